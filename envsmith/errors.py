@@ -1,0 +1,149 @@
+"""Every failure that a user can meet, one class a kind, each with its own exit code.
+
+The command line prints ``message`` and ``hint`` and exits with ``exit_code``; no traceback unless ``--traceback`` is given.
+The table of exit codes in the documentation is generated from :data:`EXIT_CODES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "EXIT_CODES",
+    "BuildError",
+    "ContentError",
+    "DataError",
+    "EngineError",
+    "EnvsmithError",
+    "InterruptedRunError",
+    "LockError",
+    "NetworkError",
+    "SmokeError",
+    "StorageError",
+    "UnsatisfiableError",
+    "UsageError",
+]
+
+
+class EnvsmithError(Exception):
+    """A failure with a sentence for the person in front of the screen.
+
+    ``message`` says what is wrong and where; ``hint`` what to do next; ``details`` are further lines (the last lines of a
+    failed step, or every problem of a file), shown below the message.
+    """
+
+    exit_code: int = 1
+    summary: str = "the answer is no"
+
+    def __init__(self, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = tuple(details)
+
+    def __str__(self) -> str:
+        return "\n".join([self.message, *self.details, *([f"hint: {self.hint}"] if self.hint else [])])
+
+
+class UnsatisfiableError(EnvsmithError):
+    """No cell satisfies the request; ``refusal`` carries the conflict and the repairs."""
+
+    exit_code = 1
+    summary = "the answer is no: unsatisfiable request, bad environment, failed smoke test"
+
+    def __init__(
+        self, message: str, *, refusal: object = None, hint: str | None = None, details: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.refusal = refusal
+
+
+class UsageError(EnvsmithError):
+    """The request cannot be understood: an unknown name, a malformed version or spec, a contradictory flag."""
+
+    exit_code = 2
+    summary = "usage: an unknown name, a malformed version, spec or option"
+
+
+class DataError(EnvsmithError):
+    """A file of ``matrix/``, a lock or a record does not parse; ``details`` lists every problem with its key path."""
+
+    exit_code = 3
+    summary = "data: a YAML, lock or record file is broken; every problem is listed"
+
+
+class LockError(EnvsmithError):
+    """The package layer cannot be resolved or pinned completely for the cell."""
+
+    exit_code = 4
+    summary = "lock: the package layer cannot be resolved or pinned completely"
+
+
+class NetworkError(EnvsmithError):
+    """An index, registry or channel cannot be reached, or answers with something that is not an answer."""
+
+    exit_code = 5
+    summary = "network: an index, registry or channel is unreachable or answers nonsense"
+
+
+class EngineError(EnvsmithError):
+    """The container engine is missing, not running, or refuses."""
+
+    exit_code = 6
+    summary = "engine: no usable container engine, interpreter or base image"
+
+
+class BuildError(EnvsmithError):
+    """A build step failed; ``details`` holds its last lines."""
+
+    exit_code = 7
+    summary = "build: a step failed; its last lines are shown"
+
+
+class ContentError(EnvsmithError):
+    """What is installed differs from what the lock or label says, or a hash does not match."""
+
+    exit_code = 8
+    summary = "content: an artifact, image or environment differs from its lock (hash or version)"
+
+
+class SmokeError(EnvsmithError):
+    """The smoke test could not be run at all (a test that ran and failed is exit code 1)."""
+
+    exit_code = 9
+    summary = "smoke: the smoke test could not be started"
+
+
+class StorageError(EnvsmithError):
+    """The disk is full or a file cannot be written; nothing half-written is left."""
+
+    exit_code = 10
+    summary = "storage: the disk is full or a path cannot be written"
+
+
+class InterruptedRunError(EnvsmithError):
+    """Ctrl-C or SIGTERM: what was finished is kept, nothing half-written is left (130 is the shell's convention)."""
+
+    exit_code = 130
+    summary = "interrupted by Ctrl-C or SIGTERM; run the same command again to resume"
+
+
+EXIT_CODES: dict[int, str] = {
+    0: "fine",
+    **{
+        kind.exit_code: kind.summary
+        for kind in (
+            UnsatisfiableError,
+            UsageError,
+            DataError,
+            LockError,
+            NetworkError,
+            EngineError,
+            BuildError,
+            ContentError,
+            SmokeError,
+            StorageError,
+            InterruptedRunError,
+        )
+    },
+}

@@ -1,0 +1,135 @@
+"""The request that goes into the solver, and the cell that comes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from envsmith.model.platform import Platform
+from envsmith.model.version import Spec, version_key
+
+__all__ = ["Cell", "CellId", "Request"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What is wanted. Names are component names, already parsed.
+
+    ``frameworks`` and ``constraints`` map a component to a spec (``Spec.parse("*")`` when only presence is asked for); every
+    component named here is in the cell. ``driver`` is the version that the host has; ``gpus`` are ``sm_NN``, all of which the cell must
+    run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are constraints that the program itself adds
+    (``python`` to the interpreters of this host), each with the reason that a refusal or ``why`` tells.
+    """
+
+    frameworks: Mapping[str, Spec] = field(default_factory=dict)
+    constraints: Mapping[str, Spec] = field(default_factory=dict)
+    driver: str | None = None
+    gpus: tuple[str, ...] = ()
+    platform: Platform = Platform.LINUX_64
+    exclude_newer: str | None = None
+    narrowed: Mapping[str, tuple[Spec, str]] = field(default_factory=dict)
+
+
+# Components whose release is spelt without dots in an id, as wheel tags do: cu128, py312, sm90.
+_DOTLESS = frozenset({"cuda", "python"})
+_SHORT = {
+    "deepspeed": "ds",
+    "megatron-core": "mc",
+    "colossalai": "ca",
+    "transformer-engine": "te",
+    "flash-attn": "fa",
+    "cuda": "cu",
+    "python": "py",
+}
+_LONG = {short: name for name, short in _SHORT.items()}
+_TOKEN = re.compile(r"([a-z_]+)(\d[0-9a-z.+_!]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class CellId:
+    """The name of a cell: what is chosen; what a wheel bundles and what the host is follow from it or stay outside.
+
+    ``str`` gives ``ds0.19.8-torch2.13.0-cu130-py312`` (``-aarch64`` at the end on that platform), a valid image tag; ``parse`` is its inverse.
+    """
+
+    components: tuple[tuple[str, str], ...]
+    platform: Platform = Platform.LINUX_64
+
+    @classmethod
+    def parse(cls, text: str) -> CellId:
+        """``ValueError`` says which token is not understood."""
+        tokens = text.strip().split("-")
+        platform = Platform.LINUX_64
+        if tokens[-1] == "aarch64":
+            platform = Platform.LINUX_AARCH64
+            tokens.pop()
+        parsed: dict[str, str] = {}
+        for token in tokens:
+            if token == "cpu":  # noqa: S105 - a word of an id
+                parsed["cuda"] = "cpu"
+                continue
+            match = _TOKEN.fullmatch(token)
+            if not match:
+                raise ValueError(
+                    f"{text!r} is not a cell id: {token!r} is not NAMEVERSION (example: ds0.19.8-torch2.13.0-cu130-py312)"
+                )
+            name = _LONG.get(match[1], match[1].replace("_", "-"))
+            parsed[name] = _undot(match[2]) if name in _DOTLESS else match[2].replace("_", "+")
+            version_key(parsed[name])
+        if "torch" in parsed and "cuda" in parsed:
+            cuda = parsed["cuda"]
+            parsed["torch"] = f"{parsed['torch']}+{'cpu' if cuda == 'cpu' else 'cu' + cuda.replace('.', '')}"
+        return cls(tuple(parsed.items()), platform)
+
+    def __str__(self) -> str:
+        tokens = []
+        for name, version in self.components:
+            shown = version.split("+", maxsplit=1)[0] if name == "torch" else version.replace("+", "_")
+            short = _SHORT.get(name, name.replace("-", "_"))
+            if name == "cuda" and version == "cpu":
+                tokens.append("cpu")
+            else:
+                tokens.append(short + (shown.replace(".", "") if name in _DOTLESS else shown))
+        if self.platform is Platform.LINUX_AARCH64:
+            tokens.append("aarch64")
+        return "-".join(tokens)
+
+
+def _undot(digits: str) -> str:
+    """``312`` as ``3.12``, ``130`` as ``13.0``: one digit of Python major, two of CUDA major, the rest minor."""
+    head = 1 if digits.startswith("3") else 2
+    return f"{digits[:head]}.{digits[head:]}" if digits[head:] else digits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One release per component that satisfies every rule.
+
+    ``components`` is ordered: frameworks, torch, cuda, python, then what was asked for, then what follows (nccl, cudnn, triton), then the
+    host (driver, gpu). ``chosen`` are the names that stand in the id. ``index`` says where the torch build is found (``default`` or ``pytorch``).
+    """
+
+    components: Mapping[str, str]
+    chosen: tuple[str, ...]
+    platform: Platform = Platform.LINUX_64
+    index: str = "default"
+
+    @property
+    def id(self) -> CellId:
+        """The name under which locks, images and records are filed."""
+        return CellId(tuple((name, self.components[name]) for name in self.chosen), self.platform)
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Names of the frameworks of the cell, in order."""
+        return tuple(n for n in self.components if n in {"deepspeed", "megatron-core", "colossalai"})
+
+    def to_json(self) -> dict[str, object]:
+        """``{"id", "platform", "components": {name: version}}``."""
+        return {
+            "id": str(self.id),
+            "platform": self.platform.value,
+            "index": self.index,
+            "components": dict(self.components),
+        }

@@ -1,0 +1,72 @@
+"""The components of a cell: whatever has versions and takes part in rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Component", "ComponentTable", "Role"]
+
+
+class Role(str, Enum):
+    """What part a component plays in a cell."""
+
+    FRAMEWORK = "framework"
+    CORE = "core"
+    COMPANION = "companion"
+    HOST = "host"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Component:
+    """``distributions`` are its names on the package index; ``short`` its spelling in a cell id."""
+
+    name: str
+    role: Role
+    short: str
+    title: str
+    distributions: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+def _fold(name: str) -> str:
+    return re.sub(r"[-_.\s]+", "-", name.strip().lower())
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentTable:
+    """All components by name, alias and distribution."""
+
+    by_name: Mapping[str, Component]
+    by_spelling: Mapping[str, str]
+
+    @classmethod
+    def of(cls, components: Iterable[Component]) -> ComponentTable:
+        """Index them; ``ValueError`` when two claim one spelling."""
+        by_name = {c.name: c for c in components}
+        spellings: dict[str, str] = {}
+        for c in by_name.values():
+            for spelling in dict.fromkeys([c.name, *c.aliases, *c.distributions]):
+                other = spellings.setdefault(_fold(spelling), c.name)
+                if other != c.name:
+                    raise ValueError(f"{spelling!r} names both {other} and {c.name}")
+        return cls(by_name, spellings)
+
+    def find(self, name: str) -> Component | None:
+        """The component that people mean by ``name`` (case, ``-`` and ``_`` do not matter), or ``None``."""
+        found = self.by_spelling.get(_fold(name))
+        return self.by_name[found] if found else None
+
+    def nearest(self, name: str, *, role: Role | None = None) -> list[str]:
+        """Up to three spellings near an unknown name, for the message that refuses it."""
+        import difflib
+
+        pool = [s for s, n in self.by_spelling.items() if role is None or self.by_name[n].role is role]
+        names = (self.by_spelling[s] for s in difflib.get_close_matches(_fold(name), pool, n=5, cutoff=0.5))
+        return list(dict.fromkeys(names))[:3]
+
+    def with_role(self, role: Role) -> list[Component]:
+        """Those with a role, in file order."""
+        return [c for c in self.by_name.values() if c.role is role]

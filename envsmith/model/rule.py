@@ -1,0 +1,115 @@
+"""Rules, releases and what was tested: the version graph as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from envsmith.model.component import ComponentTable
+from envsmith.model.evidence import Evidence
+from envsmith.model.platform import Platform
+from envsmith.model.version import Spec
+
+__all__ = ["Knowledge", "Release", "Row", "Rule", "RuleKind", "Severity", "Tested"]
+
+
+class RuleKind(str, Enum):
+    """``bundles``: a wheel carries it; ``requires``: it needs it; ``conflicts``: known bad together."""
+
+    BUNDLES = "bundles"
+    REQUIRES = "requires"
+    CONFLICTS = "conflicts"
+
+
+class Severity(str, Enum):
+    """``error``: does not work; ``warning``: works with trouble, the solver avoids it; ``note``: worth knowing."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """One version of a component.
+
+    ``index`` is ``default`` or ``pytorch`` for torch builds (``pip install torch`` gives the default one of a platform); ``platforms`` is empty
+    when the release is the same everywhere; ``facts`` holds further fields of its line (``sdist_only``, ``build_imports``, ``cuda_majors``).
+    """
+
+    component: str
+    version: str
+    date: str | None = None
+    yanked: str | None = None
+    index: str | None = None
+    platforms: tuple[Platform, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One statement. All of ``when`` hold => all of ``needs`` hold; with empty ``needs`` the combination itself is bad.
+
+    ``platforms`` empty means everywhere. Fields left ``None`` or empty are taken from the rule.
+    """
+
+    when: Mapping[str, Spec]
+    needs: Mapping[str, Spec] = field(default_factory=dict)
+    platforms: tuple[Platform, ...] = ()
+    severity: Severity = Severity.ERROR
+    symptom: str | None = None
+    cause: str | None = None
+    fix: str | None = None
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """The components this row speaks of, ``when`` first."""
+        return (*self.when, *(c for c in self.needs if c not in self.when))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """A named statement over releases: its rows share id, kind and stage. No rule is without evidence."""
+
+    id: str
+    kind: RuleKind
+    rows: tuple[Row, ...]
+    stage: str | None = None
+    signature: str | None = None
+    cause: str | None = None
+    fix: str | None = None
+    symptom: str | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Every component any row speaks of, in order of first mention."""
+        return tuple(dict.fromkeys(c for row in self.rows for c in row.scope))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tested:
+    """Somebody ran or ships ``framework`` ``version`` with these; orders the answers, forbids nothing."""
+
+    framework: str
+    version: Spec
+    torch: Spec
+    cuda: Spec | None = None
+    python: Spec | None = None
+    kind: str = "ci"
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Knowledge:
+    """All of ``matrix/``: releases oldest first, rules in file order. ``digest`` is the sha256 of the files it was read from."""
+
+    components: ComponentTable
+    releases: Mapping[str, tuple[Release, ...]]
+    rules: tuple[Rule, ...]
+    tested: tuple[Tested, ...] = ()
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    digest: str = ""

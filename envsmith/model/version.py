@@ -1,0 +1,135 @@
+"""Versions and specs: parsed once, compared ever after.
+
+A version is kept as the text people know it by (``535.54.03``, ``2.9.1+cu128``, ``sm_90``) beside a PEP 440 key. A spec is PEP 440
+with four additions: ``||`` (union), bare versions (that release and its patch releases), ``*`` (any), and ``sm_NN`` for GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+from packaging.version import Version as Pep440
+
+__all__ = ["WORDS", "Spec", "parse_version", "version_key"]
+
+# Words that stand where a version stands: a build without CUDA, a library that is not shipped. They match only themselves.
+WORDS = frozenset({"cpu", "none"})
+_SM = re.compile(r"sm_?(\d{1,2})(\d)([af]?)(?![\w])", re.IGNORECASE)
+_TEXT = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]{0,63}")
+_MAX_SPEC = 400
+
+
+def _pep440(text: str) -> str:
+    """``sm_90`` as ``9.0``, ``sm_103`` as ``10.3``: compute capabilities compare as numbers."""
+    return _SM.sub(lambda m: f"{m[1]}.{m[2]}", text)
+
+
+@lru_cache(maxsize=8192)
+def version_key(text: str) -> Pep440 | None:
+    """The PEP 440 key of a version text; ``None`` for the words of :data:`WORDS`. Raises ``ValueError`` for anything else."""
+    if text in WORDS:
+        return None
+    if not _TEXT.fullmatch(text):
+        raise ValueError(f"{text!r} is not a version")
+    try:
+        return Pep440(_pep440(text))
+    except InvalidVersion as error:
+        raise ValueError(f"{text!r} is not a version") from error
+
+
+def parse_version(text: str) -> str:
+    """The version text, trimmed and without a leading ``v``; ``ValueError`` when it is not a version."""
+    clean = text.strip()
+    if re.match(r"[vV]\d", clean):
+        clean = clean[1:]
+    version_key(clean)
+    return clean
+
+
+def _part(text: str) -> SpecifierSet:
+    """One conjunction (``>=2.1,<2.4``), where a bare version widens to its patch releases."""
+    clauses = []
+    for raw in text.split(","):
+        clause = _pep440(raw.strip())
+        if not clause:
+            continue
+        if clause[0].isdigit() or clause[0] in "vV":
+            version = Pep440(clause)
+            widen = (
+                len(version.release) <= 2
+                and version.local is None
+                and version.pre is None
+                and not version.is_devrelease
+            )
+            clause = f"=={version}.*" if widen and version.post is None else f"=={version}"
+        clauses.append(clause)
+    return SpecifierSet(",".join(clauses))
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A set of versions. ``str(spec)`` parses back to an equal spec; ``Spec.parse("*")`` is any."""
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Spec:
+        """Parse a spec; ``ValueError`` says what is malformed."""
+        clean = " || ".join(re.sub(r"\s+", "", part) for part in text.split("||")) if text.strip() else "*"
+        if len(clean) > _MAX_SPEC:
+            raise ValueError(f"spec of {len(clean)} characters is longer than {_MAX_SPEC}")
+        spec = cls(clean)
+        try:
+            _sets(clean)
+        except (InvalidSpecifier, InvalidVersion, IndexError) as error:
+            raise ValueError(f"{text!r} is not a version spec (examples: 2.4, ==2.4.*, '>=0.16,<0.17')") from error
+        return spec
+
+    @classmethod
+    def exactly(cls, version: str) -> Spec:
+        """The spec that only ``version`` satisfies (a local part, ``+cu128``, included when it is given)."""
+        return cls.parse(version if version in WORDS else f"=={version}")
+
+    @property
+    def is_any(self) -> bool:
+        """True when every version satisfies it."""
+        return self.text == "*"
+
+    def contains(self, version: str) -> bool:
+        """Does ``version`` satisfy this spec? Pre-releases count like any other version."""
+        return _contains(self.text, version)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@lru_cache(maxsize=8192)
+def _sets(text: str) -> tuple[frozenset[str], tuple[SpecifierSet, ...]]:
+    words = set()
+    sets = []
+    for part in text.split(" || "):
+        bare = part.removeprefix("==")
+        if bare in WORDS:
+            words.add(bare)
+        elif part == "*":
+            sets.append(SpecifierSet(""))
+        elif not part:
+            raise InvalidSpecifier(text)
+        else:
+            sets.append(_part(part))
+    return frozenset(words), tuple(sets)
+
+
+@lru_cache(maxsize=262144)
+def _contains(text: str, version: str) -> bool:
+    if text == "*":
+        return True
+    words, sets = _sets(text)
+    key = version_key(version)
+    if key is None:
+        return version in words
+    return any(s.contains(key, prereleases=True) for s in sets)
