@@ -1,0 +1,227 @@
+"""The seam between a lock and whatever can turn it into something that runs.
+
+An engine builds a lock, says what is really installed in the result, and hands out the target on which the smoke test
+starts its ranks. ``docker`` makes an image, ``venv`` a virtual environment on this host; both satisfy :class:`Engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from packaging.version import InvalidVersion
+from packaging.version import Version as Pep440
+
+from envsmith.errors import BuildError, ContentError, EngineError, UsageError
+from envsmith.model.cell import CellId
+from envsmith.model.lock import Lock
+
+if TYPE_CHECKING:
+    from envsmith.smoke.launch import Target
+
+__all__ = [
+    "ENGINES",
+    "TAIL",
+    "Built",
+    "Choice",
+    "Engine",
+    "Event",
+    "EventKind",
+    "Progress",
+    "choose_engine",
+    "failed_step",
+    "silent",
+    "verify_content",
+]
+
+# Lines of a failed step that are shown: enough for a compiler's error and pip's summary, less than a screen.
+TAIL = 30
+
+
+class EventKind(str, Enum):
+    """What a progress event says about its step."""
+
+    START = "start"
+    LINE = "line"
+    DONE = "done"
+    CACHED = "cached"
+    FAILED = "failed"
+    NOTE = "note"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One thing worth showing while something is built.
+
+    ``step`` names what is under way (``torch layer``); ``text`` is a line of its output or a sentence; ``seconds`` is how long a step
+    that is done took.
+    """
+
+    kind: EventKind
+    step: str
+    text: str = ""
+    seconds: float | None = None
+
+
+Progress = Callable[[Event], None]
+
+
+def silent(_event: Event) -> None:
+    """The progress that shows nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """What an engine made of a lock.
+
+    ``digest`` is ``sha256:…``: the image id, or for a virtual environment the digest over its content; ``kind`` is ``image`` or ``venv``;
+    ``reference`` is the image's tag or the folder; ``python`` the interpreter's path inside.
+    """
+
+    digest: str
+    kind: str
+    reference: str
+    python: str
+    cell: CellId | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Builds locks. Every method raises only members of :class:`envsmith.errors.EnvsmithError`."""
+
+    @property
+    def name(self) -> str:
+        """``docker`` or ``venv``: the word of ``--engine``."""
+        ...
+
+    def available(self) -> str | None:
+        """``None`` when the engine can be used here and now, else one sentence that says why not. Never raises, quick (< 3 s)."""
+        ...
+
+    def pythons(self) -> tuple[str, ...] | None:
+        """The Python minors (``3.11``) that this engine can provide here, best first; ``None`` when any can be had."""
+        ...
+
+    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
+        """Realise ``lock``; ``directory`` is the cell's own folder, where the engine keeps its context or environment between runs.
+
+        A second call with the same lock takes up what is done. Nothing half-written stays behind on a failure (``BuildError`` with the
+        last lines of the step) or Ctrl-C (``InterruptedRunError``); ``ContentError`` when what was installed differs from the lock.
+        """
+        ...
+
+    def target(self, built: Built) -> Target:
+        """Where the smoke test starts its ranks."""
+        ...
+
+    def inspect(self, built: Built) -> dict[str, str]:
+        """Installed distributions (normalised name to version) and ``python`` (full version), read from inside the result."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The engine that is used, and one sentence why."""
+
+    engine: Engine
+    why: str
+
+
+# The words of ``--engine``, in the order in which they are tried when none is given.
+ENGINES = ("docker", "venv")
+
+
+def _engine(name: str) -> Engine:
+    if name == "docker":
+        from envsmith.engine.docker import DockerEngine
+
+        return DockerEngine()
+    from envsmith.engine.venv import VenvEngine
+
+    return VenvEngine()
+
+
+def choose_engine(name: str | None = None) -> Choice:
+    """The engine asked for, or the first that can be used here; ``EngineError`` says what is missing, ``UsageError`` an unknown name."""
+    if name is not None and name not in ENGINES:
+        raise UsageError(f"unknown engine {name!r}", hint=f"choose one of {', '.join(ENGINES)}")
+    if name is not None:
+        engine = _engine(name)
+        if reason := engine.available():
+            raise EngineError(f"engine {name} cannot be used: {reason}", hint="leave --engine out to use what is here")
+        return Choice(engine=engine, why=f"{name} was asked for")
+    reasons: list[str] = []
+    for candidate in ENGINES:
+        engine = _engine(candidate)
+        reason = engine.available()
+        if reason is None:
+            why = f"{candidate} is here" if not reasons else f"{candidate}, because {'; '.join(reasons)}"
+            return Choice(engine=engine, why=why)
+        reasons.append(f"{candidate}: {reason}")
+    raise EngineError(
+        "no engine can be used here",
+        details=reasons,
+        hint="start a Docker engine, or install a CPython 3.10 to 3.13 with its venv module",
+    )
+
+
+def failed_step(step: str, lines: list[str], *, hint: str) -> BuildError:
+    """The error of a step that failed: its last :data:`TAIL` lines and what to do."""
+    return BuildError(f"{step} failed", details=lines[-TAIL:], hint=hint)
+
+
+def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
+    """``ContentError`` listing every distribution that is missing, extra or of another version than ``lock`` says.
+
+    ``installed`` is what :meth:`Engine.inspect` returned; ``pip``, ``setuptools`` and ``wheel`` are compared only when locked, because an
+    interpreter may seed them. ``torch.version`` and ``cuda.version`` (as torch itself reports them) are compared with the cell when present.
+    """
+    locked = {pin.name: pin.version for pin in lock.pins}
+    problems = [
+        f"{name}: locked {version}, installed {installed.get(name, 'not at all')}"
+        for name, version in sorted(locked.items())
+        if not _same(installed.get(name), version)
+    ]
+    seeded = {"pip", "setuptools", "wheel", "python"}
+    problems += [
+        f"{name}: installed {version}, not locked"
+        for name, version in sorted(installed.items())
+        if name not in locked and name not in seeded and "." not in name
+    ]
+    minor = lock.cell.components.get("python")
+    found = installed.get("python", "")
+    if minor and ".".join(found.split(".")[:2]) != ".".join(minor.split(".")[:2]):
+        problems.append(f"python: the cell says {minor}, found {found or 'none'}")
+    for key, component in (("torch.version", "torch"), ("cuda.version", "cuda")):
+        problems += _told(lock, installed, key, component)
+    if problems:
+        raise ContentError(
+            f"cell {lock.cell.id}: what is installed differs from its lock ({len(problems)} differences)",
+            details=problems,
+            hint="lock the cell again and rebuild; when it stays, an installed package carries another version than its file name says",
+        )
+
+
+def _same(found: str | None, wanted: str) -> bool:
+    """Equal as PEP 440 versions: metadata may say ``2024.01`` where the file name says ``2024.1``."""
+    if found is None or found == wanted:
+        return found is not None
+    try:
+        return Pep440(found) == Pep440(wanted)
+    except InvalidVersion:
+        return False
+
+
+def _told(lock: Lock, installed: Mapping[str, str], key: str, component: str) -> list[str]:
+    """What torch says of itself against the cell; a wheel's local part (``+cpu``, ``+cu128``) is its build, compared through ``cuda``."""
+    wanted, told = lock.cell.components.get(component), installed.get(key)
+    if wanted is None or told is None:
+        return []
+    if component == "torch":
+        wanted, told = wanted.split("+")[0], told.split("+")[0]
+    return [] if wanted == told else [f"{component}: the cell says {wanted}, torch itself says {told}"]
