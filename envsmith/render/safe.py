@@ -1,0 +1,142 @@
+"""Every value that is written into a Dockerfile passes here first, and is refused rather than quoted.
+
+A shell and the Dockerfile parser each have their own quoting; a value that matches one of these patterns needs neither. Each
+function returns its argument unchanged or raises :class:`envsmith.errors.UsageError` that names what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+
+from envsmith.errors import UsageError
+from envsmith.model.cell import CellId
+from envsmith.model.version import version_key
+
+__all__ = [
+    "cell_id",
+    "digest",
+    "distribution",
+    "epoch",
+    "file_name",
+    "image",
+    "label_key",
+    "label_value",
+    "os_package",
+    "os_version",
+    "path",
+    "user",
+    "version",
+]
+
+# An image reference as the OCI distribution specification spells it: [host[:port]/]path[:tag][@digest].
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:localhost|[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+)(?::\d{1,5})?|[A-Za-z0-9-]+:\d{1,5}"
+_IMAGE = re.compile(
+    rf"(?:(?:{_HOST})/)?{_COMPONENT}(?:/{_COMPONENT})*(?::[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_PATH = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)+")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,254}")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
+_CELL = re.compile(r"[a-z][a-z0-9._-]{0,127}")
+_OS_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]{1,99}(?::[a-z0-9]{1,16})?")
+_OS_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]{0,99}")
+_DISTRIBUTION = re.compile(r"[a-z][a-z0-9.]{1,30}")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9.-]{1,99}")
+# Printable ASCII without what means something to a shell, to the Dockerfile parser or inside double quotes.
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9 .,:;@/+_=<>()\[\]~^*-]{0,255}")
+
+
+def _match(pattern: re.Pattern[str], text: object, what: str) -> str:
+    if not isinstance(text, str) or not pattern.fullmatch(text):
+        shown = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
+        raise UsageError(
+            f"{shown} is not {what}",
+            hint="values that are not plain are refused, never quoted into a Dockerfile; correct the lock or option it comes from",
+        )
+    return text
+
+
+def image(text: str) -> str:
+    """An image reference, ``python:3.12-slim-bookworm@sha256:…``; at most 512 characters."""
+    if isinstance(text, str) and len(text) > 512:
+        raise UsageError(f"an image reference of {len(text)} characters is too long")
+    return _match(_IMAGE, text, "an image reference")
+
+
+def digest(text: str) -> str:
+    """``sha256:`` and 64 hex digits."""
+    return _match(_DIGEST, text, "a sha256 digest")
+
+
+def path(text: str) -> str:
+    """An absolute path of plain names; ``.`` and ``..`` cannot occur because a name may not begin with a dot."""
+    return _match(_PATH, text, "a plain absolute path")
+
+
+def file_name(text: str) -> str:
+    """A plain file name without a folder."""
+    return _match(_FILE, text, "a plain file name")
+
+
+def version(text: str) -> str:
+    """A version that parses; an epoch (``1!2.0``) is refused, no component has one."""
+    _match(_VERSION, text, "a version")
+    try:
+        version_key(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return text
+
+
+def cell_id(text: str) -> str:
+    """A cell id that parses and prints back unchanged."""
+    _match(_CELL, text, "a cell id")
+    try:
+        same = str(CellId.parse(text)) == text
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not same:
+        raise UsageError(f"{text!r} is not a cell id in its one spelling")
+    return text
+
+
+def distribution(text: str) -> str:
+    """The code name of a Linux distribution (``bookworm``, ``ubuntu22.04``)."""
+    return _match(_DISTRIBUTION, text, "a distribution's code name")
+
+
+def os_package(text: str) -> str:
+    """A Debian package name."""
+    return _match(_OS_NAME, text, "a Debian package name")
+
+
+def os_version(text: str) -> str:
+    """A Debian package version."""
+    return _match(_OS_VERSION, text, "a Debian package version")
+
+
+def label_key(text: str) -> str:
+    """An image label's key in reverse-domain spelling."""
+    return _match(_LABEL_KEY, text, "a label key")
+
+
+def label_value(text: str) -> str:
+    """An image label's value: no quote, backslash, dollar, backtick or line break."""
+    return _match(_LABEL_VALUE, text, "a label value")
+
+
+def user(number: int) -> int:
+    """A user id that is neither root nor one of the distribution's own (1000 to 60000)."""
+    if type(number) is not int or not 1000 <= number <= 60000:
+        raise UsageError(f"{number!r} is not a user id from 1000 to 60000", hint="images never run as root")
+    return number
+
+
+def epoch(number: int) -> int:
+    """Seconds since 1970 for file times: from 1980 (the first day a wheel can hold) to 2100."""
+    if type(number) is not int or not 315532800 <= number <= 4102444800:
+        raise UsageError(
+            f"{number!r} is not a time between 1980 and 2100", hint="set SOURCE_DATE_EPOCH to whole seconds"
+        )
+    return number
