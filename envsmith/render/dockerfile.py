@@ -89,7 +89,7 @@ def dockerfile(lock: Lock, options: ImageOptions | None = None) -> str:
         "",
         _environment(lock, prefix),
         _user(options, safe.path(lock.base.python), prefix),
-        _python_layer("torch", TORCH_FILE, options, sdists=_has_sdist(lock, torch=True)),
+        _python_layer("torch", TORCH_FILE, options, sdists=_has_sdist(lock, torch=True), backend=_backend(lock)),
         *([_os_layer(lock, options)] if lock.os_packages else []),
         *(
             [_python_layer("framework", FRAMEWORK_FILE, options, sdists=_has_sdist(lock, torch=False))]
@@ -111,6 +111,13 @@ _ORIGINS = frozenset({"registry", "local", "bootstrapped"})
 
 def _has_sdist(lock: Lock, *, torch: bool) -> bool:
     return any(pin.sdist for pin in lock.pins if (pin.layer == "torch") is torch)
+
+
+def _backend(lock: Lock) -> str:
+    """The word after ``--torch-backend`` for a torch that is on its own index; empty for the default index."""
+    if lock.cell.index != "pytorch":
+        return ""
+    return safe.torch_backend(lock.cell.components.get("torch", "").partition("+")[2] or "cpu")
 
 
 def _environment(lock: Lock, prefix: str) -> str:
@@ -136,8 +143,12 @@ def _run(mounts: list[str], commands: list[str]) -> str:
 
 
 def _settle(options: ImageOptions) -> str:
-    """Set the time of everything this step wrote; ``-xdev`` keeps off mounts, the marker off what earlier layers wrote."""
-    return f"find / -xdev -newer {_IN}/started -exec touch -h -d @{safe.epoch(options.epoch)} {{}} +"
+    """Set the time of everything this step wrote; what the builder mounts is left alone, the marker keeps off earlier layers."""
+    mounts = " -o ".join(
+        f"-path {path}" for path in ("/proc", "/sys", "/dev", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+    )
+    touch = f"touch -h -d @{safe.epoch(options.epoch)} {{}} +"
+    return f"find / -xdev \\( {mounts} \\) -prune -o -newer {_IN}/started -exec {touch}"
 
 
 _START = f"mkdir -p {_IN} && touch -d '-1 second' {_IN}/started"
@@ -159,7 +170,7 @@ def _user(options: ImageOptions, python: str, prefix: str) -> str:
     return "# User and empty environment.\n" + _run([_bind(UV_FILE, "uv")], commands)
 
 
-def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdists: bool) -> str:
+def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdists: bool, backend: str = "") -> str:
     """The step that installs one layer's pins: only what is hashed, nothing resolved, no file of the host left behind."""
     mounts = [_bind(UV_FILE, "uv"), _bind(requirements, "requirements.txt")]
     mounts += [_bind(BUILD_FILE, "build.txt")] if sdists else []
@@ -168,6 +179,7 @@ def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdist
     mounts += [_mount(type="cache", id="envsmith-uv", target=f"{_IN}/cache")]
     install = [f"{_IN}/uv pip install --require-hashes --no-deps --requirements {_IN}/requirements.txt"]
     install += [f"--build-constraints {_IN}/build.txt"] if sdists else ["--only-binary :all:"]
+    install += [f"--torch-backend {backend}"] if backend else []
     install += [f"--find-links {_IN}/{WHEELS}"] if options.wheels else []
     commands = [
         _START,

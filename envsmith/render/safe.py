@@ -24,6 +24,7 @@ __all__ = [
     "os_package",
     "os_version",
     "path",
+    "torch_backend",
     "user",
     "version",
 ]
@@ -39,6 +40,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)+")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,254}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 _CELL = re.compile(r"[a-z][a-z0-9._-]{0,127}")
+_BACKEND = re.compile(r"cpu|cu\d{2,3}")
 _OS_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]{1,99}(?::[a-z0-9]{1,16})?")
 _OS_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]{0,99}")
 _DISTRIBUTION = re.compile(r"[a-z][a-z0-9.]{1,30}")
@@ -59,9 +61,7 @@ def _match(pattern: re.Pattern[str], text: object, what: str) -> str:
 
 def image(text: str) -> str:
     """An image reference, ``python:3.12-slim-bookworm@sha256:…``; at most 512 characters."""
-    if isinstance(text, str) and len(text) > 512:
-        raise UsageError(f"an image reference of {len(text)} characters is too long")
-    return _match(_IMAGE, text, "an image reference")
+    return _match(_IMAGE, text if len(text) <= 512 else None, "an image reference of at most 512 characters")
 
 
 def digest(text: str) -> str:
@@ -87,6 +87,11 @@ def version(text: str) -> str:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return text
+
+
+def torch_backend(text: str) -> str:
+    """The word of a torch build that uv knows (``cpu``, ``cu128``), for builds that are not on the default index."""
+    return _match(_BACKEND, text, "a torch build")
 
 
 def cell_id(text: str) -> str:
