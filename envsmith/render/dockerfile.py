@@ -87,7 +87,6 @@ def dockerfile(lock: Lock, options: ImageOptions | None = None) -> str:
         f"# base: {safe.image(lock.base.name.split('@')[0])}, {lock.base.origin if lock.base.origin in _ORIGINS else 'local'}, {safe.digest(lock.base.digest)}",
         f"FROM {from_line(lock)}",
         "",
-        _environment(lock, prefix),
         _user(options, safe.path(lock.base.python), prefix),
         _python_layer("torch", TORCH_FILE, options, sdists=_has_sdist(lock, torch=True), backend=_backend(lock)),
         *([_os_layer(lock, options)] if lock.os_packages else []),
@@ -96,6 +95,7 @@ def dockerfile(lock: Lock, options: ImageOptions | None = None) -> str:
             if has_framework
             else []
         ),
+        _environment(lock, prefix),
         f"USER {safe.user(options.user)}:{safe.user(options.user)}",
         "WORKDIR /home/cell",
         'CMD ["python"]',
@@ -121,7 +121,10 @@ def _backend(lock: Lock) -> str:
 
 
 def _environment(lock: Lock, prefix: str) -> str:
-    """``ENV``: the cell's interpreter first on PATH; a CUDA cell asks the NVIDIA runtime for compute and nvidia-smi only."""
+    """``ENV``: the cell's interpreter first on PATH; a CUDA cell asks the NVIDIA runtime for compute and nvidia-smi only.
+
+    It stands after the layers: a HOME that belongs to the user must not be root's while things are installed.
+    """
     pairs = {"PATH": f"{prefix}/bin:{_SYSTEM_PATH}", "VIRTUAL_ENV": prefix, "LANG": "C.UTF-8", "HOME": "/home/cell"}
     if lock.cell.components.get("cuda", "cpu") != "cpu":
         pairs |= {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
@@ -164,7 +167,7 @@ def _user(options: ImageOptions, python: str, prefix: str) -> str:
         f"echo 'cell:x:{uid}:' >> /etc/group",
         "mkdir -p /home/cell",
         f"chown {uid}:{uid} /home/cell",
-        f"{_IN}/uv --no-config venv --quiet --no-python-downloads --python {python} {prefix}",
+        f"{_IN}/uv --no-config --cache-dir {_IN}/cache venv --quiet --no-python-downloads --python {python} {prefix}",
         _settle(options),
     ]
     return "# User and empty environment.\n" + _run([_bind(UV_FILE, "uv")], commands)
@@ -183,12 +186,12 @@ def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdist
     install += [f"--find-links {_IN}/{WHEELS}"] if options.wheels else []
     commands = [
         _START,
-        f"export UV_CACHE_DIR={_IN}/cache UV_LINK_MODE=copy UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never",
+        f"export VIRTUAL_ENV={safe.path(options.prefix)} UV_CACHE_DIR={_IN}/cache UV_LINK_MODE=copy UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never",
         f"export SOURCE_DATE_EPOCH={safe.epoch(options.epoch)} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1",
         f"if [ -s {_IN}/ca ]; then export SSL_CERT_FILE={_IN}/ca; fi",
         f"if [ -s {_IN}/uv.toml ]; then export UV_CONFIG_FILE={_IN}/uv.toml; else export UV_NO_CONFIG=1; fi",
         " ".join(install),
-        "rm -rf /tmp/* /root/.cache",
+        f"rm -rf /tmp/* /root/.cache {safe.path(options.prefix)}/.lock",
         _settle(options),
     ]
     return f"# {title} layer: {requirements}\n" + _run(mounts, commands)

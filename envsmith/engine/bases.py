@@ -1,0 +1,302 @@
+"""Which base image a cell stands on, and which packages of the distribution it needs: the image part of a lock.
+
+The knowledge is ``matrix/bases.yaml``. :func:`resolve_image_part` completes a lock with it, asking the engine where one is at hand:
+an engine knows which bases it has or can get, and a base knows best what its own mirror offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from envsmith.engine.base import Engine, Event, EventKind, Progress, silent
+from envsmith.errors import DataError, EngineError, EnvsmithError
+from envsmith.model.lock import BaseImage, Lock, OsPackage
+from envsmith.render import safe
+
+__all__ = [
+    "Bases",
+    "Bootstrap",
+    "ImageProvider",
+    "KnownImage",
+    "PackageSet",
+    "load_bases",
+    "needs_of",
+    "resolve_image_part",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownImage:
+    """A registry's image by the digest of its multi-platform index; ``python`` is the minor it carries."""
+
+    image: str
+    digest: str
+    python: str
+    interpreter: str
+    distribution: str
+    evidence: str
+
+    def base(self, *, origin: str = "registry") -> BaseImage:
+        """The value that stands in a lock."""
+        return BaseImage(
+            name=self.image,
+            digest=self.digest,
+            origin=origin,
+            python=self.interpreter,
+            distribution=self.distribution,
+            evidence=self.evidence,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bootstrap:
+    """A base that can be made from a distribution's packages; ``headers`` are the packages that hold ``Python.h``."""
+
+    distribution: str
+    python: str
+    interpreter: str
+    include: tuple[str, ...]
+    headers: tuple[str, ...]
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageSet:
+    """What a need (``c++``, ``cc``) installs on a distribution, and everything that comes with it by exact version."""
+
+    distribution: str
+    platform: str
+    need: str
+    install: tuple[str, ...]
+    closure: tuple[OsPackage, ...]
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bases:
+    """``matrix/bases.yaml`` as values; ``needs`` maps a component to the needs it brings."""
+
+    images: tuple[KnownImage, ...]
+    bootstraps: tuple[Bootstrap, ...]
+    needs: Mapping[str, tuple[str, ...]]
+    packages: tuple[PackageSet, ...]
+
+    def image(self, python: str) -> KnownImage | None:
+        """The image for a Python minor, or ``None``."""
+        return next((i for i in self.images if i.python == python), None)
+
+    def bootstrap(self, *, python: str | None = None, distribution: str | None = None) -> Bootstrap | None:
+        """The bootstrap for a Python minor or a distribution, or ``None``."""
+        return next((b for b in self.bootstraps if python == b.python or distribution == b.distribution), None)
+
+
+@runtime_checkable
+class ImageProvider(Protocol):
+    """What :func:`resolve_image_part` asks of an engine that makes images; an engine without these is asked nothing."""
+
+    def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
+        """The base for a Python minor: ``wanted`` (``NAME[:TAG][@DIGEST]``) or what is known, pulled, found here or bootstrapped."""
+        ...
+
+    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> tuple[OsPackage, ...]:
+        """Everything that installing ``install`` on ``base`` would add, by exact version, as the base's own mirror has it now."""
+        ...
+
+
+def needs_of(lock: Lock, bases: Bases) -> tuple[str, ...]:
+    """The needs of a cell, sorted: of its components and of the distributions that come with them; ``c++`` includes ``cc``."""
+    names = set(lock.cell.components) | {pin.name for pin in lock.pins}
+    needs = {need for name in names for need in bases.needs.get(name, ())}
+    if lock.cell.components.get("triton") == "none" and lock.pin("triton") is None:
+        needs -= set(bases.needs.get("triton", ())) - {n for c in names - {"triton"} for n in bases.needs.get(c, ())}
+    return tuple(sorted(needs - {"cc"} if "c++" in needs else needs))
+
+
+def resolve_image_part(
+    lock: Lock,
+    engine: Engine | ImageProvider | None = None,
+    *,
+    base: str | None = None,
+    progress: Progress = silent,
+    bases: Bases | None = None,
+) -> Lock:
+    """``lock`` with ``base`` and ``os_packages`` filled in.
+
+    With an engine that makes images, the base is one that it has or can get and the packages are what that base's mirror offers now.
+    Without one, both are what ``matrix/bases.yaml`` knows; where it knows too little, the lock keeps no image part and
+    ``image_note`` says why. ``UsageError`` for a malformed ``base``; ``EngineError`` when the engine can provide none.
+    """
+    bases = bases or load_bases()
+    python = lock.cell.components["python"]
+    python = ".".join(python.split(".")[:2])
+    if base is not None:
+        safe.image(base)
+    if isinstance(engine, ImageProvider):
+        chosen = engine.base_for(python, base, progress=progress)
+        install = _install(needs_of(lock, bases), chosen, bases, lock.cell.platform.value)
+        packages = engine.os_packages(chosen, install, progress=progress) if install else ()
+        return replace(lock, base=chosen, os_packages=packages, image_note="")
+    if base is not None:
+        return replace(
+            lock, base=None, os_packages=(), image_note=f"--base {base} needs an engine that can look into it"
+        )
+    known = bases.image(python)
+    if known is None:
+        return replace(
+            lock,
+            base=None,
+            os_packages=(),
+            image_note=f"no base image with Python {python} is known (matrix/bases.yaml)",
+        )
+    found = _known_packages(needs_of(lock, bases), known, bases, lock.cell.platform.value)
+    if isinstance(found, str):
+        return replace(lock, base=None, os_packages=(), image_note=found)
+    progress(
+        Event(kind=EventKind.NOTE, step="image", text=f"base {known.image} by its known digest; no engine was asked")
+    )
+    return replace(lock, base=known.base(), os_packages=found, image_note="")
+
+
+def _install(needs: tuple[str, ...], base: BaseImage, bases: Bases, platform: str) -> tuple[str, ...]:
+    """Package names for ``apt-get install``. A registry's Python brings its own headers; the distribution's own does not."""
+    names: list[str] = []
+    for need in needs:
+        if need == "headers":
+            made = bases.bootstrap(distribution=base.distribution)
+            if base.python == "/usr/bin/python3" and made is not None:
+                names += made.headers
+            continue
+        known = next((p for p in bases.packages if p.need == need and p.distribution == base.distribution), None)
+        known = known or next((p for p in bases.packages if p.need == need), None)
+        if known is None:
+            raise EngineError(f"nothing is known about what {need} installs on {base.distribution} ({platform})")
+        names += known.install
+    return tuple(dict.fromkeys(names))
+
+
+def _known_packages(
+    needs: tuple[str, ...], image: KnownImage, bases: Bases, platform: str
+) -> tuple[OsPackage, ...] | str:
+    """The closure that was measured for each need, or the sentence that says what is not known."""
+    found: dict[str, OsPackage] = {}
+    for need in needs:
+        if need == "headers":
+            continue  # python:… images carry Python.h themselves
+        known = next(
+            (p for p in bases.packages if (p.need, p.distribution, p.platform) == (need, image.distribution, platform)),
+            None,
+        )
+        if known is None:
+            return f"the packages for {need} on {image.distribution} {platform} are not known; build with an engine to ask the base itself"
+        found |= {p.name: p for p in known.closure}
+    return tuple(found[name] for name in sorted(found))
+
+
+@lru_cache(maxsize=4)
+def load_bases(folder: Path | None = None) -> Bases:
+    """Parse ``bases.yaml``; ``DataError`` lists every problem with its key path."""
+    from envsmith.graph.data import find_matrix
+
+    path = (folder or find_matrix()) / "bases.yaml"
+    try:
+        import yaml
+
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        data = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506 - a safe loader
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"bases.yaml: cannot be read: {error}") from error
+    return _Reader(data).bases()
+
+
+class _Reader:
+    """Turns the parsed YAML into values and collects problems on the way."""
+
+    def __init__(self, data: object) -> None:
+        self.data: dict[str, Any] = data if isinstance(data, dict) else {}
+        self.problems: list[str] = [] if isinstance(data, dict) else ["bases.yaml: not a mapping"]
+
+    def bases(self) -> Bases:
+        result = Bases(
+            images=tuple(self._each("images", self._image)),
+            bootstraps=tuple(self._each("bootstraps", self._bootstrap)),
+            needs=dict(self._each("needs", self._need)),
+            packages=tuple(self._each("packages", self._packages)),
+        )
+        if self.problems:
+            raise DataError(
+                f"bases.yaml: {len(self.problems)} problems", details=self.problems, hint="see matrix/README.md"
+            )
+        return result
+
+    def _each(self, section: str, parse: Any) -> list[Any]:
+        rows = self.data.get(section)
+        if not isinstance(rows, list):
+            self.problems.append(f"{section}: a list is wanted")
+            return []
+        found = [self._one(f"{section}[{number}]", row, parse) for number, row in enumerate(rows)]
+        return [value for value in found if value is not None]
+
+    def _one(self, where: str, row: Any, parse: Any) -> Any:
+        if not isinstance(row, dict):
+            self.problems.append(f"{where}: a mapping is wanted")
+            return None
+        try:
+            return parse(row)
+        except KeyError as error:
+            self.problems.append(f"{where}: {error.args[0]} is missing")
+        except EnvsmithError as error:  # a value that is not plain
+            self.problems.append(f"{where}: {error.message}")
+        except (ValueError, TypeError, AttributeError) as error:
+            self.problems.append(f"{where}: {error}")
+        return None
+
+    def _evidence(self, row: dict[str, Any]) -> str:
+        known = self.data.get("evidence")
+        entry = known.get(row["evidence"]) if isinstance(known, dict) else None
+        if not isinstance(entry, dict):
+            raise ValueError(f"evidence {row['evidence']!r} is not defined")  # noqa: TRY004 - told like every other problem
+        return f"{entry['kind']} {entry['date']}: {entry['source']}"
+
+    def _image(self, row: dict[str, Any]) -> KnownImage:
+        return KnownImage(
+            image=safe.image(row["image"]),
+            digest=safe.digest(row["digest"]),
+            python=safe.version(row["python"]),
+            interpreter=safe.path(row["interpreter"]),
+            distribution=safe.distribution(row["distribution"]),
+            evidence=self._evidence(row),
+        )
+
+    def _bootstrap(self, row: dict[str, Any]) -> Bootstrap:
+        return Bootstrap(
+            distribution=safe.distribution(row["distribution"]),
+            python=safe.version(row["python"]),
+            interpreter=safe.path(row["interpreter"]),
+            include=tuple(safe.os_package(n) for n in row["include"]),
+            headers=tuple(safe.os_package(n) for n in row["headers"]),
+            evidence=self._evidence(row),
+        )
+
+    def _need(self, row: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        self._evidence(row)
+        unknown = set(row["needs"]) - {"c++", "cc", "headers"}
+        if unknown:
+            raise ValueError(f"unknown needs {sorted(unknown)}")
+        return str(row["component"]), tuple(row["needs"])
+
+    def _packages(self, row: dict[str, Any]) -> PackageSet:
+        return PackageSet(
+            distribution=safe.distribution(row["distribution"]),
+            platform=str(row["platform"]),
+            need=str(row["need"]),
+            install=tuple(safe.os_package(n) for n in row["install"]),
+            closure=tuple(
+                OsPackage(name=safe.os_package(n), version=safe.os_version(v))
+                for n, v in sorted(row["closure"].items())
+            ),
+            evidence=self._evidence(row),
+        )
