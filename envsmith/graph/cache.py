@@ -1,0 +1,66 @@
+"""Compiled forms of the knowledge, kept between runs outside the project; without them everything still works, only slower.
+
+A cache file is JSON, found by a key that changes with every file of the knowledge, and written whole or not at all. What is not
+readable, not JSON or of another schema is ignored and made again; nothing from a cache is ever executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["cache_folder", "read_cache", "write_cache"]
+
+# Raised when the shape of what is kept changes.
+SCHEMA = 1
+_KEEP = 12
+
+
+def cache_folder() -> Path:
+    """``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``); it need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~")) / ".cache"
+    return home / "envsmith"
+
+
+def read_cache(kind: str, key: str) -> Any | None:
+    """What was kept under ``key``, or ``None``."""
+    try:
+        data = json.loads((cache_folder() / f"{kind}-{key[:32]}.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("key") != key:
+        return None
+    return data.get("value")
+
+
+def write_cache(kind: str, key: str, value: Any) -> None:
+    """Keep ``value`` (JSON) under ``key``; a folder that cannot be written is no error. Old files of the kind are removed."""
+    folder = cache_folder()
+    text = json.dumps({"schema": SCHEMA, "key": key, "value": value}, separators=(",", ":"))
+    temporary = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".new-", delete=False, encoding="utf-8") as file:
+            temporary = file.name
+            file.write(text)
+        os.replace(temporary, folder / f"{kind}-{key[:32]}.json")
+        temporary = None
+        _prune(folder, kind)
+    except OSError:
+        pass
+    finally:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _prune(folder: Path, kind: str) -> None:
+    files = sorted(folder.glob(f"{kind}-*.json"), key=lambda p: p.stat().st_mtime, reverse=True)
+    for path in files[_KEEP:]:
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -1,0 +1,75 @@
+"""Where the knowledge lies, and a digest that changes whenever any of its files does."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from envsmith.errors import DataError
+
+__all__ = ["MATRIX_VARIABLE", "DataFiles", "find_matrix", "list_files"]
+
+MATRIX_VARIABLE = "ENVSMITH_MATRIX"
+_PARTS = (("releases", ".yaml"), ("rules", ".yaml"), ("tested", ".yaml"), ("records", ".json"))
+# Far above what people write (the largest file today is 0.1 MB), far below what exhausts memory.
+MAX_FILE_BYTES = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """``root`` and the files below it that make up the knowledge, as relative names in a stable order."""
+
+    root: Path
+    names: tuple[str, ...]
+
+    def stamp(self) -> str:
+        """A key from name, size and time of every file: cheap, for finding the compiled form again."""
+        digest = hashlib.sha256(str(self.root.resolve()).encode())
+        for name in self.names:
+            status = (self.root / name).stat()
+            digest.update(f"\n{name} {status.st_size} {status.st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file; :class:`DataError` when it cannot be read or is larger than any honest file."""
+        path = self.root / name
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise DataError(f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="split the file")
+            return path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{name}: cannot be read: {error.strerror or error}") from error
+
+
+def find_matrix() -> Path:
+    """The folder of the knowledge: what ``ENVSMITH_MATRIX`` names, else the packaged one, else the repository's."""
+    named = os.environ.get(MATRIX_VARIABLE)
+    if named:
+        if not (Path(named) / "components.yaml").is_file():
+            raise DataError(
+                f"{MATRIX_VARIABLE}={named}: no components.yaml there",
+                hint=f"unset {MATRIX_VARIABLE}, or point it to a copy of matrix/",
+            )
+        return Path(named)
+    package = Path(__file__).resolve().parent.parent
+    for candidate in (package / "_matrix", package.parent / "matrix"):
+        if (candidate / "components.yaml").is_file():
+            return candidate
+    raise DataError(
+        "the knowledge (matrix/components.yaml) is not installed with envsmith",
+        hint=f"reinstall envsmith, or point {MATRIX_VARIABLE} to a copy of matrix/",
+    )
+
+
+def list_files(root: Path) -> DataFiles:
+    """Every file of the knowledge below ``root``; hidden files are not part of it."""
+    names = ["components.yaml"]
+    for folder, suffix in _PARTS:
+        try:
+            entries = sorted(entry.name for entry in os.scandir(root / folder))
+        except OSError:
+            continue
+        names += [f"{folder}/{name}" for name in entries if name.endswith(suffix) and not name.startswith(".")]
+    return DataFiles(root, tuple(names))

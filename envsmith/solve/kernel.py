@@ -1,0 +1,323 @@
+"""The search: sets of releases as bits of integers, arc consistency, and what is built on them. Knows nothing of versions.
+
+A *variable* has the values ``0..n-1``; a *domain* is an integer with a bit for each value still possible. A *nogood* is a tuple of
+``(variable, mask)``: not all of these variables may take a value of their mask at once. Nogoods over one variable narrow its domain, those
+over two become tables whose supports are memoised, longer ones are watched: when all but one hold, the last may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+__all__ = ["Domains", "Net", "Nogood", "Step", "bits", "minimal_conflict", "nearest", "smallest_conflict"]
+
+Nogood = tuple[tuple[int, int], ...]
+Domains = list[int]
+# One decision of a search: a variable, and the parts of its domain in the order in which they are wanted. The parts are disjoint and
+# cover the domain; the function sees the domains as they are when the decision is due.
+Step = tuple[int, Callable[[Domains], Iterable[int]]]
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The values of a mask, highest first."""
+    while mask:
+        top = mask.bit_length() - 1
+        yield top
+        mask ^= 1 << top
+
+
+class _Arc:
+    """What the values of one variable leave for another: ``rows[value]`` is a mask over the values of ``target``."""
+
+    __slots__ = ("full", "memo", "rows", "target")
+
+    def __init__(self, target: int, rows: list[int], full: int) -> None:
+        self.target = target
+        self.rows = rows
+        self.full = full
+        self.memo: dict[int, int] = {}
+
+    def support(self, domain: int) -> int:
+        """The values of ``target`` that some value of ``domain`` allows."""
+        found = self.memo.get(domain)
+        if found is None:
+            found, rest, full, rows = 0, domain, self.full, self.rows
+            while rest and found != full:
+                top = rest.bit_length() - 1
+                found |= rows[top]
+                rest ^= 1 << top
+            self.memo[domain] = found
+        return found
+
+
+class Net:
+    """Variables and a set of nogoods over them, ready to propagate."""
+
+    __slots__ = ("arcs", "full", "long", "start")
+
+    def __init__(self, full: Sequence[int], nogoods: Iterable[Nogood] = ()) -> None:
+        self.full = list(full)
+        self.start: Domains = list(full)
+        self.arcs: list[list[_Arc]] = [[] for _ in full]
+        self.long: list[list[Nogood]] = [[] for _ in full]
+        self._add(nogoods)
+
+    def _add(self, nogoods: Iterable[Nogood]) -> None:
+        tables: dict[tuple[int, int], list[int]] = {}
+        full = self.full
+        for nogood in nogoods:
+            if len(nogood) == 1:
+                ((variable, mask),) = nogood
+                self.start[variable] &= ~mask
+            elif len(nogood) == 2:
+                for (a, mask), (b, other) in (nogood, nogood[::-1]):
+                    rows = tables.get((a, b))
+                    if rows is None:
+                        rows = tables[a, b] = [full[b]] * full[a].bit_length()
+                    keep, rest = ~other, mask & full[a]
+                    while rest:
+                        top = rest.bit_length() - 1
+                        rows[top] &= keep
+                        rest ^= 1 << top
+            else:
+                for variable, _ in nogood:
+                    self.long[variable].append(nogood)
+        for (a, b), rows in tables.items():
+            self.arcs[a].append(_Arc(b, rows, full[b]))
+
+    def joined(self, others: Sequence[Net]) -> Net:
+        """All nogoods of this and of ``others``; the tables are shared, not copied."""
+        net = Net(self.full)
+        for part in (self, *others):
+            net.take(part)
+        return net
+
+    def take(self, part: Net) -> None:
+        """Add the nogoods of ``part`` (which has the same variables)."""
+        for variable, (arcs, longer) in enumerate(zip(part.arcs, part.long, strict=True)):
+            self.start[variable] &= part.start[variable]
+            self.arcs[variable] += arcs
+            self.long[variable] += longer
+
+    def drop(self, part: Net) -> None:
+        """Take back the part that was added last (its unary nogoods stay to the caller, who kept the domains)."""
+        for variable, (arcs, longer) in enumerate(zip(part.arcs, part.long, strict=True)):
+            if arcs:
+                del self.arcs[variable][-len(arcs) :]
+            if longer:
+                del self.long[variable][-len(longer) :]
+
+    def propagate(self, domains: Domains, todo: set[int]) -> bool:
+        """Make ``domains`` arc consistent, beginning with the changed variables ``todo``; false when one becomes empty."""
+        arcs, longer = self.arcs, self.long
+        while todo:
+            source = todo.pop()
+            domain = domains[source]
+            for arc in arcs[source]:
+                found = arc.memo.get(domain)
+                if found is None:
+                    found = arc.support(domain)
+                target = arc.target
+                old = domains[target]
+                new = old & found
+                if new != old:
+                    if not new:
+                        return False
+                    domains[target] = new
+                    todo.add(target)
+            for nogood in longer[source]:
+                open_variable, open_mask = -1, 0
+                for variable, mask in nogood:
+                    if domains[variable] & ~mask:
+                        if open_variable >= 0:
+                            break
+                        open_variable, open_mask = variable, mask
+                else:
+                    if open_variable < 0:
+                        return False
+                    new = domains[open_variable] & ~open_mask
+                    if new != domains[open_variable]:
+                        domains[open_variable] = new
+                        todo.add(open_variable)
+        return True
+
+    def begin(self, wishes: Iterable[tuple[int, int]] = ()) -> Domains | None:
+        """The arc consistent domains under unary ``wishes`` (variable, mask of what is wanted), or ``None``."""
+        domains = list(self.start)
+        for variable, mask in wishes:
+            domains[variable] &= mask
+        if all(domains) and self.propagate(domains, set(range(len(domains)))):
+            return domains
+        return None
+
+    def narrow(self, domains: Domains, variable: int, mask: int) -> Domains | None:
+        """A consistent copy of ``domains`` with ``variable`` in ``mask``, or ``None``."""
+        new = domains[variable] & mask
+        if not new:
+            return None
+        if new == domains[variable]:
+            return domains
+        child = domains.copy()
+        child[variable] = new
+        return child if self.propagate(child, {variable}) else None
+
+    def solvable(self, domains: Domains | None) -> Domains | None:
+        """Some full assignment within consistent ``domains`` (smallest domain first), or ``None``."""
+        if domains is None:
+            return None
+        chosen, size = -1, 0
+        for variable, domain in enumerate(domains):
+            if domain & (domain - 1):
+                count = domain.bit_count()
+                if chosen < 0 or count < size:
+                    chosen, size = variable, count
+        if chosen < 0:
+            return domains
+        for value in bits(domains[chosen]):
+            child = domains.copy()
+            child[chosen] = 1 << value
+            if self.propagate(child, {chosen}):
+                found = self.solvable(child)
+                if found:
+                    return found
+        return None
+
+    def search(self, domains: Domains, steps: Sequence[Step]) -> Iterator[Domains]:
+        """Every assignment within consistent ``domains``, best first: lexicographic over ``steps``."""
+        if not steps:
+            found = self.solvable(domains)
+            if found is not None:
+                yield found
+            return
+        variable, parts = steps[0]
+        if not domains[variable] & (domains[variable] - 1):
+            yield from self.search(domains, steps[1:])
+            return
+        for part in parts(domains):
+            child = self.narrow(domains, variable, part)
+            if child is not None:
+                yield from self.search(child, steps[1:])
+
+
+def nearest(net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], *, limit: int = 8) -> list[tuple[int, ...]]:
+    """The smallest sets of wishes to give up so that the rest can be had; ``[()]`` when all can, ``[]`` when not even none.
+
+    A wish is a tuple of ``(variable, mask)`` that hold together. Sets are in the order of ``wishes``: those given up last come last.
+    """
+    base = net.begin()
+    if net.solvable(base) is None or base is None:
+        return []
+    best: list[tuple[int, ...]] = []
+    bound = [len(wishes) + 1]
+
+    def walk(domains: Domains, index: int, given_up: tuple[int, ...]) -> None:
+        impossible = sum(1 for wish in wishes[index:] if any(not domains[v] & m for v, m in wish))
+        cost = len(given_up) + impossible
+        if cost > bound[0] or (cost == bound[0] and len(best) >= limit):
+            return
+        if index == len(wishes):
+            if net.solvable(domains) is not None:
+                if cost < bound[0]:
+                    best.clear()
+                    bound[0] = cost
+                best.append(given_up)
+            return
+        child: Domains | None = domains
+        for variable, mask in wishes[index]:
+            child = net.narrow(child, variable, mask) if child else None
+        if child is not None:
+            walk(child, index + 1, given_up)
+        walk(domains, index + 1, (*given_up, index))
+
+    walk(base, 0, ())
+    return best
+
+
+def minimal_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
+    """Indices of ``parts`` (which cannot all hold) of which every proper subset can: QuickXplain, so early parts are preferred."""
+
+    def fails(chosen: list[int]) -> bool:
+        net = Net(full).joined([parts[i] for i in chosen])
+        return net.solvable(net.begin()) is None
+
+    def explain(background: list[int], delta: bool, candidates: list[int]) -> list[int]:  # noqa: FBT001
+        if delta and fails(background):
+            return []
+        if len(candidates) == 1:
+            return candidates
+        half = len(candidates) // 2
+        first, second = candidates[:half], candidates[half:]
+        in_second = explain(background + first, bool(first), second)
+        in_first = explain(background + in_second, bool(in_second), first)
+        return in_first + in_second
+
+    if fails([]):
+        return []
+    return sorted(explain([], False, list(range(len(parts)))))
+
+
+def smallest_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
+    """As :func:`minimal_conflict`, with the fewest members there are.
+
+    Every conflict shares a member with every correction (a set of parts without which the rest can hold). So the smallest set that hits all
+    corrections known so far is a lower bound; when it cannot hold itself, it is the answer, else it shows one more correction.
+    """
+    known = minimal_conflict(parts, full)
+    corrections: list[frozenset[int]] = []
+    while len(known) > 1:
+        candidate = _smallest_hitting(corrections, len(known))
+        if candidate is None:
+            break
+        correction = _correction(parts, full, candidate, known)
+        if correction is None:
+            return sorted(candidate)
+        corrections.append(correction)
+    return known
+
+
+def _correction(
+    parts: Sequence[Net], full: Sequence[int], kept: Sequence[int], first: Sequence[int]
+) -> frozenset[int] | None:
+    """What must go so that ``kept`` and as much else as possible holds; ``None`` when ``kept`` itself cannot hold.
+
+    Parts of ``first`` are tried last, so that corrections speak of what the known conflict does not name as little as possible.
+    """
+    net = Net(full).joined([parts[i] for i in kept])
+    domains = net.begin()
+    if net.solvable(domains) is None or domains is None:
+        return None
+    out = []
+    late = set(first)
+    for index in sorted(set(range(len(parts))) - set(kept), key=lambda i: (i in late, i)):
+        part = parts[index]
+        child = domains.copy()
+        for variable, mask in enumerate(part.start):
+            child[variable] &= mask
+        changed = {v for v, (old, new) in enumerate(zip(domains, child, strict=True)) if old != new}
+        touched = {v for v, arcs in enumerate(part.arcs) if arcs} | {v for v, longer in enumerate(part.long) if longer}
+        net.take(part)
+        if all(child) and net.propagate(child, changed | touched) and net.solvable(child) is not None:
+            domains = child
+        else:
+            net.drop(part)
+            out.append(index)
+    return frozenset(out)
+
+
+def _smallest_hitting(sets: Sequence[frozenset[int]], below: int) -> tuple[int, ...] | None:
+    """A smallest set that meets each of ``sets``, or ``None`` when it would need ``below`` members or more."""
+    best: list[tuple[int, ...] | None] = [None]
+    bound = [below]
+
+    def walk(chosen: tuple[int, ...], rest: list[frozenset[int]]) -> None:
+        if not rest:
+            if len(chosen) < bound[0]:
+                best[0], bound[0] = chosen, len(chosen)
+            return
+        if len(chosen) + 1 >= bound[0]:
+            return
+        for member in sorted(min(rest, key=len)):
+            walk((*chosen, member), [s for s in rest if member not in s])
+
+    walk((), sorted(sets, key=len))
+    return best[0]

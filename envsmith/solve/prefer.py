@@ -1,0 +1,209 @@
+"""Which of many valid cells comes first. The order is stated here and nowhere else.
+
+1. The newest release of each framework, in the order in which they were asked for; a release that nobody is known to have tested comes
+   after those that somebody has.
+2. A build with CUDA before one without.
+3. A torch release that is tested with the chosen framework release (or, when it has no line of its own, with its minor series) before one
+   that is not; among those the newest; of one torch release the default build first, then the newest CUDA.
+4. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
+5. Companions, newest first; then whatever else is open, newest first. Of a host fact the oldest that will do, because it is a demand.
+
+Over all of this: no warning, no pre-release, no yanked release, as long as there is an answer without (see :data:`PHASES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from envsmith.model.component import Role
+from envsmith.model.version import version_key
+from envsmith.solve.kernel import Domains, Step, bits
+from envsmith.solve.problem import Problem
+
+Parts = Callable[[Domains], Iterable[int]]
+
+__all__ = ["PHASES", "PYTHON_ORDER", "Preference", "Support"]
+
+PYTHON_ORDER = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8")
+# What is avoided in each pass; the first pass with an answer decides.
+PHASES: tuple[frozenset[str], ...] = (
+    frozenset({"warning", "pre", "yanked"}),
+    frozenset({"pre", "yanked"}),
+    frozenset({"yanked"}),
+    frozenset(),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Which torch releases are known to be tested with a framework."""
+
+    lines: tuple[tuple[int, int], ...]
+    series: tuple[int, ...]
+
+    @classmethod
+    def of(cls, problem: Problem, framework: str) -> Support:
+        """The tested lines of a framework; ``series`` holds for each release the mask of its minor series."""
+        lines = tuple((f, t) for name, f, t, _ in problem.compiled.tested if name == framework)
+        variable = problem.variable(framework)
+        values = problem.values[variable] if variable is not None else ()
+        minors: dict[tuple[int, ...], int] = {}
+        keys = []
+        for index, value in enumerate(values):
+            key = version_key(value).release[:2] if value and version_key(value) else ()  # type: ignore[union-attr]
+            keys.append(key)
+            minors[key] = minors.get(key, 0) | 1 << index
+        return cls(lines, tuple(minors[key] for key in keys))
+
+    def torch(self, release: int) -> int:
+        """The mask of torch releases tested with release number ``release``: its own lines, else those of its series."""
+        bit = 1 << release
+        own = 0
+        for frameworks, torches in self.lines:
+            if frameworks & bit:
+                own |= torches
+        if own:
+            return own
+        series = self.series[release] if release < len(self.series) else 0
+        for frameworks, torches in self.lines:
+            if frameworks & series:
+                own |= torches
+        return own
+
+    @property
+    def releases(self) -> int:
+        """The mask of releases that somebody tested, by line or by series."""
+        mask = 0
+        for frameworks, _ in self.lines:
+            for value in bits(frameworks):
+                mask |= self.series[value]
+        return mask
+
+
+@dataclass(slots=True)
+class Preference:
+    """The order of answers for one problem. ``asked`` are framework, torch and companion names in the order of the request."""
+
+    problem: Problem
+    frameworks: tuple[str, ...]
+    companions: tuple[str, ...] = ()
+    supported_first: bool = True
+    support: dict[str, Support] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.support = {name: Support.of(self.problem, name) for name in self.frameworks}
+
+    def steps(self) -> list[Step]:
+        """The decisions of the search, in order."""
+        problem = self.problem
+        steps: list[Step] = []
+        for name in self.frameworks:
+            variable = problem.names.index(name)
+            tested = self.support[name].releases if self.supported_first else 0
+            if tested:
+                steps.append((variable, _tiers(variable, tested)))
+            steps.append((variable, _listed(variable, self._newest(variable))))
+        torch, cuda = problem.variable("torch"), problem.variable("cuda")
+        if cuda is not None and "cpu" in problem.values[cuda]:
+            steps.append((cuda, _tiers(cuda, ~problem.bit(cuda, "cpu"))))
+        if torch is not None:
+            if self.supported_first:
+                steps.append((torch, self._tested_torch(torch)))
+            steps.append((torch, _listed(torch, self._torch_order(torch))))
+        return steps + self._others()
+
+    def _others(self) -> list[Step]:
+        problem = self.problem
+        done = {*self.frameworks, "torch"}
+        later = [n for n in ("cuda", "python", *self.companions) if n in problem.names]
+        later += [n for n in problem.names if n not in later]
+        steps: list[Step] = []
+        for name in later:
+            if name in done:
+                continue
+            variable = problem.names.index(name)
+            order = self._newest(variable)
+            if name == "python":
+                order = sorted(order, key=lambda i, v=variable: self._python_rank(v, i))  # type: ignore[misc]
+            elif problem.compiled.roles.get(problem.components[variable]) is Role.HOST:
+                order = order[::-1]
+            steps.append((variable, _listed(variable, order)))
+        return steps
+
+    def _newest(self, variable: int) -> list[int]:
+        """Values newest first: stable, then pre-releases, then yanked; *not known* last."""
+        component = self.problem.components[variable]
+        pre, yanked = self.problem.compiled.pre.get(component, 0), self.problem.compiled.yanked.get(component, 0)
+        values = self.problem.values[variable]
+        return sorted(
+            range(len(values) - 1, -1, -1), key=lambda i: (values[i] is None, bool(yanked >> i & 1), bool(pre >> i & 1))
+        )
+
+    def _python_rank(self, variable: int, index: int) -> tuple[int, int]:
+        value = str(self.problem.values[variable][index])
+        minor = ".".join(value.split(".")[:2])
+        return (PYTHON_ORDER.index(minor) if minor in PYTHON_ORDER else len(PYTHON_ORDER), -index)
+
+    def _torch_order(self, variable: int) -> list[int]:
+        """Newest release first; of one release the default build, then the newest CUDA, then the one without."""
+        values = self.problem.values[variable]
+        index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
+        position = {value: i for i, value in enumerate(self._newest(variable))}
+        public: dict[str, int] = {}
+        for place in self._newest(variable):
+            public.setdefault(str(values[place]).split("+", maxsplit=1)[0], position[place])
+        return sorted(
+            range(len(values)),
+            key=lambda i: (
+                public[str(values[i]).split("+", maxsplit=1)[0]],
+                index.get(str(values[i])) != "default",
+                position[i],
+            ),
+        )
+
+    def tested_torch(self, domains: Domains) -> list[int]:
+        """Masks of torch releases for the frameworks chosen in ``domains``: tested with all of them, with all but one, …"""
+        tiers: list[int] = []
+        for name in self.frameworks:
+            support = self.support[name]
+            if not support.lines:
+                continue
+            torches = support.torch(domains[self.problem.names.index(name)].bit_length() - 1)
+            if not tiers:
+                tiers = [torches]
+                continue
+            raised = [tiers[0] & torches]
+            raised += [(tiers[i] & torches) | tiers[i - 1] for i in range(1, len(tiers))]
+            tiers = [*raised, tiers[-1] | torches]
+        return tiers
+
+    def _tested_torch(self, torch: int) -> Parts:
+        def parts(domains: Domains) -> Iterator[int]:
+            seen = 0
+            for mask in self.tested_torch(domains):
+                if domains[torch] & mask & ~seen:
+                    yield mask & ~seen
+                seen |= mask
+            if domains[torch] & ~seen:
+                yield ~seen
+
+        return parts
+
+
+def _tiers(variable: int, first: int) -> Parts:
+    def parts(domains: Domains) -> Iterable[int]:
+        domain = domains[variable]
+        return [part for part in (domain & first, domain & ~first) if part]
+
+    return parts
+
+
+def _listed(variable: int, order: Sequence[int]) -> Parts:
+    masks = [1 << index for index in order]
+
+    def parts(domains: Domains) -> Iterator[int]:
+        domain = domains[variable]
+        return (mask for mask in masks if mask & domain)
+
+    return parts

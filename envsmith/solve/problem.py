@@ -1,0 +1,262 @@
+"""A request (or a given set of releases) laid over the compiled knowledge: variables, nogoods by rule, wishes.
+
+A variable is a component of the cell; several GPUs are several variables of one component. A release that the knowledge does not list
+(a driver, a toolkit, a library of the host) becomes one more value, judged by evaluating the specs of the rows on it. A component that a
+wheel carries, but nobody knows in which version, has the value ``None``: it satisfies no wish and breaks no rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from envsmith.model.component import Role
+from envsmith.model.platform import Platform
+from envsmith.model.rule import Severity
+from envsmith.model.version import WORDS, Spec, version_key
+from envsmith.solve.compile import Compiled, CompiledRule
+from envsmith.solve.kernel import Net, Nogood
+
+__all__ = ["Group", "Problem", "Wish", "exact_version", "pose", "spec_mask"]
+
+_EXACT = re.compile(r"(={0,3})\s*([^*<>=!~,|\s]+)")
+# Python releases are minors; a spec over patch releases admits a minor when it admits one of these.
+_PATCHES = range(40)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Something that the request asks for: all of ``masks`` hold together. ``reason`` is set when the program added it itself."""
+
+    component: str
+    text: str
+    masks: tuple[tuple[int, int], ...]
+    reason: str | None = None
+    host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The nogoods of one rule over the variables of a problem: ``(row number, nogood)``."""
+
+    rule: str
+    severity: Severity
+    nogoods: tuple[tuple[int, Nogood], ...]
+
+
+@dataclass(slots=True)
+class Problem:
+    """Variables and groups; wishes are added by who poses it. Everything is indexed by variable."""
+
+    compiled: Compiled
+    platform: Platform
+    names: tuple[str, ...]
+    components: tuple[str, ...]
+    values: tuple[tuple[str | None, ...], ...]
+    groups: tuple[Group, ...]
+    wishes: tuple[Wish, ...] = ()
+    _nets: dict[str, Net] = field(default_factory=dict)
+
+    @property
+    def full(self) -> list[int]:
+        """The mask of all values of each variable."""
+        return [(1 << len(values)) - 1 for values in self.values]
+
+    def variable(self, name: str) -> int | None:
+        """The (first) variable of a component."""
+        return self.names.index(name) if name in self.names else None
+
+    def rules_net(self, *severities: Severity) -> Net:
+        """All rules of these severities."""
+        key = "+".join(s.value for s in severities)
+        if key not in self._nets:
+            nogoods = [nogood for g in self.groups if g.severity in severities for _, nogood in g.nogoods]
+            self._nets[key] = Net(self.full, nogoods)
+        return self._nets[key]
+
+    def part(self, index: int) -> Net:
+        """The net of one group alone."""
+        key = f"#{index}"
+        if key not in self._nets:
+            self._nets[key] = Net(self.full, [nogood for _, nogood in self.groups[index].nogoods])
+        return self._nets[key]
+
+    def with_wishes(self, wishes: Iterable[Wish]) -> Problem:
+        """The same problem with other wishes; nets are shared."""
+        return Problem(
+            self.compiled, self.platform, self.names, self.components, self.values, self.groups, tuple(wishes), self._nets
+        )
+
+    def mask(self, variable: int, spec: Spec) -> int:
+        """The known values of a variable that satisfy ``spec``."""
+        return spec_mask(self.components[variable], self.values[variable], spec)
+
+    def bit(self, variable: int, version: str) -> int:
+        """The mask of one value."""
+        return 1 << self.values[variable].index(version)
+
+    def assignment(self, domains: Sequence[int]) -> dict[str, str]:
+        """Names and releases of a full assignment, without what is not known."""
+        found = {}
+        for name, values, domain in zip(self.names, self.values, domains, strict=True):
+            value = values[domain.bit_length() - 1]
+            if value is not None:
+                found[name] = value
+        return found
+
+
+def exact_version(spec: Spec) -> str | None:
+    """The one version that a spec names (``==2.9.1``, ``535.54.03``), or ``None`` for a range."""
+    match = _EXACT.fullmatch(spec.text)
+    if not match:
+        return None
+    text = match[2]
+    if text in WORDS:
+        return text
+    key = version_key(text)
+    bare = not match[1]
+    if key is None or (bare and len(key.release) <= 2 and not (key.local or key.pre or key.post or key.is_devrelease)):
+        return None
+    return text
+
+
+def spec_mask(component: str, values: Sequence[str | None], spec: Spec) -> int:
+    """Which of ``values`` a spec of a request admits; a Python minor when one of its patch releases is admitted."""
+    mask = 0
+    for index, value in enumerate(values):
+        if value is None:
+            continue
+        if spec.contains(value) or (
+            component == "python" and value.count(".") == 1 and any(spec.contains(f"{value}.{p}") for p in _PATCHES)
+        ):
+            mask |= 1 << index
+    return mask
+
+
+def pose(
+    compiled: Compiled, platform: Platform, names: Mapping[str, str], extras: Mapping[str, tuple[str, ...]]
+) -> Problem:
+    """Lay the rules over ``names`` (variable -> component), with ``extras`` as further values of a component."""
+    carried = _carriers(compiled, set(names.values()))
+    values: list[tuple[str | None, ...]] = []
+    for component in names.values():
+        known: list[str | None] = [*compiled.versions.get(component, ())]
+        known += [v for v in extras.get(component, ()) if v not in known]
+        if component in carried:
+            known.append(None)
+        values.append(tuple(known))
+    index: dict[str, list[int]] = {}
+    for variable, component in enumerate(names.values()):
+        index.setdefault(component, []).append(variable)
+    lay = _Lay(compiled, platform, index, extras)
+    groups = []
+    for rule in compiled.rules:
+        if any(component in index for component in rule.components):
+            groups += lay.groups(rule, carried)
+    return Problem(compiled, platform, tuple(names), tuple(names.values()), tuple(values), tuple(groups))
+
+
+def _carriers(compiled: Compiled, active: set[str]) -> dict[str, str]:
+    """Component -> the rule that says which release of it a torch wheel carries."""
+    found = {}
+    for rule in compiled.rules:
+        if rule.bundles and len(rule.components) == 2 and rule.components[0] == "torch" and rule.components[1] in active:
+            found[rule.components[1]] = rule.id
+    return found if "torch" in active else {}
+
+
+class _Lay:
+    """Translates the rows of rules into nogoods over variables."""
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        platform: Platform,
+        index: Mapping[str, list[int]],
+        extras: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self.compiled, self.platform, self.index = compiled, platform.value, index
+        self.known = {c: compiled.versions.get(c, ()) for c in index}
+        self.extra = {c: tuple(v for v in extras.get(c, ()) if v not in self.known[c]) for c in index}
+        self.masks: dict[int, tuple[str, int]] = {}
+
+    def literal(self, number: int) -> tuple[str, int] | None:
+        """Component and mask of a spec number, negated for ``~n``; ``None`` when the component is not in the cell."""
+        if number in self.masks:
+            return self.masks[number]
+        component, text, mask = self.compiled.specs[number if number >= 0 else ~number]
+        if component not in self.index:
+            return None
+        extra = self.extra[component]
+        if extra:
+            spec, size = Spec.parse(text), len(self.known[component])
+            mask |= sum(1 << (size + i) for i, version in enumerate(extra) if spec.contains(version))
+        if number < 0:
+            mask = self.everything(component) & ~mask
+        self.masks[number] = component, mask
+        return component, mask
+
+    def everything(self, component: str) -> int:
+        """All values of a component but *not known*."""
+        return (1 << (len(self.known[component]) + len(self.extra[component]))) - 1
+
+    def groups(self, rule: CompiledRule, carried: Mapping[str, str]) -> list[Group]:
+        """The rule's nogoods, errors and warnings apart."""
+        found: dict[Severity, list[tuple[int, Nogood]]] = {}
+        covered = 0
+        for row in rule.rows:
+            if row.platforms and self.platform not in row.platforms:
+                continue
+            for numbers in row.nogoods:
+                literals = [self.literal(n) for n in numbers]
+                if None in literals:
+                    continue
+                joined: dict[str, int] = {}
+                for component, mask in filter(None, literals):
+                    joined[component] = joined.get(component, -1) & mask
+                if rule.components[0] == "torch" and len(rule.components) == 2:
+                    covered |= joined["torch"] if "torch" in joined else 0
+                found.setdefault(row.severity, []).extend((row.number, n) for n in self.spread(joined))
+        gap = self.gaps(rule, covered, carried)
+        if gap:
+            found.setdefault(Severity.ERROR, []).extend(gap)
+        return [Group(rule.id, severity, tuple(nogoods)) for severity, nogoods in found.items()]
+
+    def spread(self, joined: Mapping[str, int]) -> list[Nogood]:
+        """One nogood per choice of variables: a component with several variables (GPUs) is judged for each."""
+        if not all(joined.values()):
+            return []
+        found: list[Nogood] = [()]
+        for component, mask in joined.items():
+            found = [(*nogood, (variable, mask)) for nogood in found for variable in self.index[component]]
+        return found
+
+    def gaps(self, rule: CompiledRule, covered: int, carried: Mapping[str, str]) -> list[tuple[int, Nogood]]:
+        """What follows where a fact about a torch wheel is missing.
+
+        Carried in an unknown version: the component is *not known* there, and known everywhere else. Compiled for unknown GPUs: such a
+        build is no answer when a GPU is named. Torch releases from outside the knowledge are left alone.
+        """
+        if "torch" not in self.index or rule.components[0] != "torch" or len(rule.components) != 2:
+            return []
+        (torch,) = self.index["torch"]
+        missing = ((1 << len(self.known["torch"])) - 1) & ~covered
+        component = rule.components[1]
+        if carried.get(component) == rule.id:
+            (variable,) = self.index[component]
+            everything = self.everything(component)
+            found: list[tuple[int, Nogood]] = []
+            if covered:
+                found.append((-1, ((torch, covered), (variable, everything + 1))))
+            if missing:
+                found.append((-1, ((torch, missing), (variable, everything))))
+            return found
+        if rule.id == "torch-runs-on-gpu" and component in self.index and missing:
+            return [(-1, ((torch, missing),))]
+        return []
+
+
+def open_to_any(compiled: Compiled, component: str) -> bool:
+    """Whether a release that the knowledge does not list may be named: facts of a host and companions, not what we choose between."""
+    return compiled.roles.get(component) in (Role.HOST, Role.COMPANION)

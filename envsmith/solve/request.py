@@ -1,0 +1,184 @@
+"""A :class:`Request` -> the problem it poses: which components are in the cell, and what is wished of each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from envsmith.errors import UsageError
+from envsmith.model.cell import Cell, Request
+from envsmith.model.component import Role
+from envsmith.model.platform import Platform
+from envsmith.model.version import Spec, parse_version
+from envsmith.solve.compile import Compiled
+from envsmith.solve.kernel import Domains
+from envsmith.solve.prefer import Preference
+from envsmith.solve.problem import Problem, Wish, exact_version, open_to_any, pose
+
+__all__ = ["CORE", "FOLLOWS", "Posed", "make_cell", "pose_request"]
+
+CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
+# What a torch wheel carries besides CUDA: in the cell, not in its name.
+FOLLOWS = ("nccl", "cudnn", "triton")
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """A problem with its preference and the wish to avoid what was not asked for; ``chosen`` are the names of a cell's id."""
+
+    request: Request
+    problem: Problem
+    preference: Preference
+    chosen: tuple[str, ...]
+    pre: tuple[tuple[int, int], ...]
+    yanked: tuple[tuple[int, int], ...]
+
+
+def pose_request(compiled: Compiled, request: Request) -> Posed:
+    """:class:`UsageError` when the request names what is no component or no version."""
+    specs = {**request.constraints, **request.frameworks}
+    _check_names(compiled, [*specs, *request.narrowed])
+    frameworks = tuple(request.frameworks) + tuple(
+        n for n in request.constraints if compiled.roles[n] is Role.FRAMEWORK and n not in request.frameworks
+    )
+    companions = tuple(n for n in request.constraints if compiled.roles[n] is Role.COMPANION)
+    hosts = [n for n in specs if compiled.roles[n] is Role.HOST]
+    names = {n: n for n in (*frameworks, *CORE, *companions, *request.narrowed, *hosts) if n in compiled.roles}
+    extras = _extras(compiled, specs)
+    if request.driver is not None:
+        names["driver"] = "driver"
+        extras.setdefault("driver", []).append(_version(request.driver, "--driver"))
+    for number, gpu in enumerate(dict.fromkeys(request.gpus)):
+        names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
+        extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
+    problem = pose(compiled, request.platform, names, {n: tuple(v) for n, v in extras.items()})
+    problem = problem.with_wishes(_wishes(problem, request, specs))
+    pre, yanked = _avoided(problem, specs)
+    chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
+    return Posed(request, problem, Preference(problem, frameworks, companions), chosen, pre, yanked)
+
+
+def make_cell(
+    assignment: Mapping[str, str], *, chosen: Iterable[str], compiled: Compiled, platform: Platform
+) -> Cell:
+    """Order the components as :class:`Cell` documents it; several GPUs become one text, joined by commas."""
+    gpus = [v for n, v in assignment.items() if n == "gpu" or n.startswith("gpu#")]
+    single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
+    if gpus:
+        single["gpu"] = ",".join(gpus)
+    chosen = tuple(n for n in chosen if n in single)
+    rest = [n for n in FOLLOWS if n in single]
+    rest += [n for n in single if n not in rest]
+    rest.sort(key=lambda n: compiled.roles.get(n) is Role.HOST)
+    order = list(dict.fromkeys([*chosen, *rest]))
+    index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
+    return Cell(components={n: single[n] for n in order}, chosen=chosen, platform=platform, index=index)
+
+
+def cell_of(posed: Posed, domains: Domains) -> Cell:
+    """The cell of a full assignment."""
+    problem = posed.problem
+    return make_cell(
+        problem.assignment(domains), chosen=posed.chosen, compiled=problem.compiled, platform=problem.platform
+    )
+
+
+def _check_names(compiled: Compiled, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in compiled.roles:
+            near = difflib.get_close_matches(name, compiled.roles, n=3, cutoff=0.5)
+            raise UsageError(
+                f"unknown component {name!r}",
+                hint=f"did you mean {' or '.join(near)}?" if near else "see `envsmith explain` for the components",
+            )
+
+
+def _version(text: str, flag: str) -> str:
+    try:
+        return parse_version(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}", hint="give a version such as 535.54.03, or sm_90 for a GPU") from error
+
+
+def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str]]:
+    """Exactly named releases that the knowledge does not list, of components where that is no obstacle."""
+    extras: dict[str, list[str]] = {}
+    for name, spec in specs.items():
+        exact = exact_version(spec)
+        if exact and open_to_any(compiled, name) and exact not in compiled.versions.get(name, ()):
+            extras.setdefault(name, []).append(exact)
+    return extras
+
+
+def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> list[Wish]:
+    wishes = []
+    for name, spec in specs.items():
+        variable = problem.names.index(name)
+        if not spec.is_any:
+            host = problem.compiled.roles[name] is Role.HOST
+            wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), host=host))
+    for name, (spec, reason) in request.narrowed.items():
+        variable = problem.names.index(name)
+        wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason=reason))
+    if request.driver is not None:
+        variable = problem.names.index("driver")
+        wishes.append(Wish("driver", request.driver, ((variable, problem.bit(variable, _version(request.driver, ""))),), host=True))
+    gpus = [n for n, c in zip(problem.names, problem.components, strict=True) if c == "gpu" and n not in specs]
+    for name, gpu in zip(gpus, dict.fromkeys(request.gpus), strict=False):
+        variable = problem.names.index(name)
+        wishes.append(Wish("gpu", gpu, ((variable, problem.bit(variable, _version(gpu, ""))),), host=True))
+    wishes += _with_cuda(problem, request)
+    if request.exclude_newer:
+        masks = _published(problem, request.exclude_newer)
+        wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
+    return wishes
+
+
+def _with_cuda(problem: Problem, request: Request) -> list[Wish]:
+    """Who names a driver or a GPU wants to use it: a build without CUDA is no answer, unless ``cuda`` itself was asked for."""
+    cuda = problem.variable("cuda")
+    if cuda is None or "cuda" in request.constraints or not (request.driver or request.gpus):
+        return []
+    if "cpu" not in problem.values[cuda]:
+        return []
+    named = "a driver" if request.driver else "a GPU"
+    mask = problem.full[cuda] & ~problem.bit(cuda, "cpu")
+    return [Wish("cuda", "with CUDA", ((cuda, mask),), reason=f"{named} was named, so a build without CUDA is no answer")]
+
+
+def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:
+    """Per variable the releases that were published on ``day`` or before (or nobody knows when)."""
+    masks = []
+    for variable, component in enumerate(problem.components):
+        if problem.compiled.roles.get(component) is Role.HOST:
+            continue
+        late = sum(1 << i for i, date in enumerate(problem.compiled.dates.get(component, ())) if date > day)
+        if late:
+            masks.append((variable, problem.full[variable] & ~late))
+    return tuple(masks)
+
+
+def _avoided(
+    problem: Problem, specs: Mapping[str, Spec]
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    """Masks without pre-releases and without yanked releases, except where the request names one."""
+    pre, yanked = [], []
+    for variable, component in enumerate(problem.components):
+        full = problem.full[variable]
+        spec = specs.get(component)
+        exact = spec is not None and exact_version(spec) is not None
+        marked = problem.compiled.pre.get(component, 0)
+        if marked and not exact and not (spec is not None and _names_pre(spec)):
+            pre.append((variable, full & ~marked))
+        marked = problem.compiled.yanked.get(component, 0)
+        if marked and not exact:
+            yanked.append((variable, full & ~marked))
+    return tuple(pre), tuple(yanked)
+
+
+def _names_pre(spec: Spec) -> bool:
+    """PEP 440: a spec that mentions a pre-release admits pre-releases."""
+    import re
+
+    return bool(re.search(r"\d(?:\.?(?:a|b|rc|dev|alpha|beta|pre))\d*", spec.text))

@@ -1,0 +1,160 @@
+"""The solver: best cell, all cells, conflict and repairs of a posed request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from envsmith.model.cell import Cell, Request
+from envsmith.model.finding import Change, Repair
+from envsmith.model.rule import Knowledge, Severity
+from envsmith.solve.compile import Compiled
+from envsmith.solve.kernel import Domains, Net, nearest, smallest_conflict
+from envsmith.solve.prefer import PHASES
+from envsmith.solve.problem import Group, Wish
+from envsmith.solve.request import Posed, cell_of, pose_request
+
+__all__ = ["Answer", "Solver", "Stuck"]
+
+# Wishes are given up in this order where a choice is left: what a user minds least first.
+_CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
+MAX_REPAIRS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best cell, as assignment and as value, and what could not be avoided in it."""
+
+    cell: Cell
+    domains: tuple[int, ...]
+    avoided: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A smallest set of wishes and rules that cannot hold together."""
+
+    wishes: tuple[Wish, ...]
+    groups: tuple[Group, ...]
+
+
+@dataclass(slots=True)
+class Solver:
+    """Solves requests over one compiled knowledge; ``knowledge`` loads the texts when they are needed."""
+
+    compiled: Compiled
+    knowledge: Callable[[], Knowledge]
+
+    def pose(self, request: Request) -> Posed:
+        """See :func:`pose_request`."""
+        return pose_request(self.compiled, request)
+
+    def best(self, posed: Posed, *, wishes: Sequence[Wish] | None = None) -> Answer | None:
+        """The first cell in the order of :mod:`envsmith.solve.prefer`, or ``None``."""
+        for domains, avoided in self._assignments(posed, posed.problem.wishes if wishes is None else wishes):
+            return Answer(cell_of(posed, domains), tuple(domains), avoided)
+        return None
+
+    def cells(self, posed: Posed) -> Iterator[Answer]:
+        """Every cell once, best first: first those without warnings, pre-releases and yanked releases."""
+        seen: set[tuple[int, ...]] = set()
+        for domains, avoided in self._assignments(posed, posed.problem.wishes, every=True):
+            key = tuple(domains)
+            if key not in seen:
+                seen.add(key)
+                yield Answer(cell_of(posed, domains), key, avoided)
+
+    def _assignments(
+        self, posed: Posed, wishes: Sequence[Wish], *, every: bool = False
+    ) -> Iterator[tuple[Domains, frozenset[str]]]:
+        problem = posed.problem
+        unary = [mask for wish in wishes for mask in wish.masks]
+        hard = problem.rules_net(Severity.ERROR)
+        if hard.begin(unary) is None:
+            return
+        gentle = problem.rules_net(Severity.ERROR, Severity.WARNING)
+        steps = posed.preference.steps()
+        last: tuple[object, ...] | None = None
+        for avoided in PHASES:
+            net = gentle if "warning" in avoided else hard
+            extra = [*(posed.pre if "pre" in avoided else ()), *(posed.yanked if "yanked" in avoided else ())]
+            this = ("warning" in avoided, tuple(extra))
+            if this == last:
+                continue
+            last = this
+            domains = net.begin([*unary, *extra])
+            if domains is None:
+                continue
+            for found in net.search(domains, steps):
+                yield found, avoided
+                if not every:
+                    return
+
+    def stuck(self, posed: Posed) -> Stuck | None:
+        """Why there is no cell: fewest members; ``None`` when there is one."""
+        problem = posed.problem
+        full = problem.full
+        hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
+        parts = [_wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
+        found = smallest_conflict(parts, full)
+        if not found:
+            return None
+        count = len(problem.wishes)
+        return Stuck(
+            tuple(problem.wishes[i] for i in found if i < count),
+            tuple(problem.groups[hard[i - count]] for i in found if i >= count),
+        )
+
+    def repairs(self, posed: Posed, *, limit: int = MAX_REPAIRS) -> tuple[Repair, ...]:
+        """Solved cells that give up the fewest wishes, best first. The host (driver, GPU) is kept whenever anything else can go."""
+        wishes = sorted(posed.problem.wishes, key=_price, reverse=True)
+        soft = [w for w in wishes if not (w.host or w.reason)]
+        for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
+            net = posed.problem.rules_net(Severity.ERROR).joined([_wish_net(posed.problem.full, w) for w in fixed])
+            sets = nearest(net, [w.masks for w in loose], limit=limit)
+            found = []
+            for given_up in sets[:limit]:
+                gone = [loose[i] for i in given_up]
+                answer = self.best(posed, wishes=[w for w in posed.problem.wishes if w not in gone])
+                if answer:
+                    found.append(_repair(posed, gone, answer))
+            if found:
+                return tuple(found)
+        return ()
+
+
+def _wish_net(full: Sequence[int], wish: Wish) -> Net:
+    return Net(full, [((variable, full[variable] & ~mask),) for variable, mask in wish.masks])
+
+
+def _price(wish: Wish) -> tuple[int, int]:
+    """Dear wishes first when sorted in reverse: frameworks, torch, cuda, python, what follows, companions; the host above all."""
+    if wish.host or wish.reason:
+        return (3, 0)
+    if wish.component in _CHEAP_FIRST:
+        return (1, _CHEAP_FIRST.index(wish.component))
+    return (2, 0)
+
+
+def _repair(posed: Posed, gone: Sequence[Wish], answer: Answer) -> Repair:
+    changes = []
+    for wish in gone:
+        variable = wish.masks[0][0] if wish.masks else None
+        new = None
+        if variable is not None and wish.component != "exclude-newer":
+            new = posed.problem.values[variable][answer.domains[variable].bit_length() - 1]
+        changes.append(Change(component=wish.component, old=wish.text, new=new))
+    told = " and ".join(_told(change) for change in changes)
+    return Repair(changes=tuple(changes), cell=answer.cell, message=f"{told} gives {answer.cell.id}")
+
+
+def _told(change: Change) -> str:
+    if change.component == "exclude-newer":
+        return f"without --exclude-newer {change.old}"
+    return f"{change.component} {change.new} instead of {change.old}"
+
+
+def with_spec_dropped(request: Request, component: str) -> Request:
+    """The request without its wish for one component."""
+    constraints = {n: s for n, s in request.constraints.items() if n != component}
+    return replace(request, constraints=constraints)
