@@ -1,6 +1,6 @@
 """Which base image a cell stands on, and which packages of the distribution it needs: the image part of a lock.
 
-The knowledge is ``matrix/bases.yaml``. :func:`resolve_image_part` completes a lock with it, asking the engine where one is at hand:
+The knowledge is ``matrix/bases.yaml``. :func:`pin_image` completes a lock with it, asking the engine where one is at hand:
 an engine knows which bases it has or can get, and a base knows best what its own mirror offers.
 """
 
@@ -25,7 +25,7 @@ __all__ = [
     "PackageSet",
     "load_bases",
     "needs_of",
-    "resolve_image_part",
+    "pin_image",
 ]
 
 
@@ -96,10 +96,14 @@ class Bases:
 
 @runtime_checkable
 class ImageProvider(Protocol):
-    """What :func:`resolve_image_part` asks of an engine that makes images; an engine without these is asked nothing."""
+    """What :func:`pin_image` asks of an engine that makes images; an engine without these is asked nothing."""
 
     def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
         """The base for a Python minor: ``wanted`` (``NAME[:TAG][@DIGEST]``) or what is known, pulled, found here or bootstrapped."""
+        ...
+
+    def has_base(self, base: BaseImage) -> bool:
+        """Whether a build can start from exactly this base."""
         ...
 
     def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> tuple[OsPackage, ...]:
@@ -116,18 +120,19 @@ def needs_of(lock: Lock, bases: Bases) -> tuple[str, ...]:
     return tuple(sorted(needs - {"cc"} if "c++" in needs else needs))
 
 
-def resolve_image_part(
+def pin_image(
     lock: Lock,
-    engine: Engine | ImageProvider | None = None,
     *,
     base: str | None = None,
+    engine: Engine | ImageProvider | None = None,
     progress: Progress = silent,
     bases: Bases | None = None,
 ) -> Lock:
     """``lock`` with ``base`` and ``os_packages`` filled in.
 
     With an engine that makes images, the base is one that it has or can get and the packages are what that base's mirror offers now.
-    Without one, both are what ``matrix/bases.yaml`` knows; where it knows too little, the lock keeps no image part and
+    A lock that already has an image part keeps it while its base can be had and no other is asked for.
+    Without an engine, both are what ``matrix/bases.yaml`` knows; where it knows too little, the lock keeps no image part and
     ``image_note`` says why. ``UsageError`` for a malformed ``base``; ``EngineError`` when the engine can provide none.
     """
     bases = bases or load_bases()
@@ -135,6 +140,8 @@ def resolve_image_part(
     python = ".".join(python.split(".")[:2])
     if base is not None:
         safe.image(base)
+    if lock.base is not None and base is None and (not isinstance(engine, ImageProvider) or engine.has_base(lock.base)):
+        return lock
     if isinstance(engine, ImageProvider):
         chosen = engine.base_for(python, base, progress=progress)
         install = _install(needs_of(lock, bases), chosen, bases, lock.cell.platform.value)

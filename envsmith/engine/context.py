@@ -1,0 +1,113 @@
+"""The folder that is sent to a container build: the Dockerfile, the requirements, uv, and artifacts that are on no index.
+
+It is made afresh for every build and removed afterwards; secrets lie beside it, never in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from envsmith.engine.host_settings import HostSettings
+from envsmith.errors import ContentError, EngineError, StorageError
+from envsmith.model.lock import Artifact, Lock
+from envsmith.render import safe
+from envsmith.render.dockerfile import (
+    BUILD_FILE,
+    FRAMEWORK_FILE,
+    TORCH_FILE,
+    UV_FILE,
+    WHEELS,
+    ImageOptions,
+    render,
+)
+
+__all__ = ["uv_binary", "write_context", "write_secrets"]
+
+
+def uv_binary() -> Path:
+    """The uv that is installed with envsmith (or on PATH); ``EngineError`` when there is none."""
+    found: str | None
+    try:
+        from uv import find_uv_bin
+
+        found = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+    if not found:
+        raise EngineError("uv is not installed", hint="install envsmith with its dependencies: uv is one of them")
+    return Path(found)
+
+
+def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None) -> dict[str, str]:
+    """Fill the empty ``folder``; what went into it (names and the sha256 of uv) is returned for the image's record."""
+    from envsmith.lock.requirements import requirement_files
+
+    try:
+        layers = _local_artifacts(lock, folder)
+        options = replace(options or ImageOptions(), wheels=frozenset(layers))
+        texts: Mapping[str, str] = requirement_files(lock)
+        for name in (TORCH_FILE, FRAMEWORK_FILE, BUILD_FILE):
+            (folder / name).write_text(texts.get(name, ""), encoding="utf-8")
+        (folder / "Dockerfile").write_text(render(lock, options), encoding="utf-8")
+        uv = folder / UV_FILE
+        shutil.copyfile(uv_binary(), uv)
+        uv.chmod(0o755)
+    except OSError as error:
+        raise StorageError(f"the build context cannot be written: {error.strerror or error}") from error
+    return {"uv": hashlib.sha256(uv.read_bytes()).hexdigest(), "layers with local files": " ".join(sorted(layers))}
+
+
+def _local_artifacts(lock: Lock, folder: Path) -> set[str]:
+    """Copy every artifact that the lock found in a folder of this host (``file:`` address); the layers that need them."""
+    layers: set[str] = set()
+    for pin in lock.pins:
+        layer = "torch" if pin.layer == "torch" else "framework"
+        for artifact in pin.artifacts:
+            if artifact.url and artifact.url.startswith("file:"):
+                target = folder / WHEELS / layer / safe.file_name(artifact.filename)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _copy_checked(artifact, target)
+                layers.add(layer)
+    return layers
+
+
+def _copy_checked(artifact: Artifact, target: Path) -> None:
+    source = Path(unquote(urlsplit(artifact.url or "").path))
+    digest = hashlib.sha256()
+    try:
+        with source.open("rb") as read, target.open("wb") as write:
+            while block := read.read(1 << 20):
+                digest.update(block)
+                write.write(block)
+    except FileNotFoundError as error:
+        raise ContentError(
+            f"{source}: the lock took {artifact.filename} from here, and it is gone", hint="lock the cell again"
+        ) from error
+    if digest.hexdigest() != artifact.sha256:
+        raise ContentError(
+            f"{source}: its sha256 is {digest.hexdigest()[:16]}…, the lock says {artifact.sha256[:16]}…",
+            hint="lock the cell again",
+        )
+
+
+def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
+    """Write the host's settings below ``folder``, which only this user can enter, outside any context; secret id to file.
+
+    The CA bundle itself is world-readable: apt reads it as a user of its own, and it holds public certificates only.
+    """
+    secrets: dict[str, Path] = {}
+    folder.chmod(0o700)
+    if settings.ca:
+        secrets["ca"] = folder / "ca.pem"
+        shutil.copyfile(settings.ca, secrets["ca"])
+    if settings.uv_toml:
+        secrets["uv"] = folder / "uv.toml"
+        secrets["uv"].write_text(settings.uv_toml, encoding="utf-8")
+    for name, path in secrets.items():
+        path.chmod(0o644 if name == "ca" else 0o600)
+    return secrets

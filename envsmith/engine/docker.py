@@ -1,0 +1,226 @@
+"""The docker engine: a lock becomes an image, its content is compared with the lock, and only then it gets its name.
+
+The SDK (package ``docker``) is used for everything it can do; the build itself goes through the command line (``buildkit``).
+Containers that are started here are removed by their own id, whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envsmith.engine import buildkit
+from envsmith.engine.base import Built, Event, EventKind, Progress, silent, verify_content
+from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
+from envsmith.engine.context import write_context, write_secrets
+from envsmith.engine.docker_bases import BaseShelf
+from envsmith.engine.host_settings import read_host_settings
+from envsmith.errors import ContentError, EngineError
+from envsmith.model.lock import BaseImage, Lock, OsPackage
+from envsmith.render.dockerfile import ImageOptions
+from envsmith.render.labels import labels
+
+if TYPE_CHECKING:
+    from envsmith.smoke.launch import Target
+
+__all__ = ["DockerEngine", "engine_errors", "image_name"]
+
+# Seconds for a container that only reads metadata; a cold disk with a 6 GB image has been seen to need 20.
+_INSPECT_TIMEOUT = 180
+NETWORK_VARIABLE = "ENVSMITH_BUILD_NETWORK"
+
+
+def image_name(lock: Lock) -> str:
+    """``envsmith/cell:<cell id>``: the name that a verified image gets."""
+    return f"envsmith/cell:{lock.cell.id}"
+
+
+@contextlib.contextmanager
+def engine_errors(what: str) -> Iterator[None]:
+    """Turn what the SDK and its transport raise into ``EngineError``."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        explanation = getattr(error, "explanation", None) or str(error)
+        raise EngineError(
+            f"{what}: {str(explanation)[:400]}", hint="is the engine still running? (docker info)"
+        ) from error
+
+
+class DockerEngine:
+    """See :class:`envsmith.engine.base.Engine` and :class:`envsmith.sources.images.ImageProvider`."""
+
+    name = "docker"
+
+    def __init__(self, options: ImageOptions | None = None) -> None:
+        self.options = options or ImageOptions()
+
+    # -- what is here --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def client(self) -> Any:
+        """The SDK's client; ``EngineError`` when there is none. Calls that wait for a build or a pull take minutes."""
+        try:
+            import docker
+        except ImportError as error:
+            raise EngineError(
+                "the Python package docker is not installed", hint="pip install 'envsmith[docker]'"
+            ) from error
+        with engine_errors("no Docker engine answers"):
+            return docker.from_env(timeout=600)
+
+    def available(self) -> str | None:
+        """See the protocol."""
+        try:
+            import docker
+            from docker.errors import DockerException
+            from requests.exceptions import RequestException
+        except ImportError:
+            return "the Python package docker is not installed"
+        try:
+            client = docker.from_env(timeout=2)
+            with contextlib.closing(client):
+                client.ping()
+                if client.version().get("Os") != "linux":
+                    return "the engine runs no Linux containers"
+            buildkit.find_client()
+        except (DockerException, RequestException):
+            return "no engine answers at its socket"
+        except EngineError as error:
+            return "; ".join((error.message, *error.details))
+        return None
+
+    @cached_property
+    def network(self) -> str | None:
+        """The network of build steps: ``host`` for an engine without a bridge, else the engine's default; a variable overrides."""
+        if named := os.environ.get(NETWORK_VARIABLE):
+            if named not in {"host", "none", "default", "bridge"}:
+                raise EngineError(f"{NETWORK_VARIABLE}={named!r}", hint="use host, bridge, default or none")
+            return named
+        with engine_errors("the engine's networks cannot be listed"):
+            return None if self.client.networks.list(names=["bridge"], filters={"driver": "bridge"}) else "host"
+
+    @cached_property
+    def shelf(self) -> BaseShelf:
+        """The base images that this engine has or can get."""
+        return BaseShelf(client=self.client, network=self.network)
+
+    def pythons(self) -> tuple[str, ...] | None:
+        """See the protocol."""
+        return self.shelf.pythons()
+
+    def has_base(self, base: BaseImage) -> bool:
+        """Whether a build can start from exactly this base."""
+        return self.shelf.has(base)
+
+    def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
+        """See :class:`envsmith.sources.images.ImageProvider`."""
+        return self.shelf.base_for(python, wanted, progress=progress)
+
+    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> tuple[OsPackage, ...]:
+        """See :class:`envsmith.sources.images.ImageProvider`."""
+        return self.shelf.os_packages(base, install, progress=progress)
+
+    # -- build ---------------------------------------------------------------------------------------------------------
+
+    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
+        """See the protocol. ``directory`` is not needed: the engine keeps finished layers itself."""
+        del directory
+        if lock.base is None:
+            raise EngineError(
+                f"cell {lock.cell.id} has no base image: {lock.image_note or 'none was asked for'}",
+                hint="use --engine venv, or --base IMAGE",
+            )
+        self.shelf.check(lock.base)
+        with tempfile.TemporaryDirectory(prefix="envsmith-build-") as scratch:
+            image = self._build_untagged(lock, Path(scratch), progress)
+        self.shelf.check(lock.base)
+        try:
+            facts = self._verify(lock, image, progress)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.client.images.remove(image, force=True)
+            raise
+        with engine_errors("the image cannot be tagged"):
+            repository, _, tag = image_name(lock).partition(":")
+            self.client.images.get(image).tag(repository, tag)
+        return Built(
+            digest=image,
+            kind="image",
+            reference=image_name(lock),
+            python=f"{self.options.prefix}/bin/python",
+            cell=lock.cell.id,
+            facts=facts,
+        )
+
+    def _build_untagged(self, lock: Lock, scratch: Path, progress: Progress) -> str:
+        context, private = scratch / "context", scratch / "private"
+        context.mkdir()
+        private.mkdir(mode=0o700)
+        settings = read_host_settings()
+        for setting in settings.unreachable:
+            progress(
+                Event(
+                    kind=EventKind.NOTE,
+                    step="build",
+                    text=f"{setting}: a folder of this host, not visible inside the build",
+                )
+            )
+        write_context(lock, context, self.options)
+        return buildkit.build(
+            buildkit.find_client(),
+            context,
+            network=self.network,
+            secrets=write_secrets(settings, private),
+            build_args=settings.proxies,
+            image_id_file=scratch / "image",
+            progress=progress,
+        )
+
+    def _verify(self, lock: Lock, image: str, progress: Progress) -> dict[str, str]:
+        """The gate: labels, user and content of the image are what the lock says, or ``ContentError``."""
+        progress(Event(kind=EventKind.START, step="content"))
+        with engine_errors("the image cannot be inspected"):
+            attributes = self.client.images.get(image).attrs
+        config = attributes.get("Config") or {}
+        told = config.get("Labels") or {}
+        wrong = [f"label {k}: {told.get(k)!r} instead of {v!r}" for k, v in labels(lock).items() if told.get(k) != v]
+        if (config.get("User") or "0").split(":")[0] in {"0", "root"}:
+            wrong.append("the image runs as root")
+        if wrong:
+            raise ContentError(f"cell {lock.cell.id}: the image's labels are not those of its lock", details=wrong)
+        verify_content(lock, self._installed(image))
+        progress(
+            Event(kind=EventKind.DONE, step="content", text=f"{len(lock.pins)} distributions are what the lock says")
+        )
+        return {
+            "bytes": str(attributes.get("Size", "")),
+            "layers": str(len((attributes.get("RootFS") or {}).get("Layers") or [])),
+        }
+
+    # -- look inside ---------------------------------------------------------------------------------------------------
+
+    def inspect(self, built: Built) -> dict[str, str]:
+        """See the protocol."""
+        return self._installed(built.digest)
+
+    def _installed(self, image: str) -> dict[str, str]:
+        command = [f"{self.options.prefix}/bin/python", "-I", "-c", INSPECT_SCRIPT]
+        code, output = self.shelf.run(image, command, network="none", timeout=_INSPECT_TIMEOUT)
+        if code:
+            raise ContentError(f"the image's interpreter failed (status {code})", details=output.splitlines()[-10:])
+        return parse_inspection(output)
+
+    def target(self, built: Built) -> Target:
+        """See the protocol."""
+        from envsmith.engine.docker_target import DockerTarget
+
+        return DockerTarget(client=self.client, image=built.digest, python=built.python)
