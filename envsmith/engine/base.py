@@ -6,6 +6,7 @@ starts its ranks. ``docker`` makes an image, ``venv`` a virtual environment on t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,6 +19,7 @@ from packaging.version import Version as Pep440
 from envsmith.errors import BuildError, ContentError, EngineError, UsageError
 from envsmith.model.cell import CellId
 from envsmith.model.lock import Lock
+from envsmith.model.version import WORDS
 
 if TYPE_CHECKING:
     from envsmith.smoke.launch import Target
@@ -199,6 +201,7 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
         problems.append(f"python: the cell says {minor}, found {found or 'none'}")
     for key, component in (("torch.version", "torch"), ("cuda.version", "cuda")):
         problems += _told(lock, installed, key, component)
+    problems += _labelled(lock, installed)
     if problems:
         raise ContentError(
             f"cell {lock.cell.id}: what is installed differs from its lock ({len(problems)} differences)",
@@ -215,6 +218,32 @@ def _same(found: str | None, wanted: str) -> bool:
         return Pep440(found) == Pep440(wanted)
     except InvalidVersion:
         return False
+
+
+# Components of a cell that are facts of the host or of the interpreter, not distributions in the environment.
+_ELSEWHERE = frozenset({"python", "cuda", "driver", "gpu", "toolkit", "gcc", "glibc"})
+
+
+def _labelled(lock: Lock, installed: Mapping[str, str]) -> list[str]:
+    """Every component of the cell that is a distribution, under its own name or NVIDIA's (``nvidia-nccl-cu12``), has the cell's version.
+
+    What a torch build carries inside itself (NCCL in older builds) is no distribution and cannot be compared here.
+    """
+    problems = []
+    for name, wanted in lock.cell.components.items():
+        if name in _ELSEWHERE or wanted in WORDS:
+            continue
+        vendors = re.compile(rf"nvidia-{re.escape(name)}(-cu\d+)?")
+        found = {n: v for n, v in installed.items() if n == name or vendors.fullmatch(n)}
+        if not found and (name == "torch" or name in lock.cell.frameworks):
+            problems.append(f"{name}: the cell says {wanted}, it is not installed")
+        public = wanted.partition("+")[0]
+        problems += [
+            f"{n}: the cell says {wanted}, installed {v}"
+            for n, v in found.items()
+            if not _same(v.partition("+")[0], public)
+        ]
+    return problems
 
 
 def _told(lock: Lock, installed: Mapping[str, str], key: str, component: str) -> list[str]:

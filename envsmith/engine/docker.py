@@ -158,7 +158,7 @@ class DockerEngine:
             reference=image_name(lock),
             python=f"{self.options.prefix}/bin/python",
             cell=lock.cell.id,
-            facts=facts,
+            facts={**facts, "cuda": lock.cell.components.get("cuda", "cpu")},
         )
 
     def _build_untagged(self, lock: Lock, scratch: Path, progress: Progress) -> str:
@@ -166,14 +166,9 @@ class DockerEngine:
         context.mkdir()
         private.mkdir(mode=0o700)
         settings = read_host_settings()
-        for setting in settings.unreachable:
-            progress(
-                Event(
-                    kind=EventKind.NOTE,
-                    step="build",
-                    text=f"{setting}: a folder of this host, not visible inside the build",
-                )
-            )
+        if settings.unreachable:
+            text = f"folders of this host are not visible inside the build: {', '.join(settings.unreachable)}"
+            progress(Event(kind=EventKind.NOTE, step="build", text=text))
         write_context(lock, context, self.options)
         return buildkit.build(
             buildkit.find_client(),
@@ -221,6 +216,7 @@ class DockerEngine:
 
     def target(self, built: Built) -> Target:
         """See the protocol."""
-        from envsmith.engine.docker_target import DockerTarget
+        from envsmith.engine.docker_target import DockerTarget, gpus_offered
 
-        return DockerTarget(client=self.client, image=built.digest, python=built.python)
+        cuda = built.facts.get("cuda", "cpu")
+        return DockerTarget(image=built.digest, python=built.python, gpus=cuda != "cpu" and gpus_offered(self.client))
