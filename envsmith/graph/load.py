@@ -18,7 +18,7 @@ from envsmith.model.evidence import Evidence, EvidenceKind
 from envsmith.model.rule import Knowledge, Release, Rule, Tested
 from envsmith.model.version import Spec, parse_version
 
-__all__ = ["read_knowledge"]
+__all__ = ["read_components", "read_gpus", "read_knowledge"]
 
 
 def read_knowledge(root: Path | None = None) -> Knowledge:
@@ -49,11 +49,11 @@ def read_knowledge(root: Path | None = None) -> Knowledge:
 
 
 def _assemble(files: DataFiles, roots: Mapping[str, Node], problems: Problems, digest: str) -> Knowledge:
-    table = _components(roots.get("components.yaml"), problems)
+    table = read_components(roots.get("components.yaml"), problems)
     releases: dict[str, tuple[Release, ...]] = {}
     rules: list[Rule] = []
     gpu = roots.get("releases/gpu.yaml")
-    devices, gpus = _gpu(gpu)
+    devices, gpus = read_gpus(gpu)
     for name in _of(files, roots, "releases/"):
         if name == "releases/torch.yaml":
             builds = read_builds(roots[name])
@@ -81,7 +81,8 @@ def _of(files: DataFiles, roots: Mapping[str, Node], folder: str) -> list[str]:
     return [name for name in files.names if name.startswith(folder) and name in roots]
 
 
-def _gpu(root: Node | None) -> tuple[list[Device], dict[str, str]]:
+def read_gpus(root: Node | None) -> tuple[list[Device], dict[str, str]]:
+    """What each architecture runs on, and the names of GPUs, of releases/gpu.yaml."""
     fields = dict(root.items()) if root else {}
     return read_devices(fields.get("runs_on")), read_gpu_names(fields.get("names"))
 
@@ -94,7 +95,8 @@ def _unique(rules: list[Rule], problems: Problems) -> None:
         seen.add(rule.id)
 
 
-def _components(root: Node | None, problems: Problems) -> ComponentTable:
+def read_components(root: Node | None, problems: Problems) -> ComponentTable:
+    """The table of components.yaml; problems are collected."""
     if root is None:
         return ComponentTable.of([])
     fields = root.fields(("components",))

@@ -1,0 +1,124 @@
+"""The command line: verbs are imported when they are used, failures become one clear paragraph and a documented exit code."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from envsmith.errors import EnvsmithError, InterruptedRunError, StorageError
+
+__all__ = ["cli", "run"]
+
+# Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands here so that
+# `envsmith --help` imports none of them.
+VERBS: dict[str, tuple[str, str]] = {
+    "solve": ("solve", "Choose one release per component for a framework, with reasons, or say why none fits."),
+    "lock": ("lock", "Pin the cell completely: hashed requirements, pylock.toml, conda-lock.yml, Dockerfile."),
+    "build": ("build", "Solve, lock, build an image (or a virtual environment), prove it, write the record."),
+    "smoke": ("smoke", "Test collectives and one step of the framework in an environment that exists."),
+    "check": ("check", "Judge a given set of versions: what is wrong with it, on what evidence, and the repair."),
+    "explain": ("explain", "Why a cell is what it is, what a rule says, what an upgrade would change."),
+    "matrix": ("matrix", "The knowledge itself: refresh it from its sources, look into it."),
+}
+
+# Exit code of a failure that is our own mistake, as BSD's sysexits has it.
+_INTERNAL = 70
+
+
+class _Verbs(click.Group):
+    """Looks verbs up by name and imports only the one that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in VERBS:
+            return None
+        module = importlib.import_module(f"envsmith.cli.{VERBS[name][0]}")
+        command = getattr(module, name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module.__name__}.{name} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and name not in VERBS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, VERBS, n=1)
+            meant = f" (did you mean {near[0]!r}?)" if near else f" (verbs: {', '.join(VERBS)})"
+            raise click.UsageError(f"unknown verb {name!r}{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="envsmith", prog_name="envsmith")
+@click.option("--traceback", is_flag=True, expose_value=False, help="Show the Python traceback of a failure.")
+def cli() -> None:
+    """Environments for DeepSpeed, Megatron-LM and Colossal-AI that were solved, pinned, built and proved.
+
+    Start with `envsmith build --framework deepspeed`.
+    """
+
+
+def _tell(error: EnvsmithError) -> int:
+    from envsmith.cli.console import clean
+
+    click.echo(f"{click.style('error', fg='red', bold=True)}: {clean(error.message)}", err=True)
+    for line in error.details:
+        click.echo(f"  {clean(line)}", err=True)
+    if error.hint:
+        click.echo(f"{click.style('hint', fg='cyan', bold=True)}: {clean(error.hint)}", err=True)
+    return error.exit_code
+
+
+def _storage(error: OSError) -> EnvsmithError | None:
+    where = f" {error.filename}" if error.filename else ""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StorageError(f"the disk is full: cannot write{where}", hint="free space, then run the same command again: it resumes")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return StorageError(f"no permission to write{where}", hint="choose another folder with --output, or mend its permissions")
+    return None
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code; never raises, but for ``--traceback``."""
+    trace = "--traceback" in argv
+    try:
+        result = cli.main(args=[a for a in argv if a != "--traceback"], prog_name="envsmith", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as leave:
+        return int(leave.exit_code)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        return _tell(InterruptedRunError("interrupted", hint="run the same command again: what was finished is kept"))
+    except EnvsmithError as error:
+        if trace:
+            raise
+        return _tell(error)
+    except BrokenPipeError:
+        # The reader of our output (head, less) went away; that is its right. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        known = _storage(error)
+        if known is None or trace:
+            raise
+        return _tell(known)
+    except Exception as error:
+        if trace:
+            raise
+        click.echo(f"error: this is a fault of envsmith itself: {type(error).__name__}: {error}", err=True)
+        click.echo("hint: run it again with --traceback and report what it prints", err=True)
+        return _INTERNAL

@@ -1,0 +1,110 @@
+"""``envsmith build``: the main job, from a framework's name to a proved environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.cli.console import Console, dumps, say, table
+from envsmith.cli.options import RequestFlags, request_options
+from envsmith.cli.solve import refusal_json, refusal_lines
+from envsmith.errors import UnsatisfiableError, UsageError
+
+if TYPE_CHECKING:
+    from envsmith.pipeline import Outcome
+
+__all__ = ["build"]
+
+
+@click.command()
+@request_options
+@click.option("--engine", metavar="NAME", help="docker or venv. Default: docker when an engine answers, else a virtual environment.")
+@click.option("--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.")
+@click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), default=Path("envsmith-build"), show_default=True, help="Folder for the cell's own folder.")
+@click.option("--tier", type=click.Choice(["quick", "full"]), default="quick", show_default=True, help="How much the smoke test tries.")
+@click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test.")
+@click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable.")
+@click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
+@click.option("--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
+@click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
+def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: object) -> int:
+    """Solve, lock, build an image (or a virtual environment), prove it, write the record.
+
+    Interrupted or failed, the same command takes up what is done. Exit code 0 when the smoke test passed.
+    """
+    from envsmith import pipeline
+
+    if not flags.framework:
+        raise UsageError("nothing to build", hint="name a framework: envsmith build --framework deepspeed")
+    output = how["output"]
+    assert isinstance(output, Path)
+    options = pipeline.Options(
+        request=flags.request(),
+        request_text=flags.text(),
+        output=output,
+        engine=how["engine"],  # type: ignore[arg-type]
+        base=how["base"],  # type: ignore[arg-type]
+        tier=str(how["tier"]),
+        ranks=int(how["ranks"]),  # type: ignore[call-overload]
+        conda=not how["no_conda"],
+        conda_channels=how["channel"],  # type: ignore[arg-type]
+        smoke=not how["no_smoke"],
+    )
+    try:
+        with Console(verbose=verbose) as console:
+            outcome = pipeline.build(options, progress=console)
+    except UnsatisfiableError as error:
+        click.echo(dumps(refusal_json(error.refusal)) if as_json else "\n".join(refusal_lines(error.refusal)))  # type: ignore[arg-type]
+        return error.exit_code
+    if as_json:
+        click.echo(dumps(_json(outcome)))
+    else:
+        _show(outcome)
+    return 0 if outcome.record is None or outcome.record.passed else 1
+
+
+def _json(outcome: Outcome) -> dict[str, object]:
+    built = outcome.built
+    return {
+        "cell": outcome.cell.to_json(),
+        "lock": outcome.lock.digest,
+        "directory": str(outcome.directory),
+        "files": {name: str(outcome.directory / name) for name in outcome.files},
+        "built": None if built is None else {"kind": built.kind, "reference": built.reference, "digest": built.digest, "python": built.python},
+        "record": None if outcome.record is None else outcome.record.to_json(),
+        "notes": list(outcome.notes),
+        "seconds": {step: round(seconds, 3) for step, seconds in outcome.seconds.items()},
+    }
+
+
+_SAID = {
+    "Dockerfile": "the image, pinned",
+    "requirements.txt": "pip lock: every file by sha256",
+    "pylock.toml": "pip lock as PEP 751",
+    "conda-lock.yml": "Conda lock",
+    "lock.json": "the whole lock",
+    "record.json": "the proof",
+}
+
+
+def _show(outcome: Outcome) -> None:
+    """Where everything is, and the one line that matters last."""
+    rows = [(str(outcome.directory / name), what) for name, what in _SAID.items() if name in outcome.files]
+    click.echo(table(rows))
+    if outcome.built:
+        where = outcome.built.python if outcome.built.kind == "venv" else f"docker run --rm -it {outcome.built.reference}"
+        click.echo(table([(where, f"{outcome.built.kind} {outcome.built.digest}")]))
+    for note in outcome.notes:
+        say(f"note: {note}")
+    record = outcome.record
+    if record is None:
+        say("no smoke test was run: nothing is proved yet")
+        return
+    skipped = [f"{s.name}: {s.detail}" for s in record.steps if s.verdict.value == "skipped"]
+    for line in skipped:
+        say(f"not run: {line}")
+    click.echo(f"{click.style('passed' if record.passed else 'failed', fg='green' if record.passed else 'red', bold=True)}: {record.summary}")
+    click.echo(f"proved: {' -> '.join(r.value for r in record.rungs)}")

@@ -1,0 +1,124 @@
+"""What is said while something runs: one line a step, on stderr; live with a terminal, plain lines without."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envsmith.engine.base import Event, EventKind
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+__all__ = ["Console", "clean", "say"]
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def clean(text: str) -> str:
+    """Text from outside without escape sequences and control characters: a log must not drive the terminal."""
+    return _CONTROL.sub("", text)
+
+
+def say(text: str) -> None:
+    """One line of talk, on stderr."""
+    click.echo(text, err=True)
+
+
+class Console:
+    """Shows :class:`~envsmith.engine.base.Event` s. A context manager, so that a live display is closed whatever happens.
+
+    With a terminal (and no ``CI``): a line for each finished step and a spinner with the last line of output for the one that runs.
+    Without: one plain line when a step starts and one when it ends. ``verbose`` shows every line of output.
+    """
+
+    def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
+        self.verbose = verbose
+        self.quiet = quiet
+        self._live: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._step = ""
+        self._terminal = sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+
+    def __enter__(self) -> Console:
+        if self._terminal and not self.quiet:
+            from rich.console import Console as RichConsole
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = (SpinnerColumn(), TextColumn("[bold]{task.description}"), TimeElapsedColumn(), TextColumn("[dim]{task.fields[line]}"))
+            self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def __call__(self, event: Event) -> None:
+        if self.quiet and event.kind is not EventKind.WARNING:
+            return
+        text = clean(event.text)
+        if event.kind is EventKind.START:
+            self._begin(event.step, text)
+        elif event.kind is EventKind.LINE:
+            self._line(event.step, text)
+        elif event.kind in {EventKind.DONE, EventKind.CACHED}:
+            self._end(event.step, text, event.seconds, cached=event.kind is EventKind.CACHED)
+        elif event.kind is EventKind.FAILED:
+            self._end(event.step, text, event.seconds, failed=True)
+        else:
+            label = click.style("warning", fg="yellow") if event.kind is EventKind.WARNING else click.style("note", fg="cyan")
+            self._print(f"{label}: {text}")
+
+    def _print(self, text: str) -> None:
+        if self._live:
+            from rich.text import Text
+
+            self._live.console.print(Text.from_ansi(text))
+        else:
+            click.echo(text, err=True)
+
+    def _begin(self, step: str, text: str) -> None:
+        self._step = step
+        if self._live:
+            if self._task is not None:
+                self._live.remove_task(self._task)
+            self._task = self._live.add_task(step, total=None, line=text[:80])
+        else:
+            self._print(f"{step} ..." + (f" {text}" if text else ""))
+
+    def _line(self, step: str, text: str) -> None:
+        if self._live and self._task is not None and step == self._step:
+            self._live.update(self._task, line=text[:80])
+        if self.verbose:
+            self._print(f"  {text}")
+
+    def _end(self, step: str, text: str, seconds: float | None, **how: bool) -> None:
+        if self._live and self._task is not None:
+            self._live.remove_task(self._task)
+            self._task = None
+        mark = click.style("failed", fg="red") if how.get("failed") else click.style("kept" if how.get("cached") else "done", fg="green")
+        took = f" in {seconds:.1f} s" if seconds is not None else ""
+        self._print(f"{step}: {mark}{took}" + (f": {text}" if text else ""))
+
+
+def table(rows: list[tuple[str, ...]], *, indent: str = "  ") -> str:
+    """Left-aligned columns, two spaces apart."""
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    return "\n".join(indent + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)).rstrip() for row in rows)
+
+
+def dumps(value: Any, *, compact: bool = False) -> str:
+    """JSON for stdout: stable order of keys as built, one object, no escapes beyond what JSON needs."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if compact else json.dumps(value, ensure_ascii=False, indent=2)

@@ -1,0 +1,72 @@
+"""``envsmith lock``: the cell pinned completely, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from envsmith.cli.console import Console, dumps, say, table
+from envsmith.cli.options import RequestFlags, request_options
+from envsmith.cli.solve import refusal_json, refusal_lines
+from envsmith.errors import UnsatisfiableError, UsageError
+
+__all__ = ["lock"]
+
+
+@click.command()
+@request_options
+@click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), default=Path("envsmith-build"), show_default=True, help="Folder for the cell's own folder.")
+@click.option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
+@click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable.")
+@click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when the lock that is there is not what this request gives.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
+@click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
+def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **how: object) -> int:
+    """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
+
+    The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
+    """
+    from envsmith import pipeline
+
+    if not flags.framework and not flags.with_ and flags.torch is None:
+        raise UsageError("nothing to lock", hint="name a framework: envsmith lock --framework deepspeed")
+    output = how["output"]
+    assert isinstance(output, Path)
+    options = pipeline.Options(
+        request=flags.request(),
+        request_text=flags.text(),
+        output=output,
+        base=how["base"],  # type: ignore[arg-type]
+        conda=not how["no_conda"],
+        conda_channels=how["channel"],  # type: ignore[arg-type]
+    )
+    try:
+        with Console(verbose=verbose, quiet=check) as console:
+            if check:
+                return _check(options, console)
+            made = pipeline.lock_only(options, progress=console)
+    except UnsatisfiableError as error:
+        click.echo(dumps(refusal_json(error.refusal)) if as_json else "\n".join(refusal_lines(error.refusal)))  # type: ignore[arg-type]
+        return error.exit_code
+    if as_json:
+        files = {name: str(made.directory / name) for name in made.files}
+        click.echo(dumps({"cell": made.cell.to_json(), "lock": made.lock.digest, "files": files, "notes": list(made.notes)}))
+        return 0
+    click.echo(table([(str(made.directory / name), "") for name in made.files]))
+    for note in made.notes:
+        say(f"note: {note}")
+    click.echo(f"locked {made.cell.id}: {len(made.lock.pins)} distributions, {made.lock.digest}")
+    return 0
+
+
+def _check(options: object, console: Console) -> int:
+    from envsmith import pipeline
+
+    assert isinstance(options, pipeline.Options)
+    difference = pipeline.lock_difference(options, progress=console)
+    for line in difference:
+        say(line)
+    say("the lock is up to date" if not difference else "the lock is not up to date: run the same command without --check")
+    return 1 if difference else 0

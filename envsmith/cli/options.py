@@ -1,0 +1,214 @@
+"""The request flags, the same on ``solve``, ``lock`` and ``build``: parsed here once, into a :class:`Request`."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from envsmith.errors import UsageError
+from envsmith.model.cell import Request
+from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.platform import Platform
+from envsmith.model.version import Spec, parse_version
+
+__all__ = ["RequestFlags", "parse_component", "parse_pairs", "request_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
+_LONGEST = 300
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestFlags:
+    """The flags as they were typed; :meth:`request` parses them against the components that the graph knows."""
+
+    framework: tuple[str, ...]
+    with_: tuple[str, ...]
+    python: str | None
+    torch: str | None
+    cuda: str | None
+    nccl: str | None
+    driver: str | None
+    gpu: tuple[str, ...]
+    platform: str
+    exclude_newer: str | None
+
+    def request(self) -> Request:
+        """The parsed request. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one."""
+        from envsmith.graph import components, gpu_names
+
+        table = components()
+        frameworks: dict[str, Spec] = {}
+        for text in self.framework:
+            component, spec = parse_component(text, table, flag="--framework", role=Role.FRAMEWORK)
+            frameworks[component.name] = _meet(frameworks.get(component.name), spec)
+        constraints: dict[str, Spec] = {}
+        gpus = list(self.gpu)
+        driver = self.driver
+        for text in self.with_:
+            component, spec = parse_component(text, table, flag="--with")
+            if component.role is Role.FRAMEWORK:
+                frameworks[component.name] = _meet(frameworks.get(component.name), spec)
+            elif component.name == "driver":
+                driver = _only_version(spec, "--with driver")
+            elif component.name == "gpu":
+                gpus.append(_only_version(spec, "--with gpu"))
+            else:
+                constraints[component.name] = _meet(constraints.get(component.name), spec)
+        for name in ("python", "torch", "cuda", "nccl"):
+            value = getattr(self, name)
+            if value is not None:
+                constraints[name] = _meet(constraints.get(name), _spec(value, f"--{name}"))
+        return Request(
+            frameworks=frameworks,
+            constraints=constraints,
+            driver=None if driver is None else _driver(driver),
+            gpus=tuple(dict.fromkeys(_gpu(name, gpu_names()) for name in gpus)),
+            platform=_platform(self.platform),
+            exclude_newer=_day(self.exclude_newer),
+        )
+
+    def text(self) -> str:
+        """The flags spelt out in one order: what a lock says it was made from."""
+        parts = [f"--framework {f}" for f in sorted(self.framework)] + [f"--with {w}" for w in sorted(self.with_)]
+        parts += [f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None]
+        parts += [f"--gpu {g}" for g in sorted(self.gpu)]
+        return " ".join([*parts, f"--platform {self.platform}"])
+
+
+def request_options(function: F) -> F:
+    """Add the request flags to a command; it receives ``flags: RequestFlags``."""
+
+    def wrapper(**given: Any) -> Any:
+        names = RequestFlags.__slots__  # type: ignore[attr-defined]
+        flags = RequestFlags(**{name: given.pop(name) for name in names})
+        return function(flags=flags, **given)
+
+    wrapper.__doc__ = function.__doc__
+    wrapper.__name__ = function.__name__
+    options = [
+        click.option("--framework", "-f", multiple=True, metavar="NAME[SPEC]", help="deepspeed, megatron-core or colossalai; repeatable."),
+        click.option("--with", "with_", multiple=True, metavar="COMPONENT[SPEC]", help="Any component that must be in the cell; repeatable."),
+        click.option("--python", metavar="SPEC", help="Python, e.g. 3.12."),
+        click.option("--torch", metavar="SPEC", help="PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126."),
+        click.option("--cuda", metavar="SPEC", help="CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without."),
+        click.option("--nccl", metavar="SPEC", help="NCCL, e.g. '>=2.27'."),
+        click.option("--driver", metavar="VERSION", help="The NVIDIA driver of the host, e.g. 535.54.03."),
+        click.option("--gpu", multiple=True, metavar="NAME|sm_NN", help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable."),
+        click.option("--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."),
+        click.option("--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."),
+    ]
+    decorated: Any = wrapper
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
+    """``NAME[SPEC]`` as a component and a spec; ``UsageError`` with the nearest names for one that is not known."""
+    match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
+    if not match:
+        raise UsageError(f"{flag} {_short(text)}: not NAME or NAME followed by a spec", hint="example: deepspeed, or 'deepspeed>=0.16,<0.17'")
+    component = table.find(match["name"])
+    if component is None or (role is not None and component.role is not role):
+        names = table.nearest(match["name"], role=role)
+        known = ", ".join(c.name for c in (table.with_role(role) if role else table.by_name.values()))
+        hint = f"did you mean {' or '.join(names)}?" if names else f"known: {known}"
+        raise UsageError(f"{flag} {_short(text)}: unknown {role.value if role else 'component'} {match['name']!r}", hint=hint)
+    return component, _spec(match["spec"] or "*", f"{flag} {component.name}")
+
+
+def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
+    """``NAME==VERSION`` arguments of ``check`` as component -> version; every problem is in one ``UsageError``."""
+    given: dict[str, str] = {}
+    problems: list[str] = []
+    for text in pairs:
+        name, found, version = text.partition("==")
+        component = table.find(name) if found else None
+        if not found:
+            problems.append(f"{_short(text)}: not NAME==VERSION")
+        elif component is None:
+            near = table.nearest(name)
+            problems.append(f"{_short(name)}: unknown component" + (f", did you mean {near[0]}?" if near else ""))
+        else:
+            try:
+                given[component.name] = parse_version(version)
+            except ValueError as error:
+                problems.append(f"{component.name}: {error}")
+    if problems:
+        raise UsageError("these cannot be judged", details=problems, hint="example: envsmith check deepspeed==0.14.0 torch==2.6.0 driver==535.54.03")
+    return given
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _spec(text: str, flag: str) -> Spec:
+    clean = text.strip().lstrip("@").strip()
+    if clean.startswith("=") and not clean.startswith("=="):
+        clean = clean[1:]
+    try:
+        return Spec.parse(clean or "*")
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
+
+
+def _meet(old: Spec | None, new: Spec) -> Spec:
+    """Both specs at once; unions are distributed."""
+    if old is None or old.is_any:
+        return new
+    if new.is_any:
+        return old
+    parts = [f"{a.strip()},{b.strip()}" for a in str(old).split("||") for b in str(new).split("||")]
+    return Spec.parse(" || ".join(parts))
+
+
+def _only_version(spec: Spec, flag: str) -> str:
+    text = str(spec).removeprefix("==")
+    if any(mark in text for mark in "<>!~*|,"):
+        raise UsageError(f"{flag}: give one version, not {str(spec)!r}", hint="it is a fact of the host, not a wish")
+    return text
+
+
+def _driver(text: str) -> str:
+    clean = text.strip()
+    floor = re.fullmatch(r">=\s*([0-9.]+)", clean)
+    try:
+        return parse_version(floor[1] if floor else clean.removeprefix("=="))
+    except ValueError:
+        raise UsageError(f"--driver {_short(text)}: not a driver version", hint="as nvidia-smi prints it: 535.54.03") from None
+
+
+def _gpu(text: str, names: dict[str, str]) -> str:
+    clean = re.sub(r"[\s_-]+", "", text.lower()).removeprefix("nvidia").removeprefix("geforce")
+    if match := re.fullmatch(r"sm(\d{2,3})[af]?", clean):
+        return f"sm_{match[1]}"
+    folded = {re.sub(r"[\s_-]+", "", name.lower()): sm for name, sm in names.items()}
+    if clean in folded:
+        return folded[clean]
+    import difflib
+
+    near = difflib.get_close_matches(clean, folded, n=3, cutoff=0.5)
+    raise UsageError(f"--gpu {_short(text)}: unknown GPU", hint=f"did you mean {' or '.join(near)}? sm_NN works too" if near else "name it (h100, v100, rtx4090) or give sm_NN")
+
+
+def _platform(text: str) -> Platform:
+    try:
+        return Platform.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--platform: {error}") from None
+
+
+def _day(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(text.strip()[:10]).isoformat()
+    except ValueError:
+        raise UsageError(f"--exclude-newer {_short(text)}: not a day", hint="example: 2026-11-01") from None

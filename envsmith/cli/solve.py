@@ -1,0 +1,107 @@
+"""``envsmith solve``: one cell, or all, or a refusal that helps."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.cli.console import dumps, table
+from envsmith.cli.options import RequestFlags, request_options
+from envsmith.errors import UnsatisfiableError
+
+if TYPE_CHECKING:
+    from envsmith.model.cell import Cell
+    from envsmith.model.finding import Refusal, Repair, Solution
+
+__all__ = ["cell_lines", "refusal_json", "refusal_lines", "solve"]
+
+
+@click.command()
+@request_options
+@click.option("--all", "every", is_flag=True, help="Every valid cell, best first.")
+@click.option("--limit", type=click.IntRange(min=1), help="With --all: stop after this many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object (with --all one object a line).")
+def solve(*, flags: RequestFlags, every: bool, limit: int | None, as_json: bool) -> int:
+    """Choose one release per component, newest that is known to work first.
+
+    Preference: newest framework, newest torch that evidence supports, the default wheel of that torch, Python 3.12. Exit code 1 when
+    no cell satisfies the request; the refusal names the rules, their evidence and what to change.
+    """
+    from envsmith.solve import api
+
+    request = flags.request()
+    try:
+        if every:
+            return _stream(api.cells(request), limit, as_json=as_json)
+        solution = api.solve(request)
+    except UnsatisfiableError as error:
+        refusal = error.refusal
+        click.echo(dumps(refusal_json(refusal)) if as_json else "\n".join(refusal_lines(refusal)))  # type: ignore[arg-type]
+        return error.exit_code
+    if as_json:
+        click.echo(dumps(_solution_json(solution)))
+    else:
+        click.echo("\n".join(_solution_lines(solution)))
+    return 0
+
+
+def _stream(cells: object, limit: int | None, *, as_json: bool) -> int:
+    found = 0
+    for cell in itertools.islice(cells, limit):  # type: ignore[call-overload]
+        click.echo(dumps(cell.to_json(), compact=True) if as_json else str(cell.id))
+        found += 1
+    return 0 if found else 1
+
+
+def _solution_json(solution: Solution) -> dict[str, object]:
+    return {
+        "status": "solved",
+        "cell": solution.cell.to_json(),
+        "why": list(solution.why),
+        "alternatives": [cell.to_json() for cell in solution.alternatives],
+        "warnings": [finding.to_json() for finding in solution.warnings],
+    }
+
+
+def cell_lines(cell: Cell) -> list[str]:
+    """The cell as a small table under its id."""
+    return [f"cell {click.style(str(cell.id), bold=True)}", table(list(cell.components.items()))]
+
+
+def _solution_lines(solution: Solution) -> list[str]:
+    lines = cell_lines(solution.cell)
+    if solution.why:
+        lines += ["why", *(f"  {sentence}" for sentence in solution.why)]
+    for finding in solution.warnings:
+        lines.append(f"{click.style('warning', fg='yellow')}: {finding.message} [{finding.rule}]")
+    if solution.alternatives:
+        lines += ["alternatives", *(f"  {cell.id}" for cell in solution.alternatives)]
+    return lines
+
+
+def refusal_json(refusal: Refusal) -> dict[str, object]:
+    """The shape of DESIGN.md."""
+    return {
+        "status": "unsatisfiable",
+        "conflict": [member.to_json() for member in refusal.conflict],
+        "repairs": [repair.to_json() for repair in refusal.repairs],
+    }
+
+
+def refusal_lines(refusal: Refusal) -> list[str]:
+    """Why not, on what evidence, and what would work."""
+    lines = [f"{click.style('no cell satisfies this request', fg='red', bold=True)}, because together:"]
+    for member in refusal.conflict:
+        lines.append(f"  - {member.message}" + ("" if member.rule.startswith("request:") else f"  [{member.rule}]"))
+        lines += [f"      {evidence}" for evidence in member.evidence[:2]]
+    if refusal.repairs:
+        lines.append("what works instead:")
+        lines += [f"  - {_repair_line(repair)}" for repair in refusal.repairs]
+    return lines
+
+
+def _repair_line(repair: Repair) -> str:
+    steps = ", ".join(f"{c.component} {c.old or '(any)'} -> {c.new or '(left out)'}" for c in repair.changes)
+    return f"{repair.message or steps}  => {repair.cell.id}"
