@@ -48,7 +48,7 @@ def _from_json(kept: Any) -> tuple[ComponentTable, dict[str, str]]:
 
 
 def _read(files: DataFiles, stamp: str) -> tuple[ComponentTable, dict[str, str]]:
-    from envsmith.graph.load import read_components, read_gpus
+    from envsmith.graph.read import read_components, read_gpus
     from envsmith.graph.parse import Problems, parse_yaml
 
     problems = Problems()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from envsmith.errors import UnsatisfiableError
 from envsmith.graph.cache import read_cache, write_cache
+from envsmith.graph.cached import knowledge_of
 from envsmith.graph.data import DataFiles, find_matrix, list_files
 from envsmith.model.cell import Cell, Request
 from envsmith.model.finding import Solution
@@ -33,14 +34,8 @@ def default_solver() -> Solver:
 
 
 def _load(files: DataFiles, stamp: str) -> Solver:
-    loaded: list[Knowledge] = []
-
     def knowledge() -> Knowledge:
-        if not loaded:
-            from envsmith.graph.load import read_knowledge
-
-            loaded.append(read_knowledge(files.root))
-        return loaded[0]
+        return knowledge_of(files)
 
     kept = read_cache("compiled", stamp)
     if kept is not None:

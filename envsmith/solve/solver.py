@@ -14,7 +14,7 @@ from envsmith.solve.prefer import PHASES
 from envsmith.solve.problem import Group, Wish
 from envsmith.solve.request import Posed, cell_of, pose_request
 
-__all__ = ["Answer", "Solver", "Stuck"]
+__all__ = ["Answer", "Solver", "Stuck", "wish_net"]
 
 # Wishes are given up in this order where a choice is left: what a user minds least first.
 _CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
@@ -95,7 +95,7 @@ class Solver:
         problem = posed.problem
         full = problem.full
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
-        parts = [_wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
+        parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
         found = smallest_conflict(parts, full)
         if not found:
             return None
@@ -110,7 +110,7 @@ class Solver:
         wishes = sorted(posed.problem.wishes, key=_price, reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
-            net = posed.problem.rules_net(Severity.ERROR).joined([_wish_net(posed.problem.full, w) for w in fixed])
+            net = posed.problem.rules_net(Severity.ERROR).joined([wish_net(posed.problem.full, w) for w in fixed])
             sets = nearest(net, [w.masks for w in loose], limit=limit)
             found = []
             for given_up in sets[:limit]:
@@ -123,7 +123,8 @@ class Solver:
         return ()
 
 
-def _wish_net(full: Sequence[int], wish: Wish) -> Net:
+def wish_net(full: Sequence[int], wish: Wish) -> Net:
+    """The net of one wish alone."""
     return Net(full, [((variable, full[variable] & ~mask),) for variable, mask in wish.masks])
 
 

@@ -1,0 +1,148 @@
+"""A :class:`Knowledge` as JSON and back, for the cache. Evidence is written once and referred to by number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.evidence import Evidence, EvidenceKind
+from envsmith.model.platform import Platform
+from envsmith.model.rule import Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
+from envsmith.model.version import Spec
+
+__all__ = ["knowledge_from_json", "knowledge_to_json"]
+
+
+def knowledge_to_json(knowledge: Knowledge) -> dict[str, Any]:
+    """JSON without loss."""
+    numbers: dict[Evidence, int] = {}
+
+    def refer(evidence: tuple[Evidence, ...]) -> list[int]:
+        return [numbers.setdefault(e, len(numbers)) for e in evidence]
+
+    data = {
+        "components": [
+            [c.name, c.role.value, c.short, c.title, c.distributions, c.aliases]
+            for c in knowledge.components.by_name.values()
+        ],
+        "releases": {
+            name: [
+                [r.version, r.date, r.yanked, r.index, [p.value for p in r.platforms], dict(r.facts), refer(r.evidence)]
+                for r in releases
+            ]
+            for name, releases in knowledge.releases.items()
+        },
+        "rules": [
+            [
+                [r.id, r.kind.value, r.stage, r.signature, r.cause, r.fix, r.symptom, dict(r.facts)],
+                [_row(row, refer(row.evidence)) for row in r.rows],
+            ]
+            for r in knowledge.rules
+        ],
+        "tested": [
+            [t.framework, t.version.text, t.torch.text, _text(t.cuda), _text(t.python), t.kind, refer(t.evidence)]
+            for t in knowledge.tested
+        ],
+        "gpus": dict(knowledge.gpus),
+        "digest": knowledge.digest,
+    }
+    data["evidence"] = [[e.kind.value, e.source, e.date, e.sha256, e.note] for e in numbers]
+    return data
+
+
+def _text(spec: Spec | None) -> str | None:
+    return spec.text if spec else None
+
+
+def _row(row: Row, evidence: list[int]) -> list[Any]:
+    when, needs = ({n: s.text for n, s in specs.items()} for specs in (row.when, row.needs))
+    platforms = [p.value for p in row.platforms]
+    return [when, needs, platforms, row.severity.value, row.symptom, row.cause, row.fix, evidence]
+
+
+def knowledge_from_json(data: Any) -> Knowledge:
+    """The inverse of :func:`knowledge_to_json`. The cache is ours: specs are taken as they were written, not parsed again.
+
+    ``KeyError``, ``TypeError``, ``ValueError`` or ``IndexError`` when the data is something else.
+    """
+    kinds = {k.value: k for k in EvidenceKind}
+    known = [Evidence(kind=kinds[k], source=s, date=d, sha256=h, note=n) for k, s, d, h, n in data["evidence"]]
+    platforms = {p.value: p for p in Platform}
+
+    def recall(numbers: list[int]) -> tuple[Evidence, ...]:
+        return tuple([known[n] for n in numbers])
+
+    components = [
+        Component(name=n, role=Role(r), short=s, title=t, distributions=tuple(d), aliases=tuple(a))
+        for n, r, s, t, d, a in data["components"]
+    ]
+    releases = {
+        name: tuple(
+            Release(
+                component=name,
+                version=version,
+                date=date,
+                yanked=yanked,
+                index=index,
+                platforms=tuple(platforms[p] for p in where),
+                facts=facts,
+                evidence=recall(evidence),
+            )
+            for version, date, yanked, index, where, facts, evidence in lines
+        )
+        for name, lines in data["releases"].items()
+    }
+    severities = {s.value: s for s in Severity}
+
+    def row(line: list[Any]) -> Row:
+        when, needs, where, severity, symptom, cause, fix, evidence = line
+        return Row(
+            when=_specs(when),
+            needs=_specs(needs),
+            platforms=tuple(platforms[p] for p in where),
+            severity=severities[severity],
+            symptom=symptom,
+            cause=cause,
+            fix=fix,
+            evidence=recall(evidence),
+        )
+
+    rules = tuple(
+        Rule(
+            id=i,
+            kind=RuleKind(kind),
+            rows=tuple(map(row, rows)),
+            stage=stage,
+            signature=signature,
+            cause=cause,
+            fix=fix,
+            symptom=symptom,
+            facts=facts,
+        )
+        for (i, kind, stage, signature, cause, fix, symptom, facts), rows in data["rules"]
+    )
+    tested = tuple(
+        Tested(
+            framework=f,
+            version=Spec(v),
+            torch=Spec(t),
+            cuda=Spec(c) if c else None,
+            python=Spec(p) if p else None,
+            kind=k,
+            evidence=recall(e),
+        )
+        for f, v, t, c, p, k, e in data["tested"]
+    )
+    return Knowledge(
+        components=ComponentTable.of(components),
+        releases=releases,
+        rules=rules,
+        tested=tested,
+        gpus=data["gpus"],
+        digest=data["digest"],
+    )
+
+
+def _specs(texts: Mapping[str, str]) -> dict[str, Spec]:
+    return {name: Spec(text) for name, text in texts.items()}

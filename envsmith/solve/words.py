@@ -1,0 +1,142 @@
+"""Releases, specs and rows as people write them. Pure text, shared by refusals, findings and explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from envsmith.model.evidence import Evidence
+from envsmith.model.rule import Row, Rule, RuleKind
+from envsmith.model.version import Spec
+from envsmith.solve.problem import exact_version
+
+__all__ = ["join_words", "name_release", "rule_sentence", "shown_spec", "strongest", "these_versions"]
+
+_SHOWN = 3
+
+
+def join_words(words: Sequence[str], *, last: str = "and") -> str:
+    """``a, b and c``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}" if words else ""
+
+
+def name_release(component: str, version: str) -> str:
+    """``torch 2.9.1+cu128``; a GPU by its architecture alone, a build without CUDA as such."""
+    if component == "gpu":
+        return f"GPU {version}"
+    if component == "cuda":
+        return "a build without CUDA" if version == "cpu" else f"CUDA {version}"
+    if version == "none":
+        return f"no {component}"
+    return f"{component} {version}"
+
+
+def these_versions(component: str, versions: Iterable[str | None]) -> str:
+    """A set of releases (oldest first) in few words: ``2.4.0 and 2.4.1``, ``0.9.0 to 0.14.0``. Builds of torch count by release."""
+    known = [v for v in versions if v is not None]
+    if component == "torch" and len(known) > 1:
+        known = list(dict.fromkeys(v.split("+", maxsplit=1)[0] for v in known))
+    return join_words(known) if len(known) <= _SHOWN else f"{known[0]} to {known[-1]}"
+
+
+def shown_spec(component: str, spec: Spec) -> str:
+    """``torch >=2.2.0,<=2.5.1``; an exact spec as the release it names."""
+    exact = exact_version(spec)
+    if exact:
+        return name_release(component, exact)
+    text = spec.text.replace(" || ", " or ")
+    return f"{'CUDA' if component == 'cuda' else 'GPU' if component == 'gpu' else component} {text}"
+
+
+def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence, ...]:
+    """Each source once, the strongest kind first."""
+    once = list(dict.fromkeys(evidence))
+    return tuple(sorted(once, key=lambda e: -e.kind.strength)[:limit])
+
+
+def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+    """What ``rows`` of a rule say, in one sentence. ``affected`` are the releases of each component that are concerned."""
+    if not rows:
+        return _gap_sentence(rule, affected)
+    special = _SPECIAL.get(rule.id)
+    if special:
+        return special(rows, affected)
+    first = rows[0]
+    if not first.needs:
+        told = join_words([shown_spec(c, s) for c, s in first.when.items()])
+        because = first.cause or first.symptom or "known to be bad"
+        return f"{told}: {because.rstrip('.')}" if len(first.when) == 1 else f"{told} do not work together: {because.rstrip('.')}"
+    parts = [_needs_words(rule, row) for row in rows[:_SHOWN]]
+    more = len(rows) - _SHOWN
+    sentence = "; ".join(dict.fromkeys(parts)) + (f"; and likewise for {more} more" if more > 0 else "")
+    hand_written = "-declares-" not in rule.id and not rule.id.startswith("torch-")
+    return sentence + (f" ({first.cause.rstrip('.')})" if hand_written and first.cause else "")
+
+
+def _needs_words(rule: Rule, row: Row) -> str:
+    verb = {RuleKind.BUNDLES: "carries", RuleKind.REQUIRES: "needs"}.get(rule.kind, "needs")
+    if "-declares-" in rule.id:
+        verb = "declares"
+    who = join_words([shown_spec(c, s) for c, s in row.when.items()], last="with")
+    return f"{who} {verb} " + join_words([shown_spec(c, s) for c, s in row.needs.items()])
+
+
+def _gap_sentence(rule: Rule, affected: Mapping[str, Sequence[str]]) -> str:
+    torch = "torch " + these_versions("torch", affected.get("torch", ())) if affected.get("torch") else "that build of torch"
+    if rule.id == "torch-runs-on-gpu":
+        return f"it is not known for which GPUs {torch} is compiled"
+    return f"it is not known which {rule.components[-1]} {torch} carries"
+
+
+def _python_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+    minors = sorted(
+        {part.strip().removeprefix("==").removesuffix(".*") for row in rows for part in row.needs["python"].text.split("||")},
+        key=lambda v: [int(p) if p.isdigit() else 0 for p in v.split(".")],
+    )
+    span = minors[0] if len(minors) == 1 else f"{minors[0]} to {minors[-1]}"
+    return f"torch {these_versions('torch', _builds(rows, affected))} has wheels for Python {span} only"
+
+
+def _gpu_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+    compiled = list(dict.fromkeys(row.cause for row in rows if row.cause))
+    what = compiled[0] if len(compiled) == 1 else "compiled for " + " ".join(_archs(rows))
+    gpus = join_words(list(affected.get("gpu", ())))
+    return f"torch {these_versions('torch', _builds(rows, affected))} is {what}, which does not run on {gpus}"
+
+
+def _archs(rows: Sequence[Row]) -> list[str]:
+    words = {w for row in rows for w in (row.cause or "").split() if w.startswith("sm_")}
+    return sorted(words, key=lambda w: int(w[3:].rstrip("af") or 0))
+
+
+def _bundle_sentence(component: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+        carried = list(dict.fromkeys(exact_version(row.needs[component]) or row.needs[component].text for row in rows))
+        verb = "is built with" if component == "cuda" else "carries"
+        shown = [name_release(component, v) for v in carried]
+        many = join_words(shown) if len(shown) <= _SHOWN else f"{shown[0]} to {shown[-1]}"
+        return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {many}"
+
+    return sentence
+
+
+def _platform_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+    return f"torch {these_versions('torch', _builds(rows, affected))} is {rows[0].cause}"
+
+
+def _glibc_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+    floors = list(dict.fromkeys(row.needs["glibc"].text for row in rows))
+    return f"the wheels of torch {these_versions('torch', _builds(rows, affected))} need glibc {floors[0]}"
+
+
+def _builds(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> list[str]:
+    named = [exact_version(row.when["torch"]) for row in rows]
+    return [v for v in named if v] or list(affected.get("torch", ()))
+
+
+_SPECIAL = {
+    "torch-wheels-python": _python_sentence,
+    "torch-runs-on-gpu": _gpu_sentence,
+    "torch-wheels-platform": _platform_sentence,
+    "torch-needs-glibc": _glibc_sentence,
+    **{f"torch-bundles-{name}": _bundle_sentence(name) for name in ("cuda", "nccl", "cudnn", "triton")},
+}
