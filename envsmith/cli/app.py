@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from envsmith.errors import EnvsmithError, InterruptedRunError, StorageError
+from envsmith.errors import EnvsmithError, InterruptedRunError, StorageError, UsageError
 
 __all__ = ["cli", "run"]
 
@@ -81,6 +81,12 @@ def _tell(error: EnvsmithError) -> int:
     return error.exit_code
 
 
+def _usage(error: click.ClickException) -> EnvsmithError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "envsmith"
+    return UsageError(error.format_message().rstrip("."), hint=f"{path} --help lists what there is")
+
+
 def _storage(error: OSError) -> EnvsmithError | None:
     where = f" {error.filename}" if error.filename else ""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -99,8 +105,7 @@ def run(argv: Sequence[str]) -> int:
     except click.exceptions.Exit as leave:
         return int(leave.exit_code)
     except click.ClickException as error:
-        error.show()
-        return 2
+        return _tell(_usage(error))
     except (KeyboardInterrupt, click.Abort):
         return _tell(InterruptedRunError("interrupted", hint="run the same command again: what was finished is kept"))
     except EnvsmithError as error:

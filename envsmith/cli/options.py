@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -84,13 +85,12 @@ class RequestFlags:
 def request_options(function: F) -> F:
     """Add the request flags to a command; it receives ``flags: RequestFlags``."""
 
+    @functools.wraps(function)
     def wrapper(**given: Any) -> Any:
         names = RequestFlags.__slots__  # type: ignore[attr-defined]
         flags = RequestFlags(**{name: given.pop(name) for name in names})
         return function(flags=flags, **given)
 
-    wrapper.__doc__ = function.__doc__
-    wrapper.__name__ = function.__name__
     options = [
         click.option("--framework", "-f", multiple=True, metavar="NAME[SPEC]", help="deepspeed, megatron-core or colossalai; repeatable."),
         click.option("--with", "with_", multiple=True, metavar="COMPONENT[SPEC]", help="Any component that must be in the cell; repeatable."),

@@ -1,33 +1,23 @@
-"""The version graph: YAML -> values -> graph.
-
->>> import envsmith.graph
->>> graph = envsmith.graph.load()  # doctest: +SKIP
->>> graph.out_edges(("torch", "2.9.1+cu128"), data=True)  # doctest: +SKIP
-"""
+"""The version graph: YAML -> values -> networkx."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["knowledge", "load", "read_knowledge", "to_network"]
+__all__ = ["components", "gpu_names", "load", "read_knowledge"]
 
 if TYPE_CHECKING:
-    from envsmith.graph.cached import knowledge
-    from envsmith.graph.read import read_knowledge
-    from envsmith.graph.network import load, to_network
+    from envsmith.graph.load import read_knowledge
+    from envsmith.graph.names import components, gpu_names
+    from envsmith.graph.network import load
 
-_HOME = {
-    "knowledge": "envsmith.graph.cached",
-    "load": "envsmith.graph.network",
-    "read_knowledge": "envsmith.graph.read",
-    "to_network": "envsmith.graph.network",
-}
+_HOME = {"components": "names", "gpu_names": "names", "load": "network", "read_knowledge": "load"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, so that a solve imports neither YAML nor networkx."""
+    """Import what is asked for: networkx and yaml stay out of a solve."""
     if name in _HOME:
         import importlib
 
-        return getattr(importlib.import_module(_HOME[name]), name)
+        return getattr(importlib.import_module(f"envsmith.graph.{_HOME[name]}"), name)
     raise AttributeError(f"module 'envsmith.graph' has no attribute {name!r}")
