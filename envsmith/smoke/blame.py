@@ -1,0 +1,283 @@
+"""Who is to blame, in one sentence: pure functions over the facts that the agent wrote down when something stopped.
+
+The causes are ranked: a rank that called something else than the others, then a signal, then an exception of its own, then
+"connection closed by peer", which is what the innocent say. Ranks fall within 0.3 s of each other, so the order of death proves little.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from envsmith.model.record import Verdict
+
+__all__ = ["Blame", "SmokeExit", "blame_halt", "blame_wrong", "odd_ones", "ranks_text"]
+
+_STAGES = {
+    -6: "starting",
+    -5: "connecting to the store",
+    -4: "comparing manifests",
+    -3: "making the process group",
+    -2: "making the subgroups",
+    -1: "agreeing on the memory budget",
+}
+_WAITING = {"prep": "had not entered it", "entered": "waited inside it", "issued": "waited for the device in it", "synced": "had its result", "verified": "had verified it", "done": "were done with it", "raised": "had raised in it"}
+_INNOCENT = re.compile(r"closed by peer|connection reset|broken pipe|timed? ?out|remote process|ncclRemoteError|peer rank|socket closed|connection refused|Connection was likely closed", re.IGNORECASE)
+_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|MemoryError|std::bad_alloc|No space left on device", re.IGNORECASE)
+_PORT = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+# /dev/shm with less than this left is named as the cause of a bus error (a mapping of it that cannot be filled).
+_SMALL_SHM = 64 << 20
+# What NCCL's result codes usually mean in a fresh environment, and what to look at next.
+_NCCL = {
+    "ncclUnhandledCudaError": "a CUDA call failed inside NCCL: compare the driver with the CUDA of this torch, and torch.cuda.get_arch_list() with the GPU",
+    "ncclSystemError": "the system refused NCCL something: look at the WARN line, /dev/shm, `ulimit -n` and `ulimit -l`",
+    "ncclInternalError": "NCCL met its own error: try NCCL_NVLS_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0",
+    "ncclInvalidArgument": "NCCL refuses the call: the dtype or the count is not supported",
+    "ncclInvalidUsage": "two ranks on one GPU, or different NCCL versions in one group",
+    "ncclRemoteError": "another rank died or the network broke: see who died first",
+}
+
+
+class SmokeExit(IntEnum):
+    """How a smoke test ended, one number per kind; they are documented and other programs rely on them."""
+
+    OK = 0
+    ERROR = 1
+    CONFIGURATION = 2
+    MISMATCH = 3
+    WRONG = 4
+    HANG = 5
+    CRASH = 6
+    REGRESSED = 7
+    MEMORY = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blame:
+    """``case`` is the index of the case that stopped the run (``None``: before the first), ``ranks`` the culprits."""
+
+    sentence: str
+    verdict: Verdict
+    code: SmokeExit
+    case: int | None = None
+    ranks: tuple[int, ...] = ()
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 0, 1, 3``."""
+    numbers = sorted(ranks)
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
+
+
+def odd_ones(values: Mapping[int, str]) -> tuple[list[int], str, str]:
+    """The ranks whose value is not the most common one, an odd value, the common value. In a tie the side of the lowest rank is common."""
+    if len(set(values.values())) < 2:
+        return [], "", ""
+    in_order = [values[rank] for rank in sorted(values)]
+    common = max(dict.fromkeys(in_order), key=in_order.count)
+    odd = [rank for rank in sorted(values) if values[rank] != common]
+    return odd, values[odd[0]], common
+
+
+def _place(case: int, names: Sequence[str]) -> str:
+    if case < 0:
+        return _STAGES.get(case, "before the first case")
+    if case < len(names):
+        return f"case {case} {names[case]}"
+    return "the end, after the last case"
+
+
+def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Blame:
+    """The sentence for a run that was stopped. ``rows`` are all ranks' rows of that run, ``names`` the cases' names in order."""
+    reason = str(halt.get("reason", ""))
+    detail = str(halt.get("detail", ""))
+    if reason in {"import", "configuration"}:
+        code = SmokeExit.CONFIGURATION if reason == "configuration" or "more than" not in detail else SmokeExit.HANG
+        if "ended the interpreter" in detail:
+            return Blame(sentence=detail, verdict=Verdict.CRASH, code=SmokeExit.CRASH)
+        return Blame(sentence=("torch cannot be imported: " if reason == "import" else "") + detail, verdict=Verdict.ERROR, code=code)
+    if reason in {"interrupted", "store"}:
+        return Blame(sentence=f"the run was interrupted: {detail}" if reason == "interrupted" else detail, verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
+    where = [row for row in halt.get("where", ()) if isinstance(row, Mapping)]
+    exits = {int(e["rank"]): int(e["code"] or 0) for e in halt.get("exits", ()) if isinstance(e, Mapping)}
+    if reason in {"exit", "nursery"}:
+        return _blame_exit(halt, where, exits, rows, names)
+    return _blame_deadline(halt, where, names)
+
+
+# -- a rank ended -----------------------------------------------------------------------------------------------------
+
+
+def _blame_exit(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], exits: Mapping[int, int], rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Blame:
+    early = _before_cases(rows)
+    if early:
+        return early
+    at = {int(row["rank"]): int(row["case"]) for row in where}
+    dead = {rank: code for rank, code in exits.items() if code < 0}
+    raised = {int(r["rank"]): r for r in rows if r.get("row") == "case" and r.get("status") == "error"}
+    case = min([at.get(rank, -1) for rank in (*dead, *raised)], default=-1)
+    odd = _different_call(where, rows, case)
+    if odd:
+        ranks, theirs, common = odd
+        symptom = _symptom(dead, raised)
+        verdict, code = (Verdict.CRASH, SmokeExit.CRASH) if dead else (Verdict.ERROR, SmokeExit.ERROR)
+        return Blame(sentence=f"{_who(ranks, where)} called {theirs} where the others called {common}, in {_place(case, names)}; {symptom}", verdict=verdict, code=code, case=case, ranks=tuple(ranks))
+    if dead:
+        return _blame_signal(halt, where, dead, at, names)
+    if raised:
+        return _blame_raise(where, raised, at, names)
+    ended = sorted(exits)
+    codes = ", ".join(f"rank {r} with code {exits[r]}" for r in ended)
+    return Blame(sentence=f"ranks ended early: {codes}" if codes else "the process that starts ranks ended", verdict=Verdict.CRASH, code=SmokeExit.CRASH, case=case)
+
+
+def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
+    mismatches = [r for r in rows if r.get("row") == "manifest" and r.get("mismatch")]
+    if mismatches:
+        return _blame_manifest(mismatches[0])
+    failed = sorted((r for r in rows if r.get("row") == "failed"), key=lambda r: bool(_INNOCENT.search(str(r.get("detail", "")))))
+    if not failed:
+        return None
+    first = failed[0]
+    detail, rank, stage = str(first.get("detail", "")), int(first.get("rank", 0)), str(first.get("stage", "start"))
+    if _PORT.search(detail):
+        return Blame(sentence=f"rank {rank} cannot open the store: its port is taken by another process ({detail[:160]})", verdict=Verdict.ERROR, code=SmokeExit.CONFIGURATION, ranks=(rank,))
+    code = SmokeExit.MEMORY if _MEMORY.search(detail) else SmokeExit.ERROR
+    return Blame(sentence=f"rank {rank} failed at stage {stage}, before the first case: {_explained(detail)}", verdict=Verdict.ERROR, code=code, ranks=(rank,))
+
+
+def _blame_manifest(row: Mapping[str, Any]) -> Blame:
+    mismatch: Mapping[str, Sequence[int]] = row["mismatch"]
+    values = row.get("values", {})
+    ranks = sorted({rank for odd in mismatch.values() for rank in odd})
+    parts = []
+    for key in mismatch:
+        seen = values.get(key, {})
+        mine = {rank: str(value) for rank, value in seen.items()}
+        odd = {mine.get(str(rank), "?") for rank in mismatch[key]}
+        rest = {value for rank, value in mine.items() if int(rank) not in mismatch[key]}
+        parts.append(f"{key} {'/'.join(sorted(odd))} instead of {'/'.join(sorted(rest))}" if seen else f"{key} differs")
+    return Blame(sentence=f"{ranks_text(ranks)} of the group does not match the others: {'; '.join(parts)}; no case was run", verdict=Verdict.ERROR, code=SmokeExit.MISMATCH, ranks=tuple(ranks))
+
+
+def _different_call(where: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], case: int) -> tuple[list[int], str, str] | None:
+    calls = {int(r["rank"]): str(r["sig"]) for r in rows if r.get("row") == "case" and r.get("case") == case and r.get("sig")}
+    for row in where:
+        if row.get("case") == case and row.get("signature") and row.get("step") != "prep":
+            calls.setdefault(int(row["rank"]), str(row["signature"]))
+    odd, theirs, common = odd_ones(calls)
+    return (odd, theirs, common) if odd else None
+
+
+def _symptom(dead: Mapping[int, int], raised: Mapping[int, Mapping[str, Any]]) -> str:
+    said = [f"rank {rank} was {_signal(code)}" for rank, code in sorted(dead.items())]
+    said += [f"rank {rank} raised {str(row.get('detail', ''))[:120]}" for rank, row in sorted(raised.items())][:1]
+    return ", ".join(said)
+
+
+def _signal(code: int) -> str:
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _blame_signal(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], dead: Mapping[int, int], at: Mapping[int, int], names: Sequence[str]) -> Blame:
+    """Abort is what C++ does with an exception that a dying peer caused; any other signal comes first."""
+    rank = min(dead, key=lambda r: (dead[r] == -signal.SIGABRT, r))
+    case, step = at.get(rank, -1), next((str(row["step"]) for row in where if row["rank"] == rank), "")
+    sentence = f"{_who([rank], where)} was {_signal(dead[rank])} in {_place(case, names)} (step {step})"
+    output = str(halt.get("output", {}).get(str(rank), "")).strip().splitlines()
+    if dead[rank] == -signal.SIGBUS and int(halt.get("shm_free_bytes") or 0) < _SMALL_SHM:
+        size = int(halt.get("shm_bytes") or 0)
+        return Blame(sentence=f"{sentence}: /dev/shm is full ({size >> 20} MiB in all); give the container more (--shm-size=1g or --ipc=host)", verdict=Verdict.CRASH, code=SmokeExit.MEMORY, case=case, ranks=(rank,))
+    if dead[rank] == -signal.SIGKILL and int(halt.get("oom_kills") or 0) > 0:
+        return Blame(sentence=f"{sentence}: the kernel ended it for lack of memory", verdict=Verdict.CRASH, code=SmokeExit.MEMORY, case=case, ranks=(rank,))
+    if dead[rank] == -signal.SIGABRT and output:
+        sentence += f": {output[-1][:200]}"
+    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=SmokeExit.CRASH, case=case, ranks=(rank,))
+
+
+def _blame_raise(where: Sequence[Mapping[str, Any]], raised: Mapping[int, Mapping[str, Any]], at: Mapping[int, int], names: Sequence[str]) -> Blame:
+    rank = min(raised, key=lambda r: (bool(_INNOCENT.search(str(raised[r].get("detail", "")))), at.get(r, 0), r))
+    detail, case = str(raised[rank].get("detail", "")), int(raised[rank].get("case", -1))
+    code = SmokeExit.MEMORY if _MEMORY.search(detail) else SmokeExit.ERROR
+    others = sorted(set(raised) - {rank})
+    after = f"; {ranks_text(others)} lost the connection after that" if others and not _INNOCENT.search(detail) else ""
+    return Blame(sentence=f"{_who([rank], where)} raised in {_place(case, names)}: {_explained(detail)}{after}", verdict=Verdict.ERROR, code=code, case=case, ranks=(rank,))
+
+
+def _explained(detail: str) -> str:
+    """The message, and what NCCL's word in it usually means."""
+    for word, meaning in _NCCL.items():
+        if word in detail:
+            return f"{detail} -- {meaning}"
+    return detail
+
+
+# -- nobody moved -----------------------------------------------------------------------------------------------------
+
+
+def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Blame:
+    limit = float(halt.get("limit") or 0)
+    if not where:
+        return Blame(sentence=f"nothing moved for {limit:.0f} s", verdict=Verdict.HANG, code=SmokeExit.HANG)
+    order = ("prep", "entered", "issued", "synced", "verified", "done", "raised")
+    behind = min((int(r["case"]), order.index(str(r["step"]))) for r in where)
+    laggards = [r for r in where if (int(r["case"]), order.index(str(r["step"]))) == behind]
+    ranks = [int(r["rank"]) for r in laggards]
+    case, step = behind[0], order[behind[1]]
+    place = _place(case, names)
+    odd = _different_call(where, (), case)
+    stopped = [int(r["rank"]) for r in laggards if r.get("state") == "T"]
+    if odd:
+        sentence, ranks = f"{_who(odd[0], where)} called {odd[1]} where the others called {odd[2]}, in {place}; nobody moved for {limit:.1f} s", odd[0]
+    elif stopped and len(stopped) < len(where):
+        sentence, ranks = f"{_who(stopped, where)} is stopped (SIGSTOP or a debugger) in {place}{_rest(where, case, stopped)}", stopped
+    elif len(laggards) == len(where):
+        sentence = f"all ranks are stuck in {place}, step {step}, for {limit:.1f} s"
+    else:
+        does = "never entered" if step == "prep" else f"is stuck (step {step}) in"
+        sentence = f"{_who(ranks, where)} {does} {place}{_rest(where, case, ranks)}"
+    stack = halt.get("stacks", {}).get(str(ranks[0])) if ranks else None
+    if stack:
+        sentence += f"; {ranks_text(ranks[:1])} was in {stack[0]}"
+    unkillable = halt.get("unkillable")
+    if unkillable:
+        sentence += f"; unkillable: {ranks_text(unkillable)}"
+    return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG, case=case if case >= 0 else None, ranks=tuple(ranks))
+
+
+def _rest(where: Sequence[Mapping[str, Any]], case: int, ranks: Sequence[int]) -> str:
+    """``; ranks 0, 1, 3 waited inside it for 3.0 s``."""
+    others = [r for r in where if int(r["rank"]) not in ranks and int(r["case"]) == case]
+    if not others:
+        return ""
+    step = str(others[0]["step"])
+    waited = min(float(r.get("age", 0)) for r in others)
+    return f"; {ranks_text(int(r['rank']) for r in others)} {_WAITING.get(step, step)} for {waited:.1f} s"
+
+
+def _who(ranks: Sequence[int], where: Sequence[Mapping[str, Any]]) -> str:
+    """``rank 2 (pid 4711)``."""
+    pids = [str(row["pid"]) for row in where if int(row["rank"]) in ranks and row.get("pid")]
+    return ranks_text(ranks) + (f" (pid {', '.join(pids)})" if pids else "")
+
+
+# -- a value is wrong -------------------------------------------------------------------------------------------------
+
+
+def blame_wrong(name: str, case: int, rows: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[int, ...]]:
+    """The sentence for a case whose values were wrong on some ranks, and the culprits. ``rows`` are all ranks' rows of the case."""
+    calls = {int(r["rank"]): str(r["sig"]) for r in rows if r.get("sig")}
+    odd, theirs, common = odd_ones(calls)
+    wrong = [r for r in rows if r.get("status") == "wrong"]
+    detail = f"{ranks_text(int(r['rank']) for r in wrong)}: {wrong[0].get('detail', '')}"
+    if odd:
+        return f"{ranks_text(odd)} called {theirs} where the others called {common}, in case {case} {name}; {detail}", tuple(odd)
+    culprits = tuple(int(r["rank"]) for r in wrong)
+    return f"case {case} {name} is wrong on {detail}", culprits

@@ -1,0 +1,187 @@
+"""The plan of a smoke test: what is run, how long anything may take, what is expected. Pure; the agent gets it as one line of JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from envsmith.errors import UsageError
+from envsmith.model.cell import Cell
+from envsmith.smoke.cases import Case, full_cases, quick_cases
+from envsmith.smoke.expect import Expect, Expectations, load_expectations
+from envsmith.smoke.steps import Step, framework_steps
+
+__all__ = ["Plan", "Tier", "Timeouts"]
+
+BACKENDS = ("auto", "gloo", "nccl")
+FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
+MAX_RANKS = 64
+
+
+class Tier(str, Enum):
+    """How much is run."""
+
+    IMPORT = "import"
+    QUICK = "quick"
+    FULL = "full"
+    FRAMEWORK = "framework"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeouts:
+    """Seconds, nested: ``case`` < ``group`` (torch's own) < ``tier`` (all cases) < the outer parent's limit.
+
+    ``imports`` bounds ``import torch``; ``init`` anything before the first case; ``first`` the first NCCL call of its kind, which makes a
+    communicator and loads kernels. torch's defaults (10 minutes, heartbeat 480 s) are never relied on.
+    """
+
+    imports: float = 120.0
+    init: float = 30.0
+    first: float = 60.0
+    case: float = 3.0
+    group: float = 90.0
+    tier: float = 300.0
+
+    def to_json(self) -> dict[str, float]:
+        """As the agent reads it."""
+        return {"import": self.imports, "init": self.init, "first": self.first, "case": self.case, "group": self.group, "tier": self.tier}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Built with :meth:`build`. ``fault`` is for the tests of the blame and is part of the plan, never of the environment."""
+
+    tier: Tier
+    ranks: int
+    backend: str
+    cases: tuple[Case, ...]
+    steps: tuple[Step, ...]
+    expected: Mapping[str, Mapping[str, Mapping[str, object]]]
+    versions: Mapping[str, str]
+    frameworks: Mapping[str, str]
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    image: str | None = None
+    engine: str | None = None
+    port: int | None = None
+    fault: Mapping[str, object] | None = None
+    cell: str | None = None
+
+    @classmethod
+    def build(
+        cls,
+        cell: Cell | Mapping[str, str] | None = None,
+        *,
+        tier: Tier | str = Tier.QUICK,
+        ranks: int | None = None,
+        backend: str = "auto",
+        steps: bool = True,
+        engine: str | None = None,
+        image: str | None = None,
+        expectations: Expectations | None = None,
+    ) -> Plan:
+        """The plan for a cell, or for a mapping of component to version (``{"torch": "2.13.0", "deepspeed": "0.19.8"}``).
+
+        ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False`` leaves the framework steps out.
+        ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines. Raises :class:`UsageError`.
+        """
+        kind = _tier(tier)
+        count = 4 if ranks is None else ranks
+        if not 2 <= count <= MAX_RANKS:
+            raise UsageError(f"a smoke test runs on 2 to {MAX_RANKS} ranks, not {count}")
+        if backend not in BACKENDS:
+            raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
+        if engine not in {None, "legacy", "2"}:
+            raise UsageError(f"no NCCL engine {engine!r}; torch 2.15 has 'legacy' and '2'")
+        components = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
+        versions = {name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components}
+        frameworks = {name: components[name] for name in FRAMEWORKS if name in components}
+        cases = {Tier.QUICK: quick_cases, Tier.FULL: full_cases}[kind](count) if kind in {Tier.QUICK, Tier.FULL} else ()
+        every = kind is Tier.FRAMEWORK
+        chosen = framework_steps(frameworks, every=every, control=every or kind is Tier.FULL) if steps and kind is not Tier.IMPORT else ()
+        return cls(
+            tier=kind,
+            ranks=count,
+            backend=backend,
+            cases=cases,
+            steps=chosen,
+            expected=_expected(cases, versions, expectations or load_expectations()),
+            versions=versions,
+            frameworks=frameworks,
+            timeouts=Timeouts(case=3.0 if kind is Tier.QUICK else 10.0, tier=60.0 if kind is Tier.QUICK else 900.0),
+            image=image,
+            engine=engine,
+            cell=str(cell.id) if isinstance(cell, Cell) else None,
+        )
+
+    def with_(self, **changes: object) -> Plan:
+        """A copy with other fields (``fault``, ``port``, ``timeouts``, ``steps``)."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def digest(self) -> str:
+        """The hash of what every rank must agree on: the case list, in order. The same for the same tier and number of ranks."""
+        text = json.dumps([case.to_json() for case in self.cases], sort_keys=True, separators=(",", ":"))
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def outer_deadline(self) -> float:
+        """Seconds after which the outer parent ends the run, whatever the agent says."""
+        steps = sum(step.deadline + 10 for step in self.steps)
+        return self.timeouts.imports + self.timeouts.init + self.timeouts.first + self.timeouts.tier + steps + 30
+
+    def expect(self, case: str, backend: str) -> Mapping[str, object]:
+        """``{"expect": …, "line": …, "note": …}`` of a case, ``{"expect": "ok"}`` when no line speaks of it."""
+        return self.expected.get(case, {}).get(backend, {"expect": Expect.OK.value})
+
+    def to_json(self) -> dict[str, object]:
+        """What the agent reads, and what a record may keep."""
+        rows = []
+        for case in self.cases:
+            row = case.to_json()
+            expected = self.expected.get(case.id)
+            if expected:
+                row["expected"] = {backend: dict(line) for backend, line in expected.items()}
+            rows.append(row)
+        return {
+            "schema": 1,
+            "cell": self.cell,
+            "tier": self.tier.value,
+            "ranks": self.ranks,
+            "backend": self.backend,
+            "engine": self.engine,
+            "digest": self.digest,
+            "versions": dict(self.versions),
+            "frameworks": dict(self.frameworks),
+            "timeouts": self.timeouts.to_json(),
+            "image": self.image,
+            "port": self.port,
+            "fault": dict(self.fault) if self.fault else None,
+            "cases": rows,
+            "steps": [step.to_json() for step in self.steps],
+        }
+
+
+def _tier(tier: Tier | str) -> Tier:
+    try:
+        return Tier(tier)
+    except ValueError:
+        raise UsageError(f"no tier {tier!r}; there are {', '.join(t.value for t in Tier)}") from None
+
+
+def _expected(cases: tuple[Case, ...], versions: Mapping[str, str], lines: Expectations) -> dict[str, dict[str, dict[str, object]]]:
+    """Only what is not simply expected to work, per case and backend."""
+    found: dict[str, dict[str, dict[str, object]]] = {}
+    for case in cases:
+        facts = {"op": case.op, "dtype": case.dtype, "redop": case.redop}
+        for backend in ("gloo", "nccl"):
+            line = lines.of(facts, backend, versions)
+            if line is None or (line.expect is Expect.OK and not line.min_sm):
+                continue
+            row: dict[str, object] = {"expect": line.expect.value, "line": line.id, "note": line.note}
+            if line.min_sm:
+                row["min_sm"] = line.min_sm
+            found.setdefault(case.id, {})[backend] = row
+    return found

@@ -1,0 +1,226 @@
+"""The outer parent of a smoke test: starts the agent in a cell, reads its events, keeps an outer deadline, hands the events to the judge.
+
+The agent inside the cell supervises its ranks by itself (deadlines, evidence, exact kills), because this parent may stand outside of a
+container and see none of their processes. What is left for us is an agent that itself stops answering.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from envsmith.errors import SmokeError
+from envsmith.smoke.launch import Target, agent_arguments, agent_input
+from envsmith.smoke.plan import Plan
+from envsmith.smoke.verdict import SmokeResult, judge
+
+__all__ = ["Progress", "probe", "run"]
+
+# A line of events is never longer than a few hundred kilobytes; a stream of nonsense must not fill the memory.
+_MAX_LINE = 8 << 20
+_MAX_WORDS = 64 << 10
+# The versions that expectations depend on, asked of a cell that nobody has told us about. Reads metadata, imports nothing.
+_PROBE = (
+    "import json,sys\nfrom importlib import metadata as m\nf={'python':'%d.%d.%d'%sys.version_info[:3]}\n"
+    "for n in ('torch','numpy','deepspeed','megatron-core','colossalai','transformer-engine','flash-attn'):\n"
+    " try:f[n]=m.version(n)\n except Exception:pass\n"
+    "for n in ('nvidia-nccl-cu11','nvidia-nccl-cu12','nvidia-nccl-cu13'):\n"
+    " try:f['nccl']=m.version(n)\n except Exception:pass\n"
+    "print(json.dumps(f))"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far the run is: ``phase`` (import, collectives, a step's name, done), cases finished on all ranks, cases in all, a line for people."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+    text: str = ""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Events so far, and what the agent said on standard error."""
+
+    events: list[object] = field(default_factory=list)
+    rest: bytearray = field(default_factory=bytearray)
+    words: bytearray = field(default_factory=bytearray)
+    finished: dict[int, int] = field(default_factory=dict)
+
+    def feed(self, data: bytes) -> list[Mapping[str, object]]:
+        """The whole events in ``data``; what is no JSON object is kept among the words."""
+        self.rest += data
+        *lines, rest = bytes(self.rest).split(b"\n")
+        self.rest = bytearray(rest[-_MAX_LINE:])
+        found: list[Mapping[str, object]] = []
+        for line in lines:
+            try:
+                event = json.loads(line) if line.strip() else None
+            except ValueError:
+                event = None
+                self.words += line[:2000] + b"\n"
+            if isinstance(event, dict):
+                found.append(event)
+        self.events.extend(found)
+        return found
+
+
+def run(plan: Plan, target: Target, *, progress: Callable[[Progress], None] | None = None) -> SmokeResult:
+    """Run the plan in the target and judge it.
+
+    Raises :class:`SmokeError` when the cell's interpreter cannot be started at all; a test that ran and failed is a result with
+    ``passed`` false. On ``KeyboardInterrupt`` the agent and its ranks are ended before it is passed on.
+    """
+    started = time.monotonic()
+    process = _start(target)
+    stream = _Stream()
+    try:
+        status = _converse(process, stream, plan, target, progress)
+    except BaseException:
+        _end(process, target)
+        raise
+    finally:
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+    result = judge(plan, stream.events, agent_exit=status, words=stream.words.decode(errors="replace"))
+    if not stream.events and status not in {0, None}:
+        raise SmokeError(
+            f"the cell's Python could not run the smoke test (status {status})",
+            hint="does the cell have a working Python >= 3.9?",
+            details=stream.words.decode(errors="replace").strip().splitlines()[-5:],
+        )
+    seconds = {**result.seconds, "wall": round(time.monotonic() - started, 3)}
+    return _with_seconds(result, seconds)
+
+
+def probe(target: Target) -> dict[str, str]:
+    """Versions of torch and the frameworks that the cell's metadata names, for :meth:`Plan.build`. Raises :class:`SmokeError`."""
+    try:
+        done = subprocess.run(target.argv(["-I", "-B", "-c", _PROBE]), env={**os.environ, **target.env()}, capture_output=True, timeout=60, check=False)
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise SmokeError(f"the cell's Python does not answer: {error}") from error
+    if not isinstance(found, dict):
+        raise SmokeError("the cell's Python does not answer with its versions")
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def _with_seconds(result: SmokeResult, seconds: Mapping[str, float]) -> SmokeResult:
+    from dataclasses import replace
+
+    return replace(result, seconds=dict(seconds))
+
+
+def _start(target: Target) -> subprocess.Popen[bytes]:
+    command = target.argv(agent_arguments())
+    try:
+        return subprocess.Popen(command, env={**os.environ, **target.env()}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        raise SmokeError(f"{command[0]} cannot be started: {error.strerror or error}", hint="is that the Python of the cell?") from error
+
+
+def _converse(process: subprocess.Popen[bytes], stream: _Stream, plan: Plan, target: Target, progress: Callable[[Progress], None] | None) -> int | None:
+    """Send source and plan, read until both streams end; ``None`` when the outer deadline had to end it."""
+    assert process.stdin and process.stdout and process.stderr  # noqa: S101 - they were asked for
+    pending = memoryview(agent_input(json.dumps(plan.to_json()).encode()))
+    limit = time.monotonic() + plan.outer_deadline
+    with selectors.DefaultSelector() as selector:
+        for pipe in (process.stdout, process.stderr):
+            os.set_blocking(pipe.fileno(), False)
+            selector.register(pipe, selectors.EVENT_READ)
+        os.set_blocking(process.stdin.fileno(), False)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        while any(key.fileobj is not process.stdin for key in selector.get_map().values()):
+            if time.monotonic() > limit:
+                _end(process, target)
+                return None
+            for key, _ in selector.select(timeout=0.2):
+                if key.fileobj is process.stdin:
+                    pending = _send(process, selector, pending)
+                elif key.fileobj is process.stdout:
+                    _receive(process.stdout.fileno(), key.fileobj, selector, stream, plan, progress)
+                else:
+                    _listen(process.stderr.fileno(), key.fileobj, selector, stream)
+    return _wait(process, target, limit)
+
+
+def _send(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, pending: memoryview) -> memoryview:
+    """The input stays open after the plan: its end tells the agent that we are gone."""
+    assert process.stdin  # noqa: S101
+    try:
+        pending = pending[os.write(process.stdin.fileno(), pending[: 1 << 16]) :]
+    except BlockingIOError:
+        return pending
+    except BrokenPipeError:
+        pending = pending[:0]
+    if not pending:
+        selector.unregister(process.stdin)
+    return pending
+
+
+def _receive(fd: int, pipe: object, selector: selectors.BaseSelector, stream: _Stream, plan: Plan, progress: Callable[[Progress], None] | None) -> None:
+    data = os.read(fd, 1 << 18)
+    if not data:
+        selector.unregister(pipe)  # type: ignore[arg-type]
+        return
+    for event in stream.feed(data):
+        if progress:
+            _report(event, stream, plan, progress)
+
+
+def _listen(fd: int, pipe: object, selector: selectors.BaseSelector, stream: _Stream) -> None:
+    data = os.read(fd, 1 << 16)
+    if not data:
+        selector.unregister(pipe)  # type: ignore[arg-type]
+    stream.words += data
+    del stream.words[:-_MAX_WORDS]
+
+
+def _report(event: Mapping[str, object], stream: _Stream, plan: Plan, progress: Callable[[Progress], None]) -> None:
+    total, kind = len(plan.cases), event.get("event")
+    if kind == "hello":
+        progress(Progress(phase="import", total=total, text="importing torch"))
+    elif kind == "placement":
+        progress(Progress(phase="collectives", total=total, text=str(event.get("sentence", ""))))
+    elif kind == "row" and event.get("row") == "case" and event.get("rank") == 0:
+        stream.finished[0] = stream.finished.get(0, 0) + 1
+        if stream.finished[0] % 10 == 0 or stream.finished[0] == total:
+            progress(Progress(phase="collectives", done=stream.finished[0], total=total))
+    elif kind == "row" and event.get("row") == "step" and event.get("rank") == 0:
+        progress(Progress(phase=str(event.get("run")), done=total, total=total, text=str(event.get("status"))))
+    elif kind == "bye":
+        progress(Progress(phase="done", done=total, total=total))
+
+
+def _wait(process: subprocess.Popen[bytes], target: Target, limit: float) -> int | None:
+    try:
+        return process.wait(timeout=max(1.0, min(10.0, limit - time.monotonic())))
+    except subprocess.TimeoutExpired:
+        _end(process, target)
+        return None
+
+
+def _end(process: subprocess.Popen[bytes], target: Target) -> None:
+    """Ask, wait two seconds (the agent ends its ranks and tidies up), then insist."""
+    if process.stdin:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=0.05)
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(timeout=4.0)
+    except subprocess.TimeoutExpired:
+        target.kill(process)
+        process.wait(timeout=10.0)

@@ -1,0 +1,370 @@
+"""From the agent's events to the result of a smoke test. Pure: tested with recorded events, without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from envsmith.model.record import CaseOutcome, StepOutcome, Verdict
+from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_wrong
+from envsmith.smoke.expect import Expect
+from envsmith.smoke.plan import Plan
+
+__all__ = ["SmokeResult", "judge"]
+
+_BAD = {
+    Verdict.WRONG: SmokeExit.WRONG,
+    Verdict.REGRESSED: SmokeExit.REGRESSED,
+    Verdict.HANG: SmokeExit.HANG,
+    Verdict.CRASH: SmokeExit.CRASH,
+    Verdict.ERROR: SmokeExit.ERROR,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmokeResult:
+    """What became of a smoke test. ``exit_code`` is a :class:`~envsmith.smoke.blame.SmokeExit`; ``summary`` one sentence; ``placement`` where the
+    ranks were; ``loaded`` versions as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase; ``output`` last words of ranks."""
+
+    passed: bool
+    exit_code: int
+    summary: str
+    backend: str = ""
+    ranks: int = 0
+    placement: str = ""
+    cases: tuple[CaseOutcome, ...] = ()
+    steps: tuple[StepOutcome, ...] = ()
+    loaded: Mapping[str, object] = field(default_factory=dict)
+    host: Mapping[str, object] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    blame: tuple[str, ...] = ()
+    output: Mapping[str, str] = field(default_factory=dict)
+    tier: str = ""
+    digest: str = ""
+
+    def counts(self) -> dict[str, int]:
+        """Cases per verdict."""
+        found: dict[str, int] = {}
+        for case in self.cases:
+            found[case.verdict.value] = found.get(case.verdict.value, 0) + 1
+        return found
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, for ``envsmith smoke --json``."""
+        return {
+            "passed": self.passed,
+            "exit_code": self.exit_code,
+            "summary": self.summary,
+            "tier": self.tier,
+            "digest": self.digest,
+            "backend": self.backend,
+            "ranks": self.ranks,
+            "placement": self.placement,
+            "counts": self.counts(),
+            "cases": [{"case": c.case, "verdict": c.verdict.value, "seconds": c.seconds, "blame": c.blame} for c in self.cases],
+            "steps": [{"name": s.name, "verdict": s.verdict.value, "seconds": s.seconds, "detail": s.detail, "facts": dict(s.facts)} for s in self.steps],
+            "loaded": dict(self.loaded),
+            "host": dict(self.host),
+            "seconds": dict(self.seconds),
+            "notes": list(self.notes),
+            "blame": list(self.blame),
+            "output": dict(self.output),
+        }
+
+
+@dataclass(kw_only=True, slots=True)
+class _Events:
+    """The agent's events, sorted by kind; whatever does not look like one is left out."""
+
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    halts: list[Mapping[str, Any]] = field(default_factory=list)
+    steps: list[Mapping[str, Any]] = field(default_factory=list)
+    ends: list[Mapping[str, Any]] = field(default_factory=list)
+    single: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def sort(cls, events: Iterable[object]) -> _Events:
+        found = cls()
+        lists = {"row": found.rows, "halt": found.halts, "step": found.steps, "end": found.ends}
+        for event in events:
+            if not isinstance(event, Mapping) or not isinstance(event.get("event"), str):
+                continue
+            if event["event"] in lists:
+                lists[event["event"]].append(event)
+            else:
+                found.single.setdefault(event["event"], event)
+        return found
+
+    def of_run(self, run: str) -> list[Mapping[str, Any]]:
+        return [row for row in self.rows if row.get("run") == run]
+
+
+def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, words: str = "") -> SmokeResult:
+    """The result. ``agent_exit`` is the agent's own exit status (negative: a signal; ``None``: it was ended by us), ``words`` its standard error."""
+    found = _Events.sort(events)
+    names = [case.id for case in plan.cases]
+    backend = str(found.single.get("placement", {}).get("backend", plan.backend))
+    halt = next((h for h in found.halts if h.get("run") in {"collectives", "import", "placement", "start", ""}), None)
+    blame = blame_halt(halt, found.of_run("collectives"), names) if halt else None
+    cases, wrong = _cases(plan, found, backend, blame)
+    steps = _steps(plan, found)
+    problems = [*([blame.sentence] if blame else []), *wrong]
+    problems += [f"{step.name}: {step.detail}" for step in steps if not step.verdict.good]
+    code = _code(plan, found, blame, cases, steps, backend)
+    differing = _not_the_cell(plan, found)
+    if differing:
+        problems, code = [differing, *problems], SmokeExit.CONFIGURATION
+    if "bye" not in found.single and "end" not in {h.get("reason") for h in found.halts} and not _direct(found):
+        problems.insert(0, _agent_died(agent_exit, words, found))
+        code = code if code else (SmokeExit.HANG if agent_exit is None else SmokeExit.CRASH)
+    placement = found.single.get("placement", {})
+    return SmokeResult(
+        passed=code is SmokeExit.OK,
+        exit_code=int(code),
+        summary=_summary(plan, cases, steps, problems, backend, placement),
+        backend=backend,
+        ranks=int(placement.get("ranks", plan.ranks)),
+        placement=str(placement.get("sentence", "")),
+        cases=cases,
+        steps=steps,
+        loaded=_loaded(found),
+        host=_without_event(found.single.get("host", {})),
+        seconds={str(k): float(v) for k, v in found.single.get("bye", {}).get("seconds", {}).items()},
+        notes=tuple(_notes(plan, found, cases, backend)),
+        blame=tuple(problems),
+        output=_outputs(found),
+        tier=plan.tier.value,
+        digest=plan.digest,
+    )
+
+
+# -- cases ------------------------------------------------------------------------------------------------------------
+
+
+def _cases(plan: Plan, found: _Events, backend: str, blame: Blame | None) -> tuple[tuple[CaseOutcome, ...], list[str]]:
+    by_case: dict[int, list[Mapping[str, Any]]] = {}
+    for row in found.of_run("collectives"):
+        if row.get("row") == "case" and isinstance(row.get("case"), int):
+            by_case.setdefault(row["case"], []).append(row)
+    ranks = int(found.single.get("placement", {}).get("ranks", plan.ranks))
+    outcomes, sentences = [], []
+    for index, case in enumerate(plan.cases):
+        rows = by_case.get(index, [])
+        seconds = max((float(r.get("ms", 0)) / 1000 for r in rows), default=None)
+        if blame and blame.case == index:
+            outcomes.append(CaseOutcome(case=case.id, verdict=blame.verdict, seconds=seconds, blame=blame.sentence))
+            continue
+        if len(rows) < ranks and (blame or not rows):
+            outcomes.append(CaseOutcome(case=case.id, verdict=Verdict.NOT_RUN))
+            continue
+        expected = str(plan.expect(case.id, backend)["expect"])
+        verdict, text = _combine(case.id, index, rows, expected, plan.expect(case.id, backend))
+        if verdict in _BAD and text and not (verdict is Verdict.WRONG and expected == Expect.WRONG):
+            sentences.append(text)
+        outcomes.append(CaseOutcome(case=case.id, verdict=verdict, seconds=seconds, blame=text))
+    return tuple(outcomes), sentences
+
+
+def _combine(name: str, index: int, rows: Sequence[Mapping[str, Any]], expected: str, line: Mapping[str, object]) -> tuple[Verdict, str | None]:
+    """One verdict from every rank's status and the expectation."""
+    statuses = {str(row.get("status")) for row in rows}
+    detail = next((str(row["detail"]) for row in rows if row.get("detail")), "")
+    if "error" in statuses:
+        return Verdict.ERROR, f"case {index} {name}: {detail}"
+    if "wrong" in statuses:
+        sentence, _ = blame_wrong(name, index, rows)
+        known = f" -- known: {line.get('note', '')} ({line.get('line')})" if expected == Expect.WRONG else ""
+        return Verdict.WRONG, sentence + known
+    if "refused" in statuses:
+        if expected == Expect.OK:
+            return Verdict.REGRESSED, f"case {index} {name} is refused, but should work: {detail}"
+        return Verdict.UNSUPPORTED, None
+    if "skipped" in statuses:
+        return Verdict.SKIPPED, detail
+    if expected in {Expect.REFUSED, Expect.WRONG}:
+        return Verdict.UNEXPECTED, f"works, although {line.get('line')} says {expected}"
+    return Verdict.PASS, None
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _steps(plan: Plan, found: _Events) -> tuple[StepOutcome, ...]:
+    return tuple(_step(step.name, step.tolerance, step.ranks, found) for step in plan.steps)
+
+
+def _step(name: str, tolerance: float | None, ranks: int, found: _Events) -> StepOutcome:
+    said = next((s for s in found.steps if s.get("step") == name), None)
+    if said is not None:
+        return StepOutcome(name=name, verdict=Verdict.SKIPPED, detail=str(said.get("detail", "")))
+    rows = [r for r in found.of_run(name) if r.get("row") == "step"]
+    seconds = max((float(r.get("seconds", 0)) for r in rows), default=None)
+    halt = next((h for h in found.halts if h.get("run") == name), None)
+    errors = [r for r in rows if r.get("status") == "error"]
+    if errors:
+        text = "; ".join(dict.fromkeys(f"rank {r['rank']} in {r.get('stage') or 'the step'}: {r.get('detail')}" for r in errors))
+        return StepOutcome(name=name, verdict=Verdict.ERROR, seconds=seconds, detail=text, facts={"trace": str(errors[0].get("trace", ""))[-2000:]})
+    if halt:
+        blame = _blame_step(halt)
+        return StepOutcome(name=name, verdict=blame.verdict, seconds=seconds, detail=blame.sentence)
+    if not rows:
+        return StepOutcome(name=name, verdict=Verdict.NOT_RUN, detail="the run ended before this step")
+    skipped = [r for r in rows if r.get("status") == "skipped"]
+    if skipped:
+        return StepOutcome(name=name, verdict=Verdict.SKIPPED, seconds=seconds, detail=str(skipped[0].get("detail", "")))
+    if len(rows) < ranks:
+        return StepOutcome(name=name, verdict=Verdict.CRASH, seconds=seconds, detail=f"only {len(rows)} of {ranks} ranks reported")
+    return _judge_losses(name, tolerance, rows, seconds)
+
+
+def _blame_step(halt: Mapping[str, Any]) -> Blame:
+    """In a step the signature is the stage in words, and ranks legitimately stand in different ones."""
+    where = [w for w in halt.get("where", ()) if isinstance(w, Mapping)]
+    dead = {int(e["rank"]): int(e["code"] or 0) for e in halt.get("exits", ()) if isinstance(e, Mapping) and (e.get("code") or 0) < 0}
+    stage = {int(w["rank"]): str(w.get("signature") or "start") for w in where}
+    if dead:
+        rank = min(dead)
+        plain = blame_halt({**halt, "where": [{**w, "signature": ""} for w in where]}, (), ())
+        return Blame(sentence=f"{plain.sentence.split(' in ')[0]} in {stage.get(rank, 'the step')}", verdict=Verdict.CRASH, code=plain.code)
+    if halt.get("reason") in {"deadline", "total"}:
+        behind = min(int(w["case"]) for w in where) if where else 0
+        late = [int(w["rank"]) for w in where if int(w["case"]) == behind]
+        at = stage.get(late[0], "start") if late else "start"
+        names = ", ".join(map(str, late))
+        return Blame(sentence=f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}", verdict=Verdict.HANG, code=SmokeExit.HANG)
+    return Blame(sentence=str(halt.get("detail") or f"ended: {halt.get('exits')}"), verdict=Verdict.ERROR, code=SmokeExit.ERROR)
+
+
+def _judge_losses(name: str, tolerance: float | None, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:
+    facts: dict[str, object] = dict(rows[0].get("facts", {}))
+    problems, worst = [], 0.0
+    for row in sorted(rows, key=lambda r: int(r["rank"])):
+        losses = [float(x) for x in row.get("losses", ())]
+        rank = row["rank"]
+        facts[f"losses rank {rank}"] = [round(x, 6) for x in losses]
+        if not losses or not all(math.isfinite(x) for x in losses):
+            problems.append(f"rank {rank}: the losses are not finite: {losses}")
+            continue
+        if not losses[-1] < losses[0]:
+            problems.append(f"rank {rank}: the loss does not fall: {losses[0]:.5f} -> {losses[-1]:.5f}")
+        reference = [float(x) for x in row.get("reference", ())]
+        if tolerance is not None and reference:
+            worst = max(worst, max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, reference, strict=False)))
+    digests = {str(row.get("facts", {}).get("parameters")) for row in rows}
+    if len(digests) > 1:
+        problems.append("the ranks hold different parameters after training")
+    if tolerance is not None and worst > tolerance:
+        problems.append(f"the losses differ from the reference by {worst:.2e}, allowed are {tolerance:.0e}")
+    facts["difference from reference"] = worst if tolerance is not None else None
+    if problems:
+        return StepOutcome(name=name, verdict=Verdict.WRONG, seconds=seconds, detail="; ".join(problems), facts=facts)
+    losses = [float(x) for x in rows[0]["losses"]]
+    same = f", equal to the reference within {worst:.1e}" if tolerance is not None else ""
+    return StepOutcome(name=name, verdict=Verdict.PASS, seconds=seconds, detail=f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}", facts=facts)
+
+
+# -- the whole --------------------------------------------------------------------------------------------------------
+
+
+def _code(plan: Plan, found: _Events, blame: Blame | None, cases: Sequence[CaseOutcome], steps: Sequence[StepOutcome], backend: str) -> SmokeExit:
+    """The first of: what stopped the run, a bad case, a bad step, something that was not run, a rank's own exit."""
+    if blame:
+        return blame.code
+    for outcome in cases:
+        known = plan.expect(outcome.case, backend)["expect"] == Expect.WRONG
+        if outcome.verdict in _BAD and not (outcome.verdict is Verdict.WRONG and known):
+            return _BAD[outcome.verdict]
+    for step in steps:
+        if step.verdict in _BAD:
+            return _BAD[step.verdict]
+    missing = any(outcome.verdict is Verdict.NOT_RUN for outcome in (*cases, *steps))
+    failed = any(e.get("code") for end in found.ends for e in end.get("exits", ()))
+    return SmokeExit.ERROR if missing or failed or found.halts else SmokeExit.OK
+
+
+def _not_the_cell(plan: Plan, found: _Events) -> str:
+    """The torch that is loaded must be the cell's."""
+    loaded, wanted = str(found.single.get("loaded", {}).get("torch", "")), plan.versions.get("torch", "")
+    if not loaded or not wanted:
+        return ""
+    (base, _, local), (wanted_base, _, wanted_local) = loaded.partition("+"), wanted.partition("+")
+    if base == wanted_base and (not local or not wanted_local or local == wanted_local):
+        return ""
+    return f"the cell says torch {wanted}, but {loaded} is loaded"
+
+
+def _direct(found: _Events) -> bool:
+    """Started by torchrun or Slurm there is no supervisor, and no ``bye``."""
+    return "launcher" in found.single.get("hello", {})
+
+
+def _agent_died(agent_exit: int | None, words: str, found: _Events) -> str:
+    last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "")
+    how = "had to be ended at the outer deadline" if agent_exit is None else f"ended without a verdict (status {agent_exit})"
+    started = "" if found.single else " before its first word"
+    return f"the agent {how}{started}" + (f": {last[:300]}" if last else "")
+
+
+def _summary(plan: Plan, cases: Sequence[CaseOutcome], steps: Sequence[StepOutcome], problems: Sequence[str], backend: str, placement: Mapping[str, Any]) -> str:
+    if problems:
+        return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+    verified = sum(c.verdict is Verdict.PASS for c in cases)
+    ran = [s.name for s in steps if s.verdict is Verdict.PASS]
+    skipped = [s.name for s in steps if s.verdict is Verdict.SKIPPED]
+    parts = [f"{verified} of {len(cases)} collective cases verified on {backend}, {placement.get('sentence', '')}"] if cases else []
+    if ran:
+        parts.append(f"steps passed: {', '.join(ran)}")
+    if skipped:
+        parts.append(f"not run here: {', '.join(skipped)}")
+    return "; ".join(parts) or f"imported torch {found_version(plan)}"
+
+
+def found_version(plan: Plan) -> str:
+    """For the import tier, which runs nothing."""
+    return plan.versions.get("torch", "")
+
+
+def _without_event(event: Mapping[str, Any]) -> dict[str, object]:
+    return {key: value for key, value in event.items() if key != "event"}
+
+
+def _loaded(found: _Events) -> dict[str, object]:
+    loaded = _without_event(found.single.get("loaded", {}))
+    group = next((r for r in found.rows if r.get("row") == "group"), None)
+    if group:
+        loaded["backend_implementation"] = group.get("implementation")
+    return loaded
+
+
+def _outputs(found: _Events) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for event in (*found.halts, *found.ends):
+        for rank, text in (event.get("output") or {}).items():
+            said[f"{event.get('run')} rank {rank}"] = str(text)
+    return said
+
+
+def _notes(plan: Plan, found: _Events, cases: Sequence[CaseOutcome], backend: str) -> list[str]:
+    """What a reader of the record must know although nothing failed."""
+    notes = []
+    manifest = next((r for r in found.rows if r.get("row") == "manifest" and r.get("rank") == 0), None)
+    for key, ranks in (manifest or {}).get("warnings", {}).items():
+        notes.append(f"ranks {ranks} differ from the others in {key}")
+    notes += [f"{r.get('row')}: rank {r.get('rank')}: {r.get('detail')}" for r in found.rows if r.get("row") == "note"]
+    known = sorted({str(plan.expect(c.case, backend).get("note")) for c in cases if c.verdict is Verdict.WRONG and plan.expect(c.case, backend)["expect"] == Expect.WRONG})
+    notes += [f"known defect seen: {note}" for note in known]
+    if backend == "gloo":
+        notes.append("NCCL was not run: this run says nothing about GPUs")
+    host = found.single.get("host", {})
+    if host.get("container") and 0 < int(host.get("shm_bytes") or 0) < 1 << 30:
+        notes.append(f"/dev/shm has {int(host['shm_bytes']) >> 20} MiB; NCCL wants 1 GiB (--shm-size=1g)")
+    memlock = host.get("memlock_bytes")
+    if backend == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
+        notes.append(f"memlock is limited to {memlock >> 10} KiB; InfiniBand needs it unlimited")
+    left = found.single.get("bye", {}).get("leftover")
+    if left:
+        notes.append(f"{len(left)} helper process(es) outlived their rank and were ended")
+    return notes
