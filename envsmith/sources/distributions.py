@@ -1,0 +1,159 @@
+"""One release of a distribution, read: what its metadata declares and what its own code enforces while it is built.
+
+The metadata comes from where it is cheapest: alone from the index (PEP 658), out of a wheel by range requests, or out of the sdist, whose
+``setup.py`` and, for DeepSpeed, op builder are read as well. No code of a distribution is ever run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from envsmith.errors import NetworkError
+from envsmith.model.platform import Platform
+from envsmith.sources.http import Fetcher, NotFoundError
+from envsmith.sources.index import IndexFile
+from envsmith.sources.metadata import Metadata, parse_metadata, parse_requires_txt
+from envsmith.sources.sdists import read_members
+from envsmith.sources.torch_wheel import linux_wheels
+from envsmith.sources.wheels import RemoteWheel
+
+__all__ = ["ReleaseFacts", "best_file", "cuda_minor_table", "read_release", "setup_imports"]
+
+_METADATA = 4 << 20
+_SDIST_MEMBERS = ("PKG-INFO", "*/requires.txt", "setup.py", "op_builder/builder.py")
+_TABLE = "cuda_minor_mismatch_ok"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseFacts:
+    """What one file of a release says. ``setup_imports`` are modules that ``setup.py`` imports unguarded at its top.
+
+    ``cuda_minors`` is DeepSpeed's table: for a CUDA major the minors that its op builder takes for one another.
+    """
+
+    filename: str
+    sha256: str
+    requires_python: str | None = None
+    requires: tuple[str, ...] = ()
+    setup_imports: tuple[str, ...] = ()
+    cuda_minors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; :meth:`parse` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, data: object) -> ReleaseFacts:
+        """Raises ``ValueError`` for anything that :meth:`to_json` does not give."""
+        if (
+            not isinstance(data, dict)
+            or not isinstance(data.get("filename"), str)
+            or not isinstance(data.get("sha256"), str)
+        ):
+            raise ValueError("facts of a release were expected")  # noqa: TRY004 - one kind of error for bad facts
+        try:
+            return cls(
+                filename=data["filename"],
+                sha256=data["sha256"],
+                requires_python=str(data["requires_python"]) if data["requires_python"] is not None else None,
+                requires=tuple(map(str, data["requires"])),
+                setup_imports=tuple(map(str, data["setup_imports"])),
+                cuda_minors={str(k): tuple(map(str, v)) for k, v in data["cuda_minors"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"facts of a release: {error}") from None
+
+
+def best_file(files: Iterable[IndexFile], *, sdist: bool = False) -> IndexFile | None:
+    """The file to read: a wheel for Linux or for everywhere, else the sdist; with ``sdist`` the sdist first."""
+    listed = [f for f in files if f.sha256]
+    archives = sorted((f for f in listed if not f.is_wheel), key=lambda f: not f.filename.endswith(".tar.gz"))
+    wheels = linux_wheels(listed)
+    linux = next(iter(wheels.get(Platform.LINUX_64, ())), None) or next(
+        iter(wheels.get(Platform.LINUX_AARCH64, ())), None
+    )
+    anywhere = next((f for f in listed if f.filename.endswith("-none-any.whl")), None)
+    other = next((f for f in listed if f.is_wheel and "linux" in f.filename), None)
+    wheel = anywhere or linux or other
+    first = archives[0] if archives else None
+    return (first or wheel) if sdist else (wheel or first)
+
+
+def _imports(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module.partition(".")[0]]
+    return []
+
+
+def _parsed(source: bytes) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def setup_imports(source: bytes) -> tuple[str, ...]:
+    """Top-level modules that a ``setup.py`` imports without a guard; empty for one that does not parse (Python 2)."""
+    tree = _parsed(source)
+    found = [name for node in (tree.body if tree else []) for name in _imports(node)]
+    return tuple(dict.fromkeys(found))
+
+
+def cuda_minor_table(source: bytes) -> dict[str, tuple[str, ...]]:
+    """DeepSpeed's ``cuda_minor_mismatch_ok`` out of ``op_builder/builder.py``: ``{"12": ("12.0", …)}``; empty when it has none."""
+    tree = _parsed(source)
+    for node in ast.walk(tree) if tree else ():
+        if not isinstance(node, ast.Assign) or not any(
+            isinstance(t, ast.Name) and t.id == _TABLE for t in node.targets
+        ):
+            continue
+        try:
+            table = ast.literal_eval(node.value)
+            return {str(int(k)): tuple(str(v) for v in minors) for k, minors in table.items()}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return {}
+    return {}
+
+
+def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
+    members = read_members(fetcher, file, _SDIST_MEMBERS)
+    if "PKG-INFO" not in members:
+        raise NetworkError(f"{file.filename} has no PKG-INFO")
+    metadata = parse_metadata(members["PKG-INFO"], file.filename)
+    # Old setuptools wrote requirements only beside PKG-INFO.
+    requires = metadata.requires or parse_requires_txt(members.get("*/requires.txt", b""))
+    return replace(
+        _facts(file, metadata),
+        requires=requires,
+        setup_imports=setup_imports(members.get("setup.py", b"")),
+        cuda_minors=cuda_minor_table(members.get("op_builder/builder.py", b"")),
+    )
+
+
+def _facts(file: IndexFile, metadata: Metadata) -> ReleaseFacts:
+    return ReleaseFacts(
+        filename=file.filename,
+        sha256=file.sha256 or "",
+        requires_python=metadata.requires_python or file.requires_python,
+        requires=metadata.requires,
+    )
+
+
+def read_release(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
+    """Read one file of a release. Raises ``NetworkError`` or ``ContentError``."""
+    if not file.is_wheel:
+        return _from_sdist(fetcher, file)
+    if file.metadata:
+        try:
+            data = fetcher.get(file.url + ".metadata", max_bytes=_METADATA, sha256=file.metadata_sha256).body
+            return _facts(file, parse_metadata(data, file.filename))
+        except NotFoundError:
+            # Some mirrors announce it and do not have it.
+            pass
+    with RemoteWheel(fetcher, file.url) as wheel:
+        return _facts(file, parse_metadata(wheel.metadata(), file.filename))
