@@ -15,9 +15,10 @@ __all__ = ["load", "to_network"]
 
 def load(root: Path | None = None) -> nx.MultiDiGraph[Any]:
     """The graph of everything below ``root`` (default: the installed knowledge); see :func:`to_network`."""
-    from envsmith.graph.read import read_knowledge
+    from envsmith.graph.cached import knowledge_of
+    from envsmith.graph.data import find_matrix, list_files
 
-    return to_network(read_knowledge(root))
+    return to_network(knowledge_of(list_files(root or find_matrix())))
 
 
 def to_network(knowledge: Knowledge) -> nx.MultiDiGraph[Any]:

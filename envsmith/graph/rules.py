@@ -121,7 +121,7 @@ def _row(
     evidence = shared
     if own is not rule and "evidence" in own:
         evidence = read_evidence(own["evidence"], named, owner=line)
-    elif not shared and ("evidence" not in rule or own is rule):
+    elif "evidence" not in rule:
         read_evidence(None, named, owner=line)
     if not when or not evidence:
         if not when:

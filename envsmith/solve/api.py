@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from envsmith.errors import UnsatisfiableError
 from envsmith.graph.cache import read_cache, write_cache
 from envsmith.graph.cached import knowledge_of
 from envsmith.graph.data import DataFiles, find_matrix, list_files
 from envsmith.model.cell import Cell, Request
-from envsmith.model.finding import Solution
+from envsmith.model.finding import Judgement, Solution
+from envsmith.model.platform import Platform
 from envsmith.model.rule import Knowledge
 from envsmith.solve.compile import Compiled, compile_knowledge
 from envsmith.solve.solver import Solver
 
-__all__ = ["cells", "default_solver", "solve", "solver_of"]
+__all__ = ["cells", "check", "default_solver", "solve", "solver_of"]
 
 _SOLVERS: dict[str, Solver] = {}
 
@@ -69,4 +69,10 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
         yield answer.cell
 
 
-_ = UnsatisfiableError
+def check(
+    given: Mapping[str, str], platform: Platform | None = None, *, solver: Solver | None = None
+) -> Judgement:
+    """Judge ``{component: version}`` (aliases welcome; ``platform`` defaults to linux-64) without changing it."""
+    from envsmith.solve.judge import judge
+
+    return judge(solver or default_solver(), given, platform or Platform.LINUX_64)

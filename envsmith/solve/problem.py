@@ -18,7 +18,7 @@ from envsmith.model.version import WORDS, Spec, version_key
 from envsmith.solve.compile import Compiled, CompiledRule
 from envsmith.solve.kernel import Net, Nogood
 
-__all__ = ["Group", "Problem", "Wish", "exact_version", "pose", "spec_mask"]
+__all__ = ["Group", "Problem", "Wish", "exact_version", "open_to_any", "pose", "spec_mask"]
 
 _EXACT = re.compile(r"(={0,3})\s*([^*<>=!~,|\s]+)")
 # Python releases are minors; a spec over patch releases admits a minor when it admits one of these.
@@ -135,10 +135,19 @@ def spec_mask(component: str, values: Sequence[str | None], spec: Spec) -> int:
 
 
 def pose(
-    compiled: Compiled, platform: Platform, names: Mapping[str, str], extras: Mapping[str, tuple[str, ...]]
+    compiled: Compiled,
+    platform: Platform,
+    names: Mapping[str, str],
+    extras: Mapping[str, tuple[str, ...]],
+    *,
+    gaps: bool = True,
 ) -> Problem:
-    """Lay the rules over ``names`` (variable -> component), with ``extras`` as further values of a component."""
-    carried = _carriers(compiled, set(names.values()))
+    """Lay the rules over ``names`` (variable -> component), with ``extras`` as further values of a component.
+
+    ``gaps`` says whether a missing fact about a torch wheel counts against it (an answer must rest on facts) or not (a judgement may
+    not hold it against anybody).
+    """
+    carried = _carriers(compiled, set(names.values())) if gaps else {}
     values: list[tuple[str | None, ...]] = []
     for component in names.values():
         known: list[str | None] = [*compiled.versions.get(component, ())]
@@ -149,7 +158,7 @@ def pose(
     index: dict[str, list[int]] = {}
     for variable, component in enumerate(names.values()):
         index.setdefault(component, []).append(variable)
-    lay = _Lay(compiled, platform, index, extras)
+    lay = _Lay(compiled, platform, index, extras, gaps=gaps)
     groups = []
     for rule in compiled.rules:
         if any(component in index for component in rule.components):
@@ -175,7 +184,10 @@ class _Lay:
         platform: Platform,
         index: Mapping[str, list[int]],
         extras: Mapping[str, tuple[str, ...]],
+        *,
+        gaps: bool,
     ) -> None:
+        self.strict = gaps
         self.compiled, self.platform, self.index = compiled, platform.value, index
         self.known = {c: compiled.versions.get(c, ()) for c in index}
         self.extra = {c: tuple(v for v in extras.get(c, ()) if v not in self.known[c]) for c in index}
@@ -218,7 +230,7 @@ class _Lay:
                 if rule.components[0] == "torch" and len(rule.components) == 2:
                     covered |= joined["torch"] if "torch" in joined else 0
                 found.setdefault(row.severity, []).extend((row.number, n) for n in self.spread(joined))
-        gap = self.gaps(rule, covered, carried)
+        gap = self.gaps(rule, covered, carried) if self.strict else []
         if gap:
             found.setdefault(Severity.ERROR, []).extend(gap)
         return [Group(rule.id, severity, tuple(nogoods)) for severity, nogoods in found.items()]

@@ -16,7 +16,7 @@ from envsmith.solve.kernel import Domains
 from envsmith.solve.prefer import Preference
 from envsmith.solve.problem import Problem, Wish, exact_version, open_to_any, pose
 
-__all__ = ["CORE", "FOLLOWS", "Posed", "make_cell", "pose_request"]
+__all__ = ["CORE", "FOLLOWS", "Posed", "cell_of", "make_cell", "pose_request"]
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
 # What a torch wheel carries besides CUDA: in the cell, not in its name.
@@ -121,30 +121,28 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
     for name, (spec, reason) in request.narrowed.items():
         variable = problem.names.index(name)
         wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason=reason))
+    cuda = _with_cuda(problem, request)
     if request.driver is not None:
         variable = problem.names.index("driver")
-        wishes.append(Wish("driver", request.driver, ((variable, problem.bit(variable, _version(request.driver, ""))),), host=True))
+        mask = (variable, problem.bit(variable, _version(request.driver, "--driver")))
+        wishes.append(Wish("driver", request.driver, (mask, *cuda), host=True))
     gpus = [n for n, c in zip(problem.names, problem.components, strict=True) if c == "gpu" and n not in specs]
     for name, gpu in zip(gpus, dict.fromkeys(request.gpus), strict=False):
         variable = problem.names.index(name)
-        wishes.append(Wish("gpu", gpu, ((variable, problem.bit(variable, _version(gpu, ""))),), host=True))
-    wishes += _with_cuda(problem, request)
+        mask = (variable, problem.bit(variable, _version(gpu, "--gpu")))
+        wishes.append(Wish("gpu", gpu, (mask, *cuda), host=True))
     if request.exclude_newer:
         masks = _published(problem, request.exclude_newer)
         wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
     return wishes
 
 
-def _with_cuda(problem: Problem, request: Request) -> list[Wish]:
+def _with_cuda(problem: Problem, request: Request) -> tuple[tuple[int, int], ...]:
     """Who names a driver or a GPU wants to use it: a build without CUDA is no answer, unless ``cuda`` itself was asked for."""
     cuda = problem.variable("cuda")
-    if cuda is None or "cuda" in request.constraints or not (request.driver or request.gpus):
-        return []
-    if "cpu" not in problem.values[cuda]:
-        return []
-    named = "a driver" if request.driver else "a GPU"
-    mask = problem.full[cuda] & ~problem.bit(cuda, "cpu")
-    return [Wish("cuda", "with CUDA", ((cuda, mask),), reason=f"{named} was named, so a build without CUDA is no answer")]
+    if cuda is None or "cuda" in request.constraints or "cpu" not in problem.values[cuda]:
+        return ()
+    return ((cuda, problem.full[cuda] & ~problem.bit(cuda, "cpu")),)
 
 
 def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:

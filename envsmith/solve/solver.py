@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from envsmith.model.cell import Cell, Request
 from envsmith.model.finding import Change, Repair
@@ -11,7 +11,7 @@ from envsmith.model.rule import Knowledge, Severity
 from envsmith.solve.compile import Compiled
 from envsmith.solve.kernel import Domains, Net, nearest, smallest_conflict
 from envsmith.solve.prefer import PHASES
-from envsmith.solve.problem import Group, Wish
+from envsmith.solve.problem import Group, Problem, Wish
 from envsmith.solve.request import Posed, cell_of, pose_request
 
 __all__ = ["Answer", "Solver", "Stuck", "wish_net"]
@@ -92,7 +92,10 @@ class Solver:
 
     def stuck(self, posed: Posed) -> Stuck | None:
         """Why there is no cell: fewest members; ``None`` when there is one."""
-        problem = posed.problem
+        return self.stuck_of(posed.problem)
+
+    def stuck_of(self, problem: Problem) -> Stuck | None:
+        """As :meth:`stuck`, for a problem with its wishes."""
         full = problem.full
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
@@ -119,7 +122,8 @@ class Solver:
                 if answer:
                     found.append(_repair(posed, gone, answer))
             if found:
-                return tuple(found)
+                kept = [r for r in found if all(c.component != "gpu" for c in r.changes)]
+                return tuple(kept or found)
         return ()
 
 
@@ -131,7 +135,7 @@ def wish_net(full: Sequence[int], wish: Wish) -> Net:
 def _price(wish: Wish) -> tuple[int, int]:
     """Dear wishes first when sorted in reverse: frameworks, torch, cuda, python, what follows, companions; the host above all."""
     if wish.host or wish.reason:
-        return (3, 0)
+        return (4 if wish.component == "gpu" else 3, 0)
     if wish.component in _CHEAP_FIRST:
         return (1, _CHEAP_FIRST.index(wish.component))
     return (2, 0)
@@ -154,8 +158,3 @@ def _told(change: Change) -> str:
         return f"without --exclude-newer {change.old}"
     return f"{change.component} {change.new} instead of {change.old}"
 
-
-def with_spec_dropped(request: Request, component: str) -> Request:
-    """The request without its wish for one component."""
-    constraints = {n: s for n, s in request.constraints.items() if n != component}
-    return replace(request, constraints=constraints)

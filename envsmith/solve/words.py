@@ -43,7 +43,7 @@ def shown_spec(component: str, spec: Spec) -> str:
     exact = exact_version(spec)
     if exact:
         return name_release(component, exact)
-    text = spec.text.replace(" || ", " or ")
+    text = " or ".join(part.removeprefix("==") for part in spec.text.split(" || "))
     return f"{'CUDA' if component == 'cuda' else 'GPU' if component == 'gpu' else component} {text}"
 
 
@@ -53,7 +53,9 @@ def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence
     return tuple(sorted(once, key=lambda e: -e.kind.strength)[:limit])
 
 
-def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+def rule_sentence(
+    rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]], *, cause: bool = True
+) -> str:
     """What ``rows`` of a rule say, in one sentence. ``affected`` are the releases of each component that are concerned."""
     if not rows:
         return _gap_sentence(rule, affected)
@@ -68,8 +70,8 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
     parts = [_needs_words(rule, row) for row in rows[:_SHOWN]]
     more = len(rows) - _SHOWN
     sentence = "; ".join(dict.fromkeys(parts)) + (f"; and likewise for {more} more" if more > 0 else "")
-    hand_written = "-declares-" not in rule.id and not rule.id.startswith("torch-")
-    return sentence + (f" ({first.cause.rstrip('.')})" if hand_written and first.cause else "")
+    told = cause and "-declares-" not in rule.id and first.cause
+    return sentence + (f" ({first.cause.rstrip('.')})" if told and first.cause else "")
 
 
 def _needs_words(rule: Rule, row: Row) -> str:
@@ -109,7 +111,11 @@ def _archs(rows: Sequence[Row]) -> list[str]:
 
 
 def _bundle_sentence(component: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    none = "is made with" if component == "cuda" else "carries"
+
     def sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+        if len(rows) > 2 * _SHOWN:
+            return f"no build of torch {none} {join_words([name_release(component, v) for v in affected.get(component, ())], last='or')}"
         carried = list(dict.fromkeys(exact_version(row.needs[component]) or row.needs[component].text for row in rows))
         verb = "is built with" if component == "cuda" else "carries"
         shown = [name_release(component, v) for v in carried]

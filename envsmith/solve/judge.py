@@ -1,0 +1,345 @@
+"""Judging a set of releases that somebody has, without changing it.
+
+A set may be partial. It is judged on what is given; what a torch wheel carries is inferred and shown as inferred. ``torch==2.9.1`` stands for
+all builds of that release: it is bad only when every one of them is. What the default build alone would break is a warning, and the
+judgement is then ``unknown``, for nobody said which build it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from envsmith.model.cell import Request
+from envsmith.model.component import Role
+from envsmith.model.finding import Finding, Judgement, Repair
+from envsmith.model.platform import Platform
+from envsmith.model.rule import Row, Rule, Severity
+from envsmith.solve.explain import conflict_members
+from envsmith.solve.given import Given, known_pair, read_given
+from envsmith.solve.kernel import Domains, Net, bits
+from envsmith.solve.prefer import Preference
+from envsmith.solve.problem import Group, Problem, Wish, pose
+from envsmith.solve.request import CORE, FOLLOWS, Posed
+from envsmith.solve.solver import Solver, Stuck
+from envsmith.solve.words import join_words, name_release, rule_sentence, strongest
+
+__all__ = ["judge"]
+
+
+@dataclass(slots=True)
+class _Case:
+    """One judgement in the making."""
+
+    solver: Solver
+    given: Given
+    problem: Problem
+    rules: Mapping[str, Rule]
+
+    def masks(self) -> list[tuple[int, int]]:
+        return [(self.problem.names.index(name), mask) for name, mask in self.given.masks.items()]
+
+
+def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judgement:
+    """``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair when it is bad.
+
+    :class:`envsmith.errors.UsageError` when a version is none.
+    """
+    read = read_given(solver, given)
+    whole = any(n == "torch" or solver.compiled.roles[n] is Role.FRAMEWORK for n in read.components.values())
+    names = dict(read.components) | ({n: n for n in CORE if n not in read.components} if whole else {})
+    problem = pose(solver.compiled, platform, names, read.extras, gaps=False)
+    case = _Case(solver, read, problem, {r.id: r for r in solver.knowledge().rules})
+    builds, inferred, assumed = _infer(case)
+    findings = _violated(case, case.masks(), {})
+    seen = {f.rule for f in findings}
+    follows = {n: v for n, v in inferred.items() if n not in assumed}
+    findings += [f for f in _violated(case, builds, follows) if f.rule not in seen]
+    unknown = list(read.unknown)
+    if assumed:
+        seen = {f.rule for f in findings}
+        more = _violated(case, [*builds, *_bits(problem, inferred)], inferred)
+        doubtful = [_doubt(f, inferred["torch"]) for f in more if f.rule not in seen and f.severity is Severity.ERROR]
+        findings += doubtful
+        unknown += [f"which build of torch it is: {inferred['torch']} would be bad, another one is not" for _ in doubtful[:1]]
+    if not any(f.severity is Severity.ERROR for f in findings):
+        findings += _derived(case)
+    findings += _notes(case, {**read.plain, **inferred}, platform)
+    bad = any(f.severity is Severity.ERROR for f in findings)
+    unknown += _unknown_pairs(case, inferred)
+    return Judgement(
+        status="bad" if bad else "unknown" if unknown else "ok",
+        findings=tuple(findings),
+        inferred=inferred,
+        unknown=tuple(unknown),
+        repair=_repair(case, names, platform) if bad or assumed and findings else None,
+    )
+
+
+def _bits(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, int]]:
+    return [(problem.names.index(n), problem.bit(problem.names.index(n), v)) for n, v in versions.items()]
+
+
+def _carrying(case: _Case) -> Net:
+    """The rules about what torch wheels carry."""
+    problem = case.problem
+    bundles = {r.id for r in case.solver.compiled.rules if r.bundles}
+    parts = [problem.part(i) for i, g in enumerate(problem.groups) if g.rule in bundles and g.severity is Severity.ERROR]
+    return Net(problem.full).joined(parts)
+
+
+def _infer(case: _Case) -> tuple[list[tuple[int, int]], dict[str, str], frozenset[str]]:
+    """The given masks narrowed to what goes together, what follows, and which of it holds for the default build only."""
+    problem, given = case.problem, case.given
+    torch = problem.variable("torch")
+    if torch is None or "torch" not in given.masks:
+        return case.masks(), {}, frozenset()
+    net = _carrying(case)
+    domains = net.begin(case.masks()) or net.begin([(torch, given.masks["torch"])])
+    if domains is None:
+        return case.masks(), {}, frozenset()
+    narrowed = [(v, m) for v, m in enumerate(domains) if problem.names[v] in given.masks or problem.names[v] in _CARRIED]
+    inferred = _single(problem, domains, given)
+    if inferred.keys() >= set(_CARRIED) - given.masks.keys() and not domains[torch] & (domains[torch] - 1):
+        return narrowed, inferred, frozenset()
+    default = _default_build(problem, torch, domains[torch])
+    if default is None or not domains[torch] & (domains[torch] - 1):
+        return narrowed, inferred, frozenset()
+    closer = net.narrow(domains, torch, 1 << default)
+    more = _single(problem, closer, given) if closer else {}
+    more["torch"] = str(problem.values[torch][default])
+    assumed = frozenset(n for n in more if n not in inferred)
+    return narrowed, {**more, **inferred}, assumed
+
+
+_CARRIED = ("cuda", *FOLLOWS)
+
+
+def _single(problem: Problem, domains: Domains, given: Given) -> dict[str, str]:
+    """Carried components that are not given and have one release left."""
+    found = {}
+    for name in _CARRIED:
+        variable = problem.variable(name)
+        if variable is None or name in given.masks:
+            continue
+        domain = domains[variable]
+        value = problem.values[variable][domain.bit_length() - 1]
+        if not domain & (domain - 1) and value is not None:
+            found[name] = value
+    return found
+
+
+def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
+    """The build that ``pip install torch`` gives, among those that are possible."""
+    index = problem.compiled.torch_index.get(problem.platform.value, {})
+    return next((i for i in bits(domain) if index.get(str(problem.values[torch][i])) == "default"), None)
+
+
+def _violated(case: _Case, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
+    """A finding per rule that the masks break by themselves."""
+    problem = case.problem
+    found = []
+    for index, group in enumerate(problem.groups):
+        net = problem.part(index)
+        domains = list(net.start)
+        for variable, mask in masks:
+            domains[variable] &= mask
+        changed = {v for v, _ in masks}
+        if all(domains) and net.propagate(domains, changed) and net.solvable(domains) is not None:
+            continue
+        found.append(_finding(case, group, dict(masks), inferred))
+    return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
+
+
+def _finding(case: _Case, group: Group, masks: Mapping[int, int], inferred: Mapping[str, str]) -> Finding:
+    problem, rule = case.problem, case.rules[group.rule]
+    numbers = [
+        n
+        for n, nogood in group.nogoods
+        if n >= 0 and all(v in masks and masks[v] & m for v, m in nogood)
+    ]
+    rows = [rule.rows[n] for n in dict.fromkeys(numbers)] or list(rule.rows[:1])
+    scope = dict.fromkeys(c for row in rows for c in row.scope)
+    shown = _shown(case, scope, inferred)
+    affected = {c: [v] for c, v in shown.items()}
+    fixes = [row.fix for row in rows if row.fix]
+    symptoms = [row.symptom for row in rows if row.symptom]
+    return Finding(
+        rule=rule.id,
+        severity=group.severity,
+        components=shown,
+        message=_message(rule, rows, affected),
+        evidence=strongest(e for row in rows for e in row.evidence),
+        fix=fixes[0] if fixes else None,
+        symptom=symptoms[0] if symptoms else None,
+        stage=rule.stage,
+        inferred={c: v for c, v in inferred.items() if c in scope and c not in case.given.masks},
+    )
+
+
+def _shown(case: _Case, scope: Mapping[str, None], inferred: Mapping[str, str]) -> dict[str, str]:
+    shown = {c: case.given.text[c] for c in scope if c in case.given.text}
+    return shown | {c: inferred[c] for c in scope if c in inferred and c not in shown}
+
+
+def _message(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+    """What the rule says, and what is there instead."""
+    sentence = rule_sentence(rule, rows, affected, cause=False)
+    needed = [c for row in rows[:1] for c in row.needs if c in affected]
+    there = [name_release(c, affected[c][0]) for c in needed]
+    if there and rule.id != "torch-runs-on-gpu":
+        sentence += f"; {join_words(there)} is there"
+    cause = rows[0].cause
+    if cause and rows[0].needs and "-declares-" not in rule.id and not rule.id.startswith("torch-"):
+        sentence += f". {cause.rstrip('.')}"
+    return sentence
+
+
+def _doubt(finding: Finding, build: str) -> Finding:
+    """A finding that holds for the default build only."""
+    return Finding(
+        rule=finding.rule,
+        severity=Severity.WARNING,
+        components=finding.components,
+        message=f"if torch is the default build {build}: {finding.message}",
+        evidence=finding.evidence,
+        fix=finding.fix,
+        symptom=finding.symptom,
+        stage=finding.stage,
+        inferred=finding.inferred,
+    )
+
+
+def _derived(case: _Case) -> list[Finding]:
+    """What only all rules together rule out: no cell contains what is given."""
+    problem = case.problem
+    wishes = _wishes(case, problem)
+    posed = problem.with_wishes(wishes)
+    net = problem.rules_net(Severity.ERROR)
+    if net.solvable(net.begin([m for w in wishes for m in w.masks])) is not None:
+        return []
+    stuck = case.solver.stuck_of(posed)
+    if stuck is None:
+        return []
+    members = conflict_members(case.solver, posed, stuck)
+    told = [m for m in members if not m.rule.startswith("request:")]
+    asked = [m for m in members if m.rule.startswith("request:")]
+    shown = {c: v for m in asked for c, v in m.components.items()}
+    what = join_words([name_release(c, v) for c, v in shown.items()]) or "this set"
+    return [
+        Finding(
+            rule=told[0].rule if told else "release-unknown",
+            severity=Severity.ERROR,
+            components=shown,
+            message=f"no cell has {what}: " + "; ".join(m.message for m in told),
+            evidence=strongest(e for m in told for e in m.evidence),
+            stage=case.rules[told[0].rule].stage if told else None,
+        )
+    ]
+
+
+def _wishes(case: _Case, problem: Problem) -> list[Wish]:
+    wishes = []
+    for name, mask in case.given.masks.items():
+        component = case.given.components[name]
+        host = case.solver.compiled.roles[component] is Role.HOST
+        wishes.append(Wish(component, case.given.text[name], ((problem.names.index(name), mask),), host=host))
+    return wishes
+
+
+def _notes(case: _Case, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
+    """Rows that are told only."""
+    found = []
+    for rule in case.rules.values():
+        for row in rule.rows:
+            if row.severity is not Severity.NOTE or (row.platforms and platform not in row.platforms):
+                continue
+            if any(c not in versions for c in row.scope):
+                continue
+            holds = all(s.contains(versions[c]) for c, s in row.when.items())
+            if not holds or (row.needs and all(s.contains(versions[c]) for c, s in row.needs.items())):
+                continue
+            shown = {c: versions[c] for c in row.scope}
+            found.append(
+                Finding(
+                    rule=rule.id,
+                    severity=Severity.NOTE,
+                    components=shown,
+                    message=_message(rule, [row], {c: [v] for c, v in shown.items()}),
+                    evidence=row.evidence,
+                    fix=row.fix,
+                    symptom=row.symptom,
+                    stage=rule.stage,
+                    inferred={c: v for c, v in shown.items() if c not in case.given.text},
+                )
+            )
+            break
+    return found
+
+
+def _unknown_pairs(case: _Case, inferred: Mapping[str, str]) -> list[str]:
+    """What the knowledge cannot say about the given set."""
+    given, problem = case.given, case.problem
+    reasons = [reason for name in given.plain if (reason := known_pair(case.solver, problem, given, name))]
+    torch = problem.variable("torch")
+    if torch is not None and "torch" in given.masks:
+        listed = given.masks["torch"] & ((1 << len(case.solver.compiled.versions.get("torch", ()))) - 1)
+        if listed and "gpu" in given.masks and "torch-runs-on-gpu" in _silent(case, listed, torch):
+            reasons.append(f"for which GPUs torch {given.text['torch']} is compiled")
+        if listed and "driver" in given.masks and "cuda" not in given.masks and "cuda" not in inferred:
+            reasons.append(f"with which CUDA torch {given.text['torch']} is built, so nothing follows about the driver")
+    if not any(n == "torch" or case.solver.compiled.roles[n] is Role.FRAMEWORK for n in given.components.values()):
+        there = {*given.components.values()}
+        if not any(set(r.components) <= there for r in case.rules.values()):
+            reasons.append("no rule relates " + join_words(sorted(there)) if there else "nothing was given")
+    return reasons
+
+
+def _silent(case: _Case, torches: int, torch: int) -> set[str]:
+    """Rules that say nothing about one of these builds of torch."""
+    silent = {"torch-runs-on-gpu"}
+    for group in case.problem.groups:
+        if group.rule in silent:
+            covered = 0
+            for _, nogood in group.nogoods:
+                covered |= dict(nogood).get(torch, 0)
+            if not torches & ~covered:
+                silent.discard(group.rule)
+    return silent
+
+
+def _repair(case: _Case, names: Mapping[str, str], platform: Platform) -> Repair | None:
+    """The nearest cell; what a wheel carries follows it and does not count as a change."""
+    problem = pose(case.solver.compiled, platform, names, case.given.extras)
+    carried = {n for n in _CARRIED if n in case.given.masks and "torch" in case.given.masks and _agrees(case, n)}
+    wishes = [w for w in _wishes(case, problem) if w.component not in carried]
+    roles = case.solver.compiled.roles
+    frameworks = tuple(n for n in case.given.plain if roles[n] is Role.FRAMEWORK)
+    companions = tuple(n for n in case.given.plain if roles[n] is Role.COMPANION)
+    chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
+    posed = Posed(
+        Request(platform=platform),
+        problem.with_wishes(wishes),
+        Preference(problem, frameworks, companions),
+        chosen,
+        _without(problem, case.solver.compiled.pre),
+        _without(problem, case.solver.compiled.yanked),
+    )
+    repairs = case.solver.repairs(posed, limit=1)
+    return repairs[0] if repairs else None
+
+
+def _without(problem: Problem, marked: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+    """Changed components get no pre-release or yanked release; the given ones may stay (the passes without this mask allow them)."""
+    return tuple((v, problem.full[v] & ~marked[c]) for v, c in enumerate(problem.components) if marked.get(c))
+
+
+def _agrees(case: _Case, name: str) -> bool:
+    """Whether the given release of a carried component is what (some of) the given torch carries."""
+    problem = case.problem
+    torch, variable = problem.names.index("torch"), problem.names.index(name)
+    masks = [(torch, case.given.masks["torch"]), (variable, case.given.masks[name])]
+    return _carrying(case).begin(masks) is not None
+
+
+_ = Stuck
