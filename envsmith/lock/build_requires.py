@@ -1,0 +1,91 @@
+"""What source distributions are built with: read out of the sdists, so that the build can be pinned by hash as well."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from envsmith.errors import LockError
+from envsmith.lock.uv_output import read_toml
+from envsmith.model.lock import Pin
+
+if TYPE_CHECKING:
+    from envsmith.sources.http import Fetcher
+
+__all__ = ["build_requires", "requires_of"]
+
+# PEP 517: what a project without a [build-system] table is built with. setuptools below 70.1 needs wheel beside it.
+_DEFAULT = ("setuptools>=40.8.0", "wheel")
+# The first setuptools without pkg_resources is 82.
+_WITH_PKG_RESOURCES = "setuptools<82"
+_WANTED = ("pyproject.toml", "setup.py")
+
+
+def requires_of(pyproject: bytes | None, setup: bytes | None, *, where: str) -> tuple[str, ...]:
+    """The build requirements that an sdist states: ``[build-system] requires``, ``setup_requires``, and what ``setup.py`` imports.
+
+    ``LockError`` when they cannot be read; what a setup script computes only while it runs cannot be seen here.
+    """
+    stated = list(_build_system(pyproject, where)) if pyproject is not None else list(_DEFAULT)
+    if setup is not None:
+        stated += _setup_requires(setup)
+    for text in stated:
+        _parse(text, where)
+    return tuple(dict.fromkeys(stated))
+
+
+def _parse(text: str, where: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        raise LockError(f"{where}: {text[:80]!r} in its build requirements is not a requirement") from None
+
+
+def _build_system(pyproject: bytes, where: str) -> tuple[str, ...]:
+    try:
+        table = read_toml(pyproject.decode("utf-8")).get("build-system", {})
+    except (ValueError, RecursionError):
+        raise LockError(f"{where}: its pyproject.toml does not parse") from None
+    requires = table.get("requires") if isinstance(table, dict) else None
+    if requires is None:
+        return _DEFAULT
+    if not isinstance(requires, list) or not all(isinstance(r, str) for r in requires):
+        raise LockError(f"{where}: build-system.requires is not a list of texts")
+    return tuple(requires)
+
+
+def _setup_requires(setup: bytes) -> list[str]:
+    """Literal ``setup_requires=[…]`` and the import of ``pkg_resources``; a script that does not parse says nothing."""
+    try:
+        tree = ast.parse(setup)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "setup_requires" and isinstance(node.value, (ast.List, ast.Tuple)):
+            found += [e.value for e in node.value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if any(name.partition(".")[0] == "pkg_resources" for name in names):
+            found.append(_WITH_PKG_RESOURCES)
+    return found
+
+
+def build_requires(pins: Iterable[Pin], fetcher: Fetcher) -> tuple[str, ...]:
+    """The build requirements of every sdist among ``pins``, sorted. The sdists are downloaded and checked against their hashes."""
+    from envsmith.sources.index import IndexFile
+    from envsmith.sources.sdists import read_members
+
+    found: set[str] = set()
+    for pin in pins:
+        if not pin.sdist:
+            continue
+        artifact = pin.artifacts[0]
+        if artifact.url is None:
+            raise LockError(f"{pin.name} {pin.version}: the address of {artifact.filename} is not known, so its build cannot be pinned")
+        file = IndexFile(filename=artifact.filename, url=artifact.url, version=pin.version, sha256=artifact.sha256)
+        members = read_members(fetcher, file, _WANTED)
+        found.update(requires_of(members.get("pyproject.toml"), members.get("setup.py"), where=artifact.filename))
+    return tuple(sorted(found))

@@ -1,0 +1,111 @@
+"""The package layer of a lock: uv resolves under the cell's constraints, everything is hashed, the result is judged again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from envsmith.engine.base import Event, EventKind, Progress, silent
+from envsmith.lock.resolve import Query, Resolution, cutoff, resolve
+from envsmith.lock.uv_output import to_pins
+from envsmith.lock.verify import verify
+from envsmith.lock.wanted import overrides, wanted
+from envsmith.model.cell import Cell
+from envsmith.model.lock import Pin
+from envsmith.sources.uv import Uv
+
+if TYPE_CHECKING:
+    from envsmith.model.component import ComponentTable
+    from envsmith.sources.http import Fetcher
+    from envsmith.sources.interpreters import Interpreter
+
+__all__ = ["Pinned", "lock_pip"]
+
+_STEP = "lock"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pinned:
+    """``pins`` and ``build_pins`` sorted by name; ``resolver`` is ``uv 0.13.8``; ``facts`` are remarks that are not part of the lock."""
+
+    pins: tuple[Pin, ...]
+    build_pins: tuple[Pin, ...]
+    resolver: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def lock_pip(
+    cell: Cell,
+    *,
+    constraints: Sequence[tuple[str, str]] = (),
+    exclude_newer: str,
+    interpreter: Interpreter | None = None,
+    progress: Progress = silent,
+    uv: Uv | None = None,
+    table: ComponentTable | None = None,
+    fetcher: Fetcher | None = None,
+    find_links: Sequence[str] = (),
+) -> Pinned:
+    """Resolve and pin a cell. The same cell, constraints and date give the same pins.
+
+    ``constraints`` are ``(requirement, rule id)``; ``exclude_newer`` an ISO day, counted in full and in UTC; ``find_links`` are folders or
+    pages of files that the caller asks for by name (pip's own setting is not used: a local build would replace the wheel of the cell).
+    Raises ``LockError``, ``NetworkError``, ``StorageError``, ``ContentError``, ``InterruptedRunError``.
+    """
+    uv = uv or Uv()
+    table = table or _components()
+    want = wanted(cell, table, constraints)
+    query = Query(
+        requirements=want.requirements,
+        constraints=want.constraints,
+        python=want.python,
+        platform=want.platform,
+        backend=want.backend,
+        newest=cutoff(exclude_newer),
+        interpreter=interpreter.path if interpreter else None,
+        find_links=tuple(find_links),
+    )
+
+    def on_line(line: str) -> None:
+        progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
+
+    what = f"cell {cell.id}: resolving packages"
+    resolution = resolve(query, uv, what=what, on_line=on_line)
+    if forced := overrides(cell, table, {p.name: p.version for p in resolution.packages}):
+        resolution = resolve(replace(query, overrides=forced), uv, what=what, on_line=on_line)
+    pins = to_pins(resolution.packages, resolution.requires)
+    build_pins = _build_pins(cell, pins, query, uv, fetcher)
+    verify(cell, pins, table)
+    return Pinned(pins=pins, build_pins=build_pins, resolver=uv.version, facts=_facts(resolution, forced))
+
+
+def _components() -> ComponentTable:
+    from envsmith.graph.names import components
+
+    return components()
+
+
+def _build_pins(cell: Cell, pins: tuple[Pin, ...], query: Query, uv: Uv, fetcher: Fetcher | None) -> tuple[Pin, ...]:
+    if not any(pin.sdist for pin in pins):
+        return ()
+    from envsmith.lock.build_requires import build_requires
+    from envsmith.sources.http import HttpClient
+
+    needed = build_requires(pins, fetcher or HttpClient())
+    if not needed:
+        return ()
+    build = replace(query, requirements=needed, constraints=(), overrides=(), backend="", wheels_only=True)
+    names = ", ".join(pin.name for pin in pins if pin.sdist)
+    resolution = resolve(build, uv, what=f"cell {cell.id}: resolving what {names} is built with")
+    return to_pins(resolution.packages, resolution.requires, layer="build")
+
+
+def _facts(resolution: Resolution, forced: tuple[str, ...]) -> dict[str, str]:
+    facts = {}
+    if resolution.undated:
+        names = "every project" if resolution.undated == ("*",) else ", ".join(resolution.undated)
+        facts["exclude_newer"] = f"not applied to {names}: the index tells no upload times, a later run may give newer releases"
+    if forced:
+        facts["overrides"] = f"{', '.join(forced)} in place of the release that torch pins"
+    return facts

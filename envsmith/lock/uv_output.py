@@ -1,0 +1,131 @@
+"""What uv prints, parsed: ``pylock.toml`` for files and hashes, an annotated ``requirements.txt`` for who requires whom. Pure."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from packaging.utils import canonicalize_name
+
+from envsmith.errors import LockError
+from envsmith.model.lock import Artifact, Pin
+
+if TYPE_CHECKING:
+    from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock
+
+__all__ = ["Resolved", "closure", "parse_edges", "parse_pylock", "read_toml", "to_pins"]
+
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)")
+_VIA = re.compile(r"#\s+(?:via\s*)?(.*)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """One distribution as uv resolved it, with the files that may be installed for it."""
+
+    name: str
+    version: str
+    artifacts: tuple[Artifact, ...]
+    sdist: bool
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """A TOML document; ``ValueError`` when it is not one."""
+    # The standard library has a parser from 3.11 on; on 3.10 the distribution that it was taken from is a dependency.
+    parser = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    document: dict[str, Any] = parser.loads(text)
+    return document
+
+
+def parse_pylock(text: str) -> tuple[Resolved, ...]:
+    """The packages of a ``pylock.toml``, sorted by name. ``LockError`` for what is not one, or is not complete.
+
+    Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be.
+    """
+    from packaging.pylock import Pylock, PylockValidationError
+
+    try:
+        lock: Pylock = Pylock.from_dict(read_toml(text))
+    except (PylockValidationError, ValueError, RecursionError) as error:
+        raise LockError(f"pylock.toml is not valid: {error}") from None
+    return tuple(sorted((_package(p) for p in lock.packages), key=lambda r: r.name))
+
+
+def _package(package: Package) -> Resolved:
+    if package.version is None or package.vcs or package.directory or package.archive:
+        raise LockError(f"{package.name} comes from a repository, folder or address, not from a package index; it cannot be pinned by hash")
+    version = str(package.version)
+    files: list[PackageWheel | PackageSdist] = list(package.wheels or ()) or ([package.sdist] if package.sdist else [])
+    if not files:
+        raise LockError(f"{package.name} {version} has no file that can be installed on this platform and Python")
+    artifacts = tuple(sorted((_artifact(f, package.name) for f in files), key=lambda a: a.filename))
+    return Resolved(name=package.name, version=version, artifacts=artifacts, sdist=not package.wheels)
+
+
+def _artifact(file: PackageWheel | PackageSdist, name: str) -> Artifact:
+    filename = file.name or unquote(urlsplit(file.url or file.path or "").path.rpartition("/")[2])
+    sha256 = file.hashes.get("sha256", "").lower()
+    if not filename or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise LockError(
+            f"{name}: {filename or 'a file'} has no sha256 on the index",
+            hint="the index must give sha256 hashes for every file; the lock is refused, because it would not be complete",
+        )
+    return Artifact(filename=filename, sha256=sha256, size=file.size, url=_public(file.url))
+
+
+def _public(url: str | None) -> str | None:
+    """The address without user and password: a lock is a file that is passed on."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    return urlunsplit(SplitResult(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
+
+
+def parse_edges(text: str) -> dict[str, tuple[str, ...]]:
+    """Name → names that it requires, from the ``# via`` comments of ``uv pip compile --annotation-style split``."""
+    requires: dict[str, set[str]] = {}
+    current = ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if match := _PIN.match(line):
+            current = canonicalize_name(match[1])
+            requires.setdefault(current, set())
+        elif current and (match := _VIA.match(line)):
+            parent = match[1].strip()
+            # "-r FILE" is our own request.
+            if parent and not parent.startswith("-"):
+                requires.setdefault(canonicalize_name(parent.partition("[")[0].split()[0]), set()).add(current)
+    return {name: tuple(sorted(needed)) for name, needed in requires.items()}
+
+
+def closure(roots: Iterable[str], requires: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    """``roots`` and everything they require."""
+    seen: set[str] = set()
+    todo = list(roots)
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += requires.get(name, ())
+    return frozenset(seen)
+
+
+def to_pins(resolved: Iterable[Resolved], requires: Mapping[str, tuple[str, ...]], *, layer: str | None = None) -> tuple[Pin, ...]:
+    """Pins with their layer: ``torch`` for torch and all it requires, ``framework`` for the rest, or ``layer`` for all."""
+    heavy = closure(["torch"], requires)
+    return tuple(
+        Pin(
+            name=r.name,
+            version=r.version,
+            layer=layer or ("torch" if r.name in heavy else "framework"),
+            artifacts=r.artifacts,
+            requires=requires.get(r.name, ()),
+            sdist=r.sdist,
+        )
+        for r in resolved
+    )

@@ -1,0 +1,74 @@
+"""Is what uv resolved still the cell? Versions against the cell, then every pin against every rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from envsmith.errors import LockError
+from envsmith.model.cell import Cell
+from envsmith.model.component import ComponentTable
+from envsmith.model.lock import Pin
+
+__all__ = ["as_components", "differences", "verify"]
+
+_HOST_FACTS = ("python", "cuda", "driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi")
+
+
+def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple[str, ...]:
+    """One sentence for each component whose pin has another version than the cell, or that is not pinned at all."""
+    found = {pin.name: pin.version for pin in pins}
+    told = []
+    for name, version in cell.components.items():
+        component = table.by_name.get(name)
+        if component is None or name in _HOST_FACTS or not component.distributions:
+            continue
+        pinned = {d: found[d] for d in component.distributions if d in found}
+        wanted = version.partition("+")[0] if name == "torch" and cell.index == "default" else version
+        if wanted == "none":
+            told += [f"{name}: the cell says none, the resolver pinned {d} {v}" for d, v in pinned.items()]
+        elif not pinned and name in {*cell.frameworks, "torch"}:
+            told.append(f"{name}: the cell says {version}, the resolver pinned none")
+        else:
+            # A torch that ships its own NCCL or cuDNN inside the wheel has no pin to compare.
+            told += [f"{name}: the cell says {version}, the resolver pinned {d} {v}" for d, v in pinned.items() if not _same(v, wanted)]
+    return tuple(told)
+
+
+def _same(pinned: str, wanted: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(pinned) == Version(wanted)
+    except InvalidVersion:
+        return pinned == wanted
+
+
+def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dict[str, str]:
+    """The cell with every pin that is a component: what the rules are asked about."""
+    components = dict(cell.components)
+    for pin in pins:
+        known = table.find(pin.name)
+        if known is not None and pin.name in known.distributions:
+            components.setdefault(known.name, pin.version)
+    return components
+
+
+def verify(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable) -> None:
+    """``LockError`` naming every difference between cell and pins, or every rule that the pinned set breaks."""
+    told = differences(cell, pins, table)
+    if told:
+        raise LockError(
+            f"cell {cell.id}: the package resolver gave other versions than the cell has",
+            details=told,
+            hint="the index serves other metadata than the version graph knows; report it with this output",
+        )
+    from envsmith.solve.api import check
+
+    judged = check(as_components(cell, pins, table), platform=cell.platform)
+    errors = [f for f in judged.findings if f.severity.value == "error"]
+    if errors:
+        raise LockError(
+            f"cell {cell.id}: the pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}",
+            details=[f"{f.message} [{f.rule}]" for f in errors],
+            hint=errors[0].fix or "choose another release of one of the packages with --with",
+        )

@@ -1,0 +1,109 @@
+"""What a cell wants of the package resolver: pure, a cell in, requirement lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from envsmith.errors import LockError
+from envsmith.model.cell import Cell
+from envsmith.model.component import ComponentTable, Role
+from envsmith.model.platform import Platform
+
+__all__ = ["Wanted", "overrides", "uv_platform", "wanted"]
+
+# What torch brings in exact versions: checked afterwards, never asked for.
+_FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
+# What runs but is not declared: object collectives of torch pickle through numpy; torch.utils.cpp_extension, with which the
+# frameworks compile their operators at run time, imports setuptools and starts ninja.
+_UNDECLARED = {
+    "deepspeed": ("numpy", "setuptools", "ninja"),
+    "colossalai": ("numpy", "setuptools", "ninja"),
+    "megatron-core": ("numpy", "setuptools"),
+}
+# The C library that a lock is made for when the cell does not name one: the oldest that today's torch wheels run on.
+DEFAULT_GLIBC = "2.28"
+# The platforms that uv knows by their C library (uv 0.13), ascending.
+_UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """``requirements`` and ``constraints`` for uv; ``backend`` is the word of ``--torch-backend`` (``""``: the default index)."""
+
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...]
+    python: str
+    platform: str
+    backend: str = ""
+
+
+def wanted(cell: Cell, table: ComponentTable, constraints: Sequence[tuple[str, str]]) -> Wanted:
+    """The request to uv. ``LockError`` names the rule whose constraint is not a requirement."""
+    lines: dict[str, str] = {canonicalize_name(_name(line)): line for line in _requirements(cell, table)}
+    extra = ["numpy"] + [name for framework in cell.frameworks for name in _UNDECLARED.get(framework, ())]
+    for name in extra:
+        lines.setdefault(name, name)
+    for text, rule in constraints:
+        _parse(text, rule)
+    return Wanted(
+        requirements=tuple(sorted(lines.values())),
+        constraints=tuple(sorted({text for text, _ in constraints})),
+        python=".".join(cell.components["python"].split(".")[:2]),
+        platform=uv_platform(cell.platform, cell.components.get("glibc")),
+        backend=_backend(cell),
+    )
+
+
+def _parse(text: str, rule: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        raise LockError(f"rule {rule}: {text!r} is not a requirement that a package resolver understands") from None
+
+
+def _name(line: str) -> str:
+    return Requirement(line).name
+
+
+def _requirements(cell: Cell, table: ComponentTable) -> list[str]:
+    lines = []
+    for name, version in cell.components.items():
+        component = table.by_name.get(name)
+        if component is None or component.role is Role.HOST or name in _FOLLOW or version in {"none", "cpu"}:
+            continue
+        if not component.distributions:
+            raise LockError(
+                f"cell {cell.id}: {component.title} is not on the package index, so it cannot be locked",
+                hint=f"leave --with {name} out, and install it yourself on top of the cell",
+            )
+        # On the default index the build is not part of torch's version.
+        exact = version.partition("+")[0] if name == "torch" and cell.index == "default" else version
+        lines.append(f"{component.distributions[0]}=={exact}")
+    return lines
+
+
+def _backend(cell: Cell) -> str:
+    if cell.index != "pytorch":
+        return ""
+    return cell.components["torch"].partition("+")[2] or "cpu"
+
+
+def uv_platform(platform: Platform, glibc: str | None) -> str:
+    """``x86_64-manylinux_2_28``: the newest of uv's platforms that ``glibc`` (2.28 when it is not given) can run."""
+    limit = Version(glibc or DEFAULT_GLIBC)
+    fitting = [known for known in _UV_GLIBC if Version(known) <= limit] or [_UV_GLIBC[0]]
+    return f"{platform.machine}-manylinux_{fitting[-1].replace('.', '_')}"
+
+
+def overrides(cell: Cell, table: ComponentTable, found: dict[str, str]) -> tuple[str, ...]:
+    """Override lines for an NCCL that is not the one torch pins exactly; empty when they agree. ``found`` are the resolved versions."""
+    version = cell.components.get("nccl")
+    component = table.by_name.get("nccl")
+    if version in {None, "none"} or component is None:
+        return ()
+    return tuple(f"{dist}=={version}" for dist in component.distributions if dist in found and found[dist] != version)
