@@ -1,0 +1,169 @@
+"""The Conda lock of a cell: fetch the channel's index, ask the solver, prove the answer equal to the pip lock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from envsmith.errors import LockError, UsageError
+from envsmith.lock.conda.attempts import nearest_to_pip
+from envsmith.lock.conda.channels import Index, base_url, fetch_indexes
+from envsmith.lock.conda.compare import compare
+from envsmith.lock.conda.model import CondaLock, PlatformLock, Progress, RepoLimits
+from envsmith.lock.conda.names import fold, public_url
+from envsmith.lock.conda.pipfiles import pip_section
+from envsmith.lock.conda.plan import Plan, make_plan, virtual_packages
+from envsmith.lock.conda.solver import Ask
+from envsmith.lock.conda.view import Offers, opened
+from envsmith.model.cell import Cell
+from envsmith.model.lock import Pin
+from envsmith.model.platform import Platform
+from envsmith.model.rule import Severity
+
+__all__ = ["lock_conda", "request_hash", "up_to_date"]
+
+_FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
+_STALE_DAYS = 14
+
+
+def lock_conda(
+    cell: Cell,
+    pip_pins: Sequence[Pin],
+    *,
+    channels: Sequence[str] = ("conda-forge",),
+    platforms: Sequence[Platform] | None = None,
+    cache_dir: Path,
+    offline: bool = False,
+    progress: Progress = lambda _line: None,
+    exclude_newer: str | None = None,
+    limits: RepoLimits | None = None,
+) -> CondaLock:
+    """Pin ``cell`` in Conda's terms, for its own platform or those given; what no channel has comes from ``pip_pins``.
+
+    Raises ``NetworkError`` when a channel cannot be reached or answers nonsense, ``LockError`` when it has no build of the cell
+    (saying what it has), ``UsageError`` for a channel that is none or when py-rattler is missing. Nothing is written but the
+    cache below ``cache_dir``.
+    """
+    bounds = limits or RepoLimits()
+    wanted = tuple(platforms or (cell.platform,))
+    newest = _cutoff(exclude_newer)
+    if not channels:
+        raise UsageError("no channel is given", hint="give --channel conda-forge, a URL or file:///path")
+    parts: list[PlatformLock] = []
+    notes: list[str] = []
+    for platform in sorted(wanted, key=lambda p: p.value):
+        indexes = fetch_indexes(
+            channels, [platform.value], cache_dir=cache_dir, offline=offline, progress=progress, limits=bounds
+        )
+        notes += _stale(indexes)
+        with opened(indexes) as sparse:
+            offers = Offers(sparse, newest)
+            plan = make_plan(cell, pip_pins, offers, platform)
+            progress(f"solving {len(plan.specs)} Conda specs for {platform.value}")
+            ask = Ask(sparse=sparse, virtual=virtual_packages(cell, platform), exclude_newer=newest, bounds=bounds)
+            part, more = _solve_platform(cell, pip_pins, plan, ask, platform)
+        parts.append(part)
+        notes += [*plan.notes, *more]
+    lock = CondaLock(
+        cell_id=str(cell.id),
+        channels=tuple(_shown(c) for c in channels),
+        platforms=tuple(parts),
+        request=request_hash(cell, pip_pins, channels=channels, platforms=wanted, exclude_newer=exclude_newer),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    _prove(cell, pip_pins, lock)
+    return lock
+
+
+def _shown(channel: str) -> str:
+    """A channel as a lock may name it: a name stays a name, an address loses its credentials."""
+    return channel.strip() if "://" not in channel and "/" not in channel[:2] else public_url(base_url(channel))
+
+
+def _cutoff(day: str | None) -> dt.datetime | None:
+    if day is None:
+        return None
+    try:
+        parsed = dt.datetime.fromisoformat(day)
+    except ValueError as error:
+        raise UsageError(f"{day!r} is not a date (example: 2026-11-21)") from error
+    end = parsed + dt.timedelta(days=1) if len(day) == len("2026-11-21") else parsed
+    return end.replace(tzinfo=end.tzinfo or dt.timezone.utc)
+
+
+def _stale(indexes: Sequence[Index]) -> list[str]:
+    return [
+        f"channel {i.channel}: the copy of its {i.subdir} index is {i.age / 86400:.0f} days old"
+        for i in indexes
+        if i.age > _STALE_DAYS * 86400
+    ]
+
+
+def _solve_platform(
+    cell: Cell, pip_pins: Sequence[Pin], plan: Plan, ask: Ask, platform: Platform
+) -> tuple[PlatformLock, list[str]]:
+    specs, packages, given_up = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
+    pip, notes = pip_section(
+        plan.pip_closure,
+        plan.pip_roots,
+        {fold(p.name): p for p in pip_pins},
+        packages,
+        platform=platform,
+        python=cell.components["python"],
+        glibc=ask.virtual["__glibc"],
+    )
+    part = PlatformLock(platform=platform, specs=specs, virtual_packages=ask.virtual, packages=packages, pip=pip)
+    return part, [*given_up, *notes]
+
+
+def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock) -> None:
+    errors = [f.message for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR]
+    if errors:
+        raise LockError(f"the Conda solution is not the cell {cell.id}", details=errors, hint="give another --channel")
+
+
+def request_hash(
+    cell: Cell,
+    pip_pins: Sequence[Pin],
+    *,
+    channels: Sequence[str] = ("conda-forge",),
+    platforms: Sequence[Platform] | None = None,
+    exclude_newer: str | None = None,
+) -> str:
+    """64 hex digits over everything that is asked. The state of the channel is not asked, so it does not count."""
+    pins = [[fold(p.name), p.version, sorted(a.sha256 for a in p.artifacts)] for p in pip_pins]
+    asked = {
+        "format": _FORMAT,
+        "cell": cell.to_json(),
+        "pins": sorted(pins, key=lambda p: str(p[0])),
+        "channels": [_shown(c) for c in channels],
+        "platforms": sorted(p.value for p in platforms or (cell.platform,)),
+        "exclude_newer": exclude_newer,
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def up_to_date(
+    text: str,
+    cell: Cell,
+    pip_pins: Sequence[Pin],
+    *,
+    channels: Sequence[str] = ("conda-forge",),
+    platforms: Sequence[Platform] | None = None,
+    exclude_newer: str | None = None,
+) -> bool:
+    """True when ``text`` is a Conda lock made for this very request, still whole and equal to the pip lock.
+
+    No channel is asked. ``DataError`` when ``text`` is not a ``conda-lock.yml``.
+    """
+    from envsmith.lock.conda.load import load_lock
+
+    lock = load_lock(text)
+    asked = request_hash(cell, pip_pins, channels=channels, platforms=platforms, exclude_newer=exclude_newer)
+    whole = lock.facts.get("packages") == lock.facts.get("entries")
+    return (
+        whole and lock.request == asked and not any(f.severity is Severity.ERROR for f in compare(cell, pip_pins, lock))
+    )

@@ -1,0 +1,212 @@
+"""Brings the index of a channel (``repodata.json``) into the cache: bounded, atomic, and only when it parses.
+
+A channel is a name, a URL or ``file://``; what it answers is hostile until rattler has read it. A copy that is already in the
+cache stays as it is whatever happens to a new one. Nothing here knows the name of a host: names are resolved by rattler's own
+configuration (or ``CONDA_CHANNEL_ALIAS``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envsmith.errors import NetworkError, StorageError, UsageError
+from envsmith.lock.conda.download import BadIndexError, download
+from envsmith.lock.conda.model import Progress, RepoLimits
+from envsmith.lock.conda.names import clean, public_url
+
+__all__ = ["Index", "base_url", "fetch_indexes", "require_rattler"]
+
+_SCHEMES = frozenset({"http", "https", "file"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Index:
+    """One subdir of one channel in the cache. ``base`` may hold credentials and is never written; ``channel`` may be shown.
+
+    ``age`` is the number of seconds since the channel was asked.
+    """
+
+    channel: str
+    base: str
+    subdir: str
+    path: Path
+    age: float
+
+
+def require_rattler() -> Any:
+    """The rattler module; ``EnvsmithError`` says how to get it when it is not installed."""
+    try:
+        import rattler
+    except ImportError as error:
+        raise UsageError(
+            "Conda locks need py-rattler, which is not installed",
+            hint="pip install 'envsmith[conda]'  (or: pip install py-rattler)",
+        ) from error
+    return rattler
+
+
+def base_url(channel: str) -> str:
+    """The address below which the channel's subdirs lie, without a slash at the end; ``UsageError`` for what is no channel."""
+    text = channel.strip()
+    if not text or any(ord(c) < 33 for c in text):
+        raise UsageError(
+            f"{clean(channel)!r} is not a channel", hint="give a name (conda-forge), a URL or file:///path"
+        )
+    if "://" not in text and (text.startswith(("/", "./", "../")) or text == "."):
+        return Path(text).resolve().as_uri()
+    if "://" not in text:
+        rattler = require_rattler()
+        alias = os.environ.get("CONDA_CHANNEL_ALIAS")
+        config = rattler.ChannelConfig(channel_alias=alias) if alias else rattler.ChannelConfig()
+        try:
+            return str(rattler.Channel(text, config).base_url).rstrip("/")
+        except Exception as error:
+            raise UsageError(f"{clean(channel)!r} is not a channel: {clean(str(error))}") from error
+    scheme = urllib.parse.urlsplit(text).scheme.lower()
+    if scheme not in _SCHEMES:
+        raise UsageError(
+            f"channel {clean(public_url(text))}: {scheme!r} is not a scheme that channels have (http, https, file)"
+        )
+    return text.rstrip("/")
+
+
+def fetch_indexes(
+    channels: Sequence[str],
+    subdirs: Sequence[str],
+    *,
+    cache_dir: Path,
+    offline: bool,
+    progress: Progress,
+    limits: RepoLimits,
+) -> tuple[Index, ...]:
+    """The index of every channel and subdir (``noarch`` is always among them), channels in order of priority.
+
+    A channel without one of the subdirs is fine; a channel with none of them, an unreachable or a damaged one raises
+    ``NetworkError``.
+    """
+    found: list[Index] = []
+    for channel in channels:
+        base = base_url(channel)
+        before = len(found)
+        for subdir in (*subdirs, "noarch"):
+            index = _index(channel, base, subdir, cache_dir, offline=offline, progress=progress, limits=limits)
+            if index:
+                found.append(index)
+        if len(found) == before:
+            tried = ", ".join(f"{public_url(base)}/{s}/repodata.json" for s in (*subdirs, "noarch"))
+            raise NetworkError(
+                f"channel {clean(public_url(base))} has no index: none of {tried} exists",
+                hint="check the name or address of the channel; a folder becomes one by `rattler-index` or `conda index`",
+            )
+    return tuple(found)
+
+
+def _index(
+    channel: str, base: str, subdir: str, cache_dir: Path, *, offline: bool, progress: Progress, limits: RepoLimits
+) -> Index | None:
+    folder = cache_dir / "conda" / hashlib.sha256(base.encode()).hexdigest()[:24] / subdir
+    target, meta_path = folder / "repodata.json", folder / "meta.json"
+    shown = public_url(base) if "://" in channel or base.startswith("file:") else channel
+    meta = _read_meta(meta_path) if target.exists() else {}
+    if not offline or base.startswith("file:"):
+        progress(f"channel {shown}: {subdir}")
+        fresh = _refresh(base, subdir, folder, meta, limits)
+        if fresh is None:
+            return None
+        meta = fresh
+    elif not target.exists():
+        if _read_meta(meta_path).get("absent"):
+            return None
+        raise NetworkError(
+            f"channel {shown}: no copy of its {subdir} index is in the cache, and the network is not used (--offline)",
+            hint="run once without --offline, or give a file:// channel",
+        )
+    age = max(0.0, time.time() - float(meta.get("fetched", 0)))
+    return Index(channel=shown, base=base, subdir=subdir, path=target, age=age)
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    try:
+        meta = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return meta if isinstance(meta, dict) and isinstance(meta.get("fetched", 0), (int, float)) else {}
+
+
+def _refresh(base: str, subdir: str, folder: Path, meta: dict[str, Any], limits: RepoLimits) -> dict[str, Any] | None:
+    """Ask the channel; keep the copy when it says that nothing changed, replace it when the new one parses."""
+    where = f"{public_url(base)}/{subdir}/repodata.json"
+    kept = "; the copy in the cache is kept, --offline uses it" if meta.get("size") else ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as scratch:
+            fresh = Path(scratch) / "repodata.json"
+            new = download(f"{base}/{subdir}/repodata.json", fresh, meta, limits)
+            if new is None:
+                _write_meta(folder, {"fetched": time.time(), "absent": True})
+                (folder / "repodata.json").unlink(missing_ok=True)
+                return None
+            if not new.get("unchanged"):
+                _validate(base, subdir, fresh)
+                fresh.replace(folder / "repodata.json")
+        kept_meta = (meta if new.get("unchanged") else new) | {"fetched": time.time()}
+        _write_meta(folder, kept_meta)
+    except BadIndexError as error:
+        raise NetworkError(
+            f"channel index {where} is not usable: {error}{kept}",
+            hint="the channel is damaged or the download was cut; try again, or use another channel",
+        ) from error
+    except urllib.error.HTTPError as error:
+        raise NetworkError(
+            f"channel index {where}: the server answers {error.code} {clean(str(error.reason))}{kept}"
+        ) from error
+    except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise NetworkError(
+            f"channel {clean(public_url(base))} cannot be reached: {clean(str(reason))}{kept}",
+            hint="give --channel with a mirror or a file:// channel; the rest of the build needs no channel",
+        ) from error
+    except OSError as error:
+        raise StorageError(f"channel index {where} cannot be kept in {folder}: {error}") from error
+    return kept_meta
+
+
+def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    new = folder / f".meta-{os.getpid()}.json"
+    new.write_text(json.dumps(meta, sort_keys=True))
+    new.replace(folder / "meta.json")
+
+
+def _validate(base: str, subdir: str, path: Path) -> None:
+    """Let rattler read the outline of the whole file; raises ``BadIndexError``."""
+    rattler = require_rattler()
+    try:
+        sparse = rattler.SparseRepoData(rattler.Channel(base), subdir, path)
+        sparse.record_count()
+        sparse.close()
+    except Exception as error:
+        raise BadIndexError(clean(str(error))) from error
+    told = _told_subdir(path)
+    if told and told != subdir:
+        raise BadIndexError(f"it says that it is the index of {clean(told, 40)!r}")
+
+
+def _told_subdir(path: Path) -> str | None:
+    """``info.subdir`` when it stands near either end of the file, where every indexer writes it."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+        file.seek(max(0, path.stat().st_size - 4096))
+        tail = file.read()
+    match = re.search(rb'"info"\s*:\s*\{[^{}]*"subdir"\s*:\s*"([^"]{1,80})"', head + tail)
+    return match[1].decode("utf-8", "replace") if match else None

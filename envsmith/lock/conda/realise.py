@@ -1,0 +1,243 @@
+"""Makes the environment of a Conda lock: rattler links the packages, uv installs the pip section, both by hash.
+
+An environment that was at the prefix before stays there, whole, unless the new one is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from envsmith.errors import BuildError, ContentError, EnvsmithError, NetworkError, StorageError, UsageError
+from envsmith.lock.conda.channels import base_url, require_rattler
+from envsmith.lock.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock, Progress
+from envsmith.lock.conda.names import clean, fold, public_url
+from envsmith.lock.conda.solver import run_async
+from envsmith.model.platform import Platform
+
+__all__ = ["realise"]
+
+_PIP_SECONDS = 3600
+
+
+def realise(
+    conda_lock: CondaLock,
+    prefix: Path,
+    *,
+    cache_dir: Path,
+    platform: Platform | None = None,
+    channels: Sequence[str] = (),
+    progress: Progress = lambda _line: None,
+) -> Path:
+    """Install the lock into ``prefix`` and give the path of its interpreter.
+
+    A lock holds no credentials; ``channels`` are those of the lock with theirs, where the user gave them.
+
+    ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes packages).
+    ``UsageError``: the prefix holds something that is no Conda environment. What was at the prefix is put back on every failure.
+    """
+    wanted = platform or Platform.host()
+    try:
+        part = conda_lock.on(wanted)
+    except KeyError:
+        covered = ", ".join(p.platform.value for p in conda_lock.platforms)
+        raise UsageError(f"this Conda lock is for {covered}, not for {wanted.value}") from None
+    target = prefix.absolute()
+    with _in_place_of(target):
+        progress(f"installing {len(part.packages)} Conda packages")
+        _link(part, target, cache_dir, channels)
+        python = target / "bin" / "python"
+        if part.pip:
+            progress(f"installing {len(part.pip)} packages with uv, by hash")
+            _install_pip(part.pip, python)
+        _verify(part, target)
+    return python
+
+
+@contextmanager
+def _in_place_of(prefix: Path) -> Iterator[None]:
+    """Set an old environment aside; drop it at the end, put it back when anything fails (Ctrl-C included)."""
+    aside: Path | None = None
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        if prefix.exists() and any(prefix.iterdir()):
+            if not (prefix / "conda-meta").is_dir():
+                raise UsageError(
+                    f"{prefix} is not empty and no Conda environment: nothing is installed over it",
+                    hint="give another folder",
+                )
+            aside = Path(tempfile.mkdtemp(prefix=f".{prefix.name}-old-", dir=prefix.parent)) / "env"
+            prefix.rename(aside)
+    except OSError as error:
+        raise StorageError(f"{prefix} cannot be used: {error.strerror or error}") from error
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(prefix, ignore_errors=True)
+        if aside:
+            aside.rename(prefix)
+        raise
+    finally:
+        if aside:
+            shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[str]) -> None:
+    rattler = require_rattler()
+    private = {public_url(base): base for base in map(base_url, channels)}
+    records = [_record(rattler, p, private) for p in part.packages]
+    cache = cache_dir / "conda-packages"
+
+    async def link() -> None:
+        await rattler.install(
+            records,
+            target_prefix=prefix,
+            cache_dir=cache,
+            installed_packages=[],
+            platform=rattler.Subdir(part.platform.value) if hasattr(rattler, "Subdir") else None,
+            execute_link_scripts=False,
+            show_progress=False,
+        )
+
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        run_async(link)
+    except EnvsmithError:
+        raise
+    except Exception as error:
+        raise _why(part, str(error)) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise BuildError(f"rattler crashed while it installed: {clean(str(error))}") from error
+
+
+def _record(rattler: Any, package: CondaPackage, private: Mapping[str, str]) -> Any:
+    record = rattler.PackageRecord(
+        name=package.name,
+        version=package.version,
+        build=rattler.BuildString(package.build),
+        build_number=package.build_number,
+        subdir=package.subdir,
+        noarch=package.noarch,
+        depends=list(package.depends),
+        constrains=list(package.constrains),
+        sha256=bytes.fromhex(package.sha256),
+        md5=bytes.fromhex(package.md5),
+        size=package.size,
+        license=package.license,
+        python_site_packages_path=package.python_site_packages_path,
+    )
+    url = next(
+        (base + package.url[len(p) :] for p, base in private.items() if package.url.startswith(p + "/")), package.url
+    )
+    return rattler.RepoDataRecord(record, file_name=package.filename, url=url, channel=package.channel)
+
+
+def _why(part: PlatformLock, text: str) -> EnvsmithError:
+    """Rattler tells everything in one string; which kind it is decides the exit code."""
+    said = clean(text, 600)
+    named = next((p for p in part.packages if p.filename in text or f"{p.name}-{p.version}-{p.build}" in text), None)
+    what = f"{named.name} {named.version}" if named else "a Conda package"
+    low = text.lower()
+    if "hash mismatch" in low or "sha256" in low or "md5" in low:
+        return ContentError(
+            f"{what} is not the file that the lock names",
+            details=[said],
+            hint="the channel changed it, or the download is damaged",
+        )
+    if "404" in low or "not found" in low or "no such file" in low:
+        return NetworkError(
+            f"{what} cannot be fetched: the channel does not have it any more",
+            details=[said],
+            hint="lock the cell again",
+        )
+    if "no space" in low or "permission denied" in low or "read-only" in low:
+        return StorageError(f"{what} cannot be installed", details=[said])
+    if "fetch" in low or "connect" in low or "error sending request" in low or "download" in low:
+        return NetworkError(f"{what} cannot be fetched", details=[said])
+    return BuildError(f"{what} cannot be installed", details=[said])
+
+
+def _install_pip(packages: Sequence[PipPackage], python: Path) -> None:
+    """``uv pip install --no-deps --require-hashes`` of addresses: uv reads the user's configuration, and nothing is resolved."""
+    lines = "".join(f"{p.name} @ {p.url} --hash=sha256:{p.sha256}\n" for p in packages)
+    with tempfile.TemporaryDirectory(prefix="envsmith-pip-") as scratch:
+        wanted = Path(scratch) / "pip.txt"
+        wanted.write_text(lines)
+        command = [_uv(), "pip", "install", "--no-deps", "--require-hashes", "--python", str(python), "-r", str(wanted)]
+        environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
+        environment.pop("VIRTUAL_ENV", None)
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PIP_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(f"the pip section was not installed within {_PIP_SECONDS} s") from error
+    if done.returncode == 0:
+        return
+    tail = [clean(line, 200) for line in done.stderr.splitlines() if line.strip()][-12:]
+    if "hash mismatch" in done.stderr.lower() or "hashes" in done.stderr.lower():
+        raise ContentError("a file of the pip section is not the one that the lock names", details=tail)
+    raise BuildError("the pip section of the Conda lock cannot be installed", details=tail)
+
+
+def _uv() -> str:
+    try:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+        if found is None:
+            raise UsageError("uv is not installed", hint="pip install uv") from None
+        return found
+
+
+def _verify(part: PlatformLock, prefix: Path) -> None:
+    """What stands in the prefix is the lock: every package by version, build and hash, every distribution by version."""
+    installed: dict[str, tuple[str, str, str]] = {}
+    for path in sorted((prefix / "conda-meta").glob("*.json")):
+        data = json.loads(path.read_text())
+        installed[str(data.get("name"))] = (
+            str(data.get("version")),
+            str(data.get("build")),
+            str(data.get("sha256") or ""),
+        )
+    wrong = []
+    for package in part.packages:
+        have = installed.pop(package.name, None)
+        if have is None or have[:2] != (package.version, package.build) or have[2] not in {"", package.sha256}:
+            wrong.append(
+                f"{package.name}: locked {package.version} {package.build}, installed {' '.join(have[:2]) if have else 'nothing'}"
+            )
+    wrong += [f"{name}: installed, but not in the lock" for name in installed]
+    have_pip = _distributions(prefix)
+    wrong += [
+        f"{p.name}: locked {p.version}, installed {have_pip.get(p.name, 'nothing')}"
+        for p in part.pip
+        if have_pip.get(p.name) != p.version
+    ]
+    if wrong:
+        raise ContentError(f"{prefix} is not what the Conda lock says", details=wrong[:20])
+
+
+def _distributions(prefix: Path) -> dict[str, str]:
+    found = {}
+    for path in prefix.glob("lib/python3.*/site-packages/*.dist-info"):
+        name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
+        found[fold(name)] = version
+    return found

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import base64
+import functools
+import http.server
+import json
+import threading
+import urllib.parse
+from pathlib import Path
+
+import pytest
+
+from envsmith.errors import LockError, NetworkError
+from envsmith.lock.conda import RepoLimits, files, lock_conda
+from envsmith.lock.conda.names import public_url
+
+QUICK = RepoLimits(attempts=1, connect_seconds=2)
+
+
+class Server:
+    """A channel on loopback whose answers a test may bend: ``bend[path] = (status, headers, body)``."""
+
+    def __init__(self, root: Path) -> None:
+        self.bend: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        self.seen: list[tuple[str, int]] = []
+        self.user: str | None = None
+        outer = self
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def do_GET(self):
+                path = urllib.parse.urlsplit(self.path).path
+                if (
+                    outer.user
+                    and self.headers.get("Authorization") != "Basic " + base64.b64encode(outer.user.encode()).decode()
+                ):
+                    self.send_error(401)
+                    return
+                if path in outer.bend:
+                    status, headers, body = outer.bend[path]
+                    self.send_response(status)
+                    for name, value in headers.items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(body)
+                    return
+                super().do_GET()
+
+            def log_request(self, code="-", size="-"):
+                outer.seen.append((self.path, int(code)))
+
+            def log_message(self, *args):
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(root)))
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+
+    def stop(self) -> None:
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+
+@pytest.fixture
+def server(channels):
+    running = Server(channels)
+    yield running
+    running.stop()
+
+
+REPODATA = "/conda-forge/linux-64/repodata.json"
+
+
+def test_channel_over_http_gives_the_lock_of_the_folder(server, megatron, forge, tmp_path):
+    by_http = lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path)
+    by_file = lock_conda(*megatron, channels=forge, cache_dir=tmp_path)
+    assert [p.filename for p in by_http.platforms[0].packages] == [p.filename for p in by_file.platforms[0].packages]
+    assert all(p.url.startswith(server.url) for p in by_http.platforms[0].packages)
+
+
+def test_second_run_asks_whether_the_index_changed_and_transfers_nothing(server, megatron, tmp_path):
+    channel = (server.url + "/conda-forge",)
+    first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path)
+    server.seen.clear()
+    assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path) == first
+    codes = [code for path, code in server.seen if path.endswith("repodata.json")]
+    assert codes == [304, 304]
+
+
+def test_offline_works_from_the_cache_and_without_one_says_so(server, megatron, tmp_path):
+    channel = (server.url + "/conda-forge",)
+    first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "warm")
+    server.seen.clear()
+    assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "warm", offline=True) == first
+    assert server.seen == []
+    with pytest.raises(NetworkError, match="no copy of its linux-64 index is in the cache"):
+        lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "cold", offline=True)
+
+
+def test_old_copy_is_used_offline_with_a_note(server, megatron, tmp_path):
+    channel = (server.url + "/conda-forge",)
+    lock_conda(*megatron, channels=channel, cache_dir=tmp_path)
+    for path in tmp_path.rglob("meta.json"):
+        meta = json.loads(path.read_text())
+        path.write_text(json.dumps(meta | {"fetched": meta["fetched"] - 40 * 86400}))
+    lock = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, offline=True)
+    assert any("40 days old" in note for note in lock.notes)
+
+
+def bent(body: bytes, *, status: int = 200, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    return status, {"Content-Length": str(len(body)), **{k.replace("_", "-"): v for k, v in headers.items()}}, body
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (bent(b'{"packages": {"x-1-0.conda": {"name"'), "not usable"),
+        (bent(b"<html>blocked by the proxy</html>"), "not usable"),
+        (bent(b""), "not usable"),
+        (bent(b"\xff\xfe\x00"), "not usable"),
+        (bent(b'{"info": {"subdir": "osx-arm64"}, "packages": {}}'), "it says that it is the index of 'osx-arm64'"),
+        ((200, {"Content-Length": "900"}, b'{"packages": {}}'), "cut"),
+        (bent(b"", status=500), "answers 500"),
+        (bent(b"", status=403), "answers 403"),
+        (bent(b'{"packages":{"' + b"a" * 3_000_000 + b'":1}}'), "larger than"),
+        (bent(("[" * 200_000).encode()), "not usable"),
+    ],
+)
+def test_damaged_answer_is_told_and_the_copy_stays(server, megatron, tmp_path, answer, said):
+    limits = RepoLimits(attempts=1, connect_seconds=2, index_bytes=2_000_000)
+    channel = (server.url + "/conda-forge",)
+    first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=limits)
+    kept = {p: p.read_bytes() for p in tmp_path.rglob("repodata.json")}
+    server.bend[REPODATA] = answer
+    with pytest.raises(NetworkError) as caught:
+        lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=limits)
+    assert said in caught.value.message
+    assert "the copy in the cache is kept" in caught.value.message
+    assert {p: p.read_bytes() for p in tmp_path.rglob("repodata.json")} == kept
+    assert not list(tmp_path.rglob(".new-*"))
+    assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path, offline=True, limits=limits) == first
+
+
+def test_unreachable_channel_is_one_sentence(megatron, tmp_path):
+    with pytest.raises(NetworkError) as caught:
+        lock_conda(*megatron, channels=("http://127.0.0.1:9/ch",), cache_dir=tmp_path, limits=QUICK)
+    assert caught.value.message.startswith("channel http://127.0.0.1:9/ch cannot be reached")
+    assert "the rest of the build needs no channel" in caught.value.hint
+
+
+def test_channel_without_the_platform_but_with_noarch_is_read(server, local, megatron, tmp_path):
+    server.bend[REPODATA] = bent(b"", status=404)
+    with pytest.raises(LockError) as caught:
+        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    assert "the channel has no pytorch for linux-64" in caught.value.details[0]
+
+
+def test_password_and_token_are_used_and_never_written(server, megatron, tmp_path, channels):
+    server.user = "ann:s3cret"
+    place = urllib.parse.urlsplit(server.url).netloc
+    with pytest.raises(NetworkError) as caught:
+        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    assert "401" in caught.value.message
+    lock = lock_conda(*megatron, channels=(f"http://ann:s3cret@{place}/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    assert not any("s3cret" in text for text in files(lock).values())
+    assert not any(b"s3cret" in p.read_bytes() for p in tmp_path.rglob("meta.json"))
+    assert public_url("https://user:pa%40ss@host.example/t/tk-1/ch/x?q=1") == "https://host.example/ch/x"
+
+
+def test_token_in_the_address_is_left_out_of_the_lock(server, megatron, tmp_path, channels):
+    for subdir in ("linux-64", "noarch"):
+        body = (channels / "conda-forge" / subdir / "repodata.json").read_bytes()
+        server.bend[f"/t/tk-s3cret/conda-forge/{subdir}/repodata.json"] = bent(body)
+    lock = lock_conda(*megatron, channels=(server.url + "/t/tk-s3cret/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    assert not any("s3cret" in text for text in files(lock).values())
+    assert all(p.url.startswith(server.url + "/conda-forge/") for p in lock.platforms[0].packages)
+
+
+def zst(data: bytes) -> bytes:
+    zstandard = pytest.importorskip("zstandard")
+    return zstandard.ZstdCompressor().compress(data)
+
+
+def test_packed_index_is_preferred_and_a_damaged_one_refused(server, megatron, tmp_path, channels):
+    body = (channels / "conda-forge/linux-64/repodata.json").read_bytes()
+    channel = (server.url + "/conda-forge",)
+    server.bend[REPODATA + ".zst"] = bent(zst(body))
+    server.bend[REPODATA] = bent(b"", status=500)
+    lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+    server.bend[REPODATA + ".zst"] = bent(zst(body)[:-400])
+    with pytest.raises(NetworkError, match="not usable"):
+        lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+    server.bend[REPODATA + ".zst"] = bent(b"this is no zstd")
+    with pytest.raises(NetworkError, match="not usable"):
+        lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+
+
+def test_bomb_is_cut_off_at_the_limit(server, megatron, tmp_path):
+    server.bend[REPODATA + ".zst"] = bent(zst(b" " * 300_000_000))
+    limits = RepoLimits(attempts=1, index_bytes=5_000_000)
+    with pytest.raises(NetworkError, match="larger than 4 MiB"):
+        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=limits)
+    assert sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()) < 10_000_000
+
+
+def hostile(local, root: Path, name: str, **change) -> tuple[str, ...]:
+    """The real channel, where the records of one name are changed."""
+    records = [{**r, **change} if r["name"] == name else r for r in local.real_records()]
+    local.write_index(root, records)
+    return ((root / "conda-forge").as_uri(),)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"version": "!!..x y"}, NetworkError, "does not parse"),
+        ({"depends": 3}, NetworkError, "does not parse"),
+        ({"sha256": "zz"}, NetworkError, "does not parse"),
+        ({"version": "9" * 6000}, NetworkError, "does not parse"),
+        ({"depends": ["]][[ \x1b[31m"]}, LockError, ""),
+    ],
+)
+def test_hostile_record_of_a_component_is_an_error_not_a_crash(local, megatron, tmp_path, change, error, said):  # noqa: PLR0917
+    with pytest.raises(error) as caught:
+        lock_conda(*megatron, channels=hostile(local, tmp_path / "ch", "nccl", **change), cache_dir=tmp_path)
+    assert said in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_record_without_a_hash_is_refused(local, megatron, tmp_path):
+    records = [{k: v for k, v in r.items() if r["name"] != "nccl" or k != "md5"} for r in local.real_records()]
+    root = local.write_index(tmp_path / "ch", records)
+    with pytest.raises(LockError, match=r"the record of nccl 2\.28\.9\.1 has no md5"):
+        lock_conda(*megatron, channels=((root / "conda-forge").as_uri(),), cache_dir=tmp_path)
+
+
+def test_record_that_points_into_this_machine_is_refused(server, channels, megatron, tmp_path):
+    data = json.loads((channels / "conda-forge/linux-64/repodata.json").read_text())
+    data["info"]["base_url"] = "file:///etc/"
+    server.bend[REPODATA] = bent(json.dumps(data).encode())
+    with pytest.raises((LockError, NetworkError), match="points outside of the channel"):
+        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path)
+
+
+def test_file_name_that_climbs_is_refused(local, megatron, tmp_path):
+    records = [{**r, "file": "nccl-../../../etc-0.conda"} if r["name"] == "nccl" else r for r in local.real_records()]
+    root = local.write_index(tmp_path / "ch", records)
+    with pytest.raises(LockError, match="which that package is not called"):
+        lock_conda(*megatron, channels=((root / "conda-forge").as_uri(),), cache_dir=tmp_path)
+
+
+def test_changed_folder_is_read_again(local, megatron, tmp_path):
+    cell, pins = megatron
+    root = local.write_index(tmp_path / "ch", local.real_records())
+    channel = ((root / "conda-forge").as_uri(),)
+    lock_conda(cell, pins, channels=channel, cache_dir=tmp_path)
+    local.write_index(
+        tmp_path / "ch",
+        [r for r in local.real_records() if r["name"] != "nccl" or not r["version"].startswith("2.28.9")],
+    )
+    with pytest.raises(LockError) as caught:
+        lock_conda(cell, pins, channels=channel, cache_dir=tmp_path)
+    assert caught.value.details[0].startswith("nccl 2.28.9: the channel has nccl 2.28.7")
