@@ -123,6 +123,8 @@ def _environment(lock: Lock, prefix: str) -> str:
     It stands after the layers: a HOME that belongs to the user must not be root's while things are installed.
     """
     pairs = {"PATH": f"{prefix}/bin:{_SYSTEM_PATH}", "VIRTUAL_ENV": prefix, "LANG": "C.UTF-8", "HOME": "/home/cell"}
+    # The layers hold no byte-code (it would differ from build to build); the user's own folder keeps what a first process compiles.
+    pairs["PYTHONPYCACHEPREFIX"] = "/home/cell/.cache/python"
     if lock.cell.components.get("cuda", "cpu") != "cpu":
         pairs |= {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     return "ENV " + " \\\n    ".join(f"{key}={value}" for key, value in pairs.items()) + "\n"
@@ -201,7 +203,10 @@ def _secrets() -> list[str]:
 
 
 def _os_layer(lock: Lock, options: ImageOptions) -> str:
-    """The distribution's packages, every one by exact version; apt's logs and caches would differ from day to day."""
+    """The distribution's packages, every one by exact version; apt's indexes, logs and caches would differ from day to day.
+
+    Logs are emptied, not removed: removing a file of the base leaves a mark in the layer that carries today's time.
+    """
     pins = " ".join(
         f"{safe.os_package(p.name)}={safe.os_version(p.version)}"
         for p in sorted(lock.os_packages, key=lambda p: p.name)
@@ -213,8 +218,8 @@ def _os_layer(lock: Lock, options: ImageOptions) -> str:
         "export DEBIAN_FRONTEND=noninteractive",
         "apt-get $ca -qq update",
         f"apt-get $ca -qq install --yes --no-install-recommends {pins}",
-        "rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb /var/cache/debconf/*-old",
-        "rm -rf /var/lib/dpkg/*-old /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/cache/ldconfig/aux-cache /tmp/*",
+        "rm -rf /var/lib/apt/lists/*_* /var/lib/apt/lists/auxfiles /var/cache/apt/*.bin /var/cache/apt/archives/*.deb /tmp/*",
+        f"find /var/log /var/cache/ldconfig -type f -newer {_IN}/started -exec truncate --size 0 {{}} +",
         _settle(options),
     ]
     return "# Packages of the distribution.\n" + _run(_secrets()[:1], commands)
