@@ -1,17 +1,30 @@
-"""The version graph: YAML -> values -> networkx."""
+"""The version graph: YAML -> values -> networkx.
+
+>>> import envsmith.graph
+>>> graph = envsmith.graph.load()  # doctest: +SKIP
+>>> graph.out_edges(("torch", "2.9.1+cu128"), data=True)  # doctest: +SKIP
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["components", "gpu_names", "load", "read_knowledge", "to_network"]
+__all__ = ["components", "gpu_names", "knowledge", "load", "read_knowledge", "to_network"]
 
 if TYPE_CHECKING:
-    from envsmith.graph.load import read_knowledge
+    from envsmith.graph.cached import knowledge
     from envsmith.graph.names import components, gpu_names
     from envsmith.graph.network import load, to_network
+    from envsmith.graph.read import read_knowledge
 
-_HOME = {"components": "names", "gpu_names": "names", "load": "network", "read_knowledge": "load", "to_network": "network"}
+_HOME = {
+    "components": "names",
+    "gpu_names": "names",
+    "knowledge": "cached",
+    "load": "network",
+    "read_knowledge": "read",
+    "to_network": "network",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -22,9 +22,8 @@ _KEEP = 12
 
 def cache_folder() -> Path:
     """``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``); it need not exist."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~")) / ".cache"
-    return home / "envsmith"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "envsmith"
 
 
 def read_cache(kind: str, key: str) -> Any | None:
@@ -48,7 +47,7 @@ def write_cache(kind: str, key: str, value: Any) -> None:
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".new-", delete=False, encoding="utf-8") as file:
             temporary = file.name
             file.write(text)
-        os.replace(temporary, folder / f"{kind}-{key[:32]}.json")
+        Path(temporary).replace(folder / f"{kind}-{key[:32]}.json")
         temporary = None
         _prune(folder, kind)
     except OSError:
@@ -56,7 +55,7 @@ def write_cache(kind: str, key: str, value: Any) -> None:
     finally:
         if temporary:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                Path(temporary).unlink()
 
 
 def _prune(folder: Path, kind: str) -> None:

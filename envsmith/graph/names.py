@@ -42,20 +42,27 @@ def _names() -> tuple[ComponentTable, dict[str, str]]:
 
 def _from_json(kept: Any) -> tuple[ComponentTable, dict[str, str]]:
     table = ComponentTable.of(
-        Component(name=n, role=Role(r), short=s, title=t, distributions=tuple(d), aliases=tuple(a)) for n, r, s, t, d, a in kept["components"]
+        Component(name=n, role=Role(r), short=s, title=t, distributions=tuple(d), aliases=tuple(a))
+        for n, r, s, t, d, a in kept["components"]
     )
     return table, {str(name): str(sm) for name, sm in kept["gpus"].items()}
 
 
 def _read(files: DataFiles, stamp: str) -> tuple[ComponentTable, dict[str, str]]:
-    from envsmith.graph.read import read_components, read_gpus
     from envsmith.graph.parse import Problems, parse_yaml
+    from envsmith.graph.read import read_components, read_gpus
 
     problems = Problems()
     table = read_components(parse_yaml(_FILES[0], files.read(_FILES[0]), problems), problems)
     _, gpus = read_gpus(parse_yaml(_FILES[1], files.read(_FILES[1]), problems))
     if problems.lines:
-        raise DataError(f"{files.root}: {len(problems.lines)} problems in the names", details=problems.lines, hint="the schema is described in matrix/README.md")
-    rows = [[c.name, c.role.value, c.short, c.title, list(c.distributions), list(c.aliases)] for c in table.by_name.values()]
+        raise DataError(
+            f"{files.root}: {len(problems.lines)} problems in the names",
+            details=problems.lines,
+            hint="the schema is described in matrix/README.md",
+        )
+    rows = [
+        [c.name, c.role.value, c.short, c.title, list(c.distributions), list(c.aliases)] for c in table.by_name.values()
+    ]
     write_cache("names", stamp, {"components": rows, "gpus": gpus})
     return table, gpus

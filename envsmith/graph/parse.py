@@ -131,7 +131,8 @@ class Node:
 
     def version(self) -> str | None:
         """A version, which must be text: YAML reads ``3.10`` as the number 3.1."""
-        return self._parsed(parse_version, "not a version")
+        parsed: str | None = self._parsed(parse_version, "not a version")
+        return parsed
 
     def spec(self) -> Spec | None:
         """A spec; a list of them is their union."""
@@ -141,7 +142,8 @@ class Node:
                 self.wrong("an empty list admits no version")
             texts = [p.text for p in parts if p]
             return Spec.parse(" || ".join(texts)) if texts and len(texts) == len(parts) else None
-        return self._parsed(Spec.parse, "not a version spec")
+        parsed: Spec | None = self._parsed(Spec.parse, "not a version spec")
+        return parsed
 
     def _parsed(self, parse: Callable[[str], Any], complaint: str) -> Any:
         if isinstance(self.value, int | float) and not isinstance(self.value, bool):

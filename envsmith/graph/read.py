@@ -103,9 +103,16 @@ def read_components(root: Node | None, problems: Problems) -> ComponentTable:
     found = []
     for line in fields["components"].sequence() if "components" in fields else []:
         own = line.fields(("name", "role", "short", "title"), ("distributions", "aliases"))
-        name, role = (own["name"].text() if "name" in own else None), (own["role"].choice(Role) if "role" in own else None)
+        name, role = (
+            (own["name"].text() if "name" in own else None),
+            (own["role"].choice(Role) if "role" in own else None),
+        )
         short, title = (own[k].text() if k in own else None for k in ("short", "title"))
-        lists = {k: tuple(filter(None, (n.text() for n in own[k].sequence()))) for k in ("distributions", "aliases") if k in own}
+        lists = {
+            k: tuple(filter(None, (n.text() for n in own[k].sequence())))
+            for k in ("distributions", "aliases")
+            if k in own
+        }
         if name and role and short and title:
             found.append(Component(name=name, role=role, short=short, title=title, **lists))
     try:

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from packaging.version import Version
 
-from envsmith.graph.evidence import named_evidence, read_evidence
+from envsmith.graph.evidence import named_evidence, read_evidence, with_hash
 from envsmith.graph.parse import Node
 from envsmith.graph.rules import read_specs
 from envsmith.model.component import ComponentTable
@@ -19,7 +19,7 @@ from envsmith.model.version import Spec, version_key
 __all__ = ["Declared", "declared_rules", "in_order", "read_gpu_names", "read_releases"]
 
 _OPTIONAL = (
-    "date", "yanked", "requires", "python", "sdist_only", "build_imports", "evidence",
+    "date", "yanked", "requires", "python", "sdist_only", "build_imports", "evidence", "sha256",
     "cuda_majors", "driver", "runfile_driver", "cudart", "cuda_shown", "family",
 )  # fmt: skip
 _PLAIN = ("cuda_majors", "driver", "runfile_driver", "cudart", "cuda_shown", "family", "build_imports")
@@ -38,7 +38,7 @@ def read_releases(root: Node, table: ComponentTable) -> list[Declared]:
     """Every release of a file (except torch's), in version order; a version that stands there twice is a problem."""
     fields = root.fields(("component", "releases"), ("evidence", "names", "runs_on"))
     component = fields["component"].text() if "component" in fields else None
-    if component not in table.by_name:
+    if component is None or component not in table.by_name:
         if component:
             fields["component"].wrong("unknown component", "see components.yaml")
         return []
@@ -48,6 +48,7 @@ def read_releases(root: Node, table: ComponentTable) -> list[Declared]:
         own = line.fields(("version", "evidence"), _OPTIONAL)
         version = own["version"].version() if "version" in own else None
         evidence = read_evidence(own["evidence"], named, owner=line) if "evidence" in own else ()
+        evidence = with_hash(evidence, own.get("sha256"))
         if not version or not evidence:
             continue
         requires, _ = read_specs(own["requires"], table) if "requires" in own else ({}, ())
@@ -99,7 +100,9 @@ def declared_rules(component: str, declared: Sequence[Declared]) -> list[Rule]:
             if spec is not None:
                 rows.append(_row(component, target, spec, run))
         if rows:
-            rules.append(Rule(id=f"{component}-declares-{target}", kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install"))
+            rules.append(
+                Rule(id=f"{component}-declares-{target}", kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install")
+            )
     return rules
 
 

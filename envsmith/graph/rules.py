@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from envsmith.graph.evidence import named_evidence, read_evidence
@@ -54,7 +55,6 @@ def _rule(node: Node, named: Mapping[str, Evidence], table: ComponentTable) -> R
     kind = fields["kind"].choice(RuleKind) if "kind" in fields else None
     if rule_id and not _ID.fullmatch(rule_id):
         fields["id"].wrong("not a rule id", "kebab case, topic first: deepspeed-elastic-log")
-    defaults = {name: _text(fields, name) for name in ("symptom", "cause", "fix")}
     stage = _text(fields, "stage")
     if stage and stage not in STAGES:
         fields["stage"].wrong("unknown stage", "choose " + ", ".join(STAGES))
@@ -62,7 +62,16 @@ def _rule(node: Node, named: Mapping[str, Evidence], table: ComponentTable) -> R
     signature = _signature(fields)
     if not rule_id or kind is None or not rows:
         return None
-    return Rule(id=rule_id, kind=kind, rows=rows, stage=stage, signature=signature, **defaults)
+    return Rule(
+        id=rule_id,
+        kind=kind,
+        rows=rows,
+        stage=stage,
+        signature=signature,
+        symptom=_text(fields, "symptom"),
+        cause=_text(fields, "cause"),
+        fix=_text(fields, "fix"),
+    )
 
 
 def _signature(fields: Mapping[str, Node]) -> str | None:
@@ -80,6 +89,53 @@ def _text(fields: Mapping[str, Node], name: str) -> str | None:
     return fields[name].text(maximum=4000) if name in fields else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What every row of one rule shares."""
+
+    named: Mapping[str, Evidence]
+    table: ComponentTable
+    kind: RuleKind | None
+    rule: Mapping[str, Node]
+    shared: tuple[Evidence, ...]
+
+    def row(self, line: Node, own: Mapping[str, Node]) -> Row | None:
+        """One statement; ``own`` are its fields, which are those of the rule itself when that has no table."""
+        if "when" not in own:
+            if own is self.rule:
+                line.problems.add(line.where, "`when` is missing", "add `when:` or `rows:`")
+            return None
+        when, platforms = read_specs(own["when"], self.table)
+        needs, _ = read_specs(own["needs"], self.table) if "needs" in own else ({}, ())
+        self.check_needs(line, own, needs)
+        evidence = self.evidence(line, own)
+        if not when and not own["when"].value:
+            own["when"].wrong("speaks of no component")
+        if not when or not evidence:
+            return None
+        inherited: dict[str, Any] = {}
+        for name in ("symptom", "cause", "fix"):
+            inherited[name] = _text(own, name) or _text(self.rule, name)
+        severity = own.get("severity") or self.rule.get("severity")
+        level = (severity.choice(Severity) if severity else None) or Severity.ERROR
+        return Row(when=when, needs=needs, platforms=platforms, severity=level, evidence=evidence, **inherited)
+
+    def check_needs(self, line: Node, own: Mapping[str, Node], needs: Mapping[str, Spec]) -> None:
+        """Whether ``needs`` fits the kind of the rule."""
+        if self.kind is RuleKind.CONFLICTS and needs:
+            own["needs"].wrong("a rule of kind conflicts has no `needs`", "write kind: requires")
+        if self.kind in (RuleKind.REQUIRES, RuleKind.BUNDLES) and "needs" not in own:
+            line.problems.add(line.where, f"a row of kind {self.kind.value} needs `needs`")
+
+    def evidence(self, line: Node, own: Mapping[str, Node]) -> tuple[Evidence, ...]:
+        """The row's own evidence, else the rule's; none at all is a problem."""
+        if own is not self.rule and "evidence" in own:
+            return read_evidence(own["evidence"], self.named, owner=line)
+        if "evidence" not in self.rule:
+            read_evidence(None, self.named, owner=line)
+        return self.shared
+
+
 def _rows(
     node: Node, fields: dict[str, Node], named: Mapping[str, Evidence], table: ComponentTable, kind: RuleKind | None
 ) -> tuple[Row, ...]:
@@ -90,48 +146,6 @@ def _rows(
     if has_table and not lines:
         fields["rows"].wrong("no rows")
     shared = read_evidence(fields["evidence"], named, owner=node) if "evidence" in fields else ()
-    rows = []
-    for line in lines:
-        own = line.fields(("when",), _ROW) if has_table else fields
-        row = _row(line, own, fields, named, table, kind, shared)
-        if row:
-            rows.append(row)
-    return tuple(rows)
-
-
-def _row(
-    line: Node,
-    own: Mapping[str, Node],
-    rule: Mapping[str, Node],
-    named: Mapping[str, Evidence],
-    table: ComponentTable,
-    kind: RuleKind | None,
-    shared: tuple[Evidence, ...],
-) -> Row | None:
-    if "when" not in own:
-        if own is rule:
-            line.problems.add(line.where, "`when` is missing", "add `when:` or `rows:`")
-        return None
-    when, platforms = read_specs(own["when"], table)
-    needs, _ = read_specs(own["needs"], table) if "needs" in own else ({}, ())
-    if kind is RuleKind.CONFLICTS and needs:
-        own["needs"].wrong("a rule of kind conflicts has no `needs`", "write kind: requires")
-    if kind in (RuleKind.REQUIRES, RuleKind.BUNDLES) and not needs:
-        line.problems.add(line.where, f"a rule of kind {kind.value} needs `needs`")
-    evidence = shared
-    if own is not rule and "evidence" in own:
-        evidence = read_evidence(own["evidence"], named, owner=line)
-    elif "evidence" not in rule:
-        read_evidence(None, named, owner=line)
-    if not when or not evidence:
-        if not when:
-            own["when"].wrong("speaks of no component")
-        return None
-    inherited: dict[str, Any] = {}
-    for name in ("symptom", "cause", "fix"):
-        inherited[name] = _text(own, name) or _text(rule, name)
-    severity = own.get("severity") or rule.get("severity")
-    level = severity.choice(Severity) if severity else Severity.ERROR
-    return Row(
-        when=when, needs=needs, platforms=platforms, severity=level or Severity.ERROR, evidence=evidence, **inherited
-    )
+    reader = _Reader(named, table, kind, fields, shared)
+    rows = [reader.row(line, line.fields(("when",), _ROW) if has_table else fields) for line in lines]
+    return tuple(row for row in rows if row)

@@ -221,9 +221,7 @@ def _gpu_rows(builds: Sequence[Build], devices: Sequence[Device]) -> list[Row]:
     rows = []
     for build in builds:
         cuda = build.bundles.get("cuda", "none")
-        runs = [
-            d.runs_on.text for d in devices if d.arch in build.archs and (d.cuda is None or d.cuda.contains(cuda))
-        ]
+        runs = [d.runs_on.text for d in devices if d.arch in build.archs and (d.cuda is None or d.cuda.contains(cuda))]
         known = {d.arch for d in devices}
         runs += [f"=={arch}" for arch in build.archs if arch not in known]
         runs += [f">={arch}" for arch in build.ptx]

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
+from envsmith.errors import UsageError
 from envsmith.graph.cache import read_cache, write_cache
 from envsmith.graph.cached import knowledge_of
 from envsmith.graph.data import DataFiles, find_matrix, list_files
-from envsmith.model.cell import Cell, Request
-from envsmith.model.finding import Judgement, Solution
+from envsmith.model.cell import Cell, CellId, Request
+from envsmith.model.finding import Finding, Judgement, Solution
 from envsmith.model.platform import Platform
-from envsmith.model.rule import Knowledge
+from envsmith.model.rule import Knowledge, Severity
+from envsmith.model.version import Spec
 from envsmith.solve.compile import Compiled, compile_knowledge
 from envsmith.solve.solver import Solver
 
-__all__ = ["cells", "check", "default_solver", "solve", "solver_of"]
+if TYPE_CHECKING:
+    from envsmith.solve.explanations import Explanation
+
+__all__ = [
+    "cells",
+    "check",
+    "constraints_for",
+    "default_solver",
+    "explain_cell",
+    "explain_rule",
+    "explain_upgrade",
+    "judge_cell",
+    "solve",
+    "solver_of",
+]
 
 _SOLVERS: dict[str, Solver] = {}
 
@@ -69,10 +86,53 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
         yield answer.cell
 
 
-def check(
-    given: Mapping[str, str], platform: Platform | None = None, *, solver: Solver | None = None
-) -> Judgement:
+def check(given: Mapping[str, str], platform: Platform | None = None, *, solver: Solver | None = None) -> Judgement:
     """Judge ``{component: version}`` (aliases welcome; ``platform`` defaults to linux-64) without changing it."""
     from envsmith.solve.judge import judge
 
     return judge(solver or default_solver(), given, platform or Platform.LINUX_64)
+
+
+def judge_cell(
+    components: Mapping[str, str], platform: Platform = Platform.LINUX_64, *, solver: Solver | None = None
+) -> tuple[Finding, ...]:
+    """Errors and warnings of a resolved set, for a last check before a lock is written: ``check`` without notes and repair."""
+    judgement = check(components, platform, solver=solver)
+    return tuple(f for f in judgement.findings if f.severity is not Severity.NOTE)
+
+
+def constraints_for(cell: Cell, *, solver: Solver | None = None) -> tuple[tuple[str, str], ...]:
+    """``(requirement, rule id)`` for Python distributions that are not in the cell; see :func:`envsmith.solve.demands.demands_of`."""
+    from envsmith.solve.demands import demands_of
+
+    return demands_of((solver or default_solver()).knowledge(), cell.components, cell.platform)
+
+
+def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explanation:
+    """Why each release of a cell; see :mod:`envsmith.solve.explanations`."""
+    from envsmith.solve import explanations
+
+    return explanations.explain_cell(solver or default_solver(), _cell_id(cell))
+
+
+def explain_rule(rule: str, platform: Platform = Platform.LINUX_64, *, solver: Solver | None = None) -> Explanation:
+    """What a rule says, rules out, looks like, and rests on."""
+    from envsmith.solve import explanations
+
+    return explanations.explain_rule(solver or default_solver(), rule, platform)
+
+
+def explain_upgrade(cell: CellId | str, wanted: Mapping[str, Spec], *, solver: Solver | None = None) -> Explanation:
+    """What must change for a cell to have ``wanted``, which component blocks it, since when."""
+    from envsmith.solve import explanations
+
+    return explanations.explain_upgrade(solver or default_solver(), _cell_id(cell), wanted)
+
+
+def _cell_id(cell: CellId | str) -> CellId:
+    if isinstance(cell, CellId):
+        return cell
+    try:
+        return CellId.parse(cell)
+    except ValueError as error:
+        raise UsageError(str(error)) from error

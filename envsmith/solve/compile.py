@@ -15,7 +15,7 @@ from envsmith.model.platform import Platform
 from envsmith.model.rule import Knowledge, Row, RuleKind, Severity
 from envsmith.model.version import Spec, version_key
 
-__all__ = ["Compiled", "CompiledRule", "CompiledRow", "compile_knowledge", "sort_versions"]
+__all__ = ["Compiled", "CompiledRow", "CompiledRule", "compile_knowledge", "sort_versions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,11 @@ class Compiled:
 
 def sort_versions(versions: Iterable[str]) -> list[str]:
     """Oldest first; the words (``cpu``, ``none``) before all versions."""
-    words, numbers = [], []
+    words: list[str] = []
+    numbers: list[str] = []
     for version in dict.fromkeys(versions):
         (words if version_key(version) is None else numbers).append(version)
-    return [*sorted(words), *sorted(numbers, key=lambda v: (version_key(v), v))]  # type: ignore[arg-type,return-value]
+    return [*sorted(words), *sorted(numbers, key=lambda v: (version_key(v), v))]
 
 
 class _Specs:
@@ -166,7 +167,9 @@ def compile_knowledge(knowledge: Knowledge) -> Compiled:
         pre={n: _pre(vs) for n, vs in versions.items()},
         yanked=yanked,
         torch_index={
-            p.value: {r.version: r.index or "default" for r in knowledge.releases.get("torch", ()) if _on(r.platforms, p)}
+            p.value: {
+                r.version: r.index or "default" for r in knowledge.releases.get("torch", ()) if _on(r.platforms, p)
+            }
             for p in Platform
         },
         specs=tuple(specs.found),

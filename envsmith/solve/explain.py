@@ -18,7 +18,9 @@ __all__ = ["conflict_members", "refuse", "relevant_rows", "wish_sentence"]
 
 def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
     """The error for a request without an answer, with its :class:`Refusal`."""
-    for name, component, values in zip(posed.problem.names, posed.problem.components, posed.problem.values, strict=True):
+    for name, component, values in zip(
+        posed.problem.names, posed.problem.components, posed.problem.values, strict=True
+    ):
         if not values:
             message = f"envsmith knows no release of {component}: name one exactly, as {component}==1.2.3"
             member = Conflict(rule=f"request:{name}", components={name: "*"}, message=message)
@@ -35,14 +37,14 @@ def _error(refusal: Refusal) -> UnsatisfiableError:
     )
 
 
-def conflict_members(solver: Solver, problem: Problem, stuck: Stuck) -> tuple[Conflict, ...]:
-    """Wishes first, then rules."""
+def conflict_members(solver: Solver, problem: Problem, stuck: Stuck, *, cause: bool = True) -> tuple[Conflict, ...]:
+    """Wishes first, then rules; ``cause`` adds why a hand-written rule holds."""
     found = [_wish_member(problem, wish) for wish in stuck.wishes]
     rules = {rule.id: rule for rule in solver.knowledge().rules}
     for group in stuck.groups:
         others = [g for g in stuck.groups if g is not group]
         domains = _left_over(problem, stuck.wishes, others)
-        found.append(_rule_member(problem, rules[group.rule], group, domains))
+        found.append(_rule_member(problem, rules[group.rule], group, domains, cause=cause))
     return tuple(found)
 
 
@@ -73,7 +75,7 @@ def relevant_rows(rule: Rule, group: Group, domains: Domains) -> tuple[list[Row]
     return [rule.rows[n] for n in ordered], touched, gaps
 
 
-def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains) -> Conflict:
+def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains, *, cause: bool) -> Conflict:
     rows, touched, _ = relevant_rows(rule, group, domains)
     affected = {
         component: [str(problem.values[v][i]) for i in sorted(bits(touched[v])) if problem.values[v][i] is not None]
@@ -88,7 +90,7 @@ def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains) -
     return Conflict(
         rule=rule.id,
         components=components,
-        message=rule_sentence(rule, rows, affected),
+        message=rule_sentence(rule, rows, affected, cause=cause),
         evidence=strongest([e for row in rows for e in row.evidence] or [e for row in rule.rows for e in row.evidence]),
     )
 

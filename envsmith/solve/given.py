@@ -38,7 +38,10 @@ class Given:
 def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
     """Read ``{component: version}``. Names may be aliases; several GPUs are joined by commas."""
     compiled = solver.compiled
-    components, masks, texts, plain = {}, {}, {}, {}
+    components: dict[str, str] = {}
+    masks: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    plain: dict[str, str] = {}
     extras: dict[str, list[str]] = {}
     unknown: list[str] = []
     for spelling, value in given.items():
@@ -55,7 +58,9 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
                     listed.append(extra)
                 mask = 1 << (len(compiled.versions.get(name, ())) + listed.index(extra))
                 if compiled.roles[name] is not Role.HOST:
-                    unknown.append(f"{name_release(name, text)} is not among the releases envsmith knows{_newest(compiled.versions.get(name, ()))}")
+                    unknown.append(
+                        f"{name_release(name, text)} is not among the releases envsmith knows{_newest(compiled.versions.get(name, ()))}"
+                    )
             components[variable], masks[variable], texts[variable] = name, mask, text
             plain.setdefault(name, text)
     return Given(
@@ -160,7 +165,11 @@ def known_pair(solver: Solver, problem: Problem, given: Given, framework: str) -
     if _declared_bound(solver, framework, release, torches):
         return None
     version = given.text[framework]
-    newest = str(problem.values[problem.names.index("torch")][older.bit_length() - 1]).split("+", maxsplit=1)[0] if older else ""
+    newest = (
+        str(problem.values[problem.names.index("torch")][older.bit_length() - 1]).split("+", maxsplit=1)[0]
+        if older
+        else ""
+    )
     tail = f": the newest torch it was tested with is {newest}" if newest else ""
     return f"whether {framework} {version} works with torch {given.text['torch']}{tail}"
 

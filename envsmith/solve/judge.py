@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from envsmith.model.cell import Request
 from envsmith.model.component import Role
-from envsmith.model.finding import Finding, Judgement, Repair
+from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.platform import Platform
 from envsmith.model.rule import Row, Rule, Severity
 from envsmith.solve.explain import conflict_members
@@ -21,7 +21,7 @@ from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import Preference
 from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import CORE, FOLLOWS, Posed
-from envsmith.solve.solver import Solver, Stuck
+from envsmith.solve.solver import Solver
 from envsmith.solve.words import join_words, name_release, rule_sentence, strongest
 
 __all__ = ["judge"]
@@ -56,23 +56,27 @@ def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judge
     follows = {n: v for n, v in inferred.items() if n not in assumed}
     findings += [f for f in _violated(case, builds, follows) if f.rule not in seen]
     unknown = list(read.unknown)
+    doubt = False
     if assumed:
         seen = {f.rule for f in findings}
         more = _violated(case, [*builds, *_bits(problem, inferred)], inferred)
         doubtful = [_doubt(f, inferred["torch"]) for f in more if f.rule not in seen and f.severity is Severity.ERROR]
         findings += doubtful
-        unknown += [f"which build of torch it is: {inferred['torch']} would be bad, another one is not" for _ in doubtful[:1]]
+        doubt = bool(doubtful)
+        unknown += [
+            f"which build of torch it is: {inferred['torch']} would be bad, another one is not" for _ in doubtful[:1]
+        ]
     if not any(f.severity is Severity.ERROR for f in findings):
         findings += _derived(case)
     findings += _notes(case, {**read.plain, **inferred}, platform)
     bad = any(f.severity is Severity.ERROR for f in findings)
-    unknown += _unknown_pairs(case, inferred)
+    unknown += [] if bad else _unknown_pairs(case, inferred)
     return Judgement(
         status="bad" if bad else "unknown" if unknown else "ok",
         findings=tuple(findings),
         inferred=inferred,
         unknown=tuple(unknown),
-        repair=_repair(case, names, platform) if bad or assumed and findings else None,
+        repair=_repair(case, names, platform) if bad or doubt else None,
     )
 
 
@@ -84,7 +88,9 @@ def _carrying(case: _Case) -> Net:
     """The rules about what torch wheels carry."""
     problem = case.problem
     bundles = {r.id for r in case.solver.compiled.rules if r.bundles}
-    parts = [problem.part(i) for i, g in enumerate(problem.groups) if g.rule in bundles and g.severity is Severity.ERROR]
+    parts = [
+        problem.part(i) for i, g in enumerate(problem.groups) if g.rule in bundles and g.severity is Severity.ERROR
+    ]
     return Net(problem.full).joined(parts)
 
 
@@ -98,7 +104,9 @@ def _infer(case: _Case) -> tuple[list[tuple[int, int]], dict[str, str], frozense
     domains = net.begin(case.masks()) or net.begin([(torch, given.masks["torch"])])
     if domains is None:
         return case.masks(), {}, frozenset()
-    narrowed = [(v, m) for v, m in enumerate(domains) if problem.names[v] in given.masks or problem.names[v] in _CARRIED]
+    narrowed = [
+        (v, m) for v, m in enumerate(domains) if problem.names[v] in given.masks or problem.names[v] in _CARRIED
+    ]
     inferred = _single(problem, domains, given)
     if inferred.keys() >= set(_CARRIED) - given.masks.keys() and not domains[torch] & (domains[torch] - 1):
         return narrowed, inferred, frozenset()
@@ -138,26 +146,27 @@ def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
 def _violated(case: _Case, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
     """A finding per rule that the masks break by themselves."""
     problem = case.problem
+    domains = problem.full
+    for variable, mask in masks:
+        domains[variable] &= mask
+    changed = {v for v, _ in masks}
     found = []
-    for index, group in enumerate(problem.groups):
-        net = problem.part(index)
-        domains = list(net.start)
-        for variable, mask in masks:
-            domains[variable] &= mask
-        changed = {v for v, _ in masks}
-        if all(domains) and net.propagate(domains, changed) and net.solvable(domains) is not None:
-            continue
-        found.append(_finding(case, group, dict(masks), inferred))
+    for group in problem.groups:
+        # Only what all of the given releases meet can be broken by them; that is next to nothing of most rules.
+        met = [n for _, n in group.nogoods if all(domains[v] & m for v, m in n) and any(v in changed for v, _ in n)]
+        if met and not _holds(Net(problem.full, met), domains, changed):
+            found.append(_finding(case, group, dict(masks), inferred))
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
 
 
+def _holds(net: Net, domains: Domains, changed: set[int]) -> bool:
+    under = [a & b for a, b in zip(net.start, domains, strict=True)]
+    return all(under) and net.propagate(under, set(changed)) and net.solvable(under) is not None
+
+
 def _finding(case: _Case, group: Group, masks: Mapping[int, int], inferred: Mapping[str, str]) -> Finding:
-    problem, rule = case.problem, case.rules[group.rule]
-    numbers = [
-        n
-        for n, nogood in group.nogoods
-        if n >= 0 and all(v in masks and masks[v] & m for v, m in nogood)
-    ]
+    rule = case.rules[group.rule]
+    numbers = [n for n, nogood in group.nogoods if n >= 0 and all(v in masks and masks[v] & m for v, m in nogood)]
     rows = [rule.rows[n] for n in dict.fromkeys(numbers)] or list(rule.rows[:1])
     scope = dict.fromkeys(c for row in rows for c in row.scope)
     shown = _shown(case, scope, inferred)
@@ -326,7 +335,14 @@ def _repair(case: _Case, names: Mapping[str, str], platform: Platform) -> Repair
         _without(problem, case.solver.compiled.yanked),
     )
     repairs = case.solver.repairs(posed, limit=1)
-    return repairs[0] if repairs else None
+    if not repairs:
+        return None
+    repair = repairs[0]
+    if not repair.changes and "torch" in case.given.text:
+        build = repair.cell.components["torch"]
+        change = Change(component="torch", old=case.given.text["torch"], new=build)
+        return Repair(changes=(change,), cell=repair.cell, message=f"torch {build}, named as that build")
+    return repair
 
 
 def _without(problem: Problem, marked: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
@@ -340,6 +356,3 @@ def _agrees(case: _Case, name: str) -> bool:
     torch, variable = problem.names.index("torch"), problem.names.index(name)
     masks = [(torch, case.given.masks["torch"]), (variable, case.given.masks[name])]
     return _carrying(case).begin(masks) is not None
-
-
-_ = Stuck

@@ -234,26 +234,29 @@ def nearest(net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], *, limit: i
 
 
 def minimal_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
-    """Indices of ``parts`` (which cannot all hold) of which every proper subset can: QuickXplain, so early parts are preferred."""
+    """Indices of ``parts`` that cannot all hold, but any proper subset of them can: QuickXplain, so early parts are preferred.
+
+    Empty when all parts can hold together.
+    """
 
     def fails(chosen: list[int]) -> bool:
         net = Net(full).joined([parts[i] for i in chosen])
         return net.solvable(net.begin()) is None
 
-    def explain(background: list[int], delta: bool, candidates: list[int]) -> list[int]:  # noqa: FBT001
+    def explain(background: list[int], *, delta: bool, candidates: list[int]) -> list[int]:
         if delta and fails(background):
             return []
         if len(candidates) == 1:
             return candidates
         half = len(candidates) // 2
         first, second = candidates[:half], candidates[half:]
-        in_second = explain(background + first, bool(first), second)
-        in_first = explain(background + in_second, bool(in_second), first)
+        in_second = explain(background + first, delta=bool(first), candidates=second)
+        in_first = explain(background + in_second, delta=bool(in_second), candidates=first)
         return in_first + in_second
 
-    if fails([]):
+    if fails([]) or not fails(list(range(len(parts)))):
         return []
-    return sorted(explain([], False, list(range(len(parts)))))
+    return sorted(explain([], delta=False, candidates=list(range(len(parts)))))
 
 
 def smallest_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
@@ -316,7 +319,7 @@ def _smallest_hitting(sets: Sequence[frozenset[int]], below: int) -> tuple[int, 
             return
         if len(chosen) + 1 >= bound[0]:
             return
-        for member in sorted(min(rest, key=len)):
+        for member in sorted(rest[0]):
             walk((*chosen, member), [s for s in rest if member not in s])
 
     walk((), sorted(sets, key=len))

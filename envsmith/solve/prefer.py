@@ -6,7 +6,8 @@
 3. A torch release that is tested with the chosen framework release (or, when it has no line of its own, with its minor series) before one
    that is not; among those the newest; of one torch release the default build first, then the newest CUDA.
 4. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
-5. Companions, newest first; then whatever else is open, newest first. Of a host fact the oldest that will do, because it is a demand.
+5. Companions, newest first; then whatever else is open, newest first. Of driver, GPU and glibc the oldest that
+   will do, because they are demands.
 
 Over all of this: no warning, no pre-release, no yanked release, as long as there is an answer without (see :data:`PHASES`).
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from envsmith.model.component import Role
 from envsmith.model.version import version_key
 from envsmith.solve.kernel import Domains, Step, bits
 from envsmith.solve.problem import Problem
@@ -26,6 +26,8 @@ Parts = Callable[[Domains], Iterable[int]]
 __all__ = ["PHASES", "PYTHON_ORDER", "Preference", "Support"]
 
 PYTHON_ORDER = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8")
+# Facts of a host of which an answer names the oldest that will do: they are demands, not choices.
+_DEMANDS = frozenset({"driver", "glibc", "gpu"})
 # What is avoided in each pass; the first pass with an answer decides.
 PHASES: tuple[frozenset[str], ...] = (
     frozenset({"warning", "pre", "yanked"}),
@@ -126,7 +128,7 @@ class Preference:
             order = self._newest(variable)
             if name == "python":
                 order = sorted(order, key=lambda i, v=variable: self._python_rank(v, i))  # type: ignore[misc]
-            elif problem.compiled.roles.get(problem.components[variable]) is Role.HOST:
+            elif problem.components[variable] in _DEMANDS:
                 order = order[::-1]
             steps.append((variable, _listed(variable, order)))
         return steps
@@ -163,7 +165,7 @@ class Preference:
         )
 
     def tested_torch(self, domains: Domains) -> list[int]:
-        """Masks of torch releases for the frameworks chosen in ``domains``: tested with all of them, with all but one, …"""
+        """Masks of torch releases for the frameworks chosen in ``domains``: tested with all of them, with all but one, and so on."""
         tiers: list[int] = []
         for name in self.frameworks:
             support = self.support[name]

@@ -85,7 +85,14 @@ class Problem:
     def with_wishes(self, wishes: Iterable[Wish]) -> Problem:
         """The same problem with other wishes; nets are shared."""
         return Problem(
-            self.compiled, self.platform, self.names, self.components, self.values, self.groups, tuple(wishes), self._nets
+            self.compiled,
+            self.platform,
+            self.names,
+            self.components,
+            self.values,
+            self.groups,
+            tuple(wishes),
+            self._nets,
         )
 
     def mask(self, variable: int, spec: Spec) -> int:
@@ -170,7 +177,12 @@ def _carriers(compiled: Compiled, active: set[str]) -> dict[str, str]:
     """Component -> the rule that says which release of it a torch wheel carries."""
     found = {}
     for rule in compiled.rules:
-        if rule.bundles and len(rule.components) == 2 and rule.components[0] == "torch" and rule.components[1] in active:
+        if (
+            rule.bundles
+            and len(rule.components) == 2
+            and rule.components[0] == "torch"
+            and rule.components[1] in active
+        ):
             found[rule.components[1]] = rule.id
     return found if "torch" in active else {}
 
@@ -228,7 +240,7 @@ class _Lay:
                 for component, mask in filter(None, literals):
                     joined[component] = joined.get(component, -1) & mask
                 if rule.components[0] == "torch" and len(rule.components) == 2:
-                    covered |= joined["torch"] if "torch" in joined else 0
+                    covered |= joined.get("torch", 0)
                 found.setdefault(row.severity, []).extend((row.number, n) for n in self.spread(joined))
         gap = self.gaps(rule, covered, carried) if self.strict else []
         if gap:

@@ -59,9 +59,7 @@ def pose_request(compiled: Compiled, request: Request) -> Posed:
     return Posed(request, problem, Preference(problem, frameworks, companions), chosen, pre, yanked)
 
 
-def make_cell(
-    assignment: Mapping[str, str], *, chosen: Iterable[str], compiled: Compiled, platform: Platform
-) -> Cell:
+def make_cell(assignment: Mapping[str, str], *, chosen: Iterable[str], compiled: Compiled, platform: Platform) -> Cell:
     """Order the components as :class:`Cell` documents it; several GPUs become one text, joined by commas."""
     gpus = [v for n, v in assignment.items() if n == "gpu" or n.startswith("gpu#")]
     single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}

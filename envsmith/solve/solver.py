@@ -114,16 +114,16 @@ class Solver:
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
             net = posed.problem.rules_net(Severity.ERROR).joined([wish_net(posed.problem.full, w) for w in fixed])
-            sets = nearest(net, [w.masks for w in loose], limit=limit)
             found = []
-            for given_up in sets[:limit]:
+            for given_up in nearest(net, [w.masks for w in loose], limit=max(limit, MAX_REPAIRS)):
                 gone = [loose[i] for i in given_up]
                 answer = self.best(posed, wishes=[w for w in posed.problem.wishes if w not in gone])
                 if answer:
-                    found.append(_repair(posed, gone, answer))
+                    found.append((_repair(posed, gone, answer), "warning" in answer.avoided))
             if found:
-                kept = [r for r in found if all(c.component != "gpu" for c in r.changes)]
-                return tuple(kept or found)
+                # Another GPU is nobody's repair, nor is a cell with a known trouble, as long as there is another way.
+                kept = [r for r in found if all(c.component != "gpu" for c in r[0].changes)] or found
+                return (tuple(r for r, clean in kept if clean) or tuple(r for r, _ in kept))[:limit]
         return ()
 
 
@@ -150,11 +150,11 @@ def _repair(posed: Posed, gone: Sequence[Wish], answer: Answer) -> Repair:
             new = posed.problem.values[variable][answer.domains[variable].bit_length() - 1]
         changes.append(Change(component=wish.component, old=wish.text, new=new))
     told = " and ".join(_told(change) for change in changes)
-    return Repair(changes=tuple(changes), cell=answer.cell, message=f"{told} gives {answer.cell.id}")
+    gives = f" gives {answer.cell.id}" if "torch" in answer.cell.chosen else ""
+    return Repair(changes=tuple(changes), cell=answer.cell, message=f"{told}{gives}")
 
 
 def _told(change: Change) -> str:
     if change.component == "exclude-newer":
         return f"without --exclude-newer {change.old}"
     return f"{change.component} {change.new} instead of {change.old}"
-

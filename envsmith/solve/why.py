@@ -9,6 +9,7 @@ from envsmith.model.cell import Cell
 from envsmith.model.finding import Finding, Solution
 from envsmith.model.rule import Severity
 from envsmith.solve.kernel import bits
+from envsmith.solve.prefer import Preference
 from envsmith.solve.problem import Wish
 from envsmith.solve.request import Posed
 from envsmith.solve.solver import Answer, Solver
@@ -21,7 +22,11 @@ _MAX_ALTERNATIVES = 3
 
 def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
     """The solution with its reasons."""
-    why = [*_framework_reasons(solver, posed, answer), *_torch_reasons(solver, posed, answer), *_python_reason(posed, answer)]
+    why = [
+        *_framework_reasons(solver, posed, answer),
+        *_torch_reasons(solver, posed, answer),
+        *_python_reason(posed, answer),
+    ]
     if "pre" not in answer.avoided and posed.pre:
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
     warnings = tuple(_warnings(solver, posed, answer)) if "warning" not in answer.avoided else ()
@@ -83,7 +88,7 @@ def blockers(solver: Solver, posed: Posed, variable: int, index: int) -> str:
     stuck = solver.stuck(tried)
     if stuck is None:
         return ""
-    members = conflict_members(solver, tried.problem, stuck)
+    members = conflict_members(solver, tried.problem, stuck, cause=False)
     wishes = [m.message for m in members if m.rule.startswith("request:") and not m.message.endswith(": tried")]
     rules = [m.message for m in members if not m.rule.startswith("request:")]
     return " and ".join([*rules, *wishes])
@@ -120,7 +125,12 @@ def _passed_over(solver: Solver, posed: Posed, answer: Answer, variable: int, ne
     """What became of the newest torch that the request admits, for the frameworks that were chosen."""
     problem = posed.problem
     fixed = [
-        Wish(n, str(answer.cell.components[n]), ((problem.names.index(n), answer.domains[problem.names.index(n)]),), reason="tried")
+        Wish(
+            n,
+            str(answer.cell.components[n]),
+            ((problem.names.index(n), answer.domains[problem.names.index(n)]),),
+            reason="tried",
+        )
         for n in posed.preference.frameworks
     ]
     with_frameworks = replace(posed, problem=problem.with_wishes([*problem.wishes, *fixed]))
@@ -128,7 +138,9 @@ def _passed_over(solver: Solver, posed: Posed, answer: Answer, variable: int, ne
     builds = sum(1 << i for i in newer if str(problem.values[variable][i]).split("+", maxsplit=1)[0] == newest)
     wish = Wish("torch", newest, ((variable, builds),), reason="tried")
     if solver.best(with_frameworks, wishes=[*with_frameworks.problem.wishes, wish]):
-        return [f"torch {newest} was passed over: no evidence supports it with {_named(posed, answer)} yet (ask for it: --torch {newest})."]
+        return [
+            f"torch {newest} was passed over: no evidence supports it with {_named(posed, answer)} yet (ask for it: --torch {newest})."
+        ]
     because = blockers_of(solver, with_frameworks, wish)
     return [f"torch {newest} is newer, but {because}."] if because else []
 
@@ -139,7 +151,7 @@ def blockers_of(solver: Solver, posed: Posed, wish: Wish) -> str:
 
     tried = replace(posed, problem=posed.problem.with_wishes([*posed.problem.wishes, wish]))
     stuck = solver.stuck(tried)
-    members = conflict_members(solver, tried.problem, stuck) if stuck else ()
+    members = conflict_members(solver, tried.problem, stuck, cause=False) if stuck else ()
     return " and ".join(m.message for m in members if not m.message.endswith(": tried"))
 
 
@@ -184,7 +196,7 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
     """The same request with the newest torch at all, and with each other CUDA major: at most three cells."""
     found: list[Cell] = []
-    newest = replace(posed, preference=replace_support(posed))
+    newest = replace(posed, preference=_whatever_is_newest(posed))
     candidates = [solver.best(newest)]
     cuda = posed.problem.variable("cuda")
     if cuda is not None and not any(w.component == "cuda" and not w.reason for w in posed.problem.wishes):
@@ -203,8 +215,6 @@ def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
     return found[:_MAX_ALTERNATIVES]
 
 
-def replace_support(posed: Posed):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def _whatever_is_newest(posed: Posed) -> Preference:
     """The preference that does not ask what was tested."""
-    from envsmith.solve.prefer import Preference
-
     return Preference(posed.problem, posed.preference.frameworks, posed.preference.companions, supported_first=False)

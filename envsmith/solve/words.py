@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from envsmith.model.evidence import Evidence
-from envsmith.model.rule import Row, Rule, RuleKind
+from envsmith.model.rule import Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec
 from envsmith.solve.problem import exact_version
 
 __all__ = ["join_words", "name_release", "rule_sentence", "shown_spec", "strongest", "these_versions"]
 
 _SHOWN = 3
+_Sentence = Callable[[Sequence[Row], Mapping[str, Sequence[str]]], str]
 
 
 def join_words(words: Sequence[str], *, last: str = "and") -> str:
@@ -53,9 +54,7 @@ def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence
     return tuple(sorted(once, key=lambda e: -e.kind.strength)[:limit])
 
 
-def rule_sentence(
-    rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]], *, cause: bool = True
-) -> str:
+def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]], *, cause: bool = True) -> str:
     """What ``rows`` of a rule say, in one sentence. ``affected`` are the releases of each component that are concerned."""
     if not rows:
         return _gap_sentence(rule, affected)
@@ -65,13 +64,14 @@ def rule_sentence(
     first = rows[0]
     if not first.needs:
         told = join_words([shown_spec(c, s) for c, s in first.when.items()])
-        because = first.cause or first.symptom or "known to be bad"
-        return f"{told}: {because.rstrip('.')}" if len(first.when) == 1 else f"{told} do not work together: {because.rstrip('.')}"
+        because = (first.cause or first.symptom or "known to be bad").rstrip(".")
+        together = len(first.when) > 1 and first.severity is Severity.ERROR
+        return f"{told} do not work together: {because}" if together else f"{told}: {because}"
     parts = [_needs_words(rule, row) for row in rows[:_SHOWN]]
     more = len(rows) - _SHOWN
     sentence = "; ".join(dict.fromkeys(parts)) + (f"; and likewise for {more} more" if more > 0 else "")
-    told = cause and "-declares-" not in rule.id and first.cause
-    return sentence + (f" ({first.cause.rstrip('.')})" if told and first.cause else "")
+    why = first.cause if cause and "-declares-" not in rule.id else None
+    return sentence + (f" ({why.rstrip('.')})" if why else "")
 
 
 def _needs_words(rule: Rule, row: Row) -> str:
@@ -83,7 +83,11 @@ def _needs_words(rule: Rule, row: Row) -> str:
 
 
 def _gap_sentence(rule: Rule, affected: Mapping[str, Sequence[str]]) -> str:
-    torch = "torch " + these_versions("torch", affected.get("torch", ())) if affected.get("torch") else "that build of torch"
+    torch = (
+        "torch " + these_versions("torch", affected.get("torch", ()))
+        if affected.get("torch")
+        else "that build of torch"
+    )
     if rule.id == "torch-runs-on-gpu":
         return f"it is not known for which GPUs {torch} is compiled"
     return f"it is not known which {rule.components[-1]} {torch} carries"
@@ -91,7 +95,11 @@ def _gap_sentence(rule: Rule, affected: Mapping[str, Sequence[str]]) -> str:
 
 def _python_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
     minors = sorted(
-        {part.strip().removeprefix("==").removesuffix(".*") for row in rows for part in row.needs["python"].text.split("||")},
+        {
+            part.strip().removeprefix("==").removesuffix(".*")
+            for row in rows
+            for part in row.needs["python"].text.split("||")
+        },
         key=lambda v: [int(p) if p.isdigit() else 0 for p in v.split(".")],
     )
     span = minors[0] if len(minors) == 1 else f"{minors[0]} to {minors[-1]}"
@@ -102,7 +110,8 @@ def _gpu_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) ->
     compiled = list(dict.fromkeys(row.cause for row in rows if row.cause))
     what = compiled[0] if len(compiled) == 1 else "compiled for " + " ".join(_archs(rows))
     gpus = join_words(list(affected.get("gpu", ())))
-    return f"torch {these_versions('torch', _builds(rows, affected))} is {what}, which does not run on {gpus}"
+    runs = f", which does not run on {gpus}" if gpus else ""
+    return f"torch {these_versions('torch', _builds(rows, affected))} is {what}{runs}"
 
 
 def _archs(rows: Sequence[Row]) -> list[str]:
@@ -110,13 +119,14 @@ def _archs(rows: Sequence[Row]) -> list[str]:
     return sorted(words, key=lambda w: int(w[3:].rstrip("af") or 0))
 
 
-def _bundle_sentence(component: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _bundle_sentence(component: str) -> _Sentence:
     none = "is made with" if component == "cuda" else "carries"
 
     def sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
         if len(rows) > 2 * _SHOWN:
             return f"no build of torch {none} {join_words([name_release(component, v) for v in affected.get(component, ())], last='or')}"
         carried = list(dict.fromkeys(exact_version(row.needs[component]) or row.needs[component].text for row in rows))
+        carried = [v for v in carried if v != "cpu"] or carried
         verb = "is built with" if component == "cuda" else "carries"
         shown = [name_release(component, v) for v in carried]
         many = join_words(shown) if len(shown) <= _SHOWN else f"{shown[0]} to {shown[-1]}"
@@ -139,7 +149,7 @@ def _builds(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> list[
     return [v for v in named if v] or list(affected.get("torch", ()))
 
 
-_SPECIAL = {
+_SPECIAL: dict[str, _Sentence] = {
     "torch-wheels-python": _python_sentence,
     "torch-runs-on-gpu": _gpu_sentence,
     "torch-wheels-platform": _platform_sentence,
