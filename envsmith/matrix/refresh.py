@@ -16,6 +16,7 @@ from pathlib import Path
 
 from envsmith.errors import DataError, NetworkError, StorageError, UsageError
 from envsmith.matrix.refresh_base import Context, FactStore, Progress
+from envsmith.matrix.refresh_builder import update_builder
 from envsmith.matrix.refresh_bundled import update_cuda, update_cuda_wheels
 from envsmith.matrix.refresh_releases import update_releases
 from envsmith.matrix.refresh_torch import read_recorded, record_facts, update_torch
@@ -154,6 +155,7 @@ class _Run:
         self._context = context
         self._tables: dict[str, tuple[str, Table]] = {}
         self._summary: dict[str, list[str]] = {}
+        self._rules: FileChange | None = None
         self._record = tests / _WHEELS_RECORD
         self._recorded = read_recorded(self._record) if (tests / "cases").is_dir() else None
         self._recorded_before = self._record.read_text(encoding="utf-8") if self._record.is_file() else None
@@ -187,7 +189,25 @@ class _Run:
             return lambda: update_cuda_wheels(table, context, name, self.table("torch"))
         if name == "cuda":
             return lambda: update_cuda(table, context, self.table("torch"))
+        if name == "deepspeed":
+            return lambda: [*update_releases(table, context, name), *self._builder()]
         return lambda: update_releases(table, context, name)
+
+    def _builder(self) -> list[str]:
+        """The rows of the toolkit rule, after the op builders of the deepspeed releases that were opened."""
+        path = self._releases.parent / "rules" / "toolkit.yaml"
+        read = self._context.read.get("deepspeed", {})
+        if not read or not path.is_file():
+            return []
+        toolkits = [str(r["version"]) for name in ("toolkit", "cuda") for r in self.table(name).records]
+        old = path.read_text(encoding="utf-8")
+        releases = [str(r["version"]) for r in self.table("deepspeed").records]
+        minors = (".".join(v.split(".")[:2]) for v in toolkits)
+        new, summary, doubts = update_builder(old, read, releases, minors, self._context.today)
+        self._context.problems += doubts
+        if new != old:
+            self._rules = FileChange(path=path, old=old, new=new, summary=tuple(summary))
+        return summary
 
     def changes(self) -> tuple[FileChange, ...]:
         """Every file whose bytes would differ."""
@@ -209,7 +229,7 @@ class _Run:
                         summary=("recorded METADATA of torch wheels",),
                     )
                 )
-        return tuple(found)
+        return (*found, self._rules) if self._rules else tuple(found)
 
 
 def apply(changes: Iterable[FileChange]) -> list[Path]:

@@ -69,7 +69,8 @@ class FactStore:
 class Context:
     """One run. ``today`` is the ISO day that new evidence carries; ``again`` reads what was measured already once more.
 
-    ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same.
+    ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same. ``read`` holds the
+    facts of the releases that were opened in this run, by component and version.
     """
 
     index: PackageIndex
@@ -80,6 +81,7 @@ class Context:
     progress: Progress = field(default=lambda _what, _done, _total: None)
     facts: FactStore = field(default_factory=lambda: FactStore(None))
     problems: list[str] = field(default_factory=list)
+    read: dict[str, dict[str, Any]] = field(default_factory=dict)
     _projects: dict[str, Project] = field(default_factory=dict)
 
     def project(self, name: str) -> Project:

@@ -230,6 +230,7 @@ def update_releases(table: Table, context: Context, component: str) -> list[str]
         return facts, _joined(context, policy, version, facts)
 
     read = in_parallel(context, component, tasks, work)
+    context.read[component] = {version: facts for version, (facts, _) in read.items()}
     summary = []
     for version, listed in releases.items():
         line = lines.get(Version(version))

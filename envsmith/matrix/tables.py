@@ -13,7 +13,7 @@ from typing import Any
 
 from envsmith.errors import DataError
 
-__all__ = ["Line", "Table", "flow"]
+__all__ = ["Line", "Table", "flow", "parse_record"]
 
 # Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of architectures stay bare.
 _BARE = frozenset({"platform", "date", "index", "kind", "evidence", "gpu", "ptx", "build_imports", "evidence_of"})
@@ -83,7 +83,7 @@ class Table:
                 details=problems,
                 hint="write each record on one line: - {…}",
             )
-        return cls(name, rows[: start + 1], lines, _load("\n".join(rows[:start]), name).get("evidence") or {})
+        return cls(name, rows[: start + 1], lines, parse_record("\n".join(rows[:start]), name).get("evidence") or {})
 
     @staticmethod
     def _line(row: str, where: str, problems: list[str]) -> Line:
@@ -91,7 +91,7 @@ class Table:
             if row.strip() and not row.lstrip().startswith("#"):
                 problems.append(f"{where}: {row[:60]}")
             return Line(row)
-        loaded = _load(row[2:], where)
+        loaded = parse_record(row[2:], where)
         return Line(row, loaded)
 
     @property
@@ -191,7 +191,8 @@ def _renamed(value: Any, old: str, new: str) -> Any:
     return new if value == old else value
 
 
-def _load(text: str, where: str) -> dict[str, Any]:
+def parse_record(text: str, where: str) -> dict[str, Any]:
+    """A mapping in YAML; ``DataError`` names ``where`` when it is none."""
     from envsmith.graph.parse import Problems, parse_yaml
 
     problems = Problems()
