@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from envsmith.errors import UsageError
+from envsmith.model.lock import OsPackage
+from envsmith.render.dockerfile import ImageOptions, from_reference, render
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "dockerfile"
+
+
+def cases(locks):
+    return {
+        "deepspeed-registry": (locks.deepspeed(), None),
+        "deepspeed-local-wheels": (locks.deepspeed(locks.BOOTSTRAPPED), ImageOptions(wheels=frozenset({"torch"}), user=4321, prefix="/srv/env", epoch=1700000000)),
+        "megatron-bootstrapped": (locks.megatron(), None),
+    }
+
+
+@pytest.mark.parametrize("name", ["deepspeed-registry", "deepspeed-local-wheels", "megatron-bootstrapped"])
+def test_text_is_the_golden_one(name, locks):
+    text = render(*cases(locks)[name])
+    path = GOLDEN / f"{name}.Dockerfile"
+    if os.environ.get("ENVSMITH_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def instructions(text):
+    joined = text.replace("\\\n", " ")
+    return [line for line in joined.splitlines() if line and not line.startswith("#")]
+
+
+def test_same_lock_gives_the_same_text(locks):
+    assert render(locks.deepspeed()) == render(locks.deepspeed())
+
+
+def test_base_of_a_registry_is_pinned_by_digest(locks):
+    assert instructions(render(locks.deepspeed()))[0] == f"FROM python:3.12-slim-bookworm@{locks.REGISTRY.digest}"
+
+
+def test_base_of_this_machine_is_named_after_its_image_id(locks):
+    assert from_reference(locks.BOOTSTRAPPED) == "envsmith/base:bookworm-cdcdcdcdcdcd"
+
+
+def test_nothing_of_the_cell_stands_before_the_framework_layer(locks):
+    """Two cells on one torch share every layer up to it only when the text up to it is the same."""
+    one = instructions(render(locks.deepspeed()))
+    other = instructions(render(locks.deepspeed(deepspeed="0.19.7", nccl="2.29.3")))
+    shared = [i for i, line in enumerate(one) if "requirements-framework" in line][0]
+    assert one[: shared + 1] == other[: shared + 1]
+    assert one != other
+
+
+def test_torch_layer_comes_before_the_packages_of_the_distribution(locks):
+    text = render(locks.deepspeed())
+    assert text.index("requirements-torch.txt,") < text.index("apt-get") < text.index("requirements-framework.txt,") < text.index("LABEL")
+
+
+def test_labels_are_the_last_instruction(locks):
+    assert instructions(render(locks.deepspeed()))[-1].startswith("LABEL ")
+
+
+def test_image_runs_as_an_unprivileged_numeric_user(locks):
+    lines = instructions(render(locks.deepspeed()))
+    assert [line for line in lines if line.startswith("USER")] == ["USER 10001:10001"]
+
+
+def test_secrets_are_optional_and_only_mounted(locks):
+    text = render(locks.deepspeed())
+    secrets = re.findall(r"--mount=type=secret,(\S+)", text)
+    assert secrets
+    assert all("required=false" in s and "target=/dev/envsmith/" in s for s in secrets)
+    assert "ARG" not in text
+    assert not re.search(r"^(ENV|LABEL).*(UV_|SSL_CERT|PIP_)", text, re.MULTILINE)
+
+
+def test_every_mount_lies_below_dev_so_that_no_mount_point_stays(locks):
+    assert set(re.findall(r"target=(/[a-z]+/)", render(locks.deepspeed()))) == {"/dev/"}
+
+
+def test_only_hashed_files_are_installed(locks):
+    lines = [line for line in instructions(render(locks.deepspeed())) if "uv pip install" in line]
+    assert len(lines) == 2
+    assert all("--require-hashes --no-deps" in line for line in lines)
+
+
+def test_no_frontend_image_is_asked_for(locks):
+    assert "syntax=" not in render(locks.deepspeed())
+
+
+def test_source_distributions_are_built_with_pinned_requirements_only(locks):
+    torch, framework = (line for line in instructions(render(locks.deepspeed())) if "uv pip install" in line)
+    assert "--build-constraints" in framework
+    assert "--only-binary :all:" in torch
+    assert "--only-binary :all:" in [line for line in instructions(render(locks.megatron())) if "requirements-framework" in line][0]
+
+
+def test_a_cell_without_os_packages_installs_none(locks):
+    assert "apt-get" not in render(locks.megatron())
+
+
+def test_every_os_package_is_named_with_its_version(locks):
+    assert "g++=4:12.2.0-3 gcc-12=12.2.0-14+deb12u1" in render(locks.deepspeed())
+
+
+def test_a_torch_that_is_on_its_own_index_names_its_build(locks):
+    torch, framework = (line for line in instructions(render(locks.megatron())) if "uv pip install" in line)
+    assert "--torch-backend cpu" in torch
+    assert "--torch-backend" not in framework
+
+
+def test_gpu_variables_are_set_for_a_cuda_cell_only(locks):
+    assert "NVIDIA_VISIBLE_DEVICES" in render(locks.deepspeed())
+    assert "NVIDIA" not in render(locks.megatron())
+
+
+def test_host_facts_are_no_labels(locks):
+    assert "io.envsmith.driver" not in render(locks.deepspeed())
+
+
+def test_a_lock_without_base_renders_nothing(locks):
+    with pytest.raises(ValueError, match="base"):
+        render(dataclasses.replace(locks.deepspeed(), base=None))
+
+
+HOSTILE = ['1.0"; rm -rf /', "1.0\nRUN id", "$(id)", "`id`", "1.0\\", "1.0 --index-url x", "'x'", "a\x00b", "../../etc", ""]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("field", ["version", "package", "base name", "base digest", "distribution", "interpreter", "prefix", "label"])
+def test_a_hostile_value_is_refused_and_never_quoted(text, field, locks):
+    lock, options = locks.deepspeed(), ImageOptions()
+    base = lock.base
+    if field == "version":
+        lock = dataclasses.replace(lock, os_packages=(OsPackage(name="g++", version=text),))
+    elif field == "package":
+        lock = dataclasses.replace(lock, os_packages=(OsPackage(name=text, version="1"),))
+    elif field == "base name":
+        lock = dataclasses.replace(lock, base=dataclasses.replace(base, name=text))
+    elif field == "base digest":
+        lock = dataclasses.replace(lock, base=dataclasses.replace(base, digest=text))
+    elif field == "distribution":
+        lock = dataclasses.replace(lock, base=dataclasses.replace(base, origin="local", distribution=text))
+    elif field == "interpreter":
+        lock = dataclasses.replace(lock, base=dataclasses.replace(base, python=text))
+    elif field == "prefix":
+        options = ImageOptions(prefix=text)
+    elif text:
+        options = ImageOptions(extra_labels=(("org.example.note", f"{text}\n"),))
+    else:
+        options = ImageOptions(extra_labels=(("", "x"),))
+    with pytest.raises(UsageError):
+        render(lock, options)
+
+
+@pytest.mark.parametrize("user", [0, 999, -1, 70000, True, "10001"])
+def test_root_and_system_users_are_refused(user, locks):
+    with pytest.raises(UsageError):
+        render(locks.deepspeed(), ImageOptions(user=user))
+
+
+def test_a_hostile_component_of_the_cell_is_refused(locks):
+    with pytest.raises(UsageError):
+        render(locks.deepspeed(nccl='2.29"; RUN id'))
