@@ -128,9 +128,16 @@ class BaseShelf:
             self._pull(wanted, progress)
         base = self._local(wanted, python)
         name, _, digest = wanted.partition("@")
+        digest = digest or self._pulled_digest(wanted)
         if not digest:
             return base
-        return replace(base, name=name, digest=digest, origin="registry", evidence="asked for by digest")
+        return replace(base, name=name, digest=digest, origin="registry", evidence=f"{wanted} was asked for")
+
+    def _pulled_digest(self, wanted: str) -> str:
+        """The digest under which the engine pulled a tag; empty for an image that came another way."""
+        repository = wanted.rpartition(":")[0] if ":" in wanted.rpartition("/")[2] else wanted
+        known = self.client.images.get(wanted).attrs.get("RepoDigests") or []
+        return next((d.partition("@")[2] for d in known if d.partition("@")[0] == repository), "")
 
     def _pull(self, reference: str, progress: Progress) -> None:
         step = "base image"

@@ -6,6 +6,7 @@ an engine knows which bases it has or can get, and a base knows best what its ow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -148,10 +149,11 @@ def pin_image(
         packages = engine.os_packages(chosen, install, progress=progress) if install else ()
         return replace(lock, base=chosen, os_packages=packages, image_note="")
     if base is not None:
-        return replace(
-            lock, base=None, os_packages=(), image_note=f"--base {base} needs an engine that can look into it"
-        )
-    known = bases.image(python)
+        known = _asked(base, python, bases)
+        if isinstance(known, str):
+            return replace(lock, base=None, os_packages=(), image_note=known)
+    else:
+        known = bases.image(python)
     if known is None:
         return replace(
             lock,
@@ -166,6 +168,30 @@ def pin_image(
         Event(kind=EventKind.NOTE, step="image", text=f"base {known.image} by its known digest; no engine was asked")
     )
     return replace(lock, base=known.base(), os_packages=found, image_note="")
+
+
+def _asked(base: str, python: str, bases: Bases) -> KnownImage | str:
+    """A base asked for by name, without an engine to look into it: one of the official Python images, its tag resolved by the registry.
+
+    The sentence says why another image cannot be judged from here.
+    """
+    from envsmith.sources.registry import parse_reference, resolve_digest
+
+    parts = parse_reference(base)
+    distribution = next((d for d in {p.distribution for p in bases.packages} if d in parts.tag.split("-")), None)
+    official = parts.repository in {"library/python", "python"} and re.match(
+        rf"{re.escape(python)}(\.\d+)?(-|$)", parts.tag
+    )
+    if not official or distribution is None:
+        return f"--base {base} needs an engine that can look into it (known without one: {bases.images[0].image} and its like)"
+    return KnownImage(
+        image=base.partition("@")[0],
+        digest=parts.digest or resolve_digest(base),
+        python=python,
+        interpreter="/usr/local/bin/python3",
+        distribution=distribution,
+        evidence="asked for by digest" if parts.digest else "digest of the tag as its registry told it",
+    )
 
 
 def _install(needs: tuple[str, ...], base: BaseImage, bases: Bases, platform: str) -> tuple[str, ...]:

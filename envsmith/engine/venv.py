@@ -1,0 +1,398 @@
+"""The engine that needs nothing but Python: a lock realised in a virtual environment beside its files.
+
+Layer by layer, as an image is: the empty environment, torch with its CUDA libraries, the framework. A finished layer is stamped and
+taken up by the next run; an unfinished one is removed. uv installs only what is hashed, and links files from its cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envsmith.engine import venv_state
+from envsmith.engine.base import Built, Event, EventKind, Progress, silent, verify_content
+from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
+from envsmith.errors import (
+    BuildError,
+    ContentError,
+    EngineError,
+    EnvsmithError,
+    InterruptedRunError,
+    LockError,
+    StorageError,
+)
+from envsmith.lock.requirements import LAYER_FILES, layer_text
+from envsmith.model.lock import Lock, Pin
+from envsmith.sources.interpreters import Interpreter, find_interpreter, find_interpreters
+from envsmith.sources.uv import Uv, find_uv
+
+if TYPE_CHECKING:
+    from envsmith.smoke.launch import Target
+
+__all__ = ["VenvEngine", "realise"]
+
+FOLDER = "venv"
+# Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the user's home.
+_EXTENSIONS = "torch-extensions"
+# An installed torch layer takes 1.86 times the bytes of its wheels (torch 2.15.0: 2.8 GiB of wheels, 5.2 GiB on disk).
+_UNPACKED = 2.0
+# With this much free space the largest cell fits, and nobody is asked for sizes.
+_PLENTY = 24 << 30
+_SIZING_SECONDS = 30.0
+# The oldest Python that a cell of the graph can have.
+_OLDEST = (3, 8)
+# A framework's setup compiles operators when these are set; what is locked is the plain build.
+_BUILD = {
+    "UV_NO_INSTALLER_METADATA": "1",
+    "SOURCE_DATE_EPOCH": "1735689600",
+    "PYTHONHASHSEED": "0",
+    "DS_BUILD_OPS": "0",
+    "BUILD_EXT": "0",
+    "CUDA_EXT": "0",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layer:
+    """One step of the build: ``pins`` are empty for the environment itself."""
+
+    name: str
+    key: str
+    pins: tuple[Pin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VenvEngine:
+    """:class:`envsmith.engine.base.Engine` over uv and an interpreter of this host."""
+
+    uv: Uv | None = None
+    extensions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``venv``."""
+        return "venv"
+
+    def available(self) -> str | None:
+        """See :class:`envsmith.engine.base.Engine`."""
+        try:
+            _ = self.uv or find_uv()
+        except EngineError as error:
+            return error.message
+        return None if self.pythons() else "no CPython 3.8 or newer was found on this host"
+
+    def pythons(self) -> tuple[str, ...]:
+        """The minors of this host's interpreters, newest first."""
+        minors = [i.minor for i in find_interpreters()]
+        return tuple(m for m in minors if tuple(map(int, m.split("."))) >= _OLDEST)
+
+    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
+        """See :class:`envsmith.engine.base.Engine`; the environment is ``directory/venv``."""
+        return realise(lock, directory, progress=progress, uv=self.uv)
+
+    def inspect(self, built: Built) -> dict[str, str]:
+        """See :class:`envsmith.engine.base.Engine`."""
+        return _inspect(Path(built.python))
+
+    def target(self, built: Built) -> Target:
+        """See :class:`envsmith.engine.base.Engine`."""
+        from envsmith.smoke.launch import LocalTarget
+
+        extensions = Path(built.reference).parent / _EXTENSIONS
+        return LocalTarget(python=Path(built.python), extra={"TORCH_EXTENSIONS_DIR": str(extensions)})
+
+
+def realise(lock: Lock, directory: Path, *, progress: Progress = silent, uv: Uv | None = None) -> Built:
+    """Install ``lock`` into ``directory/venv``, from its last finished layer on, and prove that it is what the lock says.
+
+    Raises ``EngineError`` (no interpreter), ``StorageError`` (not enough space), ``BuildError``, ``NetworkError``, ``ContentError``
+    (a hash or an installed version differs), ``InterruptedRunError``; an unfinished layer is removed before.
+    """
+    interpreter = _interpreter(lock)
+    builder = _Builder(
+        uv=uv or Uv(),
+        lock=lock,
+        environment=(directory / FOLDER).absolute(),
+        interpreter=interpreter,
+        progress=progress,
+    )
+    with _storage(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        builder.build()
+        python = builder.python
+        verify_content(lock, _inspect(python))
+        digest = venv_state.content_digest(builder.environment)
+    return Built(
+        digest=digest,
+        kind="venv",
+        reference=str(builder.environment),
+        python=str(python),
+        cell=lock.cell.id,
+        facts={"interpreter": interpreter.path, "python": interpreter.version},
+    )
+
+
+def _interpreter(lock: Lock) -> Interpreter:
+    if lock.cell.platform.machine != platform.machine():
+        raise EngineError(
+            f"the lock is for {lock.cell.platform.value}, this host is {platform.machine()}",
+            hint="build it on such a host, or with a container engine that can emulate it",
+        )
+    found = find_interpreter(lock.python_version)
+    if found is None:
+        here = ", ".join(i.version for i in find_interpreters()) or "none"
+        raise EngineError(
+            f"Python {lock.python_version} is not on this host (found: {here})",
+            hint=f"install it (uv python install {lock.python_version}), or ask for another --python",
+        )
+    return found
+
+
+@contextmanager
+def _storage(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise StorageError(
+            f"{directory}: {'the disk is full' if full else error.strerror or error}",
+            hint="free some space and run the same command again: it resumes"
+            if full
+            else "check the path and its permissions, or choose another --output",
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Builder:
+    """Brings one environment to the state of a lock."""
+
+    uv: Uv
+    lock: Lock
+    environment: Path
+    interpreter: Interpreter
+    progress: Progress
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    def build(self) -> None:
+        layers = self._layers()
+        done = venv_state.finished(self.environment, tuple(layer.key for layer in layers))
+        self._restore(done)
+        for layer in layers[: len(done)]:
+            self.progress(Event(kind=EventKind.CACHED, step=_step(layer)))
+        if len(done) < len(layers):
+            self._check_space([pin for layer in layers[len(done) :] for pin in layer.pins])
+        for number in range(len(done), len(layers)):
+            self._run(layers, number)
+
+    def _layers(self) -> list[_Layer]:
+        layers = [_Layer(name="environment", key=_key("environment", self.interpreter.path, self.interpreter.version))]
+        for name in LAYER_FILES:
+            pins = tuple(pin for pin in self.lock.pins if pin.layer == name)
+            built_with = layer_text(self.lock.build_pins) if any(pin.sdist for pin in pins) else ""
+            if pins:
+                layers.append(
+                    _Layer(
+                        name=name,
+                        key=_key(name, layers[-1].key, layer_text(pins), built_with, self._backend),
+                        pins=pins,
+                    )
+                )
+        return layers
+
+    @property
+    def _backend(self) -> str:
+        if self.lock.cell.index != "pytorch":
+            return ""
+        return self.lock.cell.components["torch"].partition("+")[2] or "cpu"
+
+    def _restore(self, done: Sequence[venv_state.Stamp]) -> None:
+        """Back to the last finished layer; without one, nothing is left."""
+        if done:
+            venv_state.reset(self.environment, done[-1], len(done))
+        else:
+            venv_state.remove(self.environment)
+
+    def _run(self, layers: Sequence[_Layer], number: int) -> None:
+        """Install one layer and stamp it. Whatever stops it, the environment goes back to the layer before."""
+        layer = layers[number]
+        step = _step(layer)
+        self.progress(
+            Event(
+                kind=EventKind.START,
+                step=step,
+                text=f"{len(layer.pins)} distributions" if layer.pins else self.interpreter.version,
+            )
+        )
+        started = time.monotonic()
+        try:
+            if layer.pins:
+                self._install(layer)
+            else:
+                self._create()
+            venv_state.stamp(self.environment, number, layer.key)
+        except BaseException as error:
+            self.progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
+            with suppress(OSError):
+                self._restore(venv_state.finished(self.environment, tuple(x.key for x in layers[:number])))
+            if isinstance(error, KeyboardInterrupt):
+                raise InterruptedRunError(
+                    f"interrupted in the {step}", hint="run the same command again: it resumes"
+                ) from None
+            raise
+        self.progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
+
+    def _create(self) -> None:
+        arguments = ["venv", "--quiet", "--no-project", "--python", self.interpreter.path, str(self.environment)]
+        self._uv(arguments, step="virtual environment")
+
+    def _install(self, layer: _Layer) -> None:
+        with tempfile.TemporaryDirectory(prefix="envsmith-install-") as folder:
+            requirements = Path(folder) / LAYER_FILES[layer.name]
+            requirements.write_text(layer_text(layer.pins), encoding="utf-8")
+            arguments = [
+                "pip",
+                "install",
+                "--python",
+                str(self.python),
+                "--no-deps",
+                "--require-hashes",
+                "--requirements",
+                str(requirements),
+            ]
+            if self._backend:
+                arguments += ["--torch-backend", self._backend]
+            if any(pin.sdist for pin in layer.pins):
+                build = Path(folder) / "build.txt"
+                build.write_text(layer_text(self.lock.build_pins), encoding="utf-8")
+                arguments += ["--build-constraints", str(build)]
+                for pin in layer.pins:
+                    arguments += [] if pin.sdist else ["--only-binary", pin.name]
+            else:
+                arguments += ["--only-binary", ":all:"]
+            self._uv(arguments, step=_step(layer))
+
+    def _uv(self, arguments: Sequence[str], *, step: str) -> None:
+        def on_line(line: str) -> None:
+            self.progress(Event(kind=EventKind.LINE, step=step, text=line.strip()))
+
+        try:
+            self.uv.check(arguments, what=step, on_line=on_line, extra=_BUILD)
+        except LockError as error:
+            raise BuildError(
+                f"{error.message.removeprefix(step + ': ')} ({step})", details=error.details, hint=error.hint
+            ) from None
+
+    def _check_space(self, pins: Sequence[Pin]) -> None:
+        """``StorageError`` when the layers to come do not fit; what is in uv's cache on the same disk needs no space."""
+        free = shutil.disk_usage(self.environment.parent).free
+        if free >= _PLENTY or not pins:
+            return
+        needed = int(_wheel_bytes(pins) * _UNPACKED)
+        if needed <= free or self._cached(pins):
+            return
+        raise StorageError(
+            f"{self.environment.parent}: {_gib(needed)} are needed for cell {self.lock.cell.id}, {_gib(free)} are free",
+            hint="free some space, or choose another --output; uv's cache (UV_CACHE_DIR) is best on the same disk",
+        )
+
+    def _cached(self, pins: Sequence[Pin]) -> bool:
+        """Everything is in uv's cache, and the cache is on the disk of the environment, so that files are linked."""
+        try:
+            cache = Path(self.uv.check(["cache", "dir"], what="uv cache").stdout.strip())
+            if cache.stat().st_dev != self.environment.parent.stat().st_dev:
+                return False
+            with tempfile.TemporaryDirectory(prefix="envsmith-install-") as folder:
+                requirements = Path(folder) / "requirements.txt"
+                requirements.write_text(layer_text(p for p in pins if not p.sdist), encoding="utf-8")
+                asked = [
+                    "pip",
+                    "install",
+                    "--dry-run",
+                    "--offline",
+                    "--no-deps",
+                    "--require-hashes",
+                    "--python",
+                    self.interpreter.path,
+                ]
+                asked += [
+                    "--break-system-packages",
+                    "--target",
+                    str(Path(folder) / "none"),
+                    "--requirements",
+                    str(requirements),
+                ]
+                return self.uv.run(asked).status == 0
+        except (OSError, EnvsmithError):
+            return False
+
+
+def _step(layer: _Layer) -> str:
+    return f"{layer.name} layer" if layer.pins else "virtual environment"
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
+
+
+def _wheel_bytes(pins: Sequence[Pin]) -> int:
+    """Bytes of the files to come: from the lock, else from the servers, as far as they answer within :data:`_SIZING_SECONDS`."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    from envsmith.sources.http import HttpClient
+
+    known = sum(max((a.size or 0) for a in pin.artifacts) for pin in pins)
+    asked = [pin.artifacts[0].url for pin in pins if not any(a.size for a in pin.artifacts)]
+    client = HttpClient(jobs=8, timeout=10.0)
+
+    def size(url: str) -> int:
+        with suppress(EnvsmithError), client.open_range(url, 0, 1) as reply:
+            return reply.total
+        return 0
+
+    pool = ThreadPoolExecutor(max_workers=8)
+    try:
+        answers = [pool.submit(size, url) for url in asked if url]
+        finished, _late = wait(answers, timeout=_SIZING_SECONDS)
+        return known + sum(answer.result() for answer in finished)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _inspect(python: Path) -> dict[str, str]:
+    """Ask the environment's own interpreter what it holds, isolated from the user's site and variables."""
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    try:
+        done = subprocess.run(
+            [str(python), "-I", "-B", "-c", INSPECT_SCRIPT],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+            check=False,
+            env=variables,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ContentError(
+            f"{python}: the interpreter of the environment does not start: {error}",
+            hint="remove the folder and build again",
+        ) from None
+    return parse_inspection(done.stdout if done.returncode == 0 else done.stdout + done.stderr)
