@@ -148,12 +148,10 @@ def pin_image(
         install = _install(needs_of(lock, bases), chosen, bases, lock.cell.platform.value)
         packages = engine.os_packages(chosen, install, progress=progress) if install else ()
         return replace(lock, base=chosen, os_packages=packages, image_note="")
-    if base is not None:
-        known = _asked(base, python, bases)
-        if isinstance(known, str):
-            return replace(lock, base=None, os_packages=(), image_note=known)
-    else:
-        known = bases.image(python)
+    asked = _asked(base, python, bases) if base is not None else bases.image(python)
+    if isinstance(asked, str):
+        return replace(lock, base=None, os_packages=(), image_note=asked)
+    known = asked
     if known is None:
         return replace(
             lock,
