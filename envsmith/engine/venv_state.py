@@ -140,12 +140,11 @@ def content_digest(environment: Path) -> str:
 
     The same wheels give the same digest on every machine and path. Raises ``OSError`` or ``ValueError`` for a damaged RECORD.
     """
-    lines = []
+    lines: list[str] = []
     for record in environment.glob("lib/python3*/site-packages/*.dist-info/RECORD"):
         rows = csv.reader(io.StringIO(record.read_text(encoding="utf-8")))
-        for row in rows:
-            if len(row) == 3 and not _OF_THE_INSTALLER.search(row[0]):
-                lines.append(f"{row[0]},{row[1] or _hash(record.parent.parent / row[0])}")
+        told = [row for row in rows if len(row) == 3 and not _OF_THE_INSTALLER.search(row[0])]
+        lines += [f"{name},{digest or _hash(record.parent.parent / name)}" for name, digest, _ in told]
     return "sha256:" + hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
