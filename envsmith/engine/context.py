@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -45,14 +44,16 @@ def uv_binary() -> Path:
 
 def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None) -> dict[str, str]:
     """Fill the empty ``folder``; what went into it (names and the sha256 of uv) is returned for the image's record."""
-    from envsmith.lock.requirements import requirement_files
+    from envsmith.lock.requirements import layer_text
 
     try:
         layers = _local_artifacts(lock, folder)
         options = replace(options or ImageOptions(), wheels=frozenset(layers))
-        texts: Mapping[str, str] = requirement_files(lock)
-        for name in (TORCH_FILE, FRAMEWORK_FILE, BUILD_FILE):
-            (folder / name).write_text(texts.get(name, ""), encoding="utf-8")
+        torch = [pin for pin in lock.pins if pin.layer == "torch"]
+        framework = [pin for pin in lock.pins if pin.layer != "torch"]
+        # Pins only: a comment with the cell's name would be another torch layer for every cell.
+        for name, pins in ((TORCH_FILE, torch), (FRAMEWORK_FILE, framework), (BUILD_FILE, lock.build_pins)):
+            (folder / name).write_text(layer_text(pins), encoding="utf-8")
         (folder / "Dockerfile").write_text(render(lock, options), encoding="utf-8")
         uv = folder / UV_FILE
         shutil.copyfile(uv_binary(), uv)
