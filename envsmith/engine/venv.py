@@ -6,7 +6,9 @@ taken up by the next run; an unfinished one is removed. uv installs only what is
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -172,6 +174,21 @@ def _storage(directory: Path) -> Iterator[None]:
             if full
             else "check the path and its permissions, or choose another --output",
         ) from None
+
+
+@contextmanager
+def _alone(directory: Path, progress: Progress) -> Iterator[int]:
+    """Hold the lock of a cell's environment; a second build waits. uv inherits it: where envsmith was killed, the next waits for uv's end."""
+    handle = os.open(directory / f".{FOLDER}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(Event(kind=EventKind.NOTE, step="", text=f"{directory}: another build of this cell is running; waiting for it"))
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

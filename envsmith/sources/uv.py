@@ -139,12 +139,14 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uv:
-    """Runs uv. ``cache`` is another cache folder than the user's; ``offline`` forbids the network (for tests and ``--offline``)."""
+    """Runs uv. ``cache`` is another cache folder than the user's; ``offline`` forbids the network; ``inherit`` are open files that
+    uv keeps open as well (a lock that must outlive a killed parent)."""
 
     binary: str = field(default_factory=find_uv)
     environment: Mapping[str, str] = field(default_factory=uv_environment)
     cache: Path | None = None
     offline: bool = False
+    inherit: tuple[int, ...] = ()
 
     @property
     def version(self) -> str:
@@ -176,6 +178,7 @@ class Uv:
                     encoding="utf-8",
                     errors="replace",
                     start_new_session=True,
+                    pass_fds=self.inherit,
                 )
             except OSError as error:
                 raise EngineError(f"uv cannot be run: {error}", hint="reinstall uv: pip install --force-reinstall uv") from None
