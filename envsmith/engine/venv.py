@@ -123,24 +123,20 @@ def realise(lock: Lock, directory: Path, *, progress: Progress = silent, uv: Uv 
     (a hash or an installed version differs), ``InterruptedRunError``; an unfinished layer is removed before.
     """
     interpreter = _interpreter(lock)
-    builder = _Builder(
-        uv=uv or Uv(),
-        lock=lock,
-        environment=(directory / FOLDER).absolute(),
-        interpreter=interpreter,
-        progress=progress,
-    )
+    environment = (directory / FOLDER).absolute()
     with _storage(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        builder.build()
-        python = builder.python
-        verify_content(lock, _inspect(python))
-        digest = venv_state.content_digest(builder.environment)
+        with _alone(directory, progress) as held:
+            tool = dataclasses.replace(uv or Uv(), inherit=(held,))
+            builder = _Builder(uv=tool, lock=lock, environment=environment, interpreter=interpreter, progress=progress)
+            builder.build()
+            verify_content(lock, _inspect(builder.python))
+            digest = venv_state.content_digest(environment)
     return Built(
         digest=digest,
         kind="venv",
-        reference=str(builder.environment),
-        python=str(python),
+        reference=str(environment),
+        python=str(builder.python),
         cell=lock.cell.id,
         facts={"interpreter": interpreter.path, "python": interpreter.version},
     )
@@ -178,13 +174,22 @@ def _storage(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(directory: Path, progress: Progress) -> Iterator[int]:
-    """Hold the lock of a cell's environment; a second build waits. uv inherits it: where envsmith was killed, the next waits for uv's end."""
+    """Hold the lock of a cell's environment; a second build waits.
+
+    uv inherits the lock: where envsmith was killed, the next build waits for uv's end.
+    """
     handle = os.open(directory / f".{FOLDER}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress(Event(kind=EventKind.NOTE, step="", text=f"{directory}: another build of this cell is running; waiting for it"))
+            progress(
+                Event(
+                    kind=EventKind.NOTE,
+                    step="",
+                    text=f"{directory}: another build of this cell is running; waiting for it",
+                )
+            )
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
     finally:

@@ -65,9 +65,19 @@ def _setup_requires(setup: bytes) -> list[str]:
         return []
     found = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "setup_requires" and isinstance(node.value, (ast.List, ast.Tuple)):
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "setup_requires"
+            and isinstance(node.value, (ast.List, ast.Tuple))
+        ):
             found += [e.value for e in node.value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names = (
+            [a.name for a in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
         if any(name.partition(".")[0] == "pkg_resources" for name in names):
             found.append(_WITH_PKG_RESOURCES)
     return found
@@ -84,7 +94,9 @@ def build_requires(pins: Iterable[Pin], fetcher: Fetcher) -> tuple[str, ...]:
             continue
         artifact = pin.artifacts[0]
         if artifact.url is None:
-            raise LockError(f"{pin.name} {pin.version}: the address of {artifact.filename} is not known, so its build cannot be pinned")
+            raise LockError(
+                f"{pin.name} {pin.version}: the address of {artifact.filename} is not known, so its build cannot be pinned"
+            )
         file = IndexFile(filename=artifact.filename, url=artifact.url, version=pin.version, sha256=artifact.sha256)
         members = read_members(fetcher, file, _WANTED)
         found.update(requires_of(members.get("pyproject.toml"), members.get("setup.py"), where=artifact.filename))

@@ -105,7 +105,9 @@ def _facts(resolution: Resolution, forced: tuple[str, ...]) -> dict[str, str]:
     facts = {}
     if resolution.undated:
         names = "every project" if resolution.undated == ("*",) else ", ".join(resolution.undated)
-        facts["exclude_newer"] = f"not applied to {names}: the index tells no upload times, a later run may give newer releases"
+        facts["exclude_newer"] = (
+            f"not applied to {names}: the index tells no upload times, a later run may give newer releases"
+        )
     if forced:
         facts["overrides"] = f"{', '.join(forced)} in place of the release that torch pins"
     return facts

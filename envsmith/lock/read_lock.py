@@ -37,7 +37,12 @@ class _Reader:
 
     def text(self, value: object, path: str, pattern: re.Pattern[str] | None = None, *, limit: int = 4000) -> str:
         if not isinstance(value, str) or len(value) > limit:
-            self.bad(path, f"a text was expected, not {type(value).__name__}" if not isinstance(value, str) else f"longer than {limit} characters")
+            self.bad(
+                path,
+                f"a text was expected, not {type(value).__name__}"
+                if not isinstance(value, str)
+                else f"longer than {limit} characters",
+            )
             return ""
         if pattern and not pattern.fullmatch(value):
             self.bad(path, f"{value[:80]!r} does not have the form of this field")
@@ -116,12 +121,17 @@ class _Reader:
         if value is None:
             return None
         fields = self.mapping(value, path)
-        told = {key: self.text(fields.get(key), f"{path}.{key}") for key in ("name", "origin", "python", "distribution")}
+        told = {
+            key: self.text(fields.get(key), f"{path}.{key}") for key in ("name", "origin", "python", "distribution")
+        }
         return BaseImage(digest=self.text(fields.get("digest"), f"{path}.digest", _DIGEST), **told)
 
     def os_package(self, value: object, path: str) -> OsPackage:
         fields = self.mapping(value, path)
-        return OsPackage(name=self.text(fields.get("name"), f"{path}.name"), version=self.text(fields.get("version"), f"{path}.version"))
+        return OsPackage(
+            name=self.text(fields.get("name"), f"{path}.name"),
+            version=self.text(fields.get("version"), f"{path}.version"),
+        )
 
 
 def parse_lock(text: str, *, where: str) -> Lock:
@@ -134,11 +144,16 @@ def parse_lock(text: str, *, where: str) -> Lock:
     reader = _Reader()
     fields = reader.mapping(document, "lock")
     if fields.get("schema") != _SCHEMA:
-        raise DataError(f"{where}: schema {str(fields.get('schema'))[:20]!r} is not one that this envsmith reads ({_SCHEMA})", hint=hint)
+        raise DataError(
+            f"{where}: schema {str(fields.get('schema'))[:20]!r} is not one that this envsmith reads ({_SCHEMA})",
+            hint=hint,
+        )
     lock = Lock(
         cell=reader.cell(fields.get("cell"), "cell"),
         request=reader.text(fields.get("request"), "request", limit=20_000),
-        exclude_newer=reader.text(fields.get("exclude_newer"), "exclude_newer", re.compile(r"\d{4}-\d{2}-\d{2}.{0,40}")),
+        exclude_newer=reader.text(
+            fields.get("exclude_newer"), "exclude_newer", re.compile(r"\d{4}-\d{2}-\d{2}.{0,40}")
+        ),
         python_version=reader.version(fields.get("python_version"), "python_version"),
         pins=reader.items(fields.get("packages"), "packages", reader.pin),
         build_pins=reader.items(fields.get("build_packages"), "build_packages", reader.pin),

@@ -14,7 +14,15 @@ from packaging.version import InvalidVersion, Version
 from envsmith.errors import DataError
 from envsmith.model.lock import Lock, Pin
 
-__all__ = ["ALL_FILE", "BUILD_FILE", "LAYER_FILES", "layer_text", "parse_requirements", "requirement_files", "requirements_text"]
+__all__ = [
+    "ALL_FILE",
+    "BUILD_FILE",
+    "LAYER_FILES",
+    "layer_text",
+    "parse_requirements",
+    "requirement_files",
+    "requirements_text",
+]
 
 ALL_FILE = "requirements.txt"
 LAYER_FILES = {"torch": "requirements-torch.txt", "framework": "requirements-framework.txt"}
@@ -51,7 +59,9 @@ def requirement_files(lock: Lock) -> Mapping[str, str]:
         if pins:
             files[name] = requirements_text(lock, pins, f"The {layer} layer")
     if lock.build_pins:
-        files[BUILD_FILE] = requirements_text(lock, lock.build_pins, "What the source distributions are built with: build constraints")
+        files[BUILD_FILE] = requirements_text(
+            lock, lock.build_pins, "What the source distributions are built with: build constraints"
+        )
     return files
 
 
@@ -76,7 +86,11 @@ def parse_requirements(text: str) -> Mapping[str, tuple[str, frozenset[str]]]:
     if len(found) > _MAX_PINS:
         problems.append(f"{len(found)} pins: more than any lock of ours")
     if problems:
-        raise DataError("the requirements file is not a lock of ours", details=problems[:50], hint="write it again with envsmith lock")
+        raise DataError(
+            "the requirements file is not a lock of ours",
+            details=problems[:50],
+            hint="write it again with envsmith lock",
+        )
     return found
 
 
@@ -96,5 +110,3 @@ def _logical(text: str) -> Iterable[tuple[int, str]]:
             parts = []
     if parts:
         yield first, " ".join(p for p in parts if p)
-
-

@@ -59,7 +59,9 @@ def cutoff(exclude_newer: str) -> str:
             return f"{day.isoformat()}T00:00:00Z"
         moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except (ValueError, OverflowError):
-        raise UsageError(f"{exclude_newer!r} is not a date", hint="give an ISO day (2026-11-20) or an RFC 3339 time") from None
+        raise UsageError(
+            f"{exclude_newer!r} is not a date", hint="give an ISO day (2026-11-20) or an RFC 3339 time"
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.timezone.utc)
     return moment.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -71,7 +73,9 @@ def resolve(query: Query, uv: Uv, *, what: str, on_line: Callable[[str], None] |
         with tempfile.TemporaryDirectory(prefix="envsmith-lock-") as folder:
             return _Run(uv, Path(folder), what).resolve(query, on_line)
     except OSError as error:
-        raise StorageError(f"{what}: {error.strerror or error}", hint="check the space and permissions of the temporary folder") from None
+        raise StorageError(
+            f"{what}: {error.strerror or error}", hint="check the space and permissions of the temporary folder"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ class _Run:
             raise LockError(f"{self.what}: uv wrote something that is not text") from None
         return Resolution(packages=packages, requires=self._edges(query, packages, undated), undated=undated)
 
-    def _dated(self, query: Query, more: list[str], on_line: Callable[[str], None] | None) -> tuple[Finished, tuple[str, ...]]:
+    def _dated(
+        self, query: Query, more: list[str], on_line: Callable[[str], None] | None
+    ) -> tuple[Finished, tuple[str, ...]]:
         """Run with the date; where the index tells no upload times, uv hides the files and names them: ask again without the date for those."""
         undated: tuple[str, ...] = ()
         for left in range(_ROUNDS, -1, -1):
@@ -104,7 +110,9 @@ class _Run:
             undated = tuple(sorted({*undated, *found})) if left > 1 else ("*",)
         return done, undated
 
-    def _edges(self, query: Query, packages: Sequence[Resolved], undated: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    def _edges(
+        self, query: Query, packages: Sequence[Resolved], undated: tuple[str, ...]
+    ) -> dict[str, tuple[str, ...]]:
         """Ask again for the same versions, annotated: ``pylock.toml`` does not say who requires whom. Everything is in uv's cache by now."""
         exact = replace(query, constraints=(*query.constraints, *(f"{p.name}=={p.version}" for p in packages)))
         arguments = [*_arguments(exact, self.folder, undated), "--annotation-style", "split", "--quiet"]
@@ -112,7 +120,10 @@ class _Run:
         names = {p.name for p in packages}
         if set(requires) != names:
             odd = ", ".join(sorted(set(requires) ^ names)[:8])
-            raise LockError(f"{self.what}: uv gave two answers to one request, they differ in {odd}", hint="run the same command again")
+            raise LockError(
+                f"{self.what}: uv gave two answers to one request, they differ in {odd}",
+                hint="run the same command again",
+            )
         return requires
 
 

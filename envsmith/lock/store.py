@@ -83,7 +83,11 @@ def _restore(directory: Path, done: list[str], kept: Mapping[str, Path]) -> None
 
 def _storage(error: OSError, directory: Path) -> StorageError:
     reason = "the disk is full" if error.errno in _FULL else (error.strerror or str(error))
-    hint = "free some space, or choose another --output" if error.errno in _FULL else "check the path and its permissions, or choose another --output"
+    hint = (
+        "free some space, or choose another --output"
+        if error.errno in _FULL
+        else "check the path and its permissions, or choose another --output"
+    )
     return StorageError(f"{directory}: cannot be written: {reason}; nothing there was changed", hint=hint)
 
 
@@ -112,7 +116,9 @@ def _text(path: Path) -> str | None:
     except UnicodeDecodeError:
         raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror or error}", hint="check the path and its permissions") from None
+        raise StorageError(
+            f"{path}: cannot be read: {error.strerror or error}", hint="check the path and its permissions"
+        ) from None
 
 
 def up_to_date(lock: Lock, cell: Cell) -> bool:

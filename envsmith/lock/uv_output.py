@@ -58,7 +58,9 @@ def parse_pylock(text: str) -> tuple[Resolved, ...]:
 
 def _package(package: Package) -> Resolved:
     if package.version is None or package.vcs or package.directory or package.archive:
-        raise LockError(f"{package.name} comes from a repository, folder or address, not from a package index; it cannot be pinned by hash")
+        raise LockError(
+            f"{package.name} comes from a repository, folder or address, not from a package index; it cannot be pinned by hash"
+        )
     version = str(package.version)
     files: list[PackageWheel | PackageSdist] = list(package.wheels or ()) or ([package.sdist] if package.sdist else [])
     if not files:
@@ -115,7 +117,9 @@ def closure(roots: Iterable[str], requires: Mapping[str, Iterable[str]]) -> froz
     return frozenset(seen)
 
 
-def to_pins(resolved: Iterable[Resolved], requires: Mapping[str, tuple[str, ...]], *, layer: str | None = None) -> tuple[Pin, ...]:
+def to_pins(
+    resolved: Iterable[Resolved], requires: Mapping[str, tuple[str, ...]], *, layer: str | None = None
+) -> tuple[Pin, ...]:
     """Pins with their layer: ``torch`` for torch and all it requires, ``framework`` for the rest, or ``layer`` for all."""
     heavy = closure(["torch"], requires)
     return tuple(

@@ -30,7 +30,11 @@ def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple
             told.append(f"{name}: the cell says {version}, the resolver pinned none")
         else:
             # A torch that ships its own NCCL or cuDNN inside the wheel has no pin to compare.
-            told += [f"{name}: the cell says {version}, the resolver pinned {d} {v}" for d, v in pinned.items() if not _same(v, wanted)]
+            told += [
+                f"{name}: the cell says {version}, the resolver pinned {d} {v}"
+                for d, v in pinned.items()
+                if not _same(v, wanted)
+            ]
     return tuple(told)
 
 

@@ -54,7 +54,11 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
     managed = Path(environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python")
     roots = [Path(environ.get("PYENV_ROOT") or home / ".pyenv") / "versions", managed]
-    folders = [Path(d) for d in environ.get("PATH", "").split(os.pathsep) if d and Path(d).is_absolute() and "shims" not in Path(d).parts]
+    folders = [
+        Path(d)
+        for d in environ.get("PATH", "").split(os.pathsep)
+        if d and Path(d).is_absolute() and "shims" not in Path(d).parts
+    ]
     for folder in [*folders, Path("/usr/local/bin"), Path("/usr/bin")]:
         yield from _named(folder)
     for root in roots:
@@ -77,7 +81,9 @@ def _named(folder: Path) -> list[Path]:
 def _usable(path: Path) -> bool:
     """An executable file outside of conda: a conda interpreter brings its own libraries into every environment made of it."""
     try:
-        return path.is_file() and os.access(path, os.X_OK) and not (path.resolve().parent.parent / "conda-meta").is_dir()
+        return (
+            path.is_file() and os.access(path, os.X_OK) and not (path.resolve().parent.parent / "conda-meta").is_dir()
+        )
     except OSError:
         return False
 
@@ -86,16 +92,27 @@ def _ask(path: str) -> Interpreter | None:
     # The user's variables for Python (PYTHONHOME and the like) are left to -I.
     try:
         done = subprocess.run(
-            [path, "-I", "-c", _ASK], capture_output=True, text=True, timeout=_TIMEOUT, check=False, stdin=subprocess.DEVNULL
+            [path, "-I", "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
         told = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 and done.stdout else None
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
     match told:
-        case ["cpython", str(version), str(machine), True, bool(has_venv), False, str(base)] if machine == platform.machine():
+        case ["cpython", str(version), str(machine), True, bool(has_venv), False, str(base)] if (
+            machine == platform.machine()
+        ):
             found = base if os.access(base, os.X_OK) else path
             # Beta and release candidates (3.15.0rc1) are not what a cell names.
-            return Interpreter(path=found, version=version, has_venv=has_venv) if re.fullmatch(r"3\.\d+\.\d+", version) else None
+            return (
+                Interpreter(path=found, version=version, has_venv=has_venv)
+                if re.fullmatch(r"3\.\d+\.\d+", version)
+                else None
+            )
     return None
 
 

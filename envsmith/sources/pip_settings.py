@@ -40,7 +40,13 @@ def pip_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     home = Path(environ.get("HOME") or Path.home())
     everyone = [Path(d) / "pip" / "pip.conf" for d in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":") if d]
     personal = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
-    found = [*reversed(everyone), Path("/etc/pip.conf"), home / ".pip" / "pip.conf", personal, Path(sys.prefix) / "pip.conf"]
+    found = [
+        *reversed(everyone),
+        Path("/etc/pip.conf"),
+        home / ".pip" / "pip.conf",
+        personal,
+        Path(sys.prefix) / "pip.conf",
+    ]
     return (*found, *([Path(own)] if own else []))
 
 

@@ -41,8 +41,17 @@ _DECIDED_BY_US = (
     "UV_SYSTEM_PYTHON", "UV_PROJECT_ENVIRONMENT", "UV_WORKING_DIR", "UV_PROJECT", "UV_PYTHON", "UV_CUSTOM_COMPILE_COMMAND",
     "UV_NO_BUILD_ISOLATION", "UV_COMPILE_BYTECODE", "UV_BREAK_SYSTEM_PACKAGES", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME",
 )  # fmt: skip
-_INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_CONFIG_FILE", "UV_NO_INDEX")
-_INDEX_SETTING = re.compile(r"^\s*(?:\[\[index\]\]|(?:index|extra-index|default-index)(?:-url)?\s*=|no-index\s*=)", re.MULTILINE)
+_INDEX_VARIABLES = (
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX_URL",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_CONFIG_FILE",
+    "UV_NO_INDEX",
+)
+_INDEX_SETTING = re.compile(
+    r"^\s*(?:\[\[index\]\]|(?:index|extra-index|default-index)(?:-url)?\s*=|no-index\s*=)", re.MULTILINE
+)
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
 _SECRET = re.compile(r"(?<=://)[^/@\s]+@")
 # Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's whole output.
@@ -70,7 +79,10 @@ def _uv_is_configured(environ: Mapping[str, str]) -> bool:
     if any(environ.get(name) for name in _INDEX_VARIABLES):
         return True
     home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
-    return any(_INDEX_SETTING.search(_text(path)) for path in (Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml"), Path("/etc/xdg/uv/uv.toml")))
+    return any(
+        _INDEX_SETTING.search(_text(path))
+        for path in (Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml"), Path("/etc/xdg/uv/uv.toml"))
+    )
 
 
 def _text(path: Path) -> str:
@@ -139,8 +151,11 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uv:
-    """Runs uv. ``cache`` is another cache folder than the user's; ``offline`` forbids the network; ``inherit`` are open files that
-    uv keeps open as well (a lock that must outlive a killed parent)."""
+    """Runs uv.
+
+    ``cache`` is another cache folder than the user's; ``offline`` forbids the network; ``inherit`` are open files that uv keeps open as
+    well (a lock that must outlive a killed parent).
+    """
 
     binary: str = field(default_factory=find_uv)
     environment: Mapping[str, str] = field(default_factory=uv_environment)
@@ -154,14 +169,23 @@ class Uv:
         told = self.run(["--version"])
         return " ".join(told.stdout.split()[:2])
 
-    def check(self, arguments: Sequence[str], *, what: str, on_line: OnLine | None = None, extra: Mapping[str, str] | None = None) -> Finished:
+    def check(
+        self,
+        arguments: Sequence[str],
+        *,
+        what: str,
+        on_line: OnLine | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> Finished:
         """Run and raise the error that ``explain_failure`` makes of a failure; ``what`` names the step (``resolving``)."""
         done = self.run(arguments, on_line=on_line, extra=extra)
         if done.status != 0:
             raise explain_failure(done, what=what)
         return done
 
-    def run(self, arguments: Sequence[str], *, on_line: OnLine | None = None, extra: Mapping[str, str] | None = None) -> Finished:
+    def run(
+        self, arguments: Sequence[str], *, on_line: OnLine | None = None, extra: Mapping[str, str] | None = None
+    ) -> Finished:
         """Run uv to its end. Ctrl-C ends uv first and then raises ``InterruptedRunError``."""
         options = [*(["--cache-dir", str(self.cache)] if self.cache else []), *(["--offline"] if self.offline else [])]
         command = [self.binary, *arguments, *options]
@@ -181,7 +205,9 @@ class Uv:
                     pass_fds=self.inherit,
                 )
             except OSError as error:
-                raise EngineError(f"uv cannot be run: {error}", hint="reinstall uv: pip install --force-reinstall uv") from None
+                raise EngineError(
+                    f"uv cannot be run: {error}", hint="reinstall uv: pip install --force-reinstall uv"
+                ) from None
             return _followed(process, on_line)
 
 
@@ -203,7 +229,9 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
                 on_line(line)
         status = process.wait()
     except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted while uv was running", hint="run the same command again: what was downloaded is kept") from None
+        raise InterruptedRunError(
+            "interrupted while uv was running", hint="run the same command again: what was downloaded is kept"
+        ) from None
     finally:
         _end(process)
         reader.join(timeout=5)
@@ -225,7 +253,9 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 # What a failure means, by what uv 0.9 to 0.13 prints; the first that matches wins.
-_DISK = re.compile(r"No space left on device|os error 28\b|Disk quota exceeded|os error 122\b|Read-only file system|os error 30\b|Permission denied \(os error 13\)")
+_DISK = re.compile(
+    r"No space left on device|os error 28\b|Disk quota exceeded|os error 122\b|Read-only file system|os error 30\b|Permission denied \(os error 13\)"
+)
 _HASH = re.compile(r"Hash mismatch for `?([^`\n]+)`?")
 _NETWORK = re.compile(
     r"error sending request|Failed to fetch|client error|dns error|Connection (?:refused|reset)|timed? ?out|UnknownIssuer|invalid peer certificate"
@@ -233,7 +263,9 @@ _NETWORK = re.compile(
     re.IGNORECASE,
 )
 _OFFLINE = re.compile(r"network was disabled|Network connectivity is disabled")
-_BUILD = re.compile(r"(?:Failed to (?:download and )?build|Failed to prepare distributions?)[:\s]*`?([A-Za-z0-9._-]+(?:==[^`\s]+)?)`?")
+_BUILD = re.compile(
+    r"(?:Failed to (?:download and )?build|Failed to prepare distributions?)[:\s]*`?([A-Za-z0-9._-]+(?:==[^`\s]+)?)`?"
+)
 _UNSOLVED = re.compile(r"No solution found when resolving")
 _UNKNOWN = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _NO_VERSION = re.compile(r"Because there is no version of ([A-Za-z0-9._-]+(?:\[[^\]]*\])?[=<>!~][^\s,]*)")
@@ -249,7 +281,9 @@ def explain_failure(done: Finished, *, what: str) -> EnvsmithError:
         return StorageError(
             f"{what}: {'the disk is full' if full else 'a file cannot be written'}",
             details=details,
-            hint="free some space (or set UV_CACHE_DIR to another disk) and run the same command again" if full else "check the permissions of the path",
+            hint="free some space (or set UV_CACHE_DIR to another disk) and run the same command again"
+            if full
+            else "check the permissions of the path",
         )
     if match := _HASH.search(text):
         return ContentError(
@@ -258,7 +292,11 @@ def explain_failure(done: Finished, *, what: str) -> EnvsmithError:
             hint="nothing was installed from it; an index or proxy serves another file than the one that was locked",
         )
     if _OFFLINE.search(text):
-        return NetworkError(f"{what}: not everything is in the cache, and the network is switched off", details=details, hint="run once with the network")
+        return NetworkError(
+            f"{what}: not everything is in the cache, and the network is switched off",
+            details=details,
+            hint="run once with the network",
+        )
     if _NETWORK.search(text) and not _UNSOLVED.search(text):
         address = _ADDRESS.search(text)
         return NetworkError(
@@ -273,9 +311,17 @@ def _lock_error(text: str, details: tuple[str, ...], what: str) -> LockError:
     if match := _BUILD.search(text):
         missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", text)
         why = f": its setup imports {missing[1]}, which it does not declare" if missing else ""
-        return LockError(f"{what}: {match[1]} cannot be built from source{why}", details=details, hint="choose a release that has a wheel or builds on this Python")
+        return LockError(
+            f"{what}: {match[1]} cannot be built from source{why}",
+            details=details,
+            hint="choose a release that has a wheel or builds on this Python",
+        )
     if match := _UNKNOWN.search(text):
-        return LockError(f"{what}: {match[1]} is not on the package index", details=details, hint="check the index settings of uv or pip")
+        return LockError(
+            f"{what}: {match[1]} is not on the package index",
+            details=details,
+            hint="check the index settings of uv or pip",
+        )
     if match := _NO_VERSION.search(text):
         return LockError(
             f"{what}: the package index has no {match[1]}",
@@ -283,7 +329,11 @@ def _lock_error(text: str, details: tuple[str, ...], what: str) -> LockError:
             hint="it may have been withdrawn, be newer than --exclude-newer, or be missing on your mirror",
         )
     if _UNSOLVED.search(text):
-        return LockError(f"{what}: the packages of this cell contradict each other", details=details, hint="the lines above name the requirements; choose another release of one of them")
+        return LockError(
+            f"{what}: the packages of this cell contradict each other",
+            details=details,
+            hint="the lines above name the requirements; choose another release of one of them",
+        )
     return LockError(f"{what}: uv failed", details=details)
 
 
