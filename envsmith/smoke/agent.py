@@ -15,6 +15,9 @@ Events are facts, not opinions: who was where when something stopped. The judgem
 Works with Python >= 3.9 and torch >= 2.0: names that moved between releases are looked up, never imported.
 """
 
+# The cell's packages are not installed where this file is checked.
+# mypy: disable-error-code="import-not-found,no-any-return"
+
 from __future__ import annotations
 
 import ctypes
@@ -428,9 +431,11 @@ def _serve(sock: socket.socket, out: Log, board: Board) -> None:
     os.set_blocking(wake_read, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    lines, alive = Lines(), set()
+    lines = Lines()
+    alive: set[int] = set()
+    watched: list[Any] = [sock, wake_read]
     while True:
-        ready, _, _ = select.select([sock, wake_read], [], [])
+        ready, _, _ = select.select(watched, [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
             for pid, status in list(_reap(alive)):
@@ -713,6 +718,7 @@ def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
 def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int]) -> bool:
     """One case on this rank, one row in its log; false when nothing may follow it."""
     board, rank = world.board, world.rank
+    board.sign(rank, "")
     board.mark(rank, index, PREP)
     started = time.perf_counter()
     row: dict[str, Any] = {"row": "case", "rank": rank, "case": index}
@@ -846,7 +852,8 @@ class Kit:
         self.dtype = dtype
         named = world.groups.get(case.get("group", "world"))
         self.member = named is not None
-        self.group, self.ranks = named if named else (None, [])
+        self.group: Any = named[0] if named else None
+        self.ranks: list[int] = named[1] if named else []
         self.size = len(self.ranks)
         self.me = self.ranks.index(world.rank) if self.member else -1
         self.root = int(case.get("root", 0))
@@ -929,7 +936,7 @@ class Kit:
 
     def single(self, new: str, old: str) -> Callable[..., Any]:
         """A collective under its new name (torch 2.13) or the old one."""
-        return getattr(self.dist, new, None) or getattr(self.dist, old)  # type: ignore[no-any-return]
+        return getattr(self.dist, new, None) or getattr(self.dist, old)
 
     # -- buffers -----------------------------------------------------------------------------------------------------
 
@@ -1277,6 +1284,7 @@ def any_source(k: Kit) -> None:
             k.dist.send(t, k.ranks[0], group=k.group)
 
     k.issue(take)
+    k.dist.barrier(group=k.group)  # or the next case's message would be taken for this one's
     if k.me == 0:
         if sorted(senders) != k.ranks[1:]:
             raise Wrong(f"received from {sorted(senders)}, due from {k.ranks[1:]}")
@@ -1574,12 +1582,12 @@ def sparse_all_reduce(k: Kit) -> None:
 
 @operation(reducing=True)
 def bool_bytes(k: Kit) -> None:
-    """A boolean tensor holds bytes 0 and 1 and nothing else after a reduction, or its sums and bit patterns lie."""
+    """A boolean tensor holds bytes 0 and 1 and nothing else after a reduction, or whoever reads the bytes is misled."""
     t = k.input(k.pattern(k.me), frozen=False)
     k.issue(lambda: k.dist.all_reduce(t, k.op, group=k.group))
     largest = int(k._bytes(t.to("cpu")).max())
     if largest > 1:
-        raise Wrong(f"a true element is stored as the byte {largest}, so that `t.view(torch.uint8)` and `t.sum()` disagree with a truth value")
+        raise Wrong(f"a true element is stored as the byte {largest}: true for torch, not for who reads the bytes")
 
 
 CHUNK = 1 << 24
@@ -2321,9 +2329,11 @@ class Supervisor:
         usable = bool(cuda["available"]) and bool(ready.get("has_nccl"))
         backend = wanted if wanted != "auto" else ("nccl" if usable else "gloo")
         if not ready.get("distributed") or not ready.get(f"has_{backend}"):
-            return self._refuse(f"this torch is built without {backend}")
+            self._refuse(f"this torch is built without {backend}")
+            return None
         if backend == "nccl" and not cuda["available"]:
-            return self._refuse(f"the plan asks for NCCL, but CUDA is not usable here: {cuda.get('error', 'no GPU is visible')}")
+            self._refuse(f"the plan asks for NCCL, but CUDA is not usable here: {cuda.get('error', 'no GPU is visible')}")
+            return None
         ranks = int(self.plan["ranks"])
         placement: dict[str, Any] = {"backend": backend, "ranks": ranks, "devices": None, "env": {}, "rank_env": [{} for _ in range(ranks)]}
         if backend == "nccl":
@@ -2427,8 +2437,10 @@ class Supervisor:
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         if placement["backend"] != "nccl":
             env.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
-        if "TORCH_EXTENSIONS_DIR" not in os.environ:
-            env["TORCH_EXTENSIONS_DIR"] = os.path.join(self.directory, "torch_extensions")
+        # A home directory may not exist or not be writable, and what a run compiles must not outlive it unless the caller says where.
+        for name in ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+            if name not in os.environ:
+                env[name] = os.path.join(self.directory, name.lower())
         return env
 
     def _nursery_alive(self) -> bool:
@@ -2636,7 +2648,7 @@ class Supervisor:
                 if not self._listen(0.02):
                     time.sleep(0.02)
             finally:
-                self.stop, self.watch_stdin = self.stop or stop, watch
+                self.stop, self.watch_stdin = stop, watch
 
     def _end_ranks(self, reason: str, detail: str) -> None:
         leftover = self._end_ranks_only()

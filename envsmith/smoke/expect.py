@@ -117,8 +117,8 @@ def _line(row: Any, where: str, evidence: Mapping[str, Any], problems: list[str]
     missing = [key for key in keys if key not in evidence]
     if missing:
         problems.append(f"{where}: no evidence named {', '.join(map(str, missing))}; a line without evidence does not load")
-    for key in set(row["when"]) - {*_SELECTORS, *_VERSIONS}:
-        problems.append(f"{where}.when.{key}: not one of {', '.join((*_SELECTORS, *_VERSIONS))}")
+    allowed = ", ".join((*_SELECTORS, *_VERSIONS))
+    problems.extend(f"{where}.when.{key}: not one of {allowed}" for key in set(row["when"]) - {*_SELECTORS, *_VERSIONS})
     try:
         return Expectation(
             id=str(row["id"]),
@@ -127,7 +127,7 @@ def _line(row: Any, where: str, evidence: Mapping[str, Any], problems: list[str]
             versions={key: Spec.parse(str(row["when"][key])) for key in _VERSIONS if key in row["when"]},
             note=str(row.get("note", "")),
             min_sm=int(row["min_sm"]) if "min_sm" in row else None,
-            sources=tuple(str(evidence[key]["source"]) for key in keys if key in evidence),
+            sources=tuple(str(evidence[str(key)]["source"]) for key in keys if str(key) in evidence),
         )
     except (KeyError, ValueError) as error:
         problems.append(f"{where}: {error}")

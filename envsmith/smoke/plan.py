@@ -96,8 +96,8 @@ class Plan:
         if engine not in {None, "legacy", "2"}:
             raise UsageError(f"no NCCL engine {engine!r}; torch 2.15 has 'legacy' and '2'")
         components = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
-        versions = {name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components}
-        frameworks = {name: components[name] for name in FRAMEWORKS if name in components}
+        versions: dict[str, str] = {name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components}
+        frameworks: dict[str, str] = {name: components[name] for name in FRAMEWORKS if name in components}
         cases = {Tier.QUICK: quick_cases, Tier.FULL: full_cases}[kind](count) if kind in {Tier.QUICK, Tier.FULL} else ()
         every = kind is Tier.FRAMEWORK
         chosen = framework_steps(frameworks, every=every, control=every or kind is Tier.FULL) if steps and kind is not Tier.IMPORT else ()

@@ -20,8 +20,11 @@ _NO_CPU = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """``kind`` names the agent's function, ``options`` are its parameters; ``tolerance`` is the relative difference from the reference
-    that is allowed in every loss; ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when that is missing."""
+    """``kind`` names the agent's function, ``options`` are its parameters.
+
+    ``tolerance`` is the relative difference from the reference that is allowed in every loss; ``needs`` is ``gpu`` or nothing, ``why`` the
+    reason that a record gives when that is missing.
+    """
 
     name: str
     kind: str
@@ -49,11 +52,11 @@ def framework_steps(frameworks: Mapping[str, str], *, every: bool, control: bool
     makers = {"deepspeed": _deepspeed, "megatron-core": _megatron, "colossalai": _colossalai}
     for framework in frameworks:
         if framework in makers:
-            steps.extend(makers[framework](every))
+            steps.extend(makers[framework](every=every))
     return tuple(steps)
 
 
-def _deepspeed(every: bool) -> list[Step]:
+def _deepspeed(*, every: bool) -> list[Step]:
     def zero(stage: int, dtype: str) -> Step:
         short = {"float32": "fp32", "bfloat16": "bf16"}[dtype]
         # bf16 keeps a float32 copy of the weights but computes in eight bits of mantissa.
@@ -65,7 +68,7 @@ def _deepspeed(every: bool) -> list[Step]:
     return [*(zero(stage, "float32") for stage in (0, 1, 2, 3)), *(zero(stage, "bfloat16") for stage in (1, 2, 3)), moe]
 
 
-def _megatron(every: bool) -> list[Step]:
+def _megatron(*, every: bool) -> list[Step]:
     steps = [Step(name="megatron-core tensor-parallel fp32", kind="megatron-tp")]
     if every:
         gpt = _NO_CPU["gpt"]
@@ -79,7 +82,7 @@ def _megatron(every: bool) -> list[Step]:
     return steps
 
 
-def _colossalai(every: bool) -> list[Step]:
+def _colossalai(*, every: bool) -> list[Step]:
     steps = [Step(name="colossalai booster ddp fp32", kind="colossalai", options={"plugin": "TorchDDPPlugin"})]
     if every:
         zero, gemini = _NO_CPU["zero"], _NO_CPU["gemini"]

@@ -13,7 +13,8 @@ import selectors
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import IO
 
 from envsmith.errors import SmokeError
 from envsmith.smoke.launch import Target, agent_arguments, agent_input
@@ -100,7 +101,7 @@ def run(plan: Plan, target: Target, *, progress: Callable[[Progress], None] | No
             details=stream.words.decode(errors="replace").strip().splitlines()[-5:],
         )
     seconds = {**result.seconds, "wall": round(time.monotonic() - started, 3)}
-    return _with_seconds(result, seconds)
+    return replace(result, seconds=seconds)
 
 
 def probe(target: Target) -> dict[str, str]:
@@ -115,12 +116,6 @@ def probe(target: Target) -> dict[str, str]:
     return {str(key): str(value) for key, value in found.items()}
 
 
-def _with_seconds(result: SmokeResult, seconds: Mapping[str, float]) -> SmokeResult:
-    from dataclasses import replace
-
-    return replace(result, seconds=dict(seconds))
-
-
 def _start(target: Target) -> subprocess.Popen[bytes]:
     command = target.argv(agent_arguments())
     try:
@@ -131,57 +126,57 @@ def _start(target: Target) -> subprocess.Popen[bytes]:
 
 def _converse(process: subprocess.Popen[bytes], stream: _Stream, plan: Plan, target: Target, progress: Callable[[Progress], None] | None) -> int | None:
     """Send source and plan, read until both streams end; ``None`` when the outer deadline had to end it."""
-    assert process.stdin and process.stdout and process.stderr  # noqa: S101 - they were asked for
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+    if not (stdin and stdout and stderr):
+        raise SmokeError("the cell's Python was started without its standard streams")
     pending = memoryview(agent_input(json.dumps(plan.to_json()).encode()))
     limit = time.monotonic() + plan.outer_deadline
     with selectors.DefaultSelector() as selector:
-        for pipe in (process.stdout, process.stderr):
+        for pipe in (stdout, stderr):
             os.set_blocking(pipe.fileno(), False)
             selector.register(pipe, selectors.EVENT_READ)
-        os.set_blocking(process.stdin.fileno(), False)
-        selector.register(process.stdin, selectors.EVENT_WRITE)
-        while any(key.fileobj is not process.stdin for key in selector.get_map().values()):
+        os.set_blocking(stdin.fileno(), False)
+        selector.register(stdin, selectors.EVENT_WRITE)
+        while any(key.fileobj is not stdin for key in selector.get_map().values()):
             if time.monotonic() > limit:
                 _end(process, target)
                 return None
             for key, _ in selector.select(timeout=0.2):
-                if key.fileobj is process.stdin:
-                    pending = _send(process, selector, pending)
-                elif key.fileobj is process.stdout:
-                    _receive(process.stdout.fileno(), key.fileobj, selector, stream, plan, progress)
+                if key.fileobj is stdin:
+                    pending = _send(stdin, selector, pending)
+                elif key.fileobj is stdout:
+                    for event in _receive(stdout, selector, stream):
+                        if progress:
+                            _report(event, stream, plan, progress)
                 else:
-                    _listen(process.stderr.fileno(), key.fileobj, selector, stream)
+                    _listen(stderr, selector, stream)
     return _wait(process, target, limit)
 
 
-def _send(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, pending: memoryview) -> memoryview:
+def _send(stdin: IO[bytes], selector: selectors.BaseSelector, pending: memoryview) -> memoryview:
     """The input stays open after the plan: its end tells the agent that we are gone."""
-    assert process.stdin  # noqa: S101
     try:
-        pending = pending[os.write(process.stdin.fileno(), pending[: 1 << 16]) :]
+        pending = pending[os.write(stdin.fileno(), pending[: 1 << 16]) :]
     except BlockingIOError:
         return pending
     except BrokenPipeError:
         pending = pending[:0]
     if not pending:
-        selector.unregister(process.stdin)
+        selector.unregister(stdin)
     return pending
 
 
-def _receive(fd: int, pipe: object, selector: selectors.BaseSelector, stream: _Stream, plan: Plan, progress: Callable[[Progress], None] | None) -> None:
-    data = os.read(fd, 1 << 18)
+def _receive(stdout: IO[bytes], selector: selectors.BaseSelector, stream: _Stream) -> list[Mapping[str, object]]:
+    data = os.read(stdout.fileno(), 1 << 18)
     if not data:
-        selector.unregister(pipe)  # type: ignore[arg-type]
-        return
-    for event in stream.feed(data):
-        if progress:
-            _report(event, stream, plan, progress)
+        selector.unregister(stdout)
+    return stream.feed(data)
 
 
-def _listen(fd: int, pipe: object, selector: selectors.BaseSelector, stream: _Stream) -> None:
-    data = os.read(fd, 1 << 16)
+def _listen(stderr: IO[bytes], selector: selectors.BaseSelector, stream: _Stream) -> None:
+    data = os.read(stderr.fileno(), 1 << 16)
     if not data:
-        selector.unregister(pipe)  # type: ignore[arg-type]
+        selector.unregister(stderr)
     stream.words += data
     del stream.words[:-_MAX_WORDS]
 
