@@ -26,7 +26,7 @@ def content_hash(
     platform: Platform,
 ) -> str:
     """64 hex digits for what ``environment.yml`` and ``virtual-packages.yml`` ask on one platform."""
-    conda = {spec.name: _dependency(spec.name, "conda", spec.version, spec.build) for spec in specs}
+    conda = {spec.name: _dependency(spec.name, "conda", _as_conda_reads(spec), spec.build) for spec in specs}
     if pip:  # conda-lock adds pip wherever there is a pip section
         conda["pip"] = _dependency("pip", "conda", "*", None)
     by_pip = {p.name: _dependency(p.name, "pip", f"=={p.version}", None) for p in pip}
@@ -47,6 +47,11 @@ def content_hash(
 def entries_digest(entries: object) -> str:
     """64 hex digits over the package entries of a ``conda-lock.yml``: a lock that was edited since tells it."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _as_conda_reads(spec: CondaSpec) -> str:
+    """Conda's ``MatchSpec`` drops the ``==`` of an exact version, but only where no build follows."""
+    return spec.version.removeprefix("==") if spec.build is None else spec.version
 
 
 def _dependency(name: str, manager: str, version: str, build: str | None) -> dict[str, object]:

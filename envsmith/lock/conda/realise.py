@@ -5,21 +5,25 @@ An environment that was at the prefix before stays there, whole, unless the new 
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from envsmith.errors import BuildError, ContentError, EnvsmithError, NetworkError, StorageError, UsageError
 from envsmith.lock.conda.channels import base_url, require_rattler
 from envsmith.lock.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock, Progress
 from envsmith.lock.conda.names import clean, fold, public_url
-from envsmith.lock.conda.solver import run_async
 from envsmith.model.platform import Platform
 
 __all__ = ["realise"]
@@ -50,6 +54,7 @@ def realise(
         covered = ", ".join(p.platform.value for p in conda_lock.platforms)
         raise UsageError(f"this Conda lock is for {covered}, not for {wanted.value}") from None
     target = prefix.absolute()
+    _check_files(part)
     with _in_place_of(target):
         progress(f"installing {len(part.packages)} Conda packages")
         _link(part, target, cache_dir, channels)
@@ -61,9 +66,40 @@ def realise(
     return python
 
 
+def _check_files(part: PlatformLock) -> None:
+    """Hash the packages of ``file://`` channels: rattler 0.28 checks what it downloads, and takes local files as they are."""
+    for package in part.packages:
+        parts = urllib.parse.urlsplit(package.url)
+        if parts.scheme != "file":
+            continue
+        path = Path(urllib.request.url2pathname(parts.path))
+        try:
+            with path.open("rb") as file:
+                digest = _sha256(file)
+        except OSError as error:
+            raise NetworkError(
+                f"{package.name} {package.version} cannot be fetched: the channel does not have it any more",
+                details=[f"{path}: {error.strerror}"],
+                hint="lock the cell again",
+            ) from error
+        if digest != package.sha256:
+            raise ContentError(
+                f"{package.name} {package.version} is not the file that the lock names",
+                details=[f"{path}: sha256 {digest}, locked {package.sha256}"],
+                hint="the channel changed it, or its index lies; nothing was installed",
+            )
+
+
+def _sha256(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
 @contextmanager
 def _in_place_of(prefix: Path) -> Iterator[None]:
-    """Set an old environment aside; drop it at the end, put it back when anything fails (Ctrl-C included)."""
+    """Set an old environment aside; drop it when the new one is complete, put it back when anything fails (Ctrl-C included)."""
     aside: Path | None = None
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -82,63 +118,61 @@ def _in_place_of(prefix: Path) -> Iterator[None]:
     except BaseException:
         shutil.rmtree(prefix, ignore_errors=True)
         if aside:
-            aside.rename(prefix)
+            _put_back(aside, prefix)
         raise
-    finally:
-        if aside:
-            shutil.rmtree(aside.parent, ignore_errors=True)
+    if aside:
+        shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+def _put_back(aside: Path, prefix: Path) -> None:
+    try:
+        aside.rename(prefix)
+        aside.parent.rmdir()
+    except OSError as error:
+        raise StorageError(
+            f"the environment that was at {prefix} could not be put back: {error.strerror or error}",
+            hint=f"it is whole in {aside}: move it back by hand",
+        ) from error
 
 
 def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[str]) -> None:
-    rattler = require_rattler()
+    require_rattler()
     private = {public_url(base): base for base in map(base_url, channels)}
-    records = [_record(rattler, p, private) for p in part.packages]
-    cache = cache_dir / "conda-packages"
-
-    async def link() -> None:
-        await rattler.install(
-            records,
-            target_prefix=prefix,
-            cache_dir=cache,
-            installed_packages=[],
-            platform=rattler.Subdir(part.platform.value) if hasattr(rattler, "Subdir") else None,
-            execute_link_scripts=False,
-            show_progress=False,
-        )
-
+    cache = cache_dir.absolute() / "conda-packages"
+    order = {
+        "prefix": str(prefix),
+        "cache": str(cache),
+        "platform": part.platform.value,
+        "packages": [_told(p, private) for p in part.packages],
+    }
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        run_async(link)
-    except EnvsmithError:
-        raise
-    except Exception as error:
-        raise _why(part, str(error)) from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise BuildError(f"rattler crashed while it installed: {clean(str(error))}") from error
+        done = subprocess.run(
+            [sys.executable, "-m", "envsmith.lock.conda.linker"],
+            input=json.dumps(order),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise StorageError(f"packages cannot be linked into {prefix}: {error.strerror or error}") from error
+    if done.returncode:
+        raise _why(part, _error_of(done))
 
 
-def _record(rattler: Any, package: CondaPackage, private: Mapping[str, str]) -> Any:
-    record = rattler.PackageRecord(
-        name=package.name,
-        version=package.version,
-        build=rattler.BuildString(package.build),
-        build_number=package.build_number,
-        subdir=package.subdir,
-        noarch=package.noarch,
-        depends=list(package.depends),
-        constrains=list(package.constrains),
-        sha256=bytes.fromhex(package.sha256),
-        md5=bytes.fromhex(package.md5),
-        size=package.size,
-        license=package.license,
-        python_site_packages_path=package.python_site_packages_path,
-    )
-    url = next(
-        (base + package.url[len(p) :] for p, base in private.items() if package.url.startswith(p + "/")), package.url
-    )
-    return rattler.RepoDataRecord(record, file_name=package.filename, url=url, channel=package.channel)
+def _told(package: CondaPackage, private: Mapping[str, str]) -> dict[str, object]:
+    """A package as the linker takes it, with the credentials that the user gave for its channel."""
+    url = next((base + package.url[len(p) :] for p, base in private.items() if package.url.startswith(p + "/")), None)
+    return dataclasses.asdict(package) | {"filename": package.filename, "url": url or package.url}
+
+
+def _error_of(done: subprocess.CompletedProcess[str]) -> str:
+    try:
+        return str(json.loads(done.stdout)["error"])
+    except (ValueError, KeyError, TypeError):
+        tail = [line for line in done.stderr.splitlines() if line.strip()][-3:]
+        return f"the linker ended with {done.returncode}: {' '.join(tail)}"
 
 
 def _why(part: PlatformLock, text: str) -> EnvsmithError:

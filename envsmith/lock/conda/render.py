@@ -122,6 +122,7 @@ def _channel_urls(lock: CondaLock) -> list[str]:
 def _pixi_conda(package: CondaPackage) -> dict[str, Any]:
     told: dict[str, Any] = {
         "conda": package.url,
+        "subdir": package.subdir,
         "noarch": package.noarch,
         "sha256": package.sha256,
         "md5": package.md5,
