@@ -89,7 +89,6 @@ _TITLES = (
     ("requirements-framework", "framework layer"),
     ("apt-get", "distribution packages"),
     (" venv ", "user and environment"),
-    ("] FROM ", "base image"),
     ("exporting to", "export"),
 )
 

@@ -9,7 +9,15 @@ import time
 import pytest
 
 from envsmith.engine import buildkit
-from envsmith.errors import BuildError, ContentError, EngineError, EnvsmithError, InterruptedRunError, NetworkError, StorageError
+from envsmith.errors import (
+    BuildError,
+    ContentError,
+    EngineError,
+    EnvsmithError,
+    InterruptedRunError,
+    NetworkError,
+    StorageError,
+)
 
 # Words of a real run of docker 20.10, shortened.
 RUN = """\
@@ -17,7 +25,10 @@ RUN = """\
 #1 sha256:9725f81d15264245de3fad47dcb97e4ecaf13a5de072c9a4f934d31bb1c1e9a1
 #1 DONE 0.0s
 
-#4 [stage-0 1/5] FROM docker.io/envsmith/base:bookworm-148253738da6
+#3 [stage-0 1/5] FROM docker.io/envsmith/base:bookworm-148253738da6
+#3 CACHED
+
+#4 [stage-0 2/5] RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv uv venv --quiet /opt/cell
 #4 sha256:afcbfc316503746c0ddd74cf381b66ce2b8cc593a33b71ad190eeb6f6c057edd
 #4 CACHED
 
@@ -48,10 +59,10 @@ def read(text, progress):
 
 def test_steps_of_ours_are_told_and_the_builder_s_own_are_not(events):
     read(RUN, events)
-    assert events.kinds("base image") == ["start", "cached"]
+    assert events.kinds("user and environment") == ["start", "cached"]
     assert events.kinds("torch layer") == ["start", "line", "line", "done"]
     assert ("line", "torch layer", " + packaging==25.0") in events.seen
-    assert {step for _, step, _ in events.seen} == {"base image", "torch layer"}
+    assert {step for _, step, _ in events.seen} == {"user and environment", "torch layer"}
 
 
 def test_checksum_lines_are_not_output(events):
@@ -64,7 +75,7 @@ def test_checksum_lines_are_not_output(events):
     [
         ("error: command 'gcc' failed", BuildError, "next run starts"),
         ("OSError: [Errno 28] No space left on device", StorageError, "free space"),
-        ("  × Hash mismatch for `torch==2.13.0`", ContentError, "lock"),
+        ("  x Hash mismatch for `torch==2.13.0`", ContentError, "lock"),
         ("E: Version '4:12.2.0-3' for 'g++' was not found", BuildError, "mirror has moved on"),
         ("  ╰─▶ invalid peer certificate: UnknownIssuer", NetworkError, "SSL_CERT_FILE"),
         ("  ├─▶ error sending request for url (https://index.invalid/simple/)", NetworkError, "network"),

@@ -52,7 +52,7 @@ def test_nothing_of_the_cell_stands_before_the_framework_layer(locks):
     """Two cells on one torch share every layer up to it only when the text up to it is the same."""
     one = instructions(render(locks.deepspeed()))
     other = instructions(render(locks.deepspeed(deepspeed="0.19.7", nccl="2.29.3")))
-    shared = [i for i, line in enumerate(one) if "requirements-framework" in line][0]
+    shared = next(i for i, line in enumerate(one) if "requirements-framework" in line)
     assert one[: shared + 1] == other[: shared + 1]
     assert one != other
 
@@ -98,7 +98,7 @@ def test_source_distributions_are_built_with_pinned_requirements_only(locks):
     torch, framework = (line for line in instructions(render(locks.deepspeed())) if "uv pip install" in line)
     assert "--build-constraints" in framework
     assert "--only-binary :all:" in torch
-    assert "--only-binary :all:" in [line for line in instructions(render(locks.megatron())) if "requirements-framework" in line][0]
+    assert "--only-binary :all:" in next(line for line in instructions(render(locks.megatron())) if "requirements-framework" in line)
 
 
 def test_a_cell_without_os_packages_installs_none(locks):

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+
+import pytest
+
+from envsmith.engine import bootstrap
+from envsmith.engine.bootstrap import Recipe, archive, make_root
+from envsmith.errors import BuildError, EngineError, UsageError
+from envsmith.model.platform import Platform
+
+RECIPE = Recipe(distribution="bookworm", include=("ca-certificates", "python3"))
+
+
+def root(tmp_path, data=b"file system"):
+    path = tmp_path / "root.tar"
+    path.write_bytes(data)
+    return path
+
+
+def test_the_image_id_is_known_before_loading_and_is_the_configuration_s(tmp_path):
+    image_id, chunks = archive(root(tmp_path), "envsmith/base:bookworm-{id}", Platform.LINUX_64)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        files = {m.name: tar.extractfile(m).read() for m in tar}
+    manifest = json.loads(files["manifest.json"])[0]
+    config = files[manifest["Config"]]
+    assert image_id == f"sha256:{hashlib.sha256(config).hexdigest()}"
+    assert manifest["RepoTags"] == [f"envsmith/base:bookworm-{image_id[7:19]}"]
+    assert json.loads(config)["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(files['layer.tar']).hexdigest()}"]
+
+
+def test_the_same_file_system_is_the_same_image(tmp_path):
+    one, _ = archive(root(tmp_path), "a:{id}", Platform.LINUX_64)
+    two, _ = archive(root(tmp_path), "a:{id}", Platform.LINUX_64)
+    other, _ = archive(root(tmp_path, b"another"), "a:{id}", Platform.LINUX_64)
+    assert one == two != other
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 3_000_000])
+def test_the_stream_is_a_whole_archive_for_any_size(size, tmp_path):
+    _, chunks = archive(root(tmp_path, b"x" * size), "a:{id}", Platform.LINUX_64)
+    data = b"".join(chunks)
+    assert len(data) % 512 == 0
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert len(tar.extractfile("layer.tar").read()) == size
+
+
+def tool(tmp_path, monkeypatch, body):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    path = folder / "mmdebstrap"
+    path.write_text(f"#!{sys.executable}\nimport sys, os\nout = next(a for a in sys.argv if a.endswith('.partial'))\n{body}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_a_root_appears_under_its_name_only_when_it_is_whole(tmp_path, monkeypatch, events):
+    tool(tmp_path, monkeypatch, "open(out, 'w').write(os.environ['SOURCE_DATE_EPOCH']); print('I: done')")
+    make_root(RECIPE, tmp_path / "root.tar", events)
+    assert (tmp_path / "root.tar").read_text() == "1735689600"
+    assert events.kinds("bootstrap of bookworm") == ["start", "line", "done"]
+
+
+def test_a_failing_tool_leaves_nothing_and_shows_its_last_lines(tmp_path, monkeypatch, events):
+    tool(tmp_path, monkeypatch, "open(out, 'w').write('half'); print('E: cannot fetch'); sys.exit(1)")
+    with pytest.raises(BuildError) as caught:
+        make_root(RECIPE, tmp_path / "root.tar", events)
+    assert caught.value.details == ("E: cannot fetch",)
+    assert [p.name for p in tmp_path.iterdir()] == ["bin"]
+
+
+def test_without_a_tool_the_error_says_what_to_install(tmp_path, monkeypatch, events):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError) as caught:
+        make_root(RECIPE, tmp_path / "root.tar", events)
+    assert "mmdebstrap" in caught.value.hint
+    assert "--base" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["x; rm -rf /", "--customize-hook=id", "a b", "$(id)"])
+def test_a_hostile_package_never_reaches_the_tool(name, tmp_path, monkeypatch, events):
+    tool(tmp_path, monkeypatch, f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(UsageError):
+        make_root(Recipe(distribution="bookworm", include=(name,)), tmp_path / "root.tar", events)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_another_user_than_root_is_told_about_debootstrap(tmp_path, monkeypatch):
+    (tmp_path / "debootstrap").write_text("#!/bin/sh\n")
+    (tmp_path / "debootstrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "root" in bootstrap.missing_tool()

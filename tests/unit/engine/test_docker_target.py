@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from envsmith.engine.docker_target import DockerTarget, gpus_offered
+
+
+def target(**more):
+    return DockerTarget(image="sha256:" + "a" * 64, python="/opt/cell/bin/python", client="docker", **more)
+
+
+def test_the_image_is_run_by_its_id_and_ends_with_the_interpreter_and_its_arguments():
+    argv = target().argv(["-I", "-c", "x"])
+    assert argv[-5:] == ["sha256:" + "a" * 64, "/opt/cell/bin/python", "-I", "-c", "x"]
+
+
+def test_the_container_has_no_network_and_no_capabilities_and_is_removed():
+    argv = target().argv([])
+    assert {"--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm", "--interactive"} <= set(argv)
+
+
+def test_gpus_are_passed_only_when_offered():
+    assert "--gpus=all" not in target().argv([])
+    assert "--gpus=all" in target(gpus=True).argv([])
+
+
+def test_every_start_has_a_container_of_its_own():
+    one = target()
+    names = {next(a for a in one.argv([]) if a.startswith("--name=")) for _ in range(5)}
+    assert len(names) == 5
+
+
+def test_kill_removes_exactly_the_containers_that_were_started(tmp_path):
+    client = tmp_path / "docker"
+    client.write_text(f"#!/bin/sh\necho \"$@\" >> {tmp_path / 'log'}\n")
+    client.chmod(0o755)
+    one = DockerTarget(image="x", python="p", client=str(client))
+    name = next(a for a in one.argv([]) if a.startswith("--name=")).removeprefix("--name=")
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        one.kill(process)
+        assert process.wait(10) != 0
+    assert (tmp_path / "log").read_text().split() == ["rm", "--force", name]
+
+
+def test_gpus_are_offered_when_the_runtime_is_registered(monkeypatch):
+    class Client:
+        def __init__(self, runtimes):
+            self.runtimes = runtimes
+
+        def info(self):
+            return {"Runtimes": self.runtimes}
+
+    monkeypatch.setenv("PATH", "")
+    assert gpus_offered(Client({"runc": {}, "nvidia": {}}))
+    assert not gpus_offered(Client({"runc": {}}))
+    assert not gpus_offered(object())
