@@ -177,9 +177,7 @@ def _asked(base: str, python: str, bases: Bases) -> KnownImage | str:
 
     parts = parse_reference(base)
     distribution = next((d for d in {p.distribution for p in bases.packages} if d in parts.tag.split("-")), None)
-    official = parts.repository in {"library/python", "python"} and re.match(
-        rf"{re.escape(python)}(\.\d+)?(-|$)", parts.tag
-    )
+    official = parts.repository == "library/python" and re.match(rf"{re.escape(python)}(\.\d+)?(-|$)", parts.tag)
     if not official or distribution is None:
         return f"--base {base} needs an engine that can look into it (known without one: {bases.images[0].image} and its like)"
     return KnownImage(

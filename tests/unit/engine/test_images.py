@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from envsmith.errors import DataError, EngineError, UsageError
+from envsmith.model.lock import BaseImage, OsPackage
+from envsmith.sources import registry
+from envsmith.sources.images import load_bases, needs_of, pin_image
+
+BASES = load_bases()
+LOCAL = BaseImage(name="x", digest="sha256:" + "1" * 64, origin="bootstrapped", python="/usr/bin/python3", distribution="bookworm")
+
+
+class Provider:
+    """An engine that makes images, in the seven lines that matter."""
+
+    name = "fake"
+
+    def __init__(self, base=LOCAL, has=True):
+        self.base, self.has, self.asked = base, has, []
+
+    def has_base(self, base):
+        return self.has
+
+    def base_for(self, python, wanted, *, progress):
+        self.asked.append((python, wanted))
+        return self.base
+
+    def os_packages(self, base, install, *, progress):
+        self.asked.append(install)
+        return (OsPackage(name="g++", version="1"),)
+
+
+def unpinned(lock):
+    return dataclasses.replace(lock, base=None, os_packages=())
+
+
+def test_every_known_image_is_pinned_by_a_digest_with_evidence():
+    assert {i.python for i in BASES.images} == {"3.10", "3.11", "3.12", "3.13"}
+    assert all(i.evidence for i in BASES.images)
+    assert len({i.digest for i in BASES.images}) == len(BASES.images)
+
+
+def test_every_closure_contains_what_it_installs():
+    assert all(set(p.install) <= {c.name for c in p.closure} for p in BASES.packages)
+
+
+def test_a_compiler_for_c_plus_plus_includes_one_for_c(locks):
+    lock = dataclasses.replace(locks.deepspeed(), pins=(*locks.deepspeed().pins, locks.pin("triton", "3.7.1", "torch")))
+    assert needs_of(lock, BASES) == ("c++", "headers")
+
+
+def test_a_cell_without_anything_that_compiles_needs_nothing(locks):
+    assert needs_of(locks.megatron(), BASES) == ()
+
+
+def test_triton_brings_a_c_compiler(locks):
+    lock = locks.megatron()
+    assert needs_of(dataclasses.replace(lock, pins=(*lock.pins, locks.pin("triton", "3.7.1", "torch"))), BASES) == ("cc", "headers")
+
+
+def test_without_an_engine_the_known_digest_and_packages_are_taken(locks):
+    lock = pin_image(unpinned(locks.deepspeed()))
+    assert lock.base.digest == BASES.image("3.12").digest
+    assert lock.base.origin == "registry"
+    assert OsPackage(name="g++", version="4:12.2.0-3") in lock.os_packages
+
+
+def test_an_unknown_python_is_said_to_be_unknown(locks):
+    lock = locks.deepspeed(python="3.14")
+    pinned = pin_image(unpinned(lock))
+    assert pinned.base is None
+    assert "3.14" in pinned.image_note
+
+
+def test_another_platform_s_packages_are_not_guessed(locks):
+    from envsmith.model.platform import Platform
+
+    lock = unpinned(locks.deepspeed())
+    cell = dataclasses.replace(lock.cell, platform=Platform.LINUX_AARCH64)
+    pinned = pin_image(dataclasses.replace(lock, cell=cell))
+    assert pinned.base is None
+    assert "linux-aarch64" in pinned.image_note
+
+
+def test_an_engine_is_asked_for_base_and_packages(locks):
+    engine = Provider()
+    lock = pin_image(unpinned(locks.deepspeed(python="3.11")), engine=engine)
+    assert lock.base == LOCAL
+    assert engine.asked == [("3.11", None), ("g++", "libpython3.11-dev")]
+
+
+def test_a_registry_s_python_brings_its_own_headers(locks):
+    engine = Provider(base=dataclasses.replace(LOCAL, python="/usr/local/bin/python3"))
+    pin_image(unpinned(locks.deepspeed()), engine=engine)
+    assert engine.asked[1] == ("g++",)
+
+
+def test_a_lock_keeps_its_image_part_while_its_base_is_there(locks):
+    engine = Provider(has=True)
+    lock = locks.deepspeed()
+    assert pin_image(lock, engine=engine) is lock
+    assert engine.asked == []
+
+
+def test_a_base_that_is_gone_is_replaced(locks):
+    engine = Provider(has=False)
+    assert pin_image(locks.deepspeed(), engine=engine).base == LOCAL
+
+
+def test_another_base_that_is_asked_for_replaces_the_kept_one(locks):
+    engine = Provider(has=True)
+    assert pin_image(locks.deepspeed(), base="python:3.12-slim-trixie", engine=engine).base == LOCAL
+    assert engine.asked[0] == ("3.12", "python:3.12-slim-trixie")
+
+
+def test_an_official_base_is_resolved_by_its_registry_without_an_engine(locks, monkeypatch):
+    monkeypatch.setattr(registry, "resolve_digest", lambda text: "sha256:" + "e" * 64)
+    lock = pin_image(unpinned(locks.deepspeed()), base="python:3.12.14-slim-trixie")
+    assert lock.base.digest == "sha256:" + "e" * 64
+    assert lock.base.distribution == "trixie"
+
+
+def test_a_base_by_digest_asks_nobody(locks, monkeypatch):
+    monkeypatch.setattr(registry, "resolve_digest", None)
+    lock = pin_image(unpinned(locks.deepspeed()), base="python:3.12-slim-bookworm@sha256:" + "e" * 64)
+    assert lock.base.digest == "sha256:" + "e" * 64
+
+
+@pytest.mark.parametrize("base", ["ubuntu:22.04", "python:3.11-slim-bookworm", "python:3.12-alpine", "example.org/python:3.12-bookworm"])
+def test_a_base_nobody_can_look_into_is_left_out_with_a_reason(base, locks):
+    lock = pin_image(unpinned(locks.deepspeed()), base=base)
+    assert lock.base is None
+    assert "engine" in lock.image_note
+
+
+@pytest.mark.parametrize("base", ["x y", "python:3.12; id", "-v", "$(id)", "python@sha256:12"])
+def test_a_malformed_base_is_a_usage_error(base, locks):
+    with pytest.raises(UsageError):
+        pin_image(unpinned(locks.deepspeed()), base=base)
+
+
+def test_a_need_that_is_unknown_on_every_distribution_is_an_error(locks):
+    with pytest.raises(EngineError):
+        pin_image(unpinned(locks.deepspeed()), engine=Provider(), bases=dataclasses.replace(BASES, packages=()))
+
+
+def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
+    good = {"image": "python:3.12", "digest": "sha256:" + "a" * 64, "python": "3.12", "interpreter": "/usr/bin/python3", "distribution": "x1", "evidence": "e"}
+    data = {
+        "evidence": {"e": {"kind": "measured", "date": "2026-11-21", "source": "s"}},
+        "images": [{**good, "digest": "latest"}, {**good, "evidence": "none"}, {k: v for k, v in good.items() if k != "python"}, "text"],
+        "bootstraps": [],
+        "needs": [{"component": "x", "needs": ["fortran"], "evidence": "e"}],
+    }
+    (tmp_path / "bases.yaml").write_text(json.dumps(data))
+    with pytest.raises(DataError) as caught:
+        load_bases(tmp_path)
+    told = "\n".join(caught.value.details)
+    for where in ("images[0]", "images[1]", "images[2]: python is missing", "images[3]: a mapping", "needs[0]: unknown needs ['fortran']", "packages: a list"):
+        assert where in told
+
+
+@pytest.mark.parametrize("text", ["- a", "a: [", "\x00", "null"])
+def test_a_file_that_is_no_mapping_is_a_data_error(text, tmp_path):
+    (tmp_path / "bases.yaml").write_text(text)
+    with pytest.raises(DataError):
+        load_bases(tmp_path)
+
+
+def test_names_are_those_of_components(locks):
+    """A need for a name that no cell can have would never be met."""
+    import yaml
+
+    from envsmith.graph.data import find_matrix
+
+    known = {c["name"] for c in yaml.safe_load((find_matrix() / "components.yaml").read_text())["components"]}
+    assert set(BASES.needs) <= known
