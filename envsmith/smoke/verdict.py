@@ -133,7 +133,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         problems, code = [differing, *problems], SmokeExit.CONFIGURATION
     if "bye" not in found.single and "end" not in {h.get("reason") for h in found.halts} and not _direct(found):
         problems.insert(0, _agent_died(agent_exit, words, found))
-        code = code or (SmokeExit.HANG if agent_exit is None else SmokeExit.CRASH)
+        code = blame.code if blame else SmokeExit.HANG if agent_exit is None else SmokeExit.CRASH
     placement = found.single.get("placement", {})
     return SmokeResult(
         passed=code is SmokeExit.OK,
@@ -214,7 +214,7 @@ def _step(name: str, tolerance: float | None, ranks: int, found: _Events) -> Ste
     said = next((s for s in found.steps if s.get("step") == name), None)
     if said is not None:
         return StepOutcome(name=name, verdict=Verdict.SKIPPED, detail=str(said.get("detail", "")))
-    rows = [r for r in found.of_run(name) if r.get("row") == "step"]
+    rows = sorted((r for r in found.of_run(name) if r.get("row") == "step"), key=lambda r: int(r["rank"]))
     seconds = max((float(r.get("seconds", 0)) for r in rows), default=None)
     halt = next((h for h in found.halts if h.get("run") == name), None)
     errors = [r for r in rows if r.get("status") == "error"]
@@ -255,7 +255,7 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
 def _judge_losses(name: str, tolerance: float | None, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:
     facts: dict[str, object] = dict(rows[0].get("facts", {}))
     problems, worst = [], 0.0
-    for row in sorted(rows, key=lambda r: int(r["rank"])):
+    for row in rows:
         losses = [float(x) for x in row.get("losses", ())]
         rank = row["rank"]
         facts[f"losses rank {rank}"] = [round(x, 6) for x in losses]

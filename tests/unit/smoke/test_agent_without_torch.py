@@ -1,0 +1,179 @@
+"""The parts of the agent that need no torch."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from envsmith.smoke import agent, launch
+
+SOURCE = launch.agent_source().decode()
+
+
+def test_agent_imports_only_the_standard_library_when_it_is_loaded() -> None:
+    top = [node for node in ast.parse(SOURCE).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0] for node in top}
+    assert names <= set(sys.stdlib_module_names)
+
+
+def test_agent_parses_as_python_3_9_and_never_imports_envsmith() -> None:
+    ast.parse(SOURCE, feature_version=(3, 9))
+    assert not re.search(r"^\s*(from|import) envsmith", SOURCE, re.MULTILINE)
+
+
+def test_bootstrap_runs_the_source_from_standard_input_and_complains_about_a_missing_torch() -> None:
+    plan = b'{"cases":[],"steps":[],"ranks":2,"backend":"gloo","timeouts":{"import":20,"init":5,"first":5,"case":1,"group":9,"tier":9}}'
+    with subprocess.Popen([sys.executable, "-S", *launch.agent_arguments()], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(launch.agent_input(plan))
+        process.stdin.flush()
+        said = process.stdout.read()
+    assert process.returncode == agent.CONFIGURATION
+    assert b"No module named 'torch'" in said
+
+
+def test_agent_ends_when_its_outer_parent_goes_away() -> None:
+    plan = b'{"cases":[],"steps":[],"ranks":2,"backend":"gloo","timeouts":{"import":20,"init":5,"first":5,"case":1,"group":9,"tier":9}}'
+    done = subprocess.run([sys.executable, "-S", *launch.agent_arguments()], input=launch.agent_input(plan), capture_output=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert b'"event":"bye"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("env", "how", "rank", "world", "master", "port"),
+    [
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}, "torchrun", 3, 8, "h", 29501),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "node[03-05,9],x", "SLURM_JOB_ID": "17"}, "slurm", 1, 2, "node03", 20017),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "openmpi", 0, 2, "127.0.0.1", 29411),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "pmi", 1, 2, "127.0.0.1", 29411),
+        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, "torchrun", 0, 2, "127.0.0.1", 29411),
+    ],
+)
+def test_rank_is_discovered_in_the_documented_order(env, how, rank, world, master, port) -> None:
+    found = agent.discover(env, {})
+    assert (found["how"], found["rank"], found["world"], found["master"], found["port"]) == (how, rank, world, master, port)
+
+
+def test_flags_win_over_every_launcher_and_nothing_means_no_rank() -> None:
+    assert agent.discover({"RANK": "3", "WORLD_SIZE": "8"}, {"rank": 0, "world_size": 2, "master_port": 7})["how"] == "flags"
+    assert agent.discover({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, {}) is None
+    assert agent.discover({}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nccl", "ranks", "devices", "word"),
+    [
+        (4, "2.27.5", 4, [0, 1, 2, 3], "4 ranks on 4 GPUs"),
+        (8, "2.30.7", 4, [0, 1, 2, 3], "4 ranks on 4 GPUs"),
+        (1, "2.28.9", 4, [0, 0], "NCCL_HOSTID, sockets"),
+        (1, "2.30.7", 4, [0, 0], "NCCL_MULTI_RANK_GPU_ENABLE"),
+        (2, "2.28.9", 4, [0, 1, 0, 1], "NCCL_HOSTID, sockets"),
+    ],
+)
+def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says_so(gpus, nccl, ranks, devices, word) -> None:
+    placement = agent.place_nccl(ranks, gpus, nccl, {}, "/run")
+    assert placement["devices"] == devices
+    assert word in placement["sentence"]
+    assert placement["ranks"] == len(devices) == len(placement["rank_env"])
+    hosts = [env.get("NCCL_HOSTID") for env in placement["rank_env"]]
+    if "HOSTID" in word:
+        assert len(set(hosts)) == len(devices)
+        assert placement["env"]["NCCL_SHM_DISABLE"] == "1"
+    else:
+        assert set(hosts) == {None}
+    if "MULTI_RANK" in word:
+        assert placement["env"] == {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1", "NCCL_NVLS_ENABLE": "0"}
+
+
+@pytest.mark.parametrize(("engine", "value"), [("legacy", "0"), ("2", "1")])
+def test_engine_of_torch_2_15_is_chosen_by_the_plan(engine, value) -> None:
+    assert agent.place_nccl(2, 2, "2.30.7", {"engine": engine}, "/run")["env"]["TORCH_DIST_USE_NCCL2"] == value
+
+
+def _manifest(**must: object) -> dict[str, dict[str, object]]:
+    return {"must": {"torch": "2.13.0", "cases": "x", **must}, "should": {}, "own": {}}
+
+
+def test_manifests_blame_the_minority_and_rank_0s_side_wins_a_tie() -> None:
+    three = [_manifest(), _manifest(), _manifest(torch="2.12.1")]
+    assert agent.compare_manifests(three[0], three, "must") == {"torch": [2]}
+    assert agent.compare_manifests(three[0], [_manifest(torch="1"), *[_manifest()] * 2], "must") == {"torch": [0]}
+    assert agent.compare_manifests(three[0], three[1:], "must") == {"torch": [1]}
+    assert agent.compare_manifests(three[0], three[:2], "must") == {}
+
+
+@pytest.mark.parametrize("world", range(1, 10))
+def test_groups_of_a_layout_never_overlap_and_never_name_a_rank_that_is_not_there(world) -> None:
+    for ranks in agent.group_layouts(world).values():
+        flat = [rank for group in ranks for rank in group]
+        assert len(set(flat)) == len(flat)
+        assert all(0 <= rank < world for rank in flat)
+
+
+def test_board_keeps_every_ranks_place_apart_and_survives_a_fork() -> None:
+    board = agent.Board()
+    board.clear()
+    assert board.row(5)[0] == agent.START
+    pid = os.fork()
+    if pid == 0:
+        board.sign(3, "all_reduce[float32,sum,3]" + "x" * 1000)
+        board.mark(3, 17, agent.ENTERED)
+        board.port = 4711
+        os._exit(0)
+    os.waitpid(pid, 0)
+    case, step, age, signature = board.row(3)
+    assert (case, step, board.port) == (17, agent.ENTERED, 4711)
+    assert 0 <= age < 60
+    assert signature.startswith("all_reduce[float32,sum,3]xxx")
+    assert board.row(2)[0] == board.row(4)[0] == agent.START
+
+
+def test_lines_come_whole_out_of_pieces() -> None:
+    lines = agent.Lines()
+    assert list(lines.feed(b'{"a":1}\n{"b"')) == [{"a": 1}]
+    assert list(lines.feed(b":2}\n\n")) == [{"b": 2}]
+
+
+def test_kill_reaches_the_helpers_of_a_rank_and_nobody_else() -> None:
+    bystander = subprocess.Popen(["sleep", "60"])
+    rank = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True)
+    assert rank.stdout is not None
+    helper = int(rank.stdout.readline())
+    agent._kill_group(rank.pid, signal.SIGKILL)
+    rank.wait(5)
+    rank.stdout.close()
+    until = time.monotonic() + 5
+    while agent.process_state(helper)[0] not in ("", "Z") and time.monotonic() < until:
+        time.sleep(0.02)
+    assert agent.process_state(helper)[0] in ("", "Z")
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+def test_host_facts_name_no_host_and_no_user() -> None:
+    facts = agent.host_facts()
+    assert facts["cpus"] >= 1
+    assert facts["memory_bytes"] > 0
+    assert os.uname().nodename not in [str(value) for value in facts.values()]
+
+
+@pytest.mark.parametrize(("code", "text"), [(-11, "killed by SIGSEGV"), (-9, "killed by SIGKILL"), (4, "exit code 4"), (None, "still running"), (-200, "killed by signal 200")])
+def test_exit_is_described_in_words(code, text) -> None:
+    assert agent.describe_exit(code) == text
+
+
+def test_agent_without_a_plan_says_what_it_needs() -> None:
+    path = Path(agent.__file__)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, timeout=30, check=False, text=True)
+    assert done.returncode == agent.CONFIGURATION
+    assert "--plan" in done.stderr

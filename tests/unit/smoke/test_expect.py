@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envsmith.errors import DataError
+from envsmith.smoke.agent import OPERATIONS
+from envsmith.smoke.expect import Expect, load_expectations
+
+GOOD = """
+evidence:
+  own: {kind: measured, source: a run, date: 2026-11-21}
+expectations:
+- {id: a, when: {backend: gloo, op: all_reduce, dtype: [int16]}, expect: refused, evidence: own}
+- {id: b, when: {backend: gloo, op: all_reduce, dtype: [int16], torch: ">=2.14"}, expect: ok, evidence: own}
+"""
+
+
+def _write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "collectives.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_last_matching_line_wins_and_an_unknown_version_matches_no_range(tmp_path) -> None:
+    lines = load_expectations(_write(tmp_path, GOOD))
+    case = {"op": "all_reduce", "dtype": "int16"}
+    assert lines.of(case, "gloo", {"torch": "2.13.0+cpu"}).expect is Expect.REFUSED
+    assert lines.of(case, "gloo", {"torch": "2.14.1"}).expect is Expect.OK
+    assert lines.of(case, "gloo", {}).expect is Expect.REFUSED
+    assert lines.of(case, "nccl", {"torch": "2.13.0"}) is None
+    assert lines.of({"op": "reduce", "dtype": "int16"}, "gloo", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("evidence: own}\n- {id: b", "}\n- {id: b"), "line without evidence"),
+        (("expect: refused", "expect: perhaps"), "perhaps"),
+        (("id: b", "id: a"), "used twice"),
+        (("op: all_reduce, dtype: [int16]}", "operation: all_reduce}"), "operation"),
+        (('">=2.14"', '">=x"'), "not a version spec"),
+        (("source: a run, ", ""), "needs kind"),
+        (("expectations:", "expectation:"), "exactly the keys"),
+    ],
+)
+def test_broken_file_is_refused_with_the_place_of_the_problem(tmp_path, change, problem) -> None:
+    assert change[0] in GOOD
+    with pytest.raises(DataError) as caught:
+        load_expectations(_write(tmp_path, GOOD.replace(*change)))
+    assert problem in str(caught.value)
+
+
+def test_all_problems_are_told_at_once(tmp_path) -> None:
+    text = GOOD.replace("expect: refused", "expect: perhaps").replace("expect: ok", "expect: never")
+    with pytest.raises(DataError) as caught:
+        load_expectations(_write(tmp_path, text))
+    assert len(caught.value.details) == 2
+
+
+def test_shipped_file_speaks_only_of_operations_that_exist_and_of_every_backend() -> None:
+    lines = load_expectations().lines
+    named = set().union(*(line.select.get("op", frozenset()) for line in lines))
+    assert named <= set(OPERATIONS)
+    assert {backend for line in lines for backend in line.select["backend"]} == {"gloo", "nccl"}
+    assert all(line.sources for line in lines)
+
+
+def test_known_corruption_of_strided_tensors_is_expected_wrong_and_never_ok() -> None:
+    lines = load_expectations()
+    for op in ("strided_all_reduce", "strided_broadcast", "strided_reduce", "strided_scatter"):
+        assert lines.of({"op": op, "dtype": "float32"}, "gloo", {"torch": "2.13.0"}).expect is Expect.WRONG

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from envsmith.errors import UsageError
+from envsmith.model.cell import Cell
+from envsmith.smoke import agent
+from envsmith.smoke.cases import full_cases, quick_cases
+from envsmith.smoke.plan import Plan, Tier
+from envsmith.smoke.steps import framework_steps
+
+TORCH = {"torch": "2.13.0+cpu", "deepspeed": "0.19.8"}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("cases", [quick_cases, full_cases])
+def test_case_names_are_unique_and_every_operation_is_known_to_the_agent(cases, ranks) -> None:
+    found = cases(ranks)
+    assert len({case.id for case in found}) == len(found)
+    assert {case.op for case in found} <= set(agent.OPERATIONS)
+
+
+def test_quick_tier_has_at_least_85_cases_and_full_at_least_1200_verifiable_ones() -> None:
+    assert len(quick_cases(4)) >= 85
+    plan = Plan.build(TORCH, tier="full")
+    to_be_verified = [c for c in plan.cases if plan.expect(c.id, "gloo")["expect"] == "ok"]
+    assert len(to_be_verified) >= 1200
+
+
+def test_every_root_is_asked_in_both_tiers() -> None:
+    for cases in (quick_cases(4), full_cases(4)):
+        for op in ("broadcast", "reduce", "gather", "scatter"):
+            assert {c.root for c in cases if c.op == op and c.rooted} == {0, 1, 2, 3}
+
+
+def test_every_operation_of_the_agent_is_asked_by_the_full_tier() -> None:
+    assert {case.op for case in full_cases(4)} == set(agent.OPERATIONS)
+
+
+def test_reinitialisation_is_the_last_case_because_it_destroys_the_groups() -> None:
+    assert full_cases(4)[-1].op == "reinit"
+    assert sum(case.op == "reinit" for case in full_cases(4)) == 1
+
+
+def test_digest_depends_on_the_cases_only() -> None:
+    plain = Plan.build(TORCH)
+    assert plain.digest == Plan.build({"torch": "2.15.0"}, backend="nccl").digest
+    assert plain.digest != Plan.build(TORCH, ranks=2).digest
+    assert plain.digest != Plan.build(TORCH, tier="full").digest
+
+
+def test_plan_is_one_line_of_json_that_says_everything() -> None:
+    document = json.loads(json.dumps(Plan.build(TORCH, tier=Tier.FULL).to_json()))
+    assert document["digest"].startswith("sha256:")
+    assert document["ranks"] == 4
+    assert {"import", "init", "first", "case", "group", "tier"} <= set(document["timeouts"])
+    assert any(row.get("expected", {}).get("gloo", {}).get("expect") == "refused" for row in document["cases"])
+
+
+def test_plan_of_a_cell_carries_its_frameworks_and_id() -> None:
+    cell = Cell(components={"deepspeed": "0.19.8", "torch": "2.13.0+cu130", "cuda": "13.0", "python": "3.12"}, chosen=("deepspeed", "torch", "cuda", "python"))
+    plan = Plan.build(cell)
+    assert plan.cell == "ds0.19.8-torch2.13.0-cu130-py312"
+    assert [step.kind for step in plan.steps] == ["deepspeed-zero"]
+
+
+def test_deadlines_nest() -> None:
+    for tier in ("quick", "full"):
+        t = Plan.build(TORCH, tier=tier).timeouts
+        # A starved rank gets four deadlines before it is called stuck: torch's own timeout must not come first.
+        assert 4 * t.case < t.group
+    assert Plan.build(TORCH).outer_deadline > Plan.build(TORCH).timeouts.tier + 300
+
+
+@pytest.mark.parametrize("bad", [{"ranks": 1}, {"ranks": 65}, {"backend": "mpi"}, {"tier": "slow"}, {"engine": "3"}])
+def test_nonsense_is_a_usage_error(bad) -> None:
+    with pytest.raises(UsageError):
+        Plan.build(TORCH, **bad)
+
+
+def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framework_tier() -> None:
+    frameworks = {"deepspeed": "1", "megatron-core": "1", "colossalai": "1"}
+    assert len(framework_steps(frameworks, every=False, control=False)) == 3
+    every = framework_steps(frameworks, every=True, control=True)
+    assert {step.kind for step in every} == set(agent.STEP_KINDS)
+    assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
+    assert all(step.why for step in every if step.needs == "gpu")
