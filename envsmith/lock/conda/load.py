@@ -98,14 +98,17 @@ def _entry(
 def _conda(named: tuple[str, str, str], url: str, hashes: Mapping[str, str], depends: list[str]) -> CondaPackage:
     name, version, build = named
     base, subdir, _ = url.rsplit("/", 2)
-    number = build.rsplit("_", 1)[-1]
-    python = any(d.split(" ")[0] == "python" for d in depends)
+    numbers = [
+        part for part in build.split("_") if part.isdigit() and len(part) < 10
+    ]  # h3c07f61_2_cpython: build number 2
+    # The format does not keep it: ``pyhd8ed1ab_0`` and ``py_0`` are modules, ``py310h…`` and ``h…`` are not (rattler reads it so too).
+    python = bool(re.match(r"py(?!\d)", build)) and any(d.split(" ")[0] == "python" for d in depends)
     noarch = ("python" if python else "generic") if subdir == "noarch" else None
     return CondaPackage(
         name=name,
         version=version,
         build=build,
-        build_number=int(number) if number.isdigit() and len(number) < 10 else 0,
+        build_number=int(numbers[-1]) if numbers else 0,
         subdir=subdir,
         url=url,
         sha256=hashes["sha256"],
