@@ -12,13 +12,12 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.engine.base import Built, Engine, Event, EventKind, Progress, choose_engine, silent, verify_content
-from envsmith.errors import EnvsmithError
+from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Lock
 from envsmith.model.record import Record, Rung
@@ -26,7 +25,8 @@ from envsmith.model.version import Spec
 
 if TYPE_CHECKING:
     from envsmith.model.finding import Solution
-    from envsmith.smoke.verdict import SmokeResult
+    from envsmith.smoke import Progress as SmokeProgress
+    from envsmith.smoke import SmokeResult
 
 __all__ = ["Options", "Outcome", "build", "lock_cell", "lock_difference", "lock_only", "narrow", "record_of", "today"]
 
@@ -78,6 +78,9 @@ class _Clock:
         kind = EventKind.CACHED if cached else EventKind.DONE
         self.progress(Event(kind=kind, step=step, text=text, seconds=self.seconds[step]))
 
+    def line(self, step: str, text: str) -> None:
+        self.progress(Event(kind=EventKind.LINE, step=step, text=text))
+
     def note(self, text: str, *, warning: bool = False) -> None:
         self.progress(Event(kind=EventKind.WARNING if warning else EventKind.NOTE, step="", text=text))
 
@@ -85,7 +88,11 @@ class _Clock:
 def today() -> str:
     """The UTC day that ``exclude_newer`` defaults to; ``SOURCE_DATE_EPOCH`` sets another."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    moment = datetime.datetime.fromtimestamp(int(epoch), tz=datetime.timezone.utc) if epoch.isdigit() else datetime.datetime.now(datetime.timezone.utc)
+    moment = (
+        datetime.datetime.fromtimestamp(int(epoch), tz=datetime.timezone.utc)
+        if epoch.isdigit()
+        else datetime.datetime.now(datetime.timezone.utc)
+    )
     return moment.date().isoformat()
 
 
@@ -114,7 +121,13 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
 
     newest = options.request.exclude_newer or today()
     constraints = constraints_for(cell)
-    pinned = lock_pip(cell, constraints=constraints, exclude_newer=newest, interpreter=find_interpreter(cell.components["python"]), progress=progress)
+    pinned = lock_pip(
+        cell,
+        constraints=constraints,
+        exclude_newer=newest,
+        interpreter=find_interpreter(cell.components["python"]),
+        progress=progress,
+    )
     return Lock(
         cell=cell,
         request=options.request_text,
@@ -144,12 +157,19 @@ def build(options: Options, *, progress: Progress = silent) -> Outcome:
         clock.note(f"{finding.message} [{finding.rule}]", warning=True)
 
     lock, directory, files, notes = lock_and_render(cell, options, engine=choice.engine, clock=clock)
+    # A record speaks of what was built from this lock; until that is proved again there is none.
+    (directory / "record.json").unlink(missing_ok=True)
     clock.start("build", f"with {choice.engine.name}")
     built = choice.engine.build(lock, directory, progress=progress)
     installed = choice.engine.inspect(built)
     verify_content(lock, installed)
-    clock.done("build", f"{built.kind} {built.reference} {built.digest[:19]}; {len(lock.pins)} distributions are what the lock says")
-    outcome = Outcome(cell=cell, lock=lock, directory=directory, files=files, built=built, notes=notes, seconds=clock.seconds)
+    clock.done(
+        "build",
+        f"{built.kind} {built.reference} {built.digest[:19]}; {len(lock.pins)} distributions are what the lock says",
+    )
+    outcome = Outcome(
+        cell=cell, lock=lock, directory=directory, files=files, built=built, notes=notes, seconds=clock.seconds
+    )
     if not options.smoke:
         return outcome
     record = _prove(outcome, choice.engine, options, clock)
@@ -179,8 +199,14 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
         return (f"{directory}: no lock is there",)
     now = lock_cell(cell, options, progress=progress)
     old, new = ({p.name: p.version for p in lock.pins} for lock in (there, now))
-    changed = [f"{n}: {old.get(n, 'absent')} -> {new.get(n, 'absent')}" for n in sorted({*old, *new}) if old.get(n) != new.get(n)]
-    hashes = [p.name for p in now.pins if (o := there.pin(p.name)) and o.version == p.version and o.artifacts != p.artifacts]
+    changed = [
+        f"{n}: {old.get(n, 'absent')} -> {new.get(n, 'absent')}"
+        for n in sorted({*old, *new})
+        if old.get(n) != new.get(n)
+    ]
+    hashes = [
+        p.name for p in now.pins if (o := there.pin(p.name)) and o.version == p.version and o.artifacts != p.artifacts
+    ]
     return (*changed, *(f"{name}: other files" for name in hashes))
 
 
@@ -192,9 +218,15 @@ def lock_and_render(
 
     directory = options.output / str(cell.id)
     clock.start("lock")
-    kept = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=options.request.exclude_newer or today())
+    kept = store.reusable(
+        directory, cell=cell, request=options.request_text, exclude_newer=options.request.exclude_newer or today()
+    )
     lock = kept or lock_cell(cell, options, progress=clock.progress)
-    clock.done("lock", f"{len(lock.pins)} distributions, {sum(len(p.artifacts) for p in lock.pins)} hashed files", cached=kept is not None)
+    clock.done(
+        "lock",
+        f"{len(lock.pins)} distributions, {sum(len(p.artifacts) for p in lock.pins)} hashed files",
+        cached=kept is not None,
+    )
     lock = _with_image(lock, options, engine, clock)
     files = dict(_python_files(lock))
     notes = []
@@ -231,42 +263,57 @@ def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: _Clo
 
 def _conda(lock: Lock, options: Options, files: dict[str, str], clock: _Clock) -> str | None:
     """Add ``conda-lock.yml`` where a channel answers; otherwise one note, and the build goes on."""
-    from envsmith.lock.conda import lock_conda
+    from envsmith.graph.cache import cache_folder
+    from envsmith.lock import conda
 
     clock.start("conda lock")
+    channels = options.conda_channels or ("conda-forge",)
     try:
-        conda = lock_conda(lock.cell, lock.pins, **({"channels": options.conda_channels} if options.conda_channels else {}))
-        files["conda-lock.yml"] = conda.text()
+        made = conda.lock_conda(
+            lock.cell,
+            lock.pins,
+            channels=channels,
+            cache_dir=cache_folder() / "conda",
+            progress=lambda line: clock.line("conda lock", line),
+            exclude_newer=lock.exclude_newer,
+        )
+        files.update(conda.files(made))
     except EnvsmithError as error:
         note = f"no conda-lock.yml: {error.message}" + (f" ({error.hint})" if error.hint else "")
         clock.done("conda lock", note)
         return note
-    clock.done("conda lock", "conda-lock.yml")
+    clock.done("conda lock", f"{', '.join(sorted(conda.files(made)))} from {', '.join(channels)}")
     return None
 
 
 def _prove(outcome: Outcome, engine: Engine, options: Options, clock: _Clock) -> Record:
-    from envsmith.smoke.plan import Plan
-    from envsmith.smoke.supervise import run
+    from envsmith.lock import store
+    from envsmith.smoke import Plan, run
 
-    assert outcome.built is not None
-    plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks)
+    if outcome.built is None:
+        raise SmokeError("nothing was built that could be tested")
+    plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks, image=outcome.built.digest)
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    clock.start("smoke test", f"{len(plan.cases)} cases, {plan.ranks} ranks")
-    result = run(plan, engine.target(outcome.built), progress=clock.progress)
+    clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
+    result = run(plan, engine.target(outcome.built), progress=lambda p: clock.line("smoke test", progress_line(p)))
     clock.done("smoke test", result.summary)
     record = record_of(outcome, result, engine=engine.name, started=started, seconds=clock.seconds)
-    from envsmith.lock import store
-
-    with suppress(FileNotFoundError):
-        (outcome.directory / "record.json").unlink()
     store.write(outcome.directory, {"record.json": json.dumps(record.to_json(), indent=1) + "\n"})
     return record
 
 
-def record_of(outcome: Outcome, result: SmokeResult, *, engine: str, started: str, seconds: Mapping[str, float]) -> Record:
+def progress_line(progress: SmokeProgress) -> str:
+    """One line of how far a smoke test is."""
+    count = f" {progress.done}/{progress.total}" if progress.total else ""
+    return f"{progress.phase}{count} {progress.text}".strip()
+
+
+def record_of(
+    outcome: Outcome, result: SmokeResult, *, engine: str, started: str, seconds: Mapping[str, float]
+) -> Record:
     """The record of one run: what was loaded, not what was declared."""
-    assert outcome.built is not None
+    if outcome.built is None:
+        raise SmokeError("nothing was built that could be tested")
     return Record(
         cell_id=str(outcome.cell.id),
         components=outcome.cell.components,
@@ -285,7 +332,7 @@ def record_of(outcome: Outcome, result: SmokeResult, *, engine: str, started: st
         ranks=result.ranks,
         cases=result.cases,
         steps=result.steps,
-        notes=(*outcome.notes, *result.notes, result.placement),
+        notes=tuple(filter(None, (*outcome.notes, result.placement, *result.notes))),
     )
 
 
@@ -295,7 +342,7 @@ def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
     gpu = result.backend.startswith("nccl")
     if result.loaded:
         rungs.append(Rung.IMPORTED)
-    if result.cases and all(case.verdict.good for case in result.cases):
+    if result.collectives_good:
         rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
     ran = [step for step in result.steps if step.verdict.value != "skipped"]
     if ran and all(step.verdict.good for step in ran):

@@ -49,7 +49,9 @@ class _Verbs(click.Group):
         with formatter.section("Verbs"):
             formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and name not in VERBS and not name.startswith("-"):
             import difflib
@@ -90,9 +92,13 @@ def _usage(error: click.ClickException) -> EnvsmithError:
 def _storage(error: OSError) -> EnvsmithError | None:
     where = f" {error.filename}" if error.filename else ""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StorageError(f"the disk is full: cannot write{where}", hint="free space, then run the same command again: it resumes")
+        return StorageError(
+            f"the disk is full: cannot write{where}", hint="free space, then run the same command again: it resumes"
+        )
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return StorageError(f"no permission to write{where}", hint="choose another folder with --output, or mend its permissions")
+        return StorageError(
+            f"no permission to write{where}", hint="choose another folder with --output, or mend its permissions"
+        )
     return None
 
 

@@ -20,14 +20,33 @@ __all__ = ["build"]
 
 @click.command()
 @request_options
-@click.option("--engine", metavar="NAME", help="docker or venv. Default: docker when an engine answers, else a virtual environment.")
+@click.option(
+    "--engine",
+    metavar="NAME",
+    help="docker or venv. Default: docker when an engine answers, else a virtual environment.",
+)
 @click.option("--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.")
-@click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), default=Path("envsmith-build"), show_default=True, help="Folder for the cell's own folder.")
-@click.option("--tier", type=click.Choice(["quick", "full"]), default="quick", show_default=True, help="How much the smoke test tries.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("envsmith-build"),
+    show_default=True,
+    help="Folder for the cell's own folder.",
+)
+@click.option(
+    "--tier",
+    type=click.Choice(["quick", "full"]),
+    default="quick",
+    show_default=True,
+    help="How much the smoke test tries.",
+)
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test.")
 @click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable.")
 @click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
-@click.option("--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written.")
+@click.option(
+    "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
 def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: object) -> int:
@@ -73,7 +92,9 @@ def _json(outcome: Outcome) -> dict[str, object]:
         "lock": outcome.lock.digest,
         "directory": str(outcome.directory),
         "files": {name: str(outcome.directory / name) for name in outcome.files},
-        "built": None if built is None else {"kind": built.kind, "reference": built.reference, "digest": built.digest, "python": built.python},
+        "built": None
+        if built is None
+        else {"kind": built.kind, "reference": built.reference, "digest": built.digest, "python": built.python},
         "record": None if outcome.record is None else outcome.record.to_json(),
         "notes": list(outcome.notes),
         "seconds": {step: round(seconds, 3) for step, seconds in outcome.seconds.items()},
@@ -95,7 +116,9 @@ def _show(outcome: Outcome) -> None:
     rows = [(str(outcome.directory / name), what) for name, what in _SAID.items() if name in outcome.files]
     click.echo(table(rows))
     if outcome.built:
-        where = outcome.built.python if outcome.built.kind == "venv" else f"docker run --rm -it {outcome.built.reference}"
+        where = (
+            outcome.built.python if outcome.built.kind == "venv" else f"docker run --rm -it {outcome.built.reference}"
+        )
         click.echo(table([(where, f"{outcome.built.kind} {outcome.built.digest}")]))
     for note in outcome.notes:
         say(f"note: {note}")
@@ -106,5 +129,7 @@ def _show(outcome: Outcome) -> None:
     skipped = [f"{s.name}: {s.detail}" for s in record.steps if s.verdict.value == "skipped"]
     for line in skipped:
         say(f"not run: {line}")
-    click.echo(f"{click.style('passed' if record.passed else 'failed', fg='green' if record.passed else 'red', bold=True)}: {record.summary}")
+    click.echo(
+        f"{click.style('passed' if record.passed else 'failed', fg='green' if record.passed else 'red', bold=True)}: {record.summary}"
+    )
     click.echo(f"proved: {' -> '.join(r.value for r in record.rungs)}")

@@ -12,8 +12,12 @@ __all__ = ["check"]
 
 @click.command()
 @click.argument("pairs", nargs=-1, required=True, metavar="NAME==VERSION...")
-@click.option("--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How findings are written.")
+@click.option(
+    "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How findings are written."
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def check(*, pairs: tuple[str, ...], platform: str, form: str, as_json: bool) -> int:
     """Judge a given set: any component, e.g. deepspeed==0.14.0 torch==2.6.0 driver==535.54.03 gpu==sm_90 nvcc==12.4.

@@ -51,12 +51,19 @@ class Console:
             from rich.console import Console as RichConsole
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-            columns = (SpinnerColumn(), TextColumn("[bold]{task.description}"), TimeElapsedColumn(), TextColumn("[dim]{task.fields[line]}"))
+            columns = (
+                SpinnerColumn(),
+                TextColumn("[bold]{task.description}"),
+                TimeElapsedColumn(),
+                TextColumn("[dim]{task.fields[line]}"),
+            )
             self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live:
             self._live.stop()
             self._live = None
@@ -74,7 +81,11 @@ class Console:
         elif event.kind is EventKind.FAILED:
             self._end(event.step, text, event.seconds, failed=True)
         else:
-            label = click.style("warning", fg="yellow") if event.kind is EventKind.WARNING else click.style("note", fg="cyan")
+            label = (
+                click.style("warning", fg="yellow")
+                if event.kind is EventKind.WARNING
+                else click.style("note", fg="cyan")
+            )
             self._print(f"{label}: {text}")
 
     def _print(self, text: str) -> None:
@@ -104,7 +115,11 @@ class Console:
         if self._live and self._task is not None:
             self._live.remove_task(self._task)
             self._task = None
-        mark = click.style("failed", fg="red") if how.get("failed") else click.style("kept" if how.get("cached") else "done", fg="green")
+        mark = (
+            click.style("failed", fg="red")
+            if how.get("failed")
+            else click.style("kept" if how.get("cached") else "done", fg="green")
+        )
         took = f" in {seconds:.1f} s" if seconds is not None else ""
         self._print(f"{step}: {mark}{took}" + (f": {text}" if text else ""))
 
@@ -114,11 +129,17 @@ def table(rows: list[tuple[str, ...]], *, indent: str = "  ") -> str:
     if not rows:
         return ""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
-    return "\n".join(indent + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)).rstrip() for row in rows)
+    return "\n".join(
+        indent + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)).rstrip() for row in rows
+    )
 
 
 def dumps(value: Any, *, compact: bool = False) -> str:
     """JSON for stdout: stable order of keys as built, one object, no escapes beyond what JSON needs."""
     import json
 
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if compact else json.dumps(value, ensure_ascii=False, indent=2)
+    return (
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        if compact
+        else json.dumps(value, ensure_ascii=False, indent=2)
+    )

@@ -47,7 +47,9 @@ def judgement_text(judgement: Judgement, form: str) -> str:
     lines += [f"not known: {reason}" for reason in judgement.unknown]
     if judgement.repair:
         lines.append("repair (fewest components changed):")
-        lines += [f"  {c.component}: {c.old or '(not given)'} -> {c.new or '(left out)'}" for c in judgement.repair.changes]
+        lines += [
+            f"  {c.component}: {c.old or '(not given)'} -> {c.new or '(left out)'}" for c in judgement.repair.changes
+        ]
         lines.append(f"  => {judgement.repair.cell.id}")
     return "\n".join(lines)
 
@@ -69,15 +71,25 @@ def sarif(findings: Iterable[Finding]) -> dict[str, object]:
     for finding in findings:
         rules.setdefault(
             finding.rule,
-            {"id": finding.rule, "shortDescription": {"text": finding.message}, "help": {"text": "\n".join(map(str, finding.evidence))}},
+            {
+                "id": finding.rule,
+                "shortDescription": {"text": finding.message},
+                "help": {"text": "\n".join(map(str, finding.evidence))},
+            },
         )
         results.append(
             {
                 "ruleId": finding.rule,
-                "level": {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}[finding.severity],
+                "level": {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}[
+                    finding.severity
+                ],
                 "message": {"text": finding.message + (f" Fix: {finding.fix}" if finding.fix else "")},
                 "properties": {"components": dict(finding.components)},
             }
         )
     driver = {"name": "envsmith", "version": __version__, "rules": list(rules.values())}
-    return {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": [{"tool": {"driver": driver}, "results": results}]}
+    return {
+        "version": "2.1.0",
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }

@@ -16,11 +16,20 @@ __all__ = ["lock"]
 
 @click.command()
 @request_options
-@click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), default=Path("envsmith-build"), show_default=True, help="Folder for the cell's own folder.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("envsmith-build"),
+    show_default=True,
+    help="Folder for the cell's own folder.",
+)
 @click.option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
 @click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable.")
 @click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 when the lock that is there is not what this request gives.")
+@click.option(
+    "--check", is_flag=True, help="Write nothing; exit 1 when the lock that is there is not what this request gives."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
 def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **how: object) -> int:
@@ -52,7 +61,9 @@ def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **ho
         return error.exit_code
     if as_json:
         files = {name: str(made.directory / name) for name in made.files}
-        click.echo(dumps({"cell": made.cell.to_json(), "lock": made.lock.digest, "files": files, "notes": list(made.notes)}))
+        click.echo(
+            dumps({"cell": made.cell.to_json(), "lock": made.lock.digest, "files": files, "notes": list(made.notes)})
+        )
         return 0
     click.echo(table([(str(made.directory / name), "") for name in made.files]))
     for note in made.notes:
@@ -68,5 +79,9 @@ def _check(options: object, console: Console) -> int:
     difference = pipeline.lock_difference(options, progress=console)
     for line in difference:
         say(line)
-    say("the lock is up to date" if not difference else "the lock is not up to date: run the same command without --check")
+    say(
+        "the lock is up to date"
+        if not difference
+        else "the lock is not up to date: run the same command without --check"
+    )
     return 1 if difference else 0

@@ -77,7 +77,9 @@ class RequestFlags:
     def text(self) -> str:
         """The flags spelt out in one order: what a lock says it was made from."""
         parts = [f"--framework {f}" for f in sorted(self.framework)] + [f"--with {w}" for w in sorted(self.with_)]
-        parts += [f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None]
+        parts += [
+            f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None
+        ]
         parts += [f"--gpu {g}" for g in sorted(self.gpu)]
         return " ".join([*parts, f"--platform {self.platform}"])
 
@@ -92,15 +94,36 @@ def request_options(function: F) -> F:
         return function(flags=flags, **given)
 
     options = [
-        click.option("--framework", "-f", multiple=True, metavar="NAME[SPEC]", help="deepspeed, megatron-core or colossalai; repeatable."),
-        click.option("--with", "with_", multiple=True, metavar="COMPONENT[SPEC]", help="Any component that must be in the cell; repeatable."),
+        click.option(
+            "--framework",
+            "-f",
+            multiple=True,
+            metavar="NAME[SPEC]",
+            help="deepspeed, megatron-core or colossalai; repeatable.",
+        ),
+        click.option(
+            "--with",
+            "with_",
+            multiple=True,
+            metavar="COMPONENT[SPEC]",
+            help="Any component that must be in the cell; repeatable.",
+        ),
         click.option("--python", metavar="SPEC", help="Python, e.g. 3.12."),
         click.option("--torch", metavar="SPEC", help="PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126."),
-        click.option("--cuda", metavar="SPEC", help="CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without."),
+        click.option(
+            "--cuda", metavar="SPEC", help="CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without."
+        ),
         click.option("--nccl", metavar="SPEC", help="NCCL, e.g. '>=2.27'."),
         click.option("--driver", metavar="VERSION", help="The NVIDIA driver of the host, e.g. 535.54.03."),
-        click.option("--gpu", multiple=True, metavar="NAME|sm_NN", help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable."),
-        click.option("--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."),
+        click.option(
+            "--gpu",
+            multiple=True,
+            metavar="NAME|sm_NN",
+            help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
+        ),
+        click.option(
+            "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
+        ),
         click.option("--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."),
     ]
     decorated: Any = wrapper
@@ -113,13 +136,18 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
     """``NAME[SPEC]`` as a component and a spec; ``UsageError`` with the nearest names for one that is not known."""
     match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
-        raise UsageError(f"{flag} {_short(text)}: not NAME or NAME followed by a spec", hint="example: deepspeed, or 'deepspeed>=0.16,<0.17'")
+        raise UsageError(
+            f"{flag} {_short(text)}: not NAME or NAME followed by a spec",
+            hint="example: deepspeed, or 'deepspeed>=0.16,<0.17'",
+        )
     component = table.find(match["name"])
     if component is None or (role is not None and component.role is not role):
         names = table.nearest(match["name"], role=role)
         known = ", ".join(c.name for c in (table.with_role(role) if role else table.by_name.values()))
         hint = f"did you mean {' or '.join(names)}?" if names else f"known: {known}"
-        raise UsageError(f"{flag} {_short(text)}: unknown {role.value if role else 'component'} {match['name']!r}", hint=hint)
+        raise UsageError(
+            f"{flag} {_short(text)}: unknown {role.value if role else 'component'} {match['name']!r}", hint=hint
+        )
     return component, _spec(match["spec"] or "*", f"{flag} {component.name}")
 
 
@@ -141,7 +169,11 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
             except ValueError as error:
                 problems.append(f"{component.name}: {error}")
     if problems:
-        raise UsageError("these cannot be judged", details=problems, hint="example: envsmith check deepspeed==0.14.0 torch==2.6.0 driver==535.54.03")
+        raise UsageError(
+            "these cannot be judged",
+            details=problems,
+            hint="example: envsmith check deepspeed==0.14.0 torch==2.6.0 driver==535.54.03",
+        )
     return given
 
 
@@ -182,7 +214,9 @@ def _driver(text: str) -> str:
     try:
         return parse_version(floor[1] if floor else clean.removeprefix("=="))
     except ValueError:
-        raise UsageError(f"--driver {_short(text)}: not a driver version", hint="as nvidia-smi prints it: 535.54.03") from None
+        raise UsageError(
+            f"--driver {_short(text)}: not a driver version", hint="as nvidia-smi prints it: 535.54.03"
+        ) from None
 
 
 def _gpu(text: str, names: dict[str, str]) -> str:
@@ -195,7 +229,12 @@ def _gpu(text: str, names: dict[str, str]) -> str:
     import difflib
 
     near = difflib.get_close_matches(clean, folded, n=3, cutoff=0.5)
-    raise UsageError(f"--gpu {_short(text)}: unknown GPU", hint=f"did you mean {' or '.join(near)}? sm_NN works too" if near else "name it (h100, v100, rtx4090) or give sm_NN")
+    raise UsageError(
+        f"--gpu {_short(text)}: unknown GPU",
+        hint=f"did you mean {' or '.join(near)}? sm_NN works too"
+        if near
+        else "name it (h100, v100, rtx4090) or give sm_NN",
+    )
 
 
 def _platform(text: str) -> Platform:

@@ -1,0 +1,75 @@
+"""``envsmith explain``: a cell, a rule, or an upgrade."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.cli.console import dumps
+from envsmith.errors import UsageError
+
+if TYPE_CHECKING:
+    from envsmith.solve.explanations import Explanation
+
+__all__ = ["explain"]
+
+
+@click.command()
+@click.argument("subject", required=False, metavar="[CELL|RULE]")
+@click.option("--from", "origin", metavar="CELL", help="The cell an upgrade starts from.")
+@click.option("--to", "wanted", multiple=True, metavar="COMPONENT[SPEC]", help="What it should have; repeatable.")
+@click.option(
+    "--platform",
+    default="linux-64",
+    show_default=True,
+    metavar="PLATFORM",
+    help="For a rule: linux-64 or linux-aarch64.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...], platform: str, as_json: bool) -> int:
+    """Why each release of a CELL is what it is; what a RULE says and kills; what an upgrade (--from CELL --to SPEC) would change."""
+    from envsmith.cli.options import parse_component
+    from envsmith.graph import components
+    from envsmith.model.cell import CellId
+    from envsmith.model.platform import Platform
+    from envsmith.solve import api
+
+    if origin is not None or wanted:
+        if origin is None or not wanted or subject is not None:
+            raise UsageError(
+                "an upgrade needs --from CELL and --to COMPONENT[SPEC]",
+                hint="example: envsmith explain --from ds0.14.0-torch2.3.1-cu121-py311 --to 'torch>=2.9'",
+            )
+        table = components()
+        pairs = [parse_component(text, table, flag="--to") for text in wanted]
+        answer = api.explain_upgrade(origin, {component.name: spec for component, spec in pairs})
+    elif subject is None:
+        raise UsageError(
+            "nothing to explain",
+            hint="name a cell (ds0.19.8-torch2.13.0-cu130-py312) or a rule (deepspeed-elastic-log)",
+        )
+    else:
+        try:
+            CellId.parse(subject)
+        except ValueError:
+            answer = api.explain_rule(subject, Platform.parse(platform))
+        else:
+            answer = api.explain_cell(subject)
+    click.echo(dumps(answer.to_json()) if as_json else "\n".join(_lines(answer)))
+    return 0
+
+
+def _lines(answer: Explanation) -> list[str]:
+    lines = [click.style(answer.subject, bold=True), *(f"  {sentence}" for sentence in answer.sentences)]
+    if answer.members:
+        lines.append("rules")
+        for member in answer.members:
+            lines.append(f"  {member.message} [{member.rule}]")
+            lines += [f"    {evidence}" for evidence in member.evidence[:2]]
+    if answer.evidence:
+        lines += ["evidence", *(f"  {evidence}" for evidence in answer.evidence)]
+    for repair in answer.repairs:
+        steps = ", ".join(f"{c.component} {c.old or '(none)'} -> {c.new or '(left out)'}" for c in repair.changes)
+        lines.append(f"works: {steps} => {repair.cell.id}")
+    return lines

@@ -1,0 +1,115 @@
+"""``envsmith smoke``: the smoke test in an environment that exists; envsmith is not installed there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.cli.console import Console, clean, dumps, say, table
+from envsmith.errors import UsageError
+
+if TYPE_CHECKING:
+    from envsmith.smoke import SmokeResult
+
+__all__ = ["smoke"]
+
+_WORST = 12
+
+
+@click.command()
+@click.option(
+    "--python",
+    "python",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The environment's interpreter, or its folder. Default: the one on PATH.",
+)
+@click.option(
+    "--tier",
+    type=click.Choice(["import", "quick", "full", "framework"]),
+    default="quick",
+    show_default=True,
+    help="How much is tried.",
+)
+@click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "gloo", "nccl"]),
+    default="auto",
+    show_default=True,
+    help="auto: NCCL where there is a GPU.",
+)
+@click.option("--nccl-engine", type=click.Choice(["legacy", "2"]), help="Which of torch 2.15's two NCCL engines.")
+@click.option("--no-steps", is_flag=True, help="Collectives only, no framework step.")
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.option("--verbose", "-v", is_flag=True, help="Show every event.")
+def smoke(
+    *,
+    python: Path | None,
+    tier: str,
+    ranks: int,
+    backend: str,
+    nccl_engine: str | None,
+    no_steps: bool,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Run collectives with checked values, then one step of each framework that is installed.
+
+    Exit code 0 when everything passed, 1 when something failed: the last line names the rank, the case and the step.
+    """
+    from envsmith.engine.base import Event, EventKind
+    from envsmith.pipeline import progress_line
+    from envsmith.smoke import LocalTarget, Plan, probe, run
+
+    target = LocalTarget(python=_interpreter(python))
+    found = probe(target)
+    if "torch" not in found:
+        raise UsageError(
+            f"{target.python}: no torch there", hint="name the environment with --python /path/to/env/bin/python"
+        )
+    plan = Plan.build(found, tier=tier, ranks=ranks, backend=backend, steps=not no_steps, engine=nccl_engine)
+    with Console(verbose=verbose, quiet=as_json) as console:
+        console(Event(kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks"))
+        result = run(
+            plan,
+            target,
+            progress=lambda p: console(Event(kind=EventKind.LINE, step="smoke test", text=progress_line(p))),
+        )
+        kind = EventKind.DONE if result.passed else EventKind.FAILED
+        console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
+    click.echo(dumps(result.to_json()) if as_json else "\n".join(_lines(result)))
+    return 0 if result.passed else 1
+
+
+def _interpreter(given: Path | None) -> Path:
+    """The interpreter that is meant; a folder stands for the environment in it. Symbolic links stay: a venv is known by its own path."""
+    if given is None:
+        import shutil
+
+        return Path(shutil.which("python3") or sys.executable)
+    path = given.expanduser().absolute()
+    candidates = [path / "bin" / "python", path / "bin" / "python3"] if path.is_dir() else [path]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise UsageError(f"--python {given}: no interpreter there", hint="give an environment's folder or its bin/python")
+
+
+def _lines(result: SmokeResult) -> list[str]:
+    loaded = [f"{name} {version}" for name, version in result.loaded.items() if isinstance(version, str)]
+    lines = ["loaded: " + ", ".join(loaded)] if loaded else []
+    lines += [f"placement: {result.placement}"] if result.placement else []
+    lines.append("cases: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
+    lines.append(table([(s.name, s.verdict.value, clean(s.detail)) for s in result.steps])) if result.steps else None
+    bad = [c for c in result.cases if not c.verdict.good]
+    lines += [f"  {c.verdict.value}: {c.case}: {clean(c.blame or '')}" for c in bad[:_WORST]]
+    if len(bad) > _WORST:
+        lines.append(f"  and {len(bad) - _WORST} more (--json lists all)")
+    for note in result.notes:
+        say(f"note: {clean(note)}")
+    mark = click.style("passed", fg="green", bold=True) if result.passed else click.style("failed", fg="red", bold=True)
+    return [*lines, f"{mark}: {clean(result.summary)}"]
