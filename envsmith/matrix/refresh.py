@@ -25,7 +25,7 @@ from envsmith.model.component import ComponentTable
 from envsmith.sources.http import HttpClient, cache_root
 from envsmith.sources.index import PackageIndex, find_index
 
-__all__ = ["FileChange", "Plan", "apply", "plan_refresh", "refreshable", "today"]
+__all__ = ["FileChange", "Plan", "apply", "plan_refresh", "read_component_table", "refreshable", "today"]
 
 # What a build of torch carries is refreshed with torch, so that a new release can be solved at once.
 _WITH_TORCH = ("triton", "torch", "nccl", "cudnn", "cuda")
@@ -71,7 +71,8 @@ def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
     return [n for n in names if (matrix_dir / "releases" / f"{n}.yaml").is_file()]
 
 
-def _components(matrix_dir: Path) -> ComponentTable:
+def read_component_table(matrix_dir: Path) -> ComponentTable:
+    """``components.yaml`` of that folder; ``DataError`` when it is missing or broken."""
     from envsmith.graph.parse import Problems, parse_yaml
     from envsmith.graph.read import read_components
 
@@ -130,7 +131,7 @@ def plan_refresh(
     if index is None:
         client = HttpClient(cache=store, jobs=jobs, offline=offline)
         index = PackageIndex(client, find_index())
-    table = _components(matrix_dir)
+    table = read_component_table(matrix_dir)
     context = Context(
         index=index, components=table, today=day or today(), jobs=jobs, again=again, facts=FactStore(store / "facts")
     )

@@ -22,9 +22,16 @@ _RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none"
 _SECTION = re.compile(r"(releases|builds):\s*(?:#.*)?")
 
 
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) <= 0xFFFF else f"\\U{ord(character):08x}"
+
+
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return '"' + "".join(map(_escaped, text)) + '"'
 
 
 def _scalar(value: object, *, bare: bool) -> str:

@@ -1,0 +1,212 @@
+"""What the HTTP client promises: cached, conditional, bounded, honest about failures, silent about secrets."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import threading
+
+import pytest
+
+from envsmith.errors import ContentError, NetworkError
+from envsmith.sources import http
+from envsmith.sources.http import HttpClient, NotFoundError, cache_root, redact
+
+
+@pytest.fixture
+def client(tmp_path):
+    return HttpClient(cache=tmp_path, timeout=5)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(http.time, "sleep", lambda _: None)
+
+
+def test_a_fresh_page_is_not_asked_for_again(server, client):
+    server.routes["/page"] = lambda h: h.reply(200, b"hello")
+    first = client.get(server.url + "/page", max_bytes=100)
+    second = client.get(server.url + "/page", max_bytes=100)
+    assert (first.body, first.cached, second.body, second.cached) == (b"hello", False, b"hello", True)
+    assert len(server.seen) == 1
+
+
+def test_a_stale_page_is_asked_for_with_its_validator_and_304_keeps_it(server, tmp_path):
+    client = HttpClient(cache=tmp_path, fresh_for=0)
+    server.routes["/page"] = lambda h: (
+        h.reply(304) if h.headers["If-None-Match"] == '"v1"' else h.reply(200, b"one", ETag='"v1"')
+    )
+    client.get(server.url + "/page", max_bytes=100)
+    again = client.get(server.url + "/page", max_bytes=100)
+    third = client.get(server.url + "/page", max_bytes=100)
+    assert (again.body, again.cached, third.cached) == (b"one", True, True)
+    assert [h.headers["If-None-Match"] for h in server.seen] == [None, '"v1"', '"v1"']
+
+
+def test_a_changed_page_replaces_the_kept_one(server, tmp_path):
+    client = HttpClient(cache=tmp_path, fresh_for=0)
+    bodies = iter([b"one", b"two"])
+    server.routes["/page"] = lambda h: h.reply(200, next(bodies))
+    assert [client.get(server.url + "/page", max_bytes=100).body for _ in range(2)] == [b"one", b"two"]
+
+
+def test_a_damaged_cache_entry_is_fetched_again(server, client, tmp_path):
+    server.routes["/page"] = lambda h: h.reply(200, b"hello")
+    client.get(server.url + "/page", max_bytes=100)
+    (entry,) = [p for p in tmp_path.rglob("*") if p.is_file()]
+    entry.write_bytes(entry.read_bytes()[:-1] + b"X")
+    assert client.get(server.url + "/page", max_bytes=100).body == b"hello"
+    assert len(server.seen) == 2
+
+
+def test_a_body_with_another_hash_is_refused_and_not_kept(server, client, tmp_path):
+    server.routes["/file"] = lambda h: h.reply(200, b"evil")
+    with pytest.raises(ContentError, match="sha256"):
+        client.get(server.url + "/file", max_bytes=100, sha256=hashlib.sha256(b"good").hexdigest())
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_an_artifact_is_kept_only_when_wanted(server, client, tmp_path):
+    server.routes["/file"] = lambda h: h.reply(200, b"good")
+    digest = hashlib.sha256(b"good").hexdigest()
+    client.get(server.url + "/file", max_bytes=100, sha256=digest, keep=False)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+@pytest.mark.parametrize("encode", [lambda b: (b, {}), lambda b: (gzip.compress(b), {"Content_Encoding": "gzip"})])
+def test_a_body_longer_than_allowed_is_refused(server, client, encode):
+    body, headers = encode(b"\0" * 50_000_000)
+    server.routes["/bomb"] = lambda h: h.reply(200, body, **headers)
+    with pytest.raises(NetworkError, match="longer than 1000 bytes"):
+        client.get(server.url + "/bomb", max_bytes=1000)
+
+
+def test_a_compressed_body_is_unpacked(server, client):
+    server.routes["/page"] = lambda h: h.reply(200, gzip.compress(b"hello"), Content_Encoding="gzip")
+    assert client.get(server.url + "/page", max_bytes=100).body == b"hello"
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_a_missing_thing_is_told_apart(server, client, status):
+    server.routes["/page"] = lambda h: h.reply(status)
+    with pytest.raises(NotFoundError):
+        client.get(server.url + "/page", max_bytes=100)
+
+
+def test_a_busy_server_is_asked_again(server, client):
+    answers = iter([503, 429, 200])
+    server.routes["/page"] = lambda h: h.reply(next(answers), b"late", Retry_After="1")
+    assert client.get(server.url + "/page", max_bytes=100).body == b"late"
+    assert len(server.seen) == 3
+
+
+def test_a_server_that_stays_broken_is_given_up(server, client):
+    server.routes["/page"] = lambda h: h.reply(500)
+    with pytest.raises(NetworkError, match="status 500"):
+        client.get(server.url + "/page", max_bytes=100)
+    assert len(server.seen) == 4
+
+
+def test_offline_answers_from_the_cache_and_refuses_the_rest(server, client, tmp_path):
+    server.routes["/page"] = lambda h: h.reply(200, b"hello")
+    client.get(server.url + "/page", max_bytes=100)
+    offline = HttpClient(cache=tmp_path, offline=True, fresh_for=0)
+    assert offline.get(server.url + "/page", max_bytes=100).cached
+    with pytest.raises(NetworkError, match="not in the cache"):
+        offline.get(server.url + "/other", max_bytes=100)
+    with pytest.raises(NetworkError, match="switched off"), offline.open_range(server.url + "/page", 0, 5):
+        pass
+    assert len(server.seen) == 1
+
+
+def test_credentials_are_sent_but_never_told(server, client):
+    server.routes["/page"] = lambda h: h.reply(401)
+    with pytest.raises(NetworkError) as caught:
+        client.get(server.url.replace("//", "//user:hunter2@") + "/page", max_bytes=100)
+    assert server.seen[0].headers["Authorization"].startswith("Basic ")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_credentials_do_not_follow_a_redirect(server, client):
+    server.routes["/page"] = lambda h: h.reply(302, Location=f"http://localhost:{server.server_port}/there")
+    server.routes["/there"] = lambda h: h.reply(200, b"ok")
+    client.get(server.url.replace("//", "//user:hunter2@") + "/page", max_bytes=100)
+    assert server.seen[1].headers["Authorization"] is None
+
+
+def test_a_redirect_to_an_unencrypted_address_is_refused():
+    from urllib.request import Request
+
+    handler = http._redirects()()
+    with pytest.raises(NetworkError, match="unencrypted"):
+        handler.redirect_request(Request("https://index.test/x"), None, 302, "", {}, "http://index.test/x")
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://index.test/x", "https:///nohost"])
+def test_only_http_addresses_are_opened(client, url):
+    with pytest.raises(NetworkError, match="not an http address"):
+        client.get(url, max_bytes=10)
+
+
+def _ranges(body):
+    def answer(handler):
+        first, _, last = handler.headers["Range"].removeprefix("bytes=").partition("-")
+        start = int(first) if first else len(body) - int(last)
+        stop = int(last) + 1 if first and last else len(body)
+        handler.reply(206, body[start:stop], Content_Range=f"bytes {start}-{stop - 1}/{len(body)}")
+
+    return answer
+
+
+@pytest.mark.parametrize(("start", "stop", "expected"), [(0, 3, b"012"), (7, None, b"789"), (-2, None, b"89")])
+def test_a_stretch_of_a_file_is_read(server, client, start, stop, expected):
+    server.routes["/file"] = _ranges(b"0123456789")
+    with client.open_range(server.url + "/file", start, stop) as reply:
+        assert (reply.stream.read(), reply.total, reply.start) == (expected, 10, b"0123456789".index(expected))
+
+
+def test_a_server_without_ranges_is_refused(server, client):
+    server.routes["/file"] = lambda h: h.reply(200, b"0123456789")
+    with pytest.raises(NetworkError, match="ignores range requests"), client.open_range(server.url + "/file", 0, 3):
+        pass
+
+
+@pytest.mark.parametrize("told", ["bytes 5-7/10", "lines 0-2/10", "bytes 0-2/*", "", "bytes x"])
+def test_a_range_that_was_not_asked_for_is_refused(server, client, told):
+    server.routes["/file"] = lambda h: h.reply(206, b"012", Content_Range=told)
+    with pytest.raises(NetworkError), client.open_range(server.url + "/file", 0, 3):
+        pass
+
+
+def test_no_more_requests_run_at_once_than_allowed(server, tmp_path):
+    client = HttpClient(cache=tmp_path, jobs=2)
+    open_now, most, lock, go = 0, 0, threading.Lock(), threading.Event()
+
+    def slow(handler):
+        nonlocal open_now, most
+        with lock:
+            open_now += 1
+            most = max(most, open_now)
+        go.wait(0.05)
+        with lock:
+            open_now -= 1
+        handler.reply(200, b"x")
+
+    server.routes.update({f"/{i}": slow for i in range(6)})
+    threads = [
+        threading.Thread(target=client.get, args=(f"{server.url}/{i}",), kwargs={"max_bytes": 9}) for i in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 2
+
+
+def test_redact_keeps_what_identifies_and_drops_what_opens():
+    assert redact("https://user:secret@index.test:8443/simple/x/#sha256=1") == "https://index.test:8443/simple/x/"
+
+
+def test_the_cache_lies_where_xdg_says(tmp_path):
+    assert cache_root({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "envsmith"
+    assert cache_root({"XDG_CACHE_HOME": "relative"}).parts[-2:] == (".cache", "envsmith")

@@ -1,0 +1,230 @@
+"""What a refresh promises: new facts with their hash and day, hand-written lines untouched, nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import yaml
+
+from envsmith.errors import DataError, UsageError
+from envsmith.graph.read import read_knowledge
+from envsmith.matrix.refresh import apply, plan_refresh
+
+
+def _builds(knowledge):
+    return yaml.safe_load((knowledge / "releases/torch.yaml").read_text())["builds"]
+
+
+def test_a_new_torch_release_is_known_after_one_refresh(knowledge, plan, world):
+    apply(plan("torch").changes)
+    new = [b for b in _builds(knowledge) if b["version"].startswith("2.16.0")]
+    assert [(b["version"], b["platform"], b["index"]) for b in new] == [
+        ("2.16.0+cu134", "linux-64", "default"),
+        ("2.16.0+cpu", "linux-aarch64", "default"),
+    ]
+    build = new[0]
+    assert (build["cuda"], build["nccl"], build["cudnn"], build["triton"]) == ("13.4", "2.33.1", "9.30.0.1", "3.10.1")
+    assert (build["python"], build["gpu"], build["ptx"]) == (["3.11", "3.12"], ["sm_80", "sm_90", "sm_120"], [])
+    assert (build["glibc"], build["cxx11_abi"], str(build["date"])) == ("2.28", True, "2026-12-02")
+    url = "https://index.test/files/torch-2.16.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    assert build["sha256"] == hashlib.sha256(world.bodies[url]).hexdigest()
+    assert (new[1]["nccl"], new[1]["cudnn"], "gpu" in new[1]) == ("none", "none", False)
+
+
+def test_the_graph_loads_the_new_release_with_rules_and_evidence(knowledge, plan):
+    apply(plan("torch").changes)
+    known = read_knowledge(knowledge)
+    assert "2.16.0+cu134" in [r.version for r in known.releases["torch"]]
+    assert [r.version for r in known.releases["nccl"]] == ["2.32.3", "2.33.1"]
+    assert [r.version for r in known.releases["cudnn"]] == ["9.26.0.51", "9.30.0.1"]
+    assert "13.4" in [r.version for r in known.releases["cuda"]]
+    rule = next(r for r in known.rules if r.id == "torch-bundles-nccl")
+    row = next(r for r in rule.rows if r.when["torch"].contains("2.16.0+cu134"))
+    assert row.needs["nccl"].text == "==2.33.1"
+    assert (row.evidence[0].kind.value, row.evidence[0].date) == ("measured", "2026-12-03")
+    assert row.evidence[0].sha256
+
+
+def test_lines_and_comments_of_people_keep_their_bytes(knowledge, plan):
+    before = (knowledge / "releases/torch.yaml").read_text().splitlines()
+    apply(plan().changes)
+    after = (knowledge / "releases/torch.yaml").read_text().splitlines()
+    assert [line for line in after if line in before] == before
+
+
+def test_nothing_is_written_before_apply(knowledge, plan):
+    before = {p: p.read_bytes() for p in knowledge.parent.rglob("*") if p.is_file()}
+    assert plan().changes
+    assert {p: p.read_bytes() for p in knowledge.parent.rglob("*") if p.is_file()} == before
+
+
+def test_a_second_run_right_after_finds_nothing_and_opens_nothing(plan, world):
+    apply(plan().changes)
+    world.asked.clear()
+    again = plan()
+    assert (again.changes, again.problems, world.opened()) == ((), (), [])
+
+
+def test_reading_everything_again_finds_nothing_new_either(plan, world):
+    apply(plan().changes)
+    world.asked.clear()
+    assert plan(again=True).changes == ()
+    assert world.opened()
+
+
+def test_an_artifact_that_cannot_be_read_is_a_problem_and_the_others_are_kept(plan, world, knowledge):
+    broken = "https://index.test/files/torch-2.16.0-cp311-cp311-manylinux_2_28_aarch64.whl"
+    world.broken.add(broken)
+    first = plan("torch")
+    assert len(first.problems) == 1
+    assert "torch 2.16.0 for linux-aarch64" in first.problems[0]
+    apply(first.changes)
+    world.broken.clear()
+    world.asked.clear()
+    apply(plan("torch").changes)
+    assert set(world.opened()) == {broken}
+    assert len([b for b in _builds(knowledge) if b["version"].startswith("2.16.0")]) == 2
+
+
+def test_an_interrupted_run_does_not_read_an_artifact_twice(plan, world):
+    plan("torch")
+    world.asked.clear()
+    assert plan("torch").changes
+    assert [u for u in world.opened() if "/torch-" in u] == []
+
+
+def test_pythons_that_come_later_are_added_without_opening_the_wheel_again(plan, world, knowledge, make_torch_wheel):
+    apply(plan("torch").changes)
+    world.publish("torch", "torch-2.16.0-cp313-cp313-manylinux_2_28_x86_64.whl", make_torch_wheel(), "2026-12-09")
+    world.asked.clear()
+    apply(plan("torch").changes)
+    build = next(b for b in _builds(knowledge) if b["version"] == "2.16.0+cu134")
+    assert build["python"] == ["3.11", "3.12", "3.13"]
+    assert [u for u in world.opened() if "/torch-" in u] == []
+
+
+def test_a_withdrawn_release_is_marked_with_its_reason(plan, world, knowledge):
+    apply(plan("torch").changes)
+    for entry in world.pages["torch"]:
+        if "-2.16.0-" in entry["filename"] and "x86_64" in entry["filename"]:
+            entry["yanked"] = "wrong results"
+    apply(plan("torch").changes)
+    yanked = {b["platform"]: b.get("yanked") for b in _builds(knowledge) if b["version"].startswith("2.16.0")}
+    assert yanked == {"linux-64": "wrong results", "linux-aarch64": None}
+
+
+def test_a_wheel_that_was_uploaded_again_is_measured_again(plan, world, knowledge, make_torch_wheel):
+    apply(plan("torch").changes)
+    world.pages["torch"] = [
+        e for e in world.pages["torch"] if not ("-2.16.0-" in e["filename"] and "x86_64" in e["filename"])
+    ]
+    digest = world.publish(
+        "torch", "torch-2.16.0-1-cp311-cp311-manylinux_2_28_x86_64.whl", make_torch_wheel(nccl="2.32.3"), "2026-12-05"
+    )
+    apply(plan("torch").changes)
+    build = next(b for b in _builds(knowledge) if b["version"] == "2.16.0+cu134")
+    assert (build["nccl"], build["sha256"]) == ("2.32.3", digest)
+
+
+def test_a_correction_by_hand_stays_while_the_artifact_is_the_same(plan, knowledge):
+    apply(plan("torch").changes)
+    path = knowledge / "releases/torch.yaml"
+    path.write_text(path.read_text().replace('triton: "3.10.1"', 'triton: "3.10.0"'))
+    assert plan("torch").changes == ()
+
+
+def test_deepspeed_is_read_and_its_line_gets_the_hash(plan, knowledge, world):
+    apply(plan("deepspeed").changes)
+    text = (knowledge / "releases/deepspeed.yaml").read_text()
+    digest = hashlib.sha256(world.bodies["https://index.test/files/deepspeed-0.19.8.tar.gz"]).hexdigest()
+    assert f'requires: {{torch: ">=2.0"}}, sdist_only: true, sha256: "{digest}", evidence: index}}' in text
+    assert "date: 2026-12-03}" in text, "every line was read today, so the entry itself carries the day"
+    assert (knowledge / "rules/toolkit.yaml").read_text().count("0.19.8") == 0, "its table says what the rows say"
+
+
+def test_a_new_deepspeed_with_another_table_ends_the_old_rows(plan, knowledge, world, make_sdist):
+    apply(plan("deepspeed").changes)
+    table = "{12: ['12.4', '12.8'], 13: ['13.0', '13.2']}"
+    digest = world.publish(
+        "deepspeed", "deepspeed-0.20.0.tar.gz", make_sdist("deepspeed", "0.20.0", "torch>=2.4\n", table), "2026-12-01"
+    )
+    found = plan("deepspeed")
+    apply(found.changes)
+    rows = {r.id: r for r in read_knowledge(knowledge).rules}["deepspeed-toolkit-cuda"].rows
+    verdicts = {
+        release: all(
+            r.needs["toolkit"].contains("13.2")
+            for r in rows
+            if r.when["deepspeed"].contains(release) and r.when["cuda"].contains("13.0")
+        )
+        for release in ("0.19.8", "0.20.0", "0.21.0")
+    }
+    assert verdicts == {"0.19.8": False, "0.20.0": True, "0.21.0": True}
+    assert digest in (knowledge / "rules/toolkit.yaml").read_text()
+    assert "# a comment" in (knowledge / "rules/toolkit.yaml").read_text()
+    assert plan("deepspeed").changes == ()
+
+
+def test_a_companion_gains_its_new_release_only(plan, world, knowledge):
+    world.publish(
+        "numpy",
+        "numpy-2.1.0-py3-none-any.whl",
+        world.bodies["https://index.test/files/triton-3.10.1-cp311-cp311-manylinux_2_28_x86_64.whl"],
+        "2026-12-01",
+    )
+    found = plan("numpy")
+    # the metadata of that wheel is triton's: it is found by its own dist-info, names and versions of companions are the index's
+    assert [c.path.name for c in found.changes] == ["numpy.yaml"]
+    assert 'version: "2.1.0", date: 2026-12-01, requires: {python: ">=3.11,<3.16"}' in found.changes[0].new
+
+
+def test_an_unknown_component_is_a_usage_error_with_the_nearest_name(plan):
+    with pytest.raises(UsageError, match="did you mean numpy"):
+        plan("numppy")
+
+
+def test_a_file_that_changed_in_the_meantime_is_not_overwritten(plan, knowledge):
+    found = plan("numpy", "torch")
+    path = knowledge / "releases/torch.yaml"
+    path.write_text(path.read_text() + "# somebody was here\n")
+    with pytest.raises(DataError, match="in the meantime"):
+        apply(found.changes)
+    assert path.read_text().endswith("# somebody was here\n")
+
+
+def test_a_diff_names_the_file_and_shows_the_line(plan, knowledge):
+    change = next(c for c in plan("torch").changes if c.path.name == "torch.yaml")
+    diff = change.diff(root=knowledge.parent)
+    assert diff.startswith("--- a/matrix/releases/torch.yaml\n+++ b/matrix/releases/torch.yaml\n")
+    assert '+- {version: "2.16.0+cu134", platform: linux-64' in diff
+
+
+def test_a_table_that_is_not_one_record_a_line_is_refused(plan, knowledge):
+    (knowledge / "releases/numpy.yaml").write_text("component: numpy\nreleases:\n- version: '1'\n  evidence: x\n")
+    with pytest.raises(DataError, match="one record a line"):
+        plan("numpy")
+
+
+def test_a_project_that_the_index_does_not_have_is_a_problem(plan, world):
+    del world.pages["numpy"]
+    found = plan("numpy")
+    assert (found.changes, found.problems) == ((), ("numpy: the index has no project numpy",))
+
+
+def test_knowledge_without_components_is_refused(tmp_path, index):
+    with pytest.raises(DataError, match=r"components\.yaml"):
+        plan_refresh(tmp_path, index=index, cache=tmp_path)
+
+
+def test_a_broken_record_of_wheels_is_named(plan, knowledge):
+    record = knowledge.parent / "tests/cases/wheels/torch.json"
+    record.parent.mkdir()
+    record.write_text('{"wheels": [{"version": 1}]}')
+    with pytest.raises(DataError, match=r"torch\.json"):
+        plan("torch")
+
+
+def test_no_record_is_kept_where_there_are_no_tests(plan, knowledge):
+    (knowledge.parent / "tests/cases").rmdir()
+    assert all(c.path.suffix == ".yaml" for c in plan("torch").changes)
