@@ -7,6 +7,10 @@ The table of exit codes in the documentation is generated from :data:`EXIT_CODES
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from envsmith.model.finding import Refusal
 
 __all__ = [
     "EXIT_CODES",
@@ -52,7 +56,7 @@ class UnsatisfiableError(EnvsmithError):
     summary = "the answer is no: unsatisfiable request, bad environment, failed smoke test"
 
     def __init__(
-        self, message: str, *, refusal: object = None, hint: str | None = None, details: Sequence[str] = ()
+        self, message: str, *, refusal: Refusal | None = None, hint: str | None = None, details: Sequence[str] = ()
     ) -> None:
         super().__init__(message, hint=hint, details=details)
         self.refusal = refusal

@@ -7,7 +7,7 @@ solver's, the engine's, the verdict's.
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import json
 import os
 import time
@@ -89,9 +89,9 @@ def today() -> str:
     """The UTC day that ``exclude_newer`` defaults to; ``SOURCE_DATE_EPOCH`` sets another."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = (
-        datetime.datetime.fromtimestamp(int(epoch), tz=datetime.timezone.utc)
+        dt.datetime.fromtimestamp(int(epoch), tz=dt.timezone.utc)
         if epoch.isdigit()
-        else datetime.datetime.now(datetime.timezone.utc)
+        else dt.datetime.now(dt.timezone.utc)
     )
     return moment.date().isoformat()
 
@@ -293,7 +293,7 @@ def _prove(outcome: Outcome, engine: Engine, options: Options, clock: _Clock) ->
     if outcome.built is None:
         raise SmokeError("nothing was built that could be tested")
     plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks, image=outcome.built.digest)
-    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
     result = run(plan, engine.target(outcome.built), progress=lambda p: clock.line("smoke test", progress_line(p)))
     clock.done("smoke test", result.summary)

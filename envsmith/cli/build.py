@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import RequestFlags, request_options
-from envsmith.cli.solve import refusal_json, refusal_lines
+from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ __all__ = ["build"]
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
-def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: object) -> int:
+def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> int:
     """Solve, lock, build an image (or a virtual environment), prove it, write the record.
 
     Interrupted or failed, the same command takes up what is done. Exit code 0 when the smoke test passed.
@@ -58,26 +58,23 @@ def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: object) -
 
     if not flags.framework:
         raise UsageError("nothing to build", hint="name a framework: envsmith build --framework deepspeed")
-    output = how["output"]
-    assert isinstance(output, Path)
     options = pipeline.Options(
         request=flags.request(),
         request_text=flags.text(),
-        output=output,
-        engine=how["engine"],  # type: ignore[arg-type]
-        base=how["base"],  # type: ignore[arg-type]
+        output=how["output"],
+        engine=how["engine"],
+        base=how["base"],
         tier=str(how["tier"]),
-        ranks=int(how["ranks"]),  # type: ignore[call-overload]
+        ranks=int(how["ranks"]),
         conda=not how["no_conda"],
-        conda_channels=how["channel"],  # type: ignore[arg-type]
+        conda_channels=how["channel"],
         smoke=not how["no_smoke"],
     )
     try:
         with Console(verbose=verbose) as console:
             outcome = pipeline.build(options, progress=console)
     except UnsatisfiableError as error:
-        click.echo(dumps(refusal_json(error.refusal)) if as_json else "\n".join(refusal_lines(error.refusal)))  # type: ignore[arg-type]
-        return error.exit_code
+        return show_refusal(error, as_json=as_json)
     if as_json:
         click.echo(dumps(_json(outcome)))
     else:

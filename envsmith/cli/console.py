@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from envsmith.engine.base import Event, EventKind
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+    from typing_extensions import Self
 
 __all__ = ["Console", "clean", "say"]
 
@@ -46,7 +48,7 @@ class Console:
         self._step = ""
         self._terminal = sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
-    def __enter__(self) -> Console:
+    def __enter__(self) -> Self:
         if self._terminal and not self.quiet:
             from rich.console import Console as RichConsole
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -69,6 +71,7 @@ class Console:
             self._live = None
 
     def __call__(self, event: Event) -> None:
+        """Show one event."""
         if self.quiet and event.kind is not EventKind.WARNING:
             return
         text = clean(event.text)
@@ -124,7 +127,7 @@ class Console:
         self._print(f"{step}: {mark}{took}" + (f": {text}" if text else ""))
 
 
-def table(rows: list[tuple[str, ...]], *, indent: str = "  ") -> str:
+def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
     """Left-aligned columns, two spaces apart."""
     if not rows:
         return ""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import RequestFlags, request_options
-from envsmith.cli.solve import refusal_json, refusal_lines
+from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
+
+if TYPE_CHECKING:
+    from envsmith.pipeline import Options
 
 __all__ = ["lock"]
 
@@ -32,7 +36,7 @@ __all__ = ["lock"]
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
-def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **how: object) -> int:
+def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **how: Any) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
 
     The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
@@ -41,15 +45,13 @@ def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **ho
 
     if not flags.framework and not flags.with_ and flags.torch is None:
         raise UsageError("nothing to lock", hint="name a framework: envsmith lock --framework deepspeed")
-    output = how["output"]
-    assert isinstance(output, Path)
     options = pipeline.Options(
         request=flags.request(),
         request_text=flags.text(),
-        output=output,
-        base=how["base"],  # type: ignore[arg-type]
+        output=how["output"],
+        base=how["base"],
         conda=not how["no_conda"],
-        conda_channels=how["channel"],  # type: ignore[arg-type]
+        conda_channels=how["channel"],
     )
     try:
         with Console(verbose=verbose, quiet=check) as console:
@@ -57,8 +59,7 @@ def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **ho
                 return _check(options, console)
             made = pipeline.lock_only(options, progress=console)
     except UnsatisfiableError as error:
-        click.echo(dumps(refusal_json(error.refusal)) if as_json else "\n".join(refusal_lines(error.refusal)))  # type: ignore[arg-type]
-        return error.exit_code
+        return show_refusal(error, as_json=as_json)
     if as_json:
         files = {name: str(made.directory / name) for name in made.files}
         click.echo(
@@ -72,10 +73,9 @@ def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **ho
     return 0
 
 
-def _check(options: object, console: Console) -> int:
+def _check(options: Options, console: Console) -> int:
     from envsmith import pipeline
 
-    assert isinstance(options, pipeline.Options)
     difference = pipeline.lock_difference(options, progress=console)
     for line in difference:
         say(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import functools
 import re
 from collections.abc import Callable, Iterable
@@ -89,7 +89,7 @@ def request_options(function: F) -> F:
 
     @functools.wraps(function)
     def wrapper(**given: Any) -> Any:
-        names = RequestFlags.__slots__  # type: ignore[attr-defined]
+        names = RequestFlags.__slots__
         flags = RequestFlags(**{name: given.pop(name) for name in names})
         return function(flags=flags, **given)
 
@@ -248,6 +248,6 @@ def _day(text: str | None) -> str | None:
     if text is None:
         return None
     try:
-        return datetime.date.fromisoformat(text.strip()[:10]).isoformat()
+        return dt.date.fromisoformat(text.strip()[:10]).isoformat()
     except ValueError:
         raise UsageError(f"--exclude-newer {_short(text)}: not a day", hint="example: 2026-11-01") from None

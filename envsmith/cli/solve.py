@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from envsmith.model.cell import Cell
     from envsmith.model.finding import Refusal, Repair, Solution
 
-__all__ = ["cell_lines", "refusal_json", "refusal_lines", "solve"]
+__all__ = ["cell_lines", "refusal_json", "refusal_lines", "show_refusal", "solve"]
 
 
 @click.command()
@@ -37,9 +37,7 @@ def solve(*, flags: RequestFlags, every: bool, limit: int | None, as_json: bool)
             return _stream(api.cells(request), limit, as_json=as_json)
         solution = api.solve(request)
     except UnsatisfiableError as error:
-        refusal = error.refusal
-        click.echo(dumps(refusal_json(refusal)) if as_json else "\n".join(refusal_lines(refusal)))  # type: ignore[arg-type]
-        return error.exit_code
+        return show_refusal(error, as_json=as_json)
     if as_json:
         click.echo(dumps(_solution_json(solution)))
     else:
@@ -79,6 +77,14 @@ def _solution_lines(solution: Solution) -> list[str]:
     if solution.alternatives:
         lines += ["alternatives", *(f"  {cell.id}" for cell in solution.alternatives)]
     return lines
+
+
+def show_refusal(error: UnsatisfiableError, *, as_json: bool) -> int:
+    """Print why no cell satisfies the request, on stdout because it is the answer, and return the exit code."""
+    if error.refusal is None:
+        raise error
+    click.echo(dumps(refusal_json(error.refusal)) if as_json else "\n".join(refusal_lines(error.refusal)))
+    return error.exit_code
 
 
 def refusal_json(refusal: Refusal) -> dict[str, object]:
