@@ -31,7 +31,7 @@ def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
 
 
 def _error(refusal: Refusal) -> UnsatisfiableError:
-    hint = refusal.repairs[0].message if refusal.repairs else None
+    hint = f"{refusal.repairs[0].message} gives {refusal.repairs[0].cell.id}" if refusal.repairs else None
     return UnsatisfiableError(
         "no cell satisfies the request", refusal=refusal, hint=hint, details=[c.message for c in refusal.conflict]
     )

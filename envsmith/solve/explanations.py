@@ -88,7 +88,7 @@ def _evidence_ladder(solver: Solver, cell: Cell) -> list[str]:
     """Who is known to have run the frameworks of a cell with its torch."""
     told = []
     knowledge = solver.knowledge()
-    for name in cell.frameworks:
+    for name in (n for n in cell.chosen if solver.compiled.roles[n] is Role.FRAMEWORK):
         version, torch = cell.components[name], cell.components["torch"]
         lines = [
             t
@@ -269,7 +269,7 @@ def explain_upgrade(solver: Solver, cell: CellId, wanted: Mapping[str, Spec]) ->
         m.message + _since(solver, m, [(w.component, w.text.removeprefix("==")) for w in blocking]) + "." for m in rules
     ]
     repairs = tuple(r for r in solver.repairs(aim) if not any(c.component in wanted for c in r.changes))
-    sentences_list += [f"What must change: {r.message}." for r in repairs]
+    sentences_list += [f"What must change: {r.message}, which gives {r.cell.id}." for r in repairs]
     if not repairs:
         sentences_list.append("No cell with the frameworks of this one can have it.")
     return Explanation(

@@ -47,7 +47,8 @@ def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judge
     """
     read = read_given(solver, given)
     whole = any(n == "torch" or solver.compiled.roles[n] is Role.FRAMEWORK for n in read.components.values())
-    names = dict(read.components) | ({n: n for n in CORE if n not in read.components} if whole else {})
+    core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
+    names = dict(read.components) | ({n: n for n in core} if whole else {})
     problem = pose(solver.compiled, platform, names, read.extras, gaps=False)
     case = _Case(solver, read, problem, {r.id: r for r in solver.knowledge().rules})
     builds, inferred, assumed = _infer(case)
@@ -85,9 +86,9 @@ def _bits(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, int]
 
 
 def _carrying(case: _Case) -> Net:
-    """The rules about what torch wheels carry."""
+    """The rules about what torch wheels there are, and what they carry."""
     problem = case.problem
-    bundles = {r.id for r in case.solver.compiled.rules if r.bundles}
+    bundles = {r.id for r in case.solver.compiled.rules if r.bundles} | {"torch-wheels-platform"}
     parts = [
         problem.part(i) for i, g in enumerate(problem.groups) if g.rule in bundles and g.severity is Severity.ERROR
     ]

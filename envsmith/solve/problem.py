@@ -129,14 +129,14 @@ def exact_version(spec: Spec) -> str | None:
 
 
 def spec_mask(component: str, values: Sequence[str | None], spec: Spec) -> int:
-    """Which of ``values`` a spec of a request admits; a Python minor when one of its patch releases is admitted."""
+    """Which of ``values`` a spec of a request admits; where it speaks of patch releases of Python, a minor that has one."""
+    by_patch = component == "python" and re.search(r"\d+\.\d+\.\d", spec.text)
     mask = 0
     for index, value in enumerate(values):
         if value is None:
             continue
-        if spec.contains(value) or (
-            component == "python" and value.count(".") == 1 and any(spec.contains(f"{value}.{p}") for p in _PATCHES)
-        ):
+        patches = by_patch and value.count(".") == 1
+        if any(spec.contains(f"{value}.{p}") for p in _PATCHES) if patches else spec.contains(value):
             mask |= 1 << index
     return mask
 

@@ -44,7 +44,8 @@ def pose_request(compiled: Compiled, request: Request) -> Posed:
     )
     companions = tuple(n for n in request.constraints if compiled.roles[n] is Role.COMPANION)
     hosts = [n for n in specs if compiled.roles[n] is Role.HOST]
-    names = {n: n for n in (*frameworks, *CORE, *companions, *request.narrowed, *hosts) if n in compiled.roles}
+    core = [n for n in CORE if n in specs or compiled.versions.get(n)]
+    names = {n: n for n in (*frameworks, *core, *companions, *request.narrowed, *hosts)}
     extras = _extras(compiled, specs)
     if request.driver is not None:
         names["driver"] = "driver"

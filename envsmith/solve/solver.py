@@ -150,8 +150,7 @@ def _repair(posed: Posed, gone: Sequence[Wish], answer: Answer) -> Repair:
             new = posed.problem.values[variable][answer.domains[variable].bit_length() - 1]
         changes.append(Change(component=wish.component, old=wish.text, new=new))
     told = " and ".join(_told(change) for change in changes)
-    gives = f" gives {answer.cell.id}" if "torch" in answer.cell.chosen else ""
-    return Repair(changes=tuple(changes), cell=answer.cell, message=f"{told}{gives}")
+    return Repair(changes=tuple(changes), cell=answer.cell, message=told)
 
 
 def _told(change: Change) -> str:

@@ -194,7 +194,7 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
 
 
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
-    """The same request with the newest torch at all, and with each other CUDA major: at most three cells."""
+    """The same request with the newest torch at all, and with the CUDA majors next to this one: at most three cells."""
     found: list[Cell] = []
     newest = replace(posed, preference=_whatever_is_newest(posed))
     candidates = [solver.best(newest)]
@@ -206,11 +206,16 @@ def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
                 majors[str(value).split(".")[0]] = majors.get(str(value).split(".")[0], 0) | 1 << index
         mine = answer.cell.components.get("cuda", "").split(".")[0]
         for major in sorted(majors, key=int, reverse=True):
-            if major != mine:
+            if major != mine and (not mine.isdigit() or abs(int(major) - int(mine)) == 1):
                 wish = Wish("cuda", major, ((cuda, majors[major]),))
                 candidates.append(solver.best(posed, wishes=[*posed.problem.wishes, wish]))
     for candidate in candidates:
-        if candidate and candidate.cell.id != answer.cell.id and candidate.cell not in found:
+        if (
+            candidate
+            and candidate.avoided == answer.avoided
+            and candidate.cell.id != answer.cell.id
+            and candidate.cell not in found
+        ):
             found.append(candidate.cell)
     return found[:_MAX_ALTERNATIVES]
 

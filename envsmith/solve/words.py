@@ -49,9 +49,11 @@ def shown_spec(component: str, spec: Spec) -> str:
 
 
 def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence, ...]:
-    """Each source once, the strongest kind first."""
-    once = list(dict.fromkeys(evidence))
-    return tuple(sorted(once, key=lambda e: -e.kind.strength)[:limit])
+    """Each source once (whatever artifact it was read from), the strongest kind first."""
+    once: dict[tuple[str, str], Evidence] = {}
+    for entry in evidence:
+        once.setdefault((entry.kind.value, entry.source), entry)
+    return tuple(sorted(once.values(), key=lambda e: -e.kind.strength)[:limit])
 
 
 def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]], *, cause: bool = True) -> str:
@@ -103,7 +105,7 @@ def _python_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]])
         key=lambda v: [int(p) if p.isdigit() else 0 for p in v.split(".")],
     )
     span = minors[0] if len(minors) == 1 else f"{minors[0]} to {minors[-1]}"
-    return f"torch {these_versions('torch', _builds(rows, affected))} has wheels for Python {span} only"
+    return f"torch {these_versions('torch', _builds(rows, affected))} {_verb(rows, affected, 'has', 'have')} wheels for Python {span} only"
 
 
 def _gpu_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
@@ -111,7 +113,7 @@ def _gpu_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) ->
     what = compiled[0] if len(compiled) == 1 else "compiled for " + " ".join(_archs(rows))
     gpus = join_words(list(affected.get("gpu", ())))
     runs = f", which does not run on {gpus}" if gpus else ""
-    return f"torch {these_versions('torch', _builds(rows, affected))} is {what}{runs}"
+    return f"torch {these_versions('torch', _builds(rows, affected))} {_verb(rows, affected, 'is', 'are')} {what}{runs}"
 
 
 def _archs(rows: Sequence[Row]) -> list[str]:
@@ -127,7 +129,9 @@ def _bundle_sentence(component: str) -> _Sentence:
             return f"no build of torch {none} {join_words([name_release(component, v) for v in affected.get(component, ())], last='or')}"
         carried = list(dict.fromkeys(exact_version(row.needs[component]) or row.needs[component].text for row in rows))
         carried = [v for v in carried if v != "cpu"] or carried
-        verb = "is built with" if component == "cuda" else "carries"
+        verb = _verb(rows, affected, "carries", "carry")
+        if component == "cuda":
+            verb = _verb(rows, affected, "is built with", "are built with")
         shown = [name_release(component, v) for v in carried]
         many = join_words(shown) if len(shown) <= _SHOWN else f"{shown[0]} to {shown[-1]}"
         return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {many}"
@@ -136,12 +140,19 @@ def _bundle_sentence(component: str) -> _Sentence:
 
 
 def _platform_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
-    return f"torch {these_versions('torch', _builds(rows, affected))} is {rows[0].cause}"
+    return (
+        f"torch {these_versions('torch', _builds(rows, affected))} {_verb(rows, affected, 'is', 'are')} {rows[0].cause}"
+    )
 
 
 def _glibc_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
     floors = list(dict.fromkeys(row.needs["glibc"].text for row in rows))
     return f"the wheels of torch {these_versions('torch', _builds(rows, affected))} need glibc {floors[0]}"
+
+
+def _verb(rows: Sequence[Row], affected: Mapping[str, Sequence[str]], one: str, many: str) -> str:
+    """The form of a verb for the torch releases that a sentence names."""
+    return one if len({v.split("+", maxsplit=1)[0] for v in _builds(rows, affected)}) == 1 else many
 
 
 def _builds(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> list[str]:

@@ -1,0 +1,352 @@
+"""Laws of the solver, on small random knowledge, against a brute force that reads rows and specs and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsmith.errors import UnsatisfiableError
+from envsmith.model.cell import Request
+from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.evidence import Evidence, EvidenceKind
+from envsmith.model.finding import Refusal
+from envsmith.model.rule import Knowledge, Release, Row, Rule, RuleKind, Severity
+from envsmith.model.rule import Tested as Line
+from envsmith.model.version import Spec
+from envsmith.solve.api import cells, check, solve, solver_of
+
+SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a law", date="2026-01-01"),)
+ROLES = {
+    "alpha": Role.FRAMEWORK,
+    "beta": Role.FRAMEWORK,
+    "torch": Role.CORE,
+    "cuda": Role.CORE,
+    "python": Role.CORE,
+    "numpy": Role.COMPANION,
+    "driver": Role.HOST,
+}
+VERSIONS = {
+    "alpha": ("1.0", "1.1", "2.0", "2.1rc1"),
+    "beta": ("0.1", "0.2"),
+    "torch": ("2.1.0", "2.2.0", "2.3.0"),
+    "cuda": ("12.1", "12.4", "13.0"),
+    "python": ("3.10", "3.11"),
+    "numpy": ("1.26.0", "2.0.0"),
+    "driver": ("500.1", "600.1"),
+}
+TABLE = ComponentTable.of(Component(name=n, role=r, short=n[:3], title=n) for n, r in ROLES.items())
+
+
+def specs(component):
+    versions = st.sampled_from(VERSIONS[component])
+    single = st.builds(lambda op, v: Spec.parse(f"{op}{v}"), st.sampled_from(["==", ">=", "<", "<=", "!="]), versions)
+    either = st.builds(lambda a, b: Spec.parse(f"=={a} || =={b}"), versions, versions)
+    return single | either
+
+
+@st.composite
+def rules(draw, number):
+    scope = draw(st.lists(st.sampled_from(list(VERSIONS)), min_size=1, max_size=3, unique=True))
+    requires = len(scope) > 1 and draw(st.booleans())
+    severity = draw(st.sampled_from([Severity.ERROR] * 4 + [Severity.WARNING]))
+    rows = []
+    for _ in range(draw(st.integers(1, 2))):
+        chosen = {c: draw(specs(c)) for c in scope}
+        needs = {scope[-1]: chosen.pop(scope[-1])} if requires else {}
+        rows.append(Row(when=chosen, needs=needs, severity=severity, evidence=SOURCE))
+    return Rule(id=f"rule-{number}", kind=RuleKind.REQUIRES if requires else RuleKind.CONFLICTS, rows=tuple(rows))
+
+
+@st.composite
+def knowledges(draw):
+    found = [draw(rules(number)) for number in range(draw(st.integers(0, 6)))]
+    bundled = {t: draw(st.sampled_from([*VERSIONS["cuda"], None])) for t in VERSIONS["torch"]}
+    rows = [
+        Row(when={"torch": Spec.exactly(t)}, needs={"cuda": Spec.exactly(c)}, evidence=SOURCE)
+        for t, c in bundled.items()
+        if c
+    ]
+    if rows:
+        found.append(Rule(id="torch-bundles-cuda", kind=RuleKind.BUNDLES, rows=tuple(rows)))
+    yanked = draw(st.sampled_from([None, *VERSIONS["alpha"]]))
+    releases = {
+        n: tuple(
+            Release(component=n, version=v, yanked="yes" if n == "alpha" and v == yanked else None, evidence=SOURCE)
+            for v in vs
+        )
+        for n, vs in VERSIONS.items()
+    }
+    tested = tuple(
+        Line(framework="alpha", version=Spec.exactly(a), torch=Spec.exactly(t), evidence=SOURCE)
+        for a, t in draw(
+            st.lists(st.tuples(st.sampled_from(VERSIONS["alpha"]), st.sampled_from(VERSIONS["torch"])), max_size=3)
+        )
+    )
+    return Knowledge(components=TABLE, releases=releases, rules=tuple(found), tested=tested)
+
+
+@st.composite
+def requests(draw):
+    frameworks = {"alpha": draw(st.just(Spec.parse("*")) | specs("alpha"))}
+    if draw(st.booleans()):
+        frameworks["beta"] = draw(st.just(Spec.parse("*")) | specs("beta"))
+    wanted = draw(st.lists(st.sampled_from(["torch", "cuda", "python", "numpy"]), unique=True, max_size=3))
+    driver = draw(st.sampled_from([None, "500.1", "555.5", "600.1"]))
+    return Request(frameworks=frameworks, constraints={c: draw(specs(c)) for c in wanted}, driver=driver)
+
+
+def active(request):
+    names = [*request.frameworks, "torch", "cuda", "python"]
+    names += [c for c in request.constraints if c not in names]
+    return names + (["driver"] if request.driver else [])
+
+
+def holds(spec, value):
+    return value is not None and spec.contains(value)
+
+
+def obeys(rule, cell, severity=Severity.ERROR):
+    for row in rule.rows:
+        if row.severity is not severity or any(c not in cell for c in row.scope):
+            continue
+        if all(holds(s, cell[c]) for c, s in row.when.items()):
+            if not row.needs or any(cell[c] is not None and not s.contains(cell[c]) for c, s in row.needs.items()):
+                return False
+    if rule.kind is RuleKind.BUNDLES:
+        covered = any(holds(row.when["torch"], cell["torch"]) for row in rule.rows)
+        return covered == (cell["cuda"] is not None)
+    return True
+
+
+def wishes(request):
+    """Name, and what must hold; a wish that admits everything is none."""
+    named = {**request.constraints, **request.frameworks}
+    return [(n, s) for n, s in named.items() if not s.is_any] + (
+        [("driver", Spec.exactly(request.driver))] if request.driver else []
+    )
+
+
+def brute(knowledge, request, *, wanted=None, only=None):
+    """Every cell, by trying every combination."""
+    names = active(request)
+    chosen = wishes(request) if wanted is None else wanted
+    bundles = any(r.kind is RuleKind.BUNDLES for r in knowledge.rules)
+    values = []
+    for name in names:
+        extra = [request.driver] if name == "driver" and request.driver not in VERSIONS["driver"] else []
+        values.append([*VERSIONS[name], *extra, *([None] if name == "cuda" and bundles else [])])
+    for combination in product(*values):
+        cell = dict(zip(names, combination, strict=True))
+        if all(holds(s, cell[n]) for n, s in chosen) and all(
+            obeys(r, cell) for r in (knowledge.rules if only is None else only)
+        ):
+            yield cell
+
+
+def plain(cell):
+    return frozenset((n, v) for n, v in cell.items() if v is not None)
+
+
+def refusal_of(knowledge, request) -> Refusal | None:
+    try:
+        solve(request, solver=solver_of(knowledge))
+    except UnsatisfiableError as error:
+        assert isinstance(error.refusal, Refusal)
+        return error.refusal
+    return None
+
+
+@settings(deadline=None, max_examples=120)
+@given(knowledges(), requests())
+def test_enumeration_agrees_with_brute_force(knowledge, request):
+    found = [plain(c.components) for c in cells(request, solver=solver_of(knowledge))]
+    assert len(set(found)) == len(found)
+    expected = {plain(c) for c in brute(knowledge, request)}
+    assert set(found) == expected
+
+
+@settings(deadline=None, max_examples=120)
+@given(knowledges(), requests())
+def test_answer_is_the_best_cell_by_the_stated_order(knowledge, request):
+    everything = list(brute(knowledge, request))
+    if not everything:
+        assert refusal_of(knowledge, request) is not None
+        return
+    answer = solve(request, solver=solver_of(knowledge)).cell.components
+    assert plain(answer) in {plain(c) for c in everything}
+    assert rank(knowledge, request, dict(answer)) == min(rank(knowledge, request, c) for c in everything)
+
+
+def rank(knowledge, request, cell):
+    """Passes first (warnings, pre-releases, yanked), then tested frameworks, then the newest of each; up to torch and Python."""
+    full = dict.fromkeys(active(request)) | cell
+    warned = any(not obeys(r, full, Severity.WARNING) for r in knowledge.rules if r.kind is not RuleKind.BUNDLES)
+    spec = request.frameworks["alpha"]
+    exact = spec.text.startswith("==") and "||" not in spec.text
+    release = next(r for r in knowledge.releases["alpha"] if r.version == cell["alpha"])
+    pre = "rc" in cell["alpha"] and "rc" not in spec.text
+    yanked = bool(release.yanked) and not exact
+    phase = 3 if yanked else 2 if pre else 1 if warned else 0
+    minor = cell["alpha"].replace("rc1", "")
+    own = [t for t in knowledge.tested if t.version.contains(cell["alpha"])]
+    lines = own or [t for t in knowledge.tested if t.version.text.removeprefix("==").replace("rc1", "") == minor]
+    has_lines = any(t.version.text.removeprefix("==").replace("rc1", "") == minor for t in knowledge.tested)
+    alphas = list(VERSIONS["alpha"])
+    newest = (bool(release.yanked), "rc" in cell["alpha"], -alphas.index(cell["alpha"]))
+    beta = -VERSIONS["beta"].index(cell["beta"]) if "beta" in cell else 0
+    supported = any(t.torch.contains(cell["torch"]) for t in lines)
+    python = ("3.11", "3.10").index(cell["python"])
+    cuda = -VERSIONS["cuda"].index(cell["cuda"]) if cell.get("cuda") else 1
+    torch = -VERSIONS["torch"].index(cell["torch"])
+    return (
+        phase,
+        bool(knowledge.tested) and not has_lines,
+        newest,
+        beta,
+        bool(lines) and not supported,
+        torch,
+        cuda,
+        python,
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(knowledges(), requests(), st.randoms(use_true_random=False))
+def test_same_answer_whatever_the_order_of_the_input(knowledge, request, random):
+    def shuffled(items):
+        items = list(items)
+        random.shuffle(items)
+        return tuple(items)
+
+    other = replace(
+        knowledge,
+        rules=shuffled(knowledge.rules),
+        tested=shuffled(knowledge.tested),
+        releases={n: shuffled(knowledge.releases[n]) for n in shuffled(knowledge.releases)},
+    )
+    turned = replace(request, constraints=dict(shuffled(request.constraints.items())))
+    first = [plain(c.components) for c in cells(request, solver=solver_of(knowledge))]
+    assert first == [plain(c.components) for c in cells(request, solver=solver_of(knowledge))]
+    again = [plain(c.components) for c in cells(turned, solver=solver_of(other))]
+    assert set(again) == set(first)
+    assert again[:1] == first[:1]
+
+
+@settings(deadline=None, max_examples=60)
+@given(knowledges(), requests(), st.data())
+def test_less_to_obey_never_takes_an_answer_away(knowledge, request, data):
+    if refusal_of(knowledge, request) is not None:
+        return
+    if knowledge.rules:
+        gone = data.draw(st.sampled_from(knowledge.rules))
+        fewer = replace(knowledge, rules=tuple(r for r in knowledge.rules if r is not gone))
+        assert refusal_of(fewer, request) is None
+    for name, spec in request.constraints.items():
+        wider = Spec.parse(f"{spec.text} || {data.draw(specs(name)).text}")
+        assert refusal_of(knowledge, replace(request, constraints={**request.constraints, name: wider})) is None
+    for name in request.frameworks:
+        anything = {**request.frameworks, name: Spec.parse("*")}
+        assert refusal_of(knowledge, replace(request, frameworks=anything)) is None
+
+
+@settings(deadline=None, max_examples=150)
+@given(knowledges(), requests())
+def test_conflict_is_minimal_and_has_the_fewest_members(knowledge, request):
+    refusal = refusal_of(knowledge, request)
+    if refusal is None:
+        return
+    members = [m.rule for m in refusal.conflict]
+    asked = [w for w in wishes(request) if f"request:{w[0]}" in members]
+    named = [r for r in knowledge.rules if r.id in members]
+    assert len(asked) + len(named) == len(members)
+    assert not list(brute(knowledge, request, wanted=asked, only=named))
+    for gone in members:
+        rest = [w for w in asked if f"request:{w[0]}" != gone], [r for r in named if r.id != gone]
+        assert any(True for _ in brute(knowledge, request, wanted=rest[0], only=rest[1]))
+    everything = [("wish", w) for w in wishes(request)] + [("rule", r) for r in knowledge.rules]
+    for size in range(min(len(members), 3)):
+        for chosen in combinations(everything, size):
+            wanted, only = [x for k, x in chosen if k == "wish"], [x for k, x in chosen if k == "rule"]
+            assert any(True for _ in brute(knowledge, request, wanted=wanted, only=only))
+
+
+@settings(deadline=None, max_examples=150)
+@given(knowledges(), requests())
+def test_repairs_are_solved_and_none_changes_fewer_components(knowledge, request):
+    refusal = refusal_of(knowledge, request)
+    if refusal is None:
+        return
+    everything = wishes(request)
+    soft = [w for w in everything if w[0] != "driver"]
+    fewest = None
+    for loose in (soft, everything):
+        for size in range(len(loose) + 1):
+            if any(
+                any(True for _ in brute(knowledge, request, wanted=[w for w in everything if w not in gone]))
+                for gone in combinations(loose, size)
+            ):
+                fewest = size
+                break
+        if fewest is not None:
+            break
+    if fewest is None:
+        assert refusal.repairs == ()
+        return
+    assert refusal.repairs
+    for repair in refusal.repairs:
+        assert len(repair.changes) == fewest
+        changed = {c.component for c in repair.changes}
+        kept = [w for w in everything if w[0] not in changed]
+        assert plain(repair.cell.components) in {plain(c) for c in brute(knowledge, request, wanted=kept)}
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    knowledges(),
+    st.fixed_dictionaries(
+        {"alpha": st.sampled_from(VERSIONS["alpha"]), "torch": st.sampled_from(VERSIONS["torch"])},
+        optional={n: st.sampled_from(VERSIONS[n]) for n in ("cuda", "python", "numpy", "driver")},
+    ),
+)
+def test_check_finds_an_error_exactly_where_no_cell_is_left(knowledge, have):
+    judgement = check(have, solver=solver_of(knowledge))
+    errors = [f for f in judgement.findings if f.severity is Severity.ERROR]
+    exact = {n: Spec.exactly(v) for n, v in have.items()}
+    names = dict.fromkeys(["alpha", "torch", "cuda", "python", *have])
+    relaxed = [r for r in knowledge.rules if r.kind is not RuleKind.BUNDLES]
+    bundles = [r for r in knowledge.rules if r.kind is RuleKind.BUNDLES]
+
+    def fits():
+        for combination in product(*[[have[n]] if n in have else VERSIONS[n] for n in names]):
+            cell = dict(zip(names, combination, strict=True))
+            carried = all(
+                s.contains(cell["cuda"])
+                for r in bundles
+                for row in r.rows
+                if row.when["torch"].contains(cell["torch"])
+                for s in row.needs.values()
+            )
+            if carried and all(obeys(r, cell) for r in relaxed):
+                return True
+        return False
+
+    assert exact
+    assert bool(errors) == (not fits())
+    assert (judgement.status == "bad") == bool(errors)
+    if judgement.repair:
+        changed = {c.component for c in judgement.repair.changes}
+        assert all(judgement.repair.cell.components[n] == v for n, v in have.items() if n not in changed | {"cuda"})
+
+
+def test_brute_force_itself_can_say_no():
+    rule = Rule(id="no", kind=RuleKind.CONFLICTS, rows=(Row(when={"alpha": Spec.parse(">=0")}, evidence=SOURCE),))
+    releases = {n: tuple(Release(component=n, version=v, evidence=SOURCE) for v in vs) for n, vs in VERSIONS.items()}
+    knowledge = Knowledge(components=TABLE, releases=releases, rules=(rule,))
+    request = Request(frameworks={"alpha": Spec.parse("*")})
+    assert not list(brute(knowledge, request))
+    with pytest.raises(UnsatisfiableError):
+        solve(request, solver=solver_of(knowledge))

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+
+from envsmith.errors import UsageError
+from envsmith.model.cell import Request
+from envsmith.model.platform import Platform
+from envsmith.model.rule import Severity
+from envsmith.model.version import Spec
+from envsmith.solve.api import check, constraints_for, judge_cell, solve
+
+
+def errors(judgement):
+    return [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
+
+
+def test_tested_pair_is_ok(solver):
+    found = check({"alpha": "2.0.0", "torch": "2.3.0+cu126", "python": "3.11.7"}, solver=solver)
+    assert (found.status, errors(found), found.unknown) == ("ok", [], ())
+
+
+def test_untested_newer_torch_is_unknown_not_ok(solver):
+    found = check({"alpha": "2.0.0", "torch": "2.4.0+cu130"}, solver=solver)
+    assert found.status == "unknown"
+    assert (
+        "whether alpha 2.0.0 works with torch 2.4.0+cu130: the newest torch it was tested with is 2.3.0"
+        in found.unknown
+    )
+
+
+def test_declared_range_with_an_end_vouches_for_what_is_in_it(solver):
+    assert check({"alpha": "1.0.0", "torch": "2.1.0+cu118"}, solver=solver).status == "ok"
+
+
+def test_broken_declaration_is_bad_with_a_solved_repair(solver):
+    found = check({"beta": "0.2", "torch": "2.3.0+cu126"}, solver=solver)
+    assert (found.status, errors(found)) == ("bad", ["beta-declares-torch"])
+    assert found.findings[0].message == "beta >=0.1,<=0.2 declares torch <=2.2.0; torch 2.3.0+cu126 is there"
+    assert found.repair is not None
+    assert [(c.component, c.new) for c in found.repair.changes] == [("torch", "2.2.0+cu121")]
+
+
+def test_what_the_wheel_carries_is_inferred_and_shown_as_inferred(solver):
+    found = check({"torch": "2.3.0+cu130", "driver": "535.54.03"}, solver=solver)
+    assert found.inferred == {"cuda": "13.0", "nccl": "2.27.5", "cudnn": "9.1.0.70", "triton": "2.3.0"}
+    assert errors(found) == ["cuda-driver-floor"]
+    assert found.findings[0].inferred == {"cuda": "13.0"}
+    assert found.findings[0].fix == "update the driver"
+
+
+def test_torch_without_a_build_is_bad_only_when_every_build_is(solver):
+    doubt = check({"torch": "2.3.0", "driver": "535.54.03"}, solver=solver)
+    assert doubt.status == "unknown"
+    assert [f.severity for f in doubt.findings] == [Severity.WARNING]
+    assert doubt.repair is not None
+    assert doubt.repair.changes[0].new == "2.3.0+cu126"
+    bad = check({"torch": "2.3.0", "driver": "470.57.02"}, solver=solver)
+    assert bad.status == "bad"
+
+
+def test_given_cuda_says_which_build_it_is(solver):
+    found = check({"torch": "2.3.0", "cuda": "12.6", "driver": "535.54.03"}, solver=solver)
+    assert (found.status, found.inferred["nccl"]) == ("ok", "2.26.2")
+
+
+def test_other_nccl_than_the_wheel_pins_is_bad(solver):
+    found = check({"torch": "2.3.0+cu126", "nccl": "2.20.5"}, solver=solver)
+    assert errors(found) == ["torch-bundles-nccl"]
+    assert [c.component for c in found.repair.changes] == ["nccl"]
+
+
+def test_unknown_fact_is_not_held_against_anybody(solver):
+    assert errors(check({"torch": "2.2.0+cu121", "nccl": "2.19.3"}, solver=solver)) == []
+    found = check({"torch": "2.4.0+cu130", "gpu": "sm_90"}, solver=solver)
+    assert (found.status, errors(found)) == ("unknown", [])
+    assert "for which GPUs torch 2.4.0+cu130 is compiled" in found.unknown
+
+
+def test_shorter_version_of_a_library_stands_for_what_begins_with_it(solver):
+    assert errors(check({"torch": "2.3.0+cu126", "cudnn": "9.1.0"}, solver=solver)) == []
+    assert errors(check({"torch": "2.3.0+cu126", "cudnn": "9.2.0"}, solver=solver)) == ["torch-bundles-cudnn"]
+
+
+def test_gpu_may_be_named_by_product_or_capability(solver):
+    for gpu in ("h100", "H200", "9.0", "sm_90"):
+        assert check({"torch": "2.3.0+cu126", "gpu": gpu}, solver=solver).status == "ok"
+    assert errors(check({"torch": "2.3.0+cu126", "gpu": "sm_100"}, solver=solver)) == ["torch-runs-on-gpu"]
+    assert errors(check({"torch": "2.3.0+cu126", "gpu": "sm_90,sm_100"}, solver=solver)) == ["torch-runs-on-gpu"]
+
+
+def test_alias_names_the_component(solver):
+    assert errors(check({"alpha-lm": "1.1.0", "numpy": "2.1.0"}, solver=solver)) == ["alpha-numpy2"]
+
+
+def test_notes_are_told_and_change_nothing(solver):
+    found = check({"alpha": "2.0.0", "torch": "2.3.0+cu126"}, solver=solver)
+    assert [(f.rule, f.severity) for f in found.findings] == [("alpha-note", Severity.NOTE)]
+
+
+def test_set_that_only_all_rules_together_rule_out_is_bad(solver):
+    # alpha 1.1.0 needs torch below 2.3, and no such torch has wheels for Python 3.12.
+    found = check({"alpha": "1.1.0", "python": "3.12"}, solver=solver)
+    assert found.status == "bad"
+    assert "alpha >=1.0.0,<=1.1.0 declares torch >=2.1,<2.3" in found.findings[0].message
+    assert "have wheels for Python 3.9 to 3.11 only" in found.findings[0].message
+
+
+def test_release_that_is_not_known_makes_the_answer_unknown(solver):
+    found = check({"torch": "9.9.9", "driver": "580.65.06"}, solver=solver)
+    assert found.status == "unknown"
+    assert found.unknown[0].startswith("torch 9.9.9 is not among the releases envsmith knows")
+
+
+def test_component_that_is_not_known_makes_the_answer_unknown(solver):
+    assert check({"frobnicator": "1.0"}, solver=solver).status == "unknown"
+
+
+def test_nothing_given_is_unknown(solver):
+    assert check({}, solver=solver).status == "unknown"
+
+
+def test_set_that_no_rule_relates_is_unknown(solver):
+    assert check({"numpy": "2.1.0"}, solver=solver).status == "unknown"
+
+
+def test_host_facts_alone_are_judged(solver):
+    assert errors(check({"cuda": "13.0", "driver": "535.54.03"}, solver=solver)) == ["cuda-driver-floor"]
+    assert check({"cuda": "12.6", "driver": "535.54.03"}, solver=solver).status == "ok"
+
+
+def test_platform_decides_which_builds_exist(solver):
+    found = check({"torch": "2.3.0+cu126"}, Platform.LINUX_AARCH64, solver=solver)
+    assert errors(found) == ["torch-wheels-platform"]
+
+
+@pytest.mark.parametrize("text", ["", "latest", "1.2.3; import os", "=" * 50])
+def test_malformed_version_is_a_usage_error(solver, text):
+    with pytest.raises(UsageError):
+        check({"torch": text}, solver=solver)
+
+
+def test_judgement_never_changes_what_is_given(solver):
+    given = {"torch": "2.3.0+cu130", "driver": "535.54.03"}
+    check(given, solver=solver)
+    assert given == {"torch": "2.3.0+cu130", "driver": "535.54.03"}
+
+
+def test_every_best_cell_is_judged_without_errors(solver):
+    for framework in ("alpha", "beta"):
+        cell = solve(Request(frameworks={framework: Spec.parse("*")}), solver=solver).cell
+        assert judge_cell(cell.components, solver=solver) == ()
+
+
+def test_demands_on_what_the_cell_does_not_hold(solver):
+    old = solve(Request(frameworks={"alpha": Spec.parse("1.1.0")}), solver=solver).cell
+    assert constraints_for(old, solver=solver) == (("numpy<2.0", "alpha-numpy2"), ("pydantic<2", "alpha-pydantic"))
+    new = solve(Request(frameworks={"alpha": Spec.parse("2.0.0")}), solver=solver).cell
+    assert constraints_for(new, solver=solver) == ()

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from envsmith.errors import UsageError
+from envsmith.model.version import Spec
+from envsmith.solve.api import explain_cell, explain_rule, explain_upgrade
+
+
+def test_cell_says_what_is_newer_and_which_rule_keeps_it_out(solver):
+    found = explain_cell("alpha1.1.0-torch2.2.0-cu121-py311", solver=solver)
+    text = "\n".join(found.sentences)
+    assert "alpha 1.1.0 with torch 2.2.0+cu121 is tested (ci)" in text
+    assert "alpha >=1.0.0,<=1.1.0 declares torch >=2.1,<2.3" in text
+    assert "It could be had by giving up alpha 1.1.0 for" in text
+    assert "alpha-declares-torch" in [m.rule for m in found.members]
+    assert found.evidence
+
+
+def test_impossible_cell_is_explained_by_its_conflict(solver):
+    found = explain_cell("beta0.2-torch2.3.0-cu126-py311", solver=solver)
+    assert "is no valid cell" in found.sentences[0]
+    assert found.repairs
+
+
+def test_rule_says_what_it_rules_out_and_what_to_do(solver):
+    text = "\n".join(explain_rule("cuda-driver-floor", solver=solver).sentences)
+    assert "CUDA 13.* needs driver >=580" in text
+    assert "It rules out 4 of 15 pairs of cuda and driver releases" in text
+    assert "What to do: update the driver" in text
+
+
+def test_unknown_rule_names_the_nearest(solver):
+    with pytest.raises(UsageError) as caught:
+        explain_rule("cuda-driver-flor", solver=solver)
+    assert "cuda-driver-floor" in (caught.value.hint or "")
+
+
+def test_upgrade_that_is_free_says_so(solver):
+    found = explain_upgrade("alpha2.0.0-torch2.2.0-cu121-py311", {"torch": Spec.parse(">=2.3")}, solver=solver)
+    assert found.sentences[0].startswith("Nothing blocks torch >=2.3: torch 2.2.0+cu121 becomes 2.3.0+cu130")
+
+
+def test_blocked_upgrade_names_the_component_since_when_and_what_must_change(solver):
+    found = explain_upgrade("alpha1.1.0-torch2.2.0-cu121-py311", {"torch": Spec.parse(">=2.3")}, solver=solver)
+    text = "\n".join(found.sentences)
+    assert "alpha 1.1.0 (published 2024-07-01) blocks torch >=2.3" in text
+    assert "so since alpha 1.0.0 of 2024-02-01" in text
+    assert "What must change: alpha 2.0.0 instead of ==1.1.0" in text
+
+
+@pytest.mark.parametrize("cell", ["", "nonsense", "x1-y2", "alpha-torch"])
+def test_text_that_is_no_cell_is_a_usage_error(solver, cell):
+    with pytest.raises(UsageError):
+        explain_cell(cell, solver=solver)
