@@ -110,7 +110,7 @@ class BaseShelf:
         if known and self._image_id(f"{known.image.split(':')[0]}@{known.digest}"):
             return known.base()
         if known and self.registry_answers():
-            self._pull(f"{known.image.split(':')[0]}@{known.digest}", progress)
+            self._pull(f"{known.image}@{known.digest}", progress)
             return known.base()
         if known and self._image_id(known.image):
             progress(
@@ -144,8 +144,11 @@ class BaseShelf:
         progress(Event(kind=EventKind.START, step=step, text=f"pulling {reference}"))
         started = time.monotonic()
         try:
-            repository, _, digest = reference.partition("@")
-            for line in self.client.api.pull(repository, tag=digest or None, stream=True, decode=True):
+            name, _, digest = reference.partition("@")
+            repository, colon, tag = name.rpartition(":")
+            if not colon or "/" in tag:  # the colon of a registry's port; without a tag the SDK would pull every one
+                repository, tag = name, "latest"
+            for line in self.client.api.pull(repository, tag=digest or tag, stream=True, decode=True):
                 progress(
                     Event(kind=EventKind.LINE, step=step, text=f"{line.get('id', '')} {line.get('status', '')}".strip())
                 )

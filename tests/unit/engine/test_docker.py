@@ -1,0 +1,326 @@
+"""The docker engine against a pretended SDK: what it asks for, what it refuses, what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from envsmith.engine import buildkit
+from envsmith.engine.docker import DockerEngine, image_name
+from envsmith.engine.docker_bases import BaseShelf
+from envsmith.errors import BuildError, ContentError, EngineError, EnvsmithError, InterruptedRunError
+from envsmith.render.labels import labels
+
+docker = pytest.importorskip("docker")
+IMAGE = "sha256:" + "f" * 64
+
+
+class FakeImage:
+    def __init__(self, client, identity, **attributes):
+        self.client, self.id, self.attrs, self.tags = client, identity, attributes, []
+        client.known[identity] = self
+
+    def tag(self, repository, tag):
+        self.tags.append(f"{repository}:{tag}")
+        self.client.known[f"{repository}:{tag}"] = self
+
+    def history(self):
+        return self.attrs.get("history", [])
+
+
+class Client:
+    """Images by reference, one answer for every container, and a memory of what was removed."""
+
+    def __init__(self):
+        self.known, self.removed, self.containers_removed, self.ran, self.pulled = {}, [], [], [], []
+        self.output, self.status, self.bridge, self.registry = b"", 0, [], False
+        self.images = self.containers = self.networks = self.api = self
+
+    def get(self, reference):
+        if reference not in self.known:
+            raise docker.errors.ImageNotFound("no such image")
+        return self.known[reference]
+
+    def list(self, name=None, names=None, filters=None):
+        return self.bridge if names else list({i.id: i for i in self.known.values() if any(t.startswith(name) for t in i.tags)}.values())
+
+    def remove(self, image=None, force=False):
+        (self.removed if image else self.containers_removed).append(image)
+
+    def inspect_distribution(self, reference):
+        if not self.registry:
+            raise docker.errors.APIError("no such host")
+
+    def pull(self, repository, tag=None, stream=False, decode=False):
+        self.pulled.append((repository, tag))
+        reference = f"{repository}@{tag}" if tag else repository
+        self.known[reference] = FakeImage(self, "sha256:" + "9" * 64)
+        return [{"status": "Pulling", "id": "x"}]
+
+    def load_image(self, chunks):
+        list(chunks)
+        return []
+
+    def create(self, image, command, **options):
+        self.ran.append((image, command, options))
+        client = self
+
+        class Container:
+            def start(self):
+                pass
+
+            def wait(self, timeout):
+                return {"StatusCode": client.status}
+
+            def logs(self, stdout, stderr):
+                return client.output
+
+            def remove(self, force):
+                client.containers_removed.append(image)
+
+        return Container()
+
+
+@pytest.fixture
+def client():
+    return Client()
+
+
+@pytest.fixture
+def shelf(client, monkeypatch):
+    monkeypatch.setattr("envsmith.engine.docker_bases.missing_tool", lambda: None)
+    return BaseShelf(client=client, network="host")
+
+
+def good_output(lock):
+    found = {p.name: p.version for p in lock.pins} | {"python": f"{lock.cell.components['python']}.1"}
+    found |= {"torch.version": lock.cell.components["torch"], "cuda.version": lock.cell.components["cuda"]}
+    return b"ENVSMITH-CONTENT " + json.dumps(found).encode() + b"\n"
+
+
+@pytest.fixture
+def engine(client, shelf, locks, monkeypatch):
+    lock = locks.megatron()
+    base = FakeImage(client, lock.base.digest)
+    base.tag("envsmith/base", "bookworm-cdcdcdcdcdcd")
+    built = FakeImage(client, IMAGE, Config={"Labels": labels(lock), "User": "10001:10001"}, RootFS={"Layers": ["a", "b"]}, Size=5)
+    client.output = good_output(lock)
+
+    def build(*_args, **_more):
+        client.known[IMAGE] = built
+        return IMAGE
+
+    monkeypatch.setattr(buildkit, "build", build)
+    monkeypatch.setattr(buildkit, "find_client", lambda: "docker")
+    monkeypatch.setattr("envsmith.engine.docker.write_context", lambda *_: {})
+    made = DockerEngine()
+    made.__dict__.update(client=client, shelf=shelf, network="host")
+    made.lock, made.image = lock, built
+    return made
+
+
+def test_an_image_is_named_after_its_content_was_checked(engine, tmp_path):
+    built = engine.build(engine.lock, tmp_path)
+    assert built.digest == IMAGE
+    assert built.reference == image_name(engine.lock) == "envsmith/cell:mc0.16.1-torch2.13.0-cpu-py311"
+    assert engine.image.tags == [built.reference]
+    assert engine.client.removed == []
+
+
+@pytest.mark.parametrize("wrong", ["label", "missing label", "user", "content", "silent"])
+def test_an_image_that_is_not_its_lock_gets_no_name_and_is_removed(wrong, engine, tmp_path):
+    config = engine.image.attrs["Config"]
+    if wrong == "label":
+        config["Labels"] = {**config["Labels"], "io.envsmith.torch": "2.12.0"}
+    elif wrong == "missing label":
+        config["Labels"] = None
+    elif wrong == "user":
+        config["User"] = ""
+    else:
+        engine.client.output = b"" if wrong == "silent" else engine.client.output.replace(b'"0.16.1"', b'"0.16.0"')
+    with pytest.raises(ContentError):
+        engine.build(engine.lock, tmp_path)
+    assert engine.image.tags == []
+    assert engine.client.removed == [IMAGE]
+
+
+@pytest.mark.parametrize("error", [BuildError("torch layer failed"), InterruptedRunError("interrupted"), KeyboardInterrupt()])
+def test_a_build_that_ends_early_names_nothing(error, engine, tmp_path, monkeypatch):
+    def fail(*_args, **_more):
+        raise error
+
+    monkeypatch.setattr(buildkit, "build", fail)
+    with pytest.raises(type(error)):
+        engine.build(engine.lock, tmp_path)
+    assert not [r for r in engine.client.known if r.startswith("envsmith/cell")]
+
+
+def test_secrets_reach_the_builder_as_files_outside_the_context(engine, tmp_path, monkeypatch):
+    bundle = tmp_path / "corp.pem"
+    bundle.write_text("PEM")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://user:hunter2@mirror.invalid/simple")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    seen = {}
+
+    def build(_client, context, *, secrets, **_more):
+        seen.update({name: (path.read_text(), path.stat().st_mode & 0o777, context in path.parents) for name, path in secrets.items()})
+        engine.client.known[IMAGE] = engine.image
+        return IMAGE
+
+    monkeypatch.setattr(buildkit, "build", build)
+    engine.build(engine.lock, tmp_path)
+    assert seen["ca"] == ("PEM", 0o644, False)
+    assert "hunter2" in seen["uv"][0]
+    assert seen["uv"][1:] == (0o600, False)
+
+
+def test_a_moved_base_is_refused_before_the_build(engine, tmp_path):
+    engine.client.known["envsmith/base:bookworm-cdcdcdcdcdcd"] = FakeImage(engine.client, "sha256:" + "0" * 64)
+    with pytest.raises(EngineError, match="the lock says"):
+        engine.build(engine.lock, tmp_path)
+
+
+def test_a_base_that_moved_during_the_build_is_noticed(engine, tmp_path, monkeypatch):
+    def build(*_args, **_more):
+        engine.client.known["envsmith/base:bookworm-cdcdcdcdcdcd"] = FakeImage(engine.client, "sha256:" + "0" * 64)
+        return IMAGE
+
+    monkeypatch.setattr(buildkit, "build", build)
+    with pytest.raises(EngineError, match="the lock says"):
+        engine.build(engine.lock, tmp_path)
+    assert engine.image.tags == []
+
+
+def test_a_lock_without_base_is_refused(engine, tmp_path):
+    import dataclasses
+
+    with pytest.raises(EngineError, match="no base"):
+        engine.build(dataclasses.replace(engine.lock, base=None, image_note="3.14 unknown"), tmp_path)
+
+
+def test_containers_never_outlive_their_call(shelf, client):
+    def fail(timeout):
+        raise docker.errors.APIError("gone")
+
+    shelf.run("x", ["true"], network=None, timeout=1)
+    real = client.create
+
+    def create(*args, **more):
+        container = real(*args, **more)
+        container.wait = fail
+        return container
+
+    client.create = create
+    with pytest.raises(EngineError):
+        shelf.run("y", ["true"], network=None, timeout=1)
+    assert client.containers_removed == ["x", "y"]
+
+
+def test_looking_inside_needs_no_network(engine):
+    engine._installed(IMAGE)
+    assert engine.client.ran[-1][2]["network_mode"] == "none"
+
+
+def test_an_engine_without_bridge_builds_on_the_host_s_network(client, monkeypatch):
+    monkeypatch.delenv("ENVSMITH_BUILD_NETWORK", raising=False)
+    for bridge, wanted in (([], "host"), (["bridge"], None)):
+        made = DockerEngine()
+        client.bridge = bridge
+        made.__dict__["client"] = client
+        assert made.network == wanted
+
+
+def test_the_network_can_be_chosen_but_not_made_up(client, monkeypatch):
+    monkeypatch.setenv("ENVSMITH_BUILD_NETWORK", "none")
+    made = DockerEngine()
+    assert made.network == "none"
+    monkeypatch.setenv("ENVSMITH_BUILD_NETWORK", "container:x --privileged")
+    with pytest.raises(EngineError):
+        _ = DockerEngine().network
+
+
+def test_with_a_registry_every_known_python_is_offered(shelf, client):
+    client.registry = True
+    assert shelf.pythons() == ("3.13", "3.12", "3.11", "3.10")
+
+
+def test_without_one_only_what_is_here_or_can_be_made(shelf, client):
+    assert shelf.pythons() == ("3.11", "3.13")
+    FakeImage(client, "sha256:" + "2" * 64).tag("python", "3.12-slim-bookworm")
+    assert shelf.pythons() == ("3.12", "3.11", "3.13")
+
+
+def test_a_known_base_is_pulled_by_digest(shelf, client, events):
+    client.registry = True
+    base = shelf.base_for("3.12", None, progress=events)
+    assert client.pulled == [("python", base.digest)]
+    assert base.origin == "registry"
+
+
+def test_a_base_that_was_pulled_before_is_not_pulled_again(shelf, client, events):
+    known = shelf.bases.image("3.12")
+    client.known[f"python@{known.digest}"] = FakeImage(client, "sha256:" + "2" * 64)
+    assert shelf.base_for("3.12", None, progress=events).digest == known.digest
+    assert client.pulled == []
+
+
+def test_a_python_that_cannot_be_had_names_those_that_can(shelf, events):
+    with pytest.raises(EngineError) as caught:
+        shelf.base_for("3.12", None, progress=events)
+    assert "--python 3.11 or 3.13" in caught.value.hint
+
+
+def test_a_bootstrapped_base_is_loud_about_it(shelf, client, events):
+    image = FakeImage(client, "sha256:" + "3" * 64, history=[{"CreatedBy": "envsmith bootstrap"}])
+    image.tag("envsmith/base", "bookworm-333333333333")
+    base = shelf.base_for("3.11", None, progress=events)
+    assert (base.origin, base.digest) == ("bootstrapped", image.id)
+    assert "no registry answered" in base.evidence
+    assert [text for kind, _, text in events.seen if kind == "warning"]
+
+
+def test_an_image_of_the_same_name_that_is_not_ours_is_not_taken_for_a_bootstrapped_one(shelf, client):
+    FakeImage(client, "sha256:" + "3" * 64).tag("envsmith/base", "bookworm-333333333333")
+    assert shelf._own(shelf.bases.bootstraps[0]) is None
+
+
+def test_a_local_base_is_looked_into_and_gets_the_tag_of_its_id(shelf, client, events):
+    FakeImage(client, "sha256:" + "4" * 64).tag("mine", "1")
+    client.output = b'["/usr/bin/python3.12", "/usr/bin/python3", "3.12.3", "noble"]\n'
+    base = shelf.base_for("3.12", "mine:1", progress=events)
+    assert (base.origin, base.python, base.distribution) == ("local", "/usr/bin/python3", "noble")
+    assert "envsmith/base:noble-444444444444" in client.known
+
+
+@pytest.mark.parametrize("output", [b"", b"sh: python3: not found", b"[]", b'["a", "$(id)", "3.12.3", "noble"]', b'["a", "/usr/bin/python3", "3.11.3", "noble"]'])
+def test_a_base_without_the_right_python_is_refused(output, shelf, client, events):
+    FakeImage(client, "sha256:" + "4" * 64).tag("mine", "1")
+    client.output = output
+    with pytest.raises(EnvsmithError):
+        shelf.base_for("3.12", "mine:1", progress=events)
+
+
+def test_a_base_that_is_not_here_is_pulled_one_tag_only(shelf, client, events):
+    client.output = b'["/usr/bin/python3.12", "/usr/bin/python3", "3.12.3", "noble"]\n'
+    with pytest.raises(EnvsmithError):
+        shelf.base_for("3.12", "localhost:5000/mine", progress=events)
+    assert client.pulled == [("localhost:5000/mine", "latest")]
+
+
+def test_os_packages_are_what_apt_would_install(shelf, client, events, locks):
+    client.output = (
+        b"Inst gcc-12 (12.2.0-14+deb12u1 Debian:12.15/oldstable [amd64])\n"
+        b"Inst libc6 [2.36-9] (2.36-9+deb12u14 Debian:12.15/oldstable [amd64]) []\n"
+        b"Conf gcc-12 (12.2.0-14+deb12u1 Debian:12.15/oldstable [amd64])\n"
+    )
+    found = shelf.os_packages(locks.BOOTSTRAPPED, ("g++",), progress=events)
+    assert [(p.name, p.version) for p in found] == [("gcc-12", "12.2.0-14+deb12u1"), ("libc6", "2.36-9+deb12u14")]
+
+
+def test_a_mirror_that_does_not_answer_shows_apt_s_last_lines(shelf, client, events, locks):
+    client.status, client.output = 100, b"E: Unable to locate package g++\n"
+    with pytest.raises(BuildError) as caught:
+        shelf.os_packages(locks.BOOTSTRAPPED, ("g++",), progress=events)
+    assert caught.value.details == ("E: Unable to locate package g++",)
