@@ -125,7 +125,7 @@ def bare(channel: Path, folder: Path) -> Callable[[], set[str]]:
     ]
     virtual = [
         rattler.GenericVirtualPackage(
-            rattler.PackageName(n), rattler.Version(v.split(" ")[0]), rattler.BuildString((v.split(" ") + ["0"])[1])
+            rattler.PackageName(n), rattler.Version(v.split(" ")[0]), rattler.BuildString([*v.split(" "), "0"][1])
         )
         for n, v in machine.items()
     ]

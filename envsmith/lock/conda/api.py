@@ -8,11 +8,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from envsmith.engine.base import Event, EventKind, Progress, silent
 from envsmith.errors import LockError, UsageError
 from envsmith.lock.conda.attempts import nearest_to_pip
 from envsmith.lock.conda.channels import Index, base_url, fetch_indexes
 from envsmith.lock.conda.compare import compare
-from envsmith.lock.conda.model import CondaLock, PlatformLock, Progress, RepoLimits
+from envsmith.lock.conda.model import CondaLock, PlatformLock, RepoLimits
 from envsmith.lock.conda.names import fold, public_url
 from envsmith.lock.conda.pipfiles import pip_section
 from envsmith.lock.conda.plan import Plan, make_plan, virtual_packages
@@ -37,7 +38,7 @@ def lock_conda(
     platforms: Sequence[Platform] | None = None,
     cache_dir: Path,
     offline: bool = False,
-    progress: Progress = lambda _line: None,
+    progress: Progress = silent,
     exclude_newer: str | None = None,
     limits: RepoLimits | None = None,
 ) -> CondaLock:
@@ -50,19 +51,23 @@ def lock_conda(
     bounds = limits or RepoLimits()
     wanted = tuple(platforms or (cell.platform,))
     newest = _cutoff(exclude_newer)
+
+    def tell(line: str) -> None:
+        progress(Event(kind=EventKind.LINE, step="conda", text=line))
+
     if not channels:
         raise UsageError("no channel is given", hint="give --channel conda-forge, a URL or file:///path")
     parts: list[PlatformLock] = []
     notes: list[str] = []
     for platform in sorted(wanted, key=lambda p: p.value):
         indexes = fetch_indexes(
-            channels, [platform.value], cache_dir=cache_dir, offline=offline, progress=progress, limits=bounds
+            channels, [platform.value], cache_dir=cache_dir, offline=offline, progress=tell, limits=bounds
         )
         notes += _stale(indexes)
         with opened(indexes) as sparse:
             offers = Offers(sparse, newest)
             plan = make_plan(cell, pip_pins, offers, platform)
-            progress(f"solving {len(plan.specs)} Conda specs for {platform.value}")
+            tell(f"solving {len(plan.specs)} Conda specs for {platform.value}")
             ask = Ask(sparse=sparse, virtual=virtual_packages(cell, platform), exclude_newer=newest, bounds=bounds)
             part, more = _solve_platform(cell, pip_pins, plan, ask, platform)
         parts.append(part)

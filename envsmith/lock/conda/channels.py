@@ -22,7 +22,7 @@ from typing import Any
 
 from envsmith.errors import NetworkError, StorageError, UsageError
 from envsmith.lock.conda.download import BadIndexError, download
-from envsmith.lock.conda.model import Progress, RepoLimits
+from envsmith.lock.conda.model import RepoLimits, Tell
 from envsmith.lock.conda.names import clean, public_url
 
 __all__ = ["Index", "base_url", "fetch_indexes", "require_rattler"]
@@ -87,7 +87,7 @@ def fetch_indexes(
     *,
     cache_dir: Path,
     offline: bool,
-    progress: Progress,
+    progress: Tell,
     limits: RepoLimits,
 ) -> tuple[Index, ...]:
     """The index of every channel and subdir (``noarch`` is always among them), channels in order of priority.
@@ -113,7 +113,7 @@ def fetch_indexes(
 
 
 def _index(
-    channel: str, base: str, subdir: str, cache_dir: Path, *, offline: bool, progress: Progress, limits: RepoLimits
+    channel: str, base: str, subdir: str, cache_dir: Path, *, offline: bool, progress: Tell, limits: RepoLimits
 ) -> Index | None:
     folder = cache_dir / "conda" / hashlib.sha256(base.encode()).hexdigest()[:24] / subdir
     target, meta_path = folder / "repodata.json", folder / "meta.json"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from envsmith.model.platform import Platform
 
-__all__ = ["CondaLock", "CondaPackage", "CondaSpec", "PipPackage", "PlatformLock", "Progress", "RepoLimits"]
+__all__ = ["CondaLock", "CondaPackage", "CondaSpec", "PipPackage", "PlatformLock", "RepoLimits", "Tell"]
 
-# Told what is going on, one line at a time; the command line prints it to stderr.
-Progress = Callable[[str], None]
+# Told what is going on, one line at a time.
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,15 +19,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from envsmith.errors import BuildError, ContentError, EnvsmithError, NetworkError, StorageError, UsageError
+from envsmith.engine.base import Event, EventKind, Progress, silent
+from envsmith.errors import (
+    BuildError,
+    ContentError,
+    EnvsmithError,
+    InterruptedRunError,
+    NetworkError,
+    StorageError,
+    UsageError,
+)
 from envsmith.lock.conda.channels import base_url, require_rattler
-from envsmith.lock.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock, Progress
+from envsmith.lock.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock
 from envsmith.lock.conda.names import clean, fold, public_url
 from envsmith.model.platform import Platform
+from envsmith.sources.uv import Uv
 
 __all__ = ["realise"]
 
-_PIP_SECONDS = 3600
+_STEP = "conda"
+_STAMP = "conda-meta/envsmith"
 
 
 def realise(
@@ -38,14 +48,15 @@ def realise(
     cache_dir: Path,
     platform: Platform | None = None,
     channels: Sequence[str] = (),
-    progress: Progress = lambda _line: None,
+    progress: Progress = silent,
 ) -> Path:
     """Install the lock into ``prefix`` and give the path of its interpreter.
 
     A lock holds no credentials; ``channels`` are those of the lock with theirs, where the user gave them.
 
     ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes packages).
-    ``UsageError``: the prefix holds something that is no Conda environment. What was at the prefix is put back on every failure.
+    ``UsageError``: the prefix holds something that is no Conda environment. What was at the prefix is put back on every failure. A
+    prefix that is this lock already is left as it is.
     """
     wanted = platform or Platform.host()
     try:
@@ -54,16 +65,46 @@ def realise(
         covered = ", ".join(p.platform.value for p in conda_lock.platforms)
         raise UsageError(f"this Conda lock is for {covered}, not for {wanted.value}") from None
     target = prefix.absolute()
+    python = target / "bin" / "python"
+    if _is_done(part, target):
+        progress(Event(kind=EventKind.CACHED, step=_STEP, text=f"{target} is this lock already"))
+        return python
     _check_files(part)
-    with _in_place_of(target):
-        progress(f"installing {len(part.packages)} Conda packages")
-        _link(part, target, cache_dir, channels)
-        python = target / "bin" / "python"
-        if part.pip:
-            progress(f"installing {len(part.pip)} packages with uv, by hash")
-            _install_pip(part.pip, python)
-        _verify(part, target)
+    try:
+        with _in_place_of(target):
+            progress(_event(f"installing {len(part.packages)} Conda packages"))
+            _link(part, target, cache_dir, channels)
+            if part.pip:
+                progress(_event(f"installing {len(part.pip)} packages with uv, by hash"))
+                _install_pip(part.pip, python, progress)
+            _verify(part, target)
+            (target / _STAMP).write_text(_stamp(part))
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            "interrupted while the Conda lock was installed", hint="run the same command again"
+        ) from None
     return python
+
+
+def _event(line: str) -> Event:
+    return Event(kind=EventKind.LINE, step=_STEP, text=line)
+
+
+def _stamp(part: PlatformLock) -> str:
+    """What was installed, by address and hash."""
+    files = [(p.url, p.sha256) for p in part.packages] + [(w.url, w.sha256) for w in part.pip]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+def _is_done(part: PlatformLock, prefix: Path) -> bool:
+    """True when the prefix was completed from this very lock and still holds what the lock says."""
+    try:
+        if (prefix / _STAMP).read_text() != _stamp(part):
+            return False
+        _verify(part, prefix)
+    except (OSError, ValueError, ContentError):
+        return False
+    return True
 
 
 def _check_files(part: PlatformLock) -> None:
@@ -200,45 +241,14 @@ def _why(part: PlatformLock, text: str) -> EnvsmithError:
     return BuildError(f"{what} cannot be installed", details=[said])
 
 
-def _install_pip(packages: Sequence[PipPackage], python: Path) -> None:
+def _install_pip(packages: Sequence[PipPackage], python: Path, progress: Progress) -> None:
     """``uv pip install --no-deps --require-hashes`` of addresses: uv reads the user's configuration, and nothing is resolved."""
     lines = "".join(f"{p.name} @ {p.url} --hash=sha256:{p.sha256}\n" for p in packages)
     with tempfile.TemporaryDirectory(prefix="envsmith-pip-") as scratch:
         wanted = Path(scratch) / "pip.txt"
         wanted.write_text(lines)
-        command = [_uv(), "pip", "install", "--no-deps", "--require-hashes", "--python", str(python), "-r", str(wanted)]
-        environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
-        environment.pop("VIRTUAL_ENV", None)
-        try:
-            done = subprocess.run(
-                command,
-                env=environment,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_PIP_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise BuildError(f"the pip section was not installed within {_PIP_SECONDS} s") from error
-    if done.returncode == 0:
-        return
-    tail = [clean(line, 200) for line in done.stderr.splitlines() if line.strip()][-12:]
-    if "hash mismatch" in done.stderr.lower() or "hashes" in done.stderr.lower():
-        raise ContentError("a file of the pip section is not the one that the lock names", details=tail)
-    raise BuildError("the pip section of the Conda lock cannot be installed", details=tail)
-
-
-def _uv() -> str:
-    try:
-        from uv import find_uv_bin
-
-        return str(find_uv_bin())
-    except (ImportError, FileNotFoundError):
-        found = shutil.which("uv")
-        if found is None:
-            raise UsageError("uv is not installed", hint="pip install uv") from None
-        return found
+        command = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(python), "-r", str(wanted)]
+        Uv().check(command, what="pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
 
 
 def _verify(part: PlatformLock, prefix: Path) -> None:
