@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations, product
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -113,9 +114,10 @@ def obeys(rule, cell, severity=Severity.ERROR):
     for row in rule.rows:
         if row.severity is not severity or any(c not in cell for c in row.scope):
             continue
-        if all(holds(s, cell[c]) for c, s in row.when.items()):
-            if not row.needs or any(cell[c] is not None and not s.contains(cell[c]) for c, s in row.needs.items()):
-                return False
+        matched = all(holds(s, cell[c]) for c, s in row.when.items())
+        missed = any(cell[c] is not None and not s.contains(cell[c]) for c, s in row.needs.items())
+        if matched and (missed or not row.needs):
+            return False
     if rule.kind is RuleKind.BUNDLES:
         covered = any(holds(row.when["torch"], cell["torch"]) for row in rule.rows)
         return covered == (cell["cuda"] is not None)
@@ -155,8 +157,7 @@ def refusal_of(knowledge, request) -> Refusal | None:
     try:
         solve(request, solver=solver_of(knowledge))
     except UnsatisfiableError as error:
-        assert isinstance(error.refusal, Refusal)
-        return error.refusal
+        return cast("Refusal", error.refusal)
     return None
 
 
