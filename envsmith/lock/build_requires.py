@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from envsmith.errors import LockError
+from envsmith.errors import ContentError, LockError, NetworkError
 from envsmith.lock.uv_output import read_toml
 from envsmith.model.lock import Pin
 
 if TYPE_CHECKING:
-    from envsmith.sources.http import Fetcher
+    from envsmith.sources.http import Fetcher, RangeReply, Reply
 
 __all__ = ["build_requires", "requires_of"]
 
@@ -83,6 +88,37 @@ def _setup_requires(setup: bytes) -> list[str]:
     return found
 
 
+class _Local:
+    """A :class:`envsmith.sources.http.Fetcher` for an index in a folder of this host."""
+
+    def get(
+        self,
+        url: str,
+        *,
+        max_bytes: int,
+        accept: str | None = None,  # noqa: ARG002 - a file has one form
+        sha256: str | None = None,
+        keep: bool = True,  # noqa: ARG002 - it is kept where it is
+    ) -> Reply:
+        """The file, checked."""
+        from envsmith.sources.http import Reply
+
+        path = Path(url2pathname(urlsplit(url).path))
+        try:
+            body = path.read_bytes() if path.stat().st_size <= max_bytes else None
+        except OSError as error:
+            raise NetworkError(f"{path}: cannot be read: {error.strerror or error}") from None
+        if body is None or (sha256 and hashlib.sha256(body).hexdigest() != sha256):
+            raise ContentError(f"{path}: it is not the file that the index names (size or sha256 differ)")
+        return Reply(body=body, url=url)
+
+    def open_range(
+        self, url: str, start: int, stop: int | None = None
+    ) -> contextlib.AbstractContextManager[RangeReply]:
+        """Not needed: an sdist is read whole."""
+        raise NetworkError(f"{url}: parts of a local file are not read ({start}, {stop})")
+
+
 def build_requires(pins: Iterable[Pin], fetcher: Fetcher) -> tuple[str, ...]:
     """The build requirements of every sdist among ``pins``, sorted. The sdists are downloaded and checked against their hashes."""
     from envsmith.sources.index import IndexFile
@@ -98,6 +134,6 @@ def build_requires(pins: Iterable[Pin], fetcher: Fetcher) -> tuple[str, ...]:
                 f"{pin.name} {pin.version}: the address of {artifact.filename} is not known, so its build cannot be pinned"
             )
         file = IndexFile(filename=artifact.filename, url=artifact.url, version=pin.version, sha256=artifact.sha256)
-        members = read_members(fetcher, file, _WANTED)
+        members = read_members(_Local() if artifact.url.startswith("file:") else fetcher, file, _WANTED)
         found.update(requires_of(members.get("pyproject.toml"), members.get("setup.py"), where=artifact.filename))
     return tuple(sorted(found))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from envsmith.engine.base import Event, EventKind, Progress, silent
 from envsmith.lock.resolve import Query, Resolution, cutoff, resolve
 from envsmith.lock.uv_output import to_pins
-from envsmith.lock.verify import verify
+from envsmith.lock.verify import Judge, verify
 from envsmith.lock.wanted import overrides, wanted
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Pin
@@ -45,6 +45,7 @@ def lock_pip(
     uv: Uv | None = None,
     table: ComponentTable | None = None,
     fetcher: Fetcher | None = None,
+    judge: Judge | None = None,
     find_links: Sequence[str] = (),
 ) -> Pinned:
     """Resolve and pin a cell. The same cell, constraints and date give the same pins.
@@ -63,7 +64,7 @@ def lock_pip(
         platform=want.platform,
         backend=want.backend,
         newest=cutoff(exclude_newer),
-        interpreter=interpreter.path if interpreter else None,
+        interpreter=(interpreter or _interpreter(want.python)).path,
         find_links=tuple(find_links),
     )
 
@@ -76,8 +77,15 @@ def lock_pip(
         resolution = resolve(replace(query, overrides=forced), uv, what=what, on_line=on_line)
     pins = to_pins(resolution.packages, resolution.requires)
     build_pins = _build_pins(cell, pins, query, uv, fetcher)
-    verify(cell, pins, table)
+    verify(cell, pins, table, judge)
     return Pinned(pins=pins, build_pins=build_pins, resolver=uv.version, facts=_facts(resolution, forced))
+
+
+def _interpreter(minor: str) -> Interpreter:
+    """What uv runs setup scripts with while it resolves: this Python's own when it is of the cell's minor version, else the best there is."""
+    from envsmith.sources.interpreters import find_interpreter, running_interpreter
+
+    return find_interpreter(minor) or running_interpreter()
 
 
 def _components() -> ComponentTable:

@@ -24,16 +24,16 @@ _ROUNDS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """What uv is asked. ``newest`` is an RFC 3339 time; ``interpreter`` a path, or ``None`` to let uv find one for its builds."""
+    """What uv is asked. ``newest`` is an RFC 3339 time; ``interpreter`` the path of the Python that runs setup scripts."""
 
     requirements: tuple[str, ...]
     python: str
     platform: str
     newest: str
+    interpreter: str
     constraints: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     backend: str = ""
-    interpreter: str | None = None
     find_links: tuple[str, ...] = ()
     wheels_only: bool = False
 
@@ -140,12 +140,11 @@ def _arguments(query: Query, folder: Path, undated: tuple[str, ...]) -> list[str
 
     arguments = ["pip", "compile", file("request.in", query.requirements), "--no-header", "--resolution", "highest"]
     arguments += ["--python-version", query.python, "--python-platform", query.platform]
+    arguments += ["--python", query.interpreter]
     if query.constraints:
         arguments += ["--constraints", file("constraints.txt", query.constraints)]
     if query.overrides:
         arguments += ["--overrides", file("overrides.txt", query.overrides)]
-    if query.interpreter:
-        arguments += ["--python", query.interpreter]
     if query.backend:
         arguments += ["--torch-backend", query.backend]
     if query.wheels_only:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from envsmith.errors import LockError
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
+from envsmith.model.finding import Judgement
 from envsmith.model.lock import Pin
+from envsmith.model.platform import Platform
 
-__all__ = ["as_components", "differences", "verify"]
+Judge = Callable[[Mapping[str, str], Platform], Judgement]
+
+__all__ = ["Judge", "as_components", "differences", "verify"]
 
 _HOST_FACTS = ("python", "cuda", "driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi")
 
@@ -57,8 +61,17 @@ def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dic
     return components
 
 
-def verify(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable) -> None:
-    """``LockError`` naming every difference between cell and pins, or every rule that the pinned set breaks."""
+def _check(components: Mapping[str, str], platform: Platform) -> Judgement:
+    from envsmith.solve.api import check
+
+    return check(components, platform)
+
+
+def verify(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judge | None = None) -> None:
+    """``LockError`` naming every difference between cell and pins, or every rule that the pinned set breaks.
+
+    ``judge`` is :func:`envsmith.solve.api.check` unless another one is given.
+    """
     told = differences(cell, pins, table)
     if told:
         raise LockError(
@@ -66,9 +79,7 @@ def verify(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable) -> None:
             details=told,
             hint="the index serves other metadata than the version graph knows; report it with this output",
         )
-    from envsmith.solve.api import check
-
-    judged = check(as_components(cell, pins, table), platform=cell.platform)
+    judged = (judge or _check)(as_components(cell, pins, table), cell.platform)
     errors = [f for f in judged.findings if f.severity.value == "error"]
     if errors:
         raise LockError(

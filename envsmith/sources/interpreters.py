@@ -19,7 +19,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-__all__ = ["Interpreter", "find_interpreter", "find_interpreters"]
+__all__ = ["Interpreter", "find_interpreter", "find_interpreters", "running_interpreter"]
 
 # An interpreter answers in 20 to 60 ms; a shim that waits for something is not one.
 _TIMEOUT = 10.0
@@ -143,10 +143,27 @@ def _found(_key: tuple[str, ...], environ: tuple[tuple[str, str], ...]) -> tuple
     return tuple(sorted(best.values(), key=lambda i: Version(i.version), reverse=True))
 
 
+def running_interpreter() -> Interpreter:
+    """The interpreter that runs this program; of a virtual environment, the one it was made with."""
+    path = getattr(sys, "_base_executable", None) or sys.executable
+    return Interpreter(path=path, version=platform.python_version())
+
+
 def find_interpreter(version: str, environ: Mapping[str, str] | None = None) -> Interpreter | None:
-    """The interpreter of this host for ``3.11`` (any patch release) or for ``3.11.7`` exactly; ``None`` when there is none."""
+    """The interpreter of this host for ``3.11`` (any patch release) or for ``3.11.7`` exactly; ``None`` when there is none.
+
+    The one that runs this program is taken where it fits, and then nothing is searched.
+    """
     minor = ".".join(version.split(".")[:2])
-    for interpreter in find_interpreters(environ):
+    here = running_interpreter()
+    first = [here] if version in {here.minor, here.version} and _plain(here) else []
+    for interpreter in first or find_interpreters(environ):
         if interpreter.minor == minor and version in {minor, interpreter.version}:
             return interpreter
     return None
+
+
+def _plain(interpreter: Interpreter) -> bool:
+    """A released CPython outside of conda that can be started by its path."""
+    released = sys.implementation.name == "cpython" and re.fullmatch(r"3\.\d+\.\d+", interpreter.version)
+    return bool(released) and _usable(Path(interpreter.path))

@@ -1,0 +1,46 @@
+"""What the tests of the lock share besides fixtures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from envsmith.lock.pip import Pinned
+from envsmith.model.cell import Cell
+from envsmith.model.component import Component, Role
+from envsmith.model.finding import Judgement
+from envsmith.model.lock import Lock
+from envsmith.model.platform import Platform
+from envsmith.sources.pip_settings import PipSettings
+from envsmith.sources.uv import Uv, uv_environment
+
+
+def fine(_components: Mapping[str, str], _platform: Platform) -> Judgement:
+    """A judge that finds nothing."""
+    return Judgement(status="ok")
+
+
+def component(name: str, role: Role, *distributions: str) -> Component:
+    """A component whose every name is the same."""
+    return Component(name=name, role=role, short=name, title=name, distributions=distributions)
+
+
+def uv_for(index_url: str, cache: Path) -> Uv:
+    """A uv that knows one index and a cache of its own."""
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PIP_"))}
+    given = {**base, "UV_DEFAULT_INDEX": index_url, "UV_HTTP_RETRIES": "0", "XDG_CONFIG_HOME": str(cache / "none")}
+    return Uv(environment=uv_environment(given, pip=PipSettings()), cache=cache)
+
+
+def lock_of(cell: Cell, pinned: Pinned) -> Lock:
+    """The lock that the pipeline would make of it."""
+    return Lock(
+        cell=cell,
+        request="--framework deepspeed",
+        exclude_newer="2026-11-20",
+        python_version=cell.components["python"],
+        pins=pinned.pins,
+        build_pins=pinned.build_pins,
+        resolver=pinned.resolver,
+    )

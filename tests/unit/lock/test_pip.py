@@ -1,0 +1,188 @@
+"""The package layer, resolved by a real uv over an index in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+from lock_helpers import fine, lock_of, uv_for
+from tiny_index import TinyIndex, sdist, wheel
+
+from envsmith.errors import ContentError, LockError, NetworkError
+from envsmith.lock.pip import Pinned, lock_pip
+from envsmith.lock.pylock import pylock_text
+from envsmith.lock.requirements import requirement_files
+from envsmith.model.cell import Cell
+from envsmith.model.component import ComponentTable
+from envsmith.model.finding import Finding, Judgement
+from envsmith.model.rule import Severity
+from envsmith.sources.uv import Uv
+
+DAY = "2026-11-20"
+
+
+def test_every_pin_is_exact_hashed_and_sorted(pinned: Pinned) -> None:
+    assert {p.name: p.version for p in pinned.pins} == {
+        "deepspeed": "0.18.5",
+        "filelock": "3.20.0",
+        "ninja": "1.13.0",
+        "numpy": "2.3.0",
+        "nvidia-nccl-cu12": "2.27.5",
+        "setuptools": "80.9.0",
+        "torch": "2.9.1",
+    }
+    assert [p.name for p in pinned.pins] == sorted(p.name for p in pinned.pins)
+    assert all(len(a.sha256) == 64 for p in pinned.pins for a in p.artifacts)
+
+
+def test_the_torch_layer_is_torch_and_all_it_requires(pinned: Pinned) -> None:
+    assert {p.name for p in pinned.pins if p.layer == "torch"} == {"torch", "nvidia-nccl-cu12", "filelock"}
+    torch = next(p for p in pinned.pins if p.name == "torch")
+    assert torch.requires == ("filelock", "nvidia-nccl-cu12")
+
+
+def test_what_an_sdist_is_built_with_is_pinned_too(pinned: Pinned) -> None:
+    assert [(p.name, p.version, p.layer) for p in pinned.build_pins] == [("tiny-backend", "1.2", "build")]
+    assert [p.name for p in pinned.pins if p.sdist] == ["deepspeed"]
+
+
+def test_an_sdist_is_left_out_where_a_wheel_can_be_installed(
+    index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv
+) -> None:
+    index.add("deepspeed", wheel("deepspeed", "0.18.5", ["torch"]))
+    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+    deepspeed = next(p for p in pinned.pins if p.name == "deepspeed")
+    assert [a.filename for a in deepspeed.artifacts] == ["deepspeed-0.18.5-py3-none-any.whl"]
+    assert not pinned.build_pins
+
+
+def test_the_same_request_gives_the_same_bytes_from_an_empty_cache(
+    index: TinyIndex, cell: Cell, table: ComponentTable, tmp_path: Path
+) -> None:
+    texts = []
+    for n in range(2):
+        pinned = lock_pip(
+            cell, exclude_newer=DAY, table=table, uv=uv_for(index.url, tmp_path / f"cache{n}"), judge=fine
+        )
+        lock = lock_of(cell, pinned)
+        texts.append((lock.text(), pylock_text(lock), *requirement_files(lock).values()))
+    assert texts[0] == texts[1]
+
+
+def test_a_constraint_of_a_rule_is_kept(cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    pinned = lock_pip(cell, constraints=[("numpy<2", "numpy-2-abi")], exclude_newer=DAY, table=table, uv=uv, judge=fine)
+    assert next(p for p in pinned.pins if p.name == "numpy").version == "1.26.4"
+
+
+def test_another_nccl_overrides_the_pin_of_torch(cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    other = dataclasses.replace(cell, components={**cell.components, "nccl": "2.28.9"})
+    pinned = lock_pip(other, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+    assert next(p for p in pinned.pins if p.name == "nvidia-nccl-cu12").version == "2.28.9"
+    assert "nvidia-nccl-cu12==2.28.9" in pinned.facts["overrides"]
+
+
+def test_the_lock_says_so_when_the_index_tells_no_upload_times(pinned: Pinned) -> None:
+    assert "not applied to" in pinned.facts["exclude_newer"]
+    assert "torch" in pinned.facts["exclude_newer"]
+
+
+def test_a_settings_file_of_a_project_does_not_change_the_lock(
+    cell: Cell, table: ComponentTable, uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.uv]\nconstraint-dependencies = ["numpy<2"]\n')
+    monkeypatch.chdir(tmp_path)
+    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+    assert next(p for p in pinned.pins if p.name == "numpy").version == "2.3.0"
+
+
+def test_a_local_build_beside_the_index_is_not_taken_unless_it_is_asked_for(
+    cell: Cell, table: ComponentTable, uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, data = wheel("torch", "2.9.1+cpu", ["filelock"])
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / name).write_bytes(data)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
+    assert lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine).pins
+    with pytest.raises(LockError, match="other versions than the cell") as caught:
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine, find_links=[str(tmp_path / "wheels")])
+    assert "torch: the cell says 2.9.1+cu128, the resolver pinned torch 2.9.1+cpu" in caught.value.details
+
+
+@pytest.mark.parametrize(
+    ("component", "version", "message"),
+    [
+        ("deepspeed", "99.1", r"the package index has no deepspeed==99\.1"),
+        ("numpy", "3.0", r"the package index has no numpy==3\.0"),
+    ],
+)
+def test_a_release_that_is_not_on_the_index_is_named(
+    cell: Cell, table: ComponentTable, uv: Uv, component: str, version: str, message: str
+) -> None:
+    wanted = dataclasses.replace(cell, components={**cell.components, component: version})
+    with pytest.raises(LockError, match=message):
+        lock_pip(wanted, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+
+
+def test_a_package_that_is_missing_is_named(index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    index.add("torch", wheel("torch", "2.9.1", ["nowhere-to-be-found"]))
+    with pytest.raises(LockError, match="nowhere-to-be-found") as caught:
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+    assert caught.value.exit_code == 4
+
+
+def test_packages_that_contradict_each_other_are_named(cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    with pytest.raises(LockError, match="numpy|contradict") as caught:
+        lock_pip(
+            cell, constraints=[("numpy<2", "a"), ("numpy>=2", "b")], exclude_newer=DAY, table=table, uv=uv, judge=fine
+        )
+    assert any("numpy" in line for line in caught.value.details)
+
+
+def test_a_file_that_the_index_gives_no_hash_for_is_hashed_all_the_same(
+    index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv
+) -> None:
+    index.add("ninja", hashes=False)
+    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+    artifact = next(p for p in pinned.pins if p.name == "ninja").artifacts[0]
+    assert artifact.sha256 == hashlib.sha256(index.files["ninja"][artifact.filename]).hexdigest()
+
+
+def test_an_sdist_that_is_not_what_the_index_names_is_refused(
+    index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv
+) -> None:
+    name, data = sdist("deepspeed", "0.18.5", requires=["torch"])
+    (index.root / "deepspeed" / name).write_bytes(data + b"\0")
+    with pytest.raises((ContentError, LockError), match="deepspeed"):
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+
+
+def test_an_index_that_does_not_answer_is_a_network_error(cell: Cell, table: ComponentTable, tmp_path: Path) -> None:
+    deaf = uv_for("http://127.0.0.1:9/simple", tmp_path / "cache")
+    with pytest.raises(NetworkError, match=r"http://127\.0\.0\.1:9/simple.* cannot be reached") as caught:
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=deaf, judge=fine)
+    assert caught.value.exit_code == 5
+
+
+def test_a_rule_that_the_pinned_packages_break_refuses_the_lock(cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    asked = {}
+
+    def judge(components: object, _platform: object) -> Judgement:
+        asked.update(components)  # type: ignore[call-overload]
+        finding = Finding(
+            rule="numpy-2-abi", severity=Severity.ERROR, components={"numpy": "2.3.0"}, message="numpy 2 breaks it"
+        )
+        return Judgement(status="bad", findings=(finding,))
+
+    with pytest.raises(LockError, match="break 1 rule") as caught:
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=judge)
+    assert asked["numpy"] == "2.3.0"
+    assert "numpy 2 breaks it [numpy-2-abi]" in caught.value.details
+
+
+def test_a_component_that_is_not_on_the_index_cannot_be_locked(cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    wanted = dataclasses.replace(cell, components={**cell.components, "apex": "24.4"})
+    with pytest.raises(LockError, match="apex is not on the package index"):
+        lock_pip(wanted, exclude_newer=DAY, table=table, uv=uv, judge=fine)

@@ -1,0 +1,192 @@
+"""A cell's folder is written whole or not at all; what is read back is hostile."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envsmith.errors import DataError, StorageError
+from envsmith.lock import store
+from envsmith.lock.pylock import pylock_text
+from envsmith.lock.read_lock import parse_lock
+from envsmith.model.lock import BaseImage, Lock, OsPackage
+
+
+def files(lock: Lock) -> dict[str, str]:
+    return {"lock.json": lock.text(), "pylock.toml": pylock_text(lock)}
+
+
+def test_a_lock_reads_back_equal_with_addresses_and_edges(lock: Lock, tmp_path: Path) -> None:
+    store.write(tmp_path / "cell", files(lock))
+    back = store.read(tmp_path / "cell")
+    assert back is not None
+    assert back.pins == lock.pins
+    assert files(back) == files(lock)
+
+
+def test_the_image_part_reads_back(lock: Lock) -> None:
+    base = BaseImage(
+        name="python:3.11-slim",
+        digest="sha256:" + "1" * 64,
+        origin="registry",
+        python="/usr/local/bin/python3",
+        distribution="bookworm",
+    )
+    full = dataclasses.replace(
+        lock,
+        base=base,
+        os_packages=(OsPackage(name="g++", version="4:12.2.0-3"),),
+        constraints=(("numpy<2", "a-rule"),),
+    )
+    back = parse_lock(full.text(), where="lock.json")
+    assert (back.base, back.os_packages, back.constraints, back.digest) == (
+        base,
+        full.os_packages,
+        full.constraints,
+        full.digest,
+    )
+
+
+def test_no_lock_is_none(tmp_path: Path) -> None:
+    assert store.read(tmp_path) is None
+
+
+def test_what_is_there_is_left_alone_when_nothing_changed(tmp_path: Path) -> None:
+    store.write(tmp_path, {"a": "1"})
+    before = (tmp_path / "a").stat()
+    store.write(tmp_path, {"a": "1"})
+    assert (tmp_path / "a").stat().st_ino == before.st_ino
+
+
+def test_only_a_plain_name_is_written(tmp_path: Path) -> None:
+    for name in ("../a", "b/c", "", ".."):
+        with pytest.raises(StorageError, match="plain file name"):
+            store.write(tmp_path, {name: "x"})
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+def test_a_write_that_fails_half_way_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails_at: int
+) -> None:
+    store.write(tmp_path, {"a": "old a", "b": "old b"})
+    calls = [0]
+    real = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        calls[0] += 1
+        if calls[0] == fails_at + 1:
+            raise OSError(number, os.strerror(number))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(StorageError, match="nothing there was changed") as caught:
+        store.write(tmp_path, {"a": "new a", "b": "new b", "lock.json": "{}"})
+    assert caught.value.exit_code == 10
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "old a", "b": "old b"}
+
+
+def test_the_lock_takes_its_name_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = []
+    real = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, target: (order.append(target.name), real(self, target))[1])
+    store.write(tmp_path, {"lock.json": "{}", "a": "1", "requirements.txt": ""})
+    assert order[-1] == "lock.json"
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        store.write(tmp_path / "file" / "cell", {"a": "1"})
+
+
+def test_a_lock_is_reused_for_the_same_question_only(lock: Lock, tmp_path: Path) -> None:
+    store.write(tmp_path, files(lock))
+
+    def reused(**other: Any) -> bool:
+        asked = {"cell": lock.cell, "request": lock.request, "exclude_newer": lock.exclude_newer, **other}
+        return store.reusable(tmp_path, **asked) is not None
+
+    assert reused()
+    assert not reused(request="another")
+    assert not reused(exclude_newer="2026-11-21")
+    assert not reused(cell=dataclasses.replace(lock.cell, components={**lock.cell.components, "nccl": "2.28.9"}))
+    (tmp_path / "pylock.toml").unlink()
+    assert not reused()
+
+
+def test_a_pylock_of_another_lock_is_not_believed(lock: Lock, tmp_path: Path) -> None:
+    other = pylock_text(dataclasses.replace(lock, request="another"))
+    store.write(tmp_path, {"lock.json": lock.text(), "pylock.toml": other})
+    back = store.read(tmp_path)
+    assert back is not None
+    assert back.pins[0].artifacts[0].url is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "nonsense", '{"schema": 2}', "[" * 100_000, '"\\ud800"'])
+def test_a_file_that_is_no_lock_is_a_data_error(text: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse_lock(text, where="somewhere/lock.json")
+    assert "somewhere/lock.json" in caught.value.message
+
+
+def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        *heads, last = path.split(".")
+        target: Any = document
+        for head in heads:
+            target = target[int(head) if head.isdigit() else head]
+        target[int(last) if last.isdigit() else last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("packages.0.files.0.sha256", "00", "packages[0].files[0].sha256"),
+        ("packages.0.files", [], "packages[0].files: no file"),
+        ("packages.0.version", "latest", "packages[0].version"),
+        ("packages.0.name", "Not_Normal", "packages[0].name"),
+        ("packages.0.layer", "top", "packages[0].layer"),
+        ("packages.0.sdist", "yes", "packages[0].sdist"),
+        ("packages.0.files.0.filename", "../../etc/passwd", "packages[0].files[0].filename"),
+        ("packages", {}, "packages: a list"),
+        ("cell", 3, "cell: an object"),
+        ("cell.id", "ds9.9.9-torch1.0", "cell.id"),
+        ("cell.components", {}, "python is missing"),
+        ("cell.platform", "amiga", "cell"),
+        ("cell.index", "elsewhere", "cell.index"),
+        ("exclude_newer", "soon", "exclude_newer"),
+        ("python_version", 3.11, "python_version"),
+        ("constraints", [["a"]], "constraints[0]"),
+        ("base", {"digest": "latest"}, "base.digest"),
+        ("os_packages", [1], "os_packages[0]"),
+    ],
+)
+def test_every_broken_field_is_told_by_its_key_path(lock: Lock, path: str, value: object, told: str) -> None:
+    document = json.loads(lock.text())
+    _set(path, value)(document)
+    with pytest.raises(DataError) as caught:
+        parse_lock(json.dumps(document), where="lock.json")
+    assert any(told in line for line in caught.value.details), caught.value.details
+
+
+def test_a_package_that_is_pinned_twice_is_told(lock: Lock) -> None:
+    document = json.loads(lock.text())
+    document["packages"].append(document["packages"][0])
+    with pytest.raises(DataError) as caught:
+        parse_lock(json.dumps(document), where="lock.json")
+    assert any("pinned twice" in line for line in caught.value.details)
+
+
+def test_a_lock_that_was_edited_is_refused(lock: Lock) -> None:
+    with pytest.raises(DataError, match="changed by hand"):
+        parse_lock(lock.text().replace('"schema": 1', '"schema":  1'), where="lock.json")

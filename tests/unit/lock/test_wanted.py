@@ -1,0 +1,106 @@
+"""A cell as requirement lines, and what sdists are built with: pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from envsmith.errors import LockError, UsageError
+from envsmith.lock.build_requires import requires_of
+from envsmith.lock.resolve import cutoff
+from envsmith.lock.wanted import overrides, uv_platform, wanted
+from envsmith.model.cell import Cell
+from envsmith.model.component import ComponentTable
+from envsmith.model.platform import Platform
+
+
+def test_frameworks_torch_and_companions_are_exact_and_what_follows_is_not_asked_for(
+    cell: Cell, table: ComponentTable
+) -> None:
+    full = dataclasses.replace(cell, components={**cell.components, "numpy": "1.26.4", "driver": "580.65.06"})
+    want = wanted(full, table, [("filelock<4", "r")])
+    assert want.requirements == ("deepspeed==0.18.5", "ninja", "numpy==1.26.4", "setuptools", "torch==2.9.1")
+    assert want.constraints == ("filelock<4",)
+
+
+def test_a_build_from_its_own_index_is_asked_for_by_its_whole_version(cell: Cell, table: ComponentTable) -> None:
+    want = wanted(dataclasses.replace(cell, index="pytorch"), table, [])
+    assert "torch==2.9.1+cu128" in want.requirements
+    assert want.backend == "cu128"
+
+
+def test_a_constraint_that_is_none_names_its_rule(cell: Cell, table: ComponentTable) -> None:
+    with pytest.raises(LockError, match="rule odd-rule: '<2'"):
+        wanted(cell, table, [("<2", "odd-rule")])
+
+
+@pytest.mark.parametrize(
+    ("platform", "glibc", "expected"),
+    [
+        (Platform.LINUX_64, None, "x86_64-manylinux_2_28"),
+        (Platform.LINUX_64, "2.35", "x86_64-manylinux_2_35"),
+        (Platform.LINUX_64, "2.30", "x86_64-manylinux_2_28"),
+        (Platform.LINUX_64, "2.12", "x86_64-manylinux_2_17"),
+        (Platform.LINUX_AARCH64, "2.99", "aarch64-manylinux_2_40"),
+    ],
+)
+def test_the_platform_is_the_newest_that_the_c_library_can_run(
+    platform: Platform, glibc: str | None, expected: str
+) -> None:
+    assert uv_platform(platform, glibc) == expected
+
+
+def test_an_override_is_made_only_for_an_nccl_that_differs(cell: Cell, table: ComponentTable) -> None:
+    assert overrides(cell, table, {"nvidia-nccl-cu12": "2.27.5"}) == ()
+    assert overrides(cell, table, {"nvidia-nccl-cu12": "2.26.2"}) == ("nvidia-nccl-cu12==2.27.5",)
+    none = dataclasses.replace(cell, components={**cell.components, "nccl": "none"})
+    assert overrides(none, table, {"nvidia-nccl-cu12": "2.26.2"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-20", "2026-11-21T00:00:00Z"),
+        ("2024-02-29", "2024-03-01T00:00:00Z"),
+        ("2026-11-20T12:00:00Z", "2026-11-20T12:00:00Z"),
+        ("2026-11-20T12:00:00+02:00", "2026-11-20T10:00:00Z"),
+    ],
+)
+def test_a_day_counts_in_full_and_in_utc(text: str, expected: str) -> None:
+    assert cutoff(text) == expected
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "", "3 days", "9999-12-31"])
+def test_what_is_not_a_date_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="not a date"):
+        cutoff(text)
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "setup", "expected"),
+    [
+        (None, b"import setuptools", ("setuptools>=40.8.0", "wheel")),
+        (b"[tool.black]\n", None, ("setuptools>=40.8.0", "wheel")),
+        (b'[build-system]\nrequires = ["hatchling"]\n', None, ("hatchling",)),
+        (
+            None,
+            b"from setuptools import setup\nsetup(setup_requires=['cython<3'])",
+            ("setuptools>=40.8.0", "wheel", "cython<3"),
+        ),
+        (None, b"import pkg_resources\n", ("setuptools>=40.8.0", "wheel", "setuptools<82")),
+        (None, b"def broken(", ("setuptools>=40.8.0", "wheel")),
+    ],
+)
+def test_build_requirements_are_read_from_the_sdist(
+    pyproject: bytes | None, setup: bytes | None, expected: tuple[str, ...]
+) -> None:
+    assert requires_of(pyproject, setup, where="x-1.tar.gz") == expected
+
+
+@pytest.mark.parametrize(
+    "pyproject", [b"\xff", b"[build-system", b"[build-system]\nrequires = 3\n", b'[build-system]\nrequires = ["=="]\n']
+)
+def test_a_broken_pyproject_is_refused_by_name(pyproject: bytes) -> None:
+    with pytest.raises(LockError, match=r"x-1\.tar\.gz"):
+        requires_of(pyproject, None, where="x-1.tar.gz")
