@@ -1,0 +1,389 @@
+"""Facts and texts -> a diagnosis: rules over versions (``check``), rules over facts, signatures of logs, and the order of all.
+
+The order is what matters: a message that names a cause comes before a set of versions that merely could fail, and what only follows from
+something else comes after it. The numbers of ``score`` say exactly that and nothing more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
+from envsmith.doctor.launch_rules import judge_launches
+from envsmith.doctor.setup_rules import judge_setup
+from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
+from envsmith.errors import EnvsmithError
+from envsmith.model.finding import Finding, Judgement
+from envsmith.model.platform import Platform
+from envsmith.model.rule import Severity
+from envsmith.sources.reports.facts import Draft, Facts
+from envsmith.sources.reports.names import component_of
+from envsmith.sources.reports.words import fold, version_in
+
+__all__ = ["diagnose"]
+
+# Scores, highest first: what the log proves, what it says, what it suggests, what the versions alone would give, what follows.
+_PROVED, _SAID, _OF_RULE, _CONTRADICTED = 100, 90, 85, 58
+_ALONE, _BESIDE_SYMPTOM, _BESIDE_CAUSE = 75, 73, 50
+_SYMPTOM, _SUGGESTED, _FOLLOWS, _EXPLAINED, _OTHER = 70, 65, 60, 40, 35
+_WARNED, _NOTED = 42, 10
+_HAVE = ("toolkit", "cuda", "nccl", "gcc", "python")
+
+
+def diagnose(facts: Facts, texts: Sequence[tuple[str, str]] = (), *, platform: Platform | None = None, live: bool = False) -> Diagnosis:
+    """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine, collected, not told."""
+    book = catalogue()
+    hits = [hit for source, text in texts for hit in find_hits(text, source, book.signatures)]
+    facts = _with_groups(facts, hits)
+    judgement = _check(facts, platform or _platform(facts))
+    own = [hit for hit in hits if not hit.signature.rule]
+    of_rules = {hit.signature.id: hit for hit in hits if hit.signature.rule}
+    versions = _versions(judgement, facts, own, of_rules)
+    taken = {d.finding.rule for d in versions if d.confirmed}
+    found = [*versions, *_signatures(own, facts, judgement), *_rule_hits(of_rules.values(), own, taken, judgement)]
+    found += [*judge_setup(facts), *judge_launches(facts)]
+    ranked = _rank(_merge(found))
+    return _whole(ranked, facts, judgement, texts, live=live)
+
+
+def _platform(facts: Facts) -> Platform:
+    return Platform.LINUX_AARCH64 if "aarch64" in facts.host.get("machine", "") else Platform.LINUX_64
+
+
+def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
+    """Versions that messages themselves name join the facts (``Installed CUDA version 12.2 …``)."""
+    draft = Draft()
+    draft.components = dict(facts.components)
+    for hit in hits:
+        for name, value in hit.groups.items():
+            if name == "gpu":
+                draft.component("gpu", f"sm_{value}", f"{hit.source}:{hit.line}", 1)
+            elif name in _HAVE and (found := version_in(value)):
+                draft.component(name, found[0], f"{hit.source}:{hit.line}", 3)
+            elif name == "flash_attn" and (found := version_in(value)):
+                draft.component("flash-attn", found[0], f"{hit.source}:{hit.line}", 3)
+        for side in ("who", "have"):
+            name, version = hit.groups.get(side), hit.groups.get(f"{side}_version")
+            component = component_of(name) if name else None
+            if component and version and (found := version_in(version)):
+                draft.component(component, found[0], f"{hit.source}:{hit.line}", 3)
+    return dataclasses.replace(facts, components=draft.components)
+
+
+def _check(facts: Facts, platform: Platform) -> Judgement:
+    from envsmith.solve import api
+
+    given = _given(facts)
+    if not given:
+        return Judgement(status="unknown")
+    try:
+        return api.check(given, platform)
+    except EnvsmithError:
+        pass
+    kept = {}
+    for name, version in given.items():
+        try:
+            api.check({name: version}, platform)
+        except EnvsmithError:
+            continue
+        kept[name] = version
+    try:
+        return api.check(kept, platform) if kept else Judgement(status="unknown")
+    except EnvsmithError as error:
+        return Judgement(status="unknown", unknown=(error.message,))
+
+
+def _given(facts: Facts) -> dict[str, str]:
+    """What ``check`` is asked: components with a version, ``gpu`` for several architectures joined by commas."""
+    given = {name: stated.version for name, stated in facts.components.items() if component_of(name)}
+    cuda = given.get("cuda")
+    if cuda and cuda != "cpu" and cuda.count(".") > 1:
+        given["cuda"] = ".".join(cuda.split(".")[:2])
+    if "+" in given.get("torch", "") and cuda:
+        given.pop("cuda", None) if _same_cuda(given["torch"], cuda) else None
+    return given
+
+
+def _same_cuda(torch: str, cuda: str) -> bool:
+    from envsmith.sources.reports.words import local_cuda
+
+    return local_cuda(torch) == cuda
+
+
+def _exact(facts: Facts, names: Iterable[str]) -> bool:
+    stated = [facts.components.get(name) for name in names]
+    return all(s is None or (s.exact and s.strength >= 2) for s in stated)
+
+
+def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: Mapping[str, Hit]) -> list[Diagnosed]:
+    causes = [h for h in own if h.signature.kind == "cause" and h.signature.severity is Severity.ERROR]
+    symptoms = [h for h in own if h.signature.kind in {"symptom", "consequence"}]
+    found = []
+    for finding in judgement.findings:
+        hit = of_rules.get(finding.rule)
+        twin = _twin(hit, own) if hit else _same_class(finding, own)
+        if finding.severity is Severity.NOTE and not hit:
+            score = _NOTED + (8 if twin else 0)
+        elif hit or twin:
+            score = _PROVED + (1 if hit else 0)
+        elif finding.severity is Severity.ERROR:
+            score = _BESIDE_CAUSE if causes or of_rules else _BESIDE_SYMPTOM if symptoms else _ALONE
+        else:
+            score = _WARNED
+        severity = Severity.ERROR if hit and finding.severity is Severity.WARNING else finding.severity
+        taxonomy = _of_signature(twin.signature) if twin else _of_rule(finding)
+        exact = _exact(facts, finding.components)
+        place = hit or twin
+        found.append(
+            Diagnosed(
+                finding=dataclasses.replace(finding, severity=severity),
+                confidence="high" if place and exact else "medium" if exact else "low",
+                score=score if exact or place else score - 3,
+                taxonomy=taxonomy,
+                confirmed=place is not None,
+                where=f"{place.source}:{place.line}" if place else None,
+                quote=place.text if place else None,
+                position=place.position if place else 1 << 40,
+                lines=twin.signature.lines if twin else (),
+            )
+        )
+    return found
+
+
+def _twin(hit: Hit, own: Sequence[Hit]) -> Hit | None:
+    """The signature of ours that matched the same line as a rule's signature."""
+    return next((h for h in own if h.source == hit.source and h.line == hit.line), None)
+
+
+def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
+    """A hit of the failure class that the taxonomy gives the rule, on the same components."""
+    cause = _of_rule(finding).cause
+    if not cause:
+        return None
+    return next((h for h in own if h.signature.cause == cause and h.signature.kind in {"cause", "symptom"} and set(finding.components) & set(h.signature.components)), None)
+
+
+def _of_signature(signature: Signature) -> Taxonomy:
+    return Taxonomy(stage=signature.stage, group=signature.group, cause=signature.cause, pattern=signature.pattern)
+
+
+def _of_rule(finding: Finding) -> Taxonomy:
+    """The study's taxonomy of a rule: as the table says, else by its components."""
+    from envsmith.doctor.signatures import rule_taxonomy
+
+    row = rule_taxonomy().get(finding.rule, {})
+    names = set(finding.components)
+    if "driver" in names:
+        group = "driver"
+    elif names & {"gcc", "clang", "glibc"}:
+        group = "compiler"
+    elif "gpu" in names:
+        group = "gpu-arch"
+    elif "toolkit" in names:
+        group = "cuda-torch-mismatch"
+    else:
+        group = "python-version-pair"
+    return Taxonomy(
+        stage=finding.stage or "",
+        group=row.get("group", group),
+        cause=row.get("cause", finding.rule),
+        pattern=row.get("pattern", "version-and-dependency-management"),
+    )
+
+
+def _signatures(own: Sequence[Hit], facts: Facts, judgement: Judgement) -> list[Diagnosed]:
+    ids = {hit.signature.id for hit in own}
+    found = []
+    for hit in own:
+        signature = hit.signature
+        score = {"cause": _SAID, "symptom": _SYMPTOM, "consequence": _FOLLOWS, "other": _OTHER}[signature.kind]
+        if signature.severity is Severity.WARNING:
+            score = min(score, _SUGGESTED)
+        elif signature.severity is Severity.NOTE:
+            score = _OTHER if signature.kind == "other" else _OTHER - 5
+        if set(signature.consequence_of) & ids:
+            score = _EXPLAINED
+        versions = {name: facts.components[name].version for name in signature.components if name in facts.components}
+        finding = Finding(
+            rule=signature.id,
+            severity=signature.severity,
+            components=versions or dict.fromkeys(signature.components, "*"),
+            message=_told(signature, hit),
+            evidence=signature.evidence,
+            fix=_mended(signature, hit, facts),
+            symptom=hit.text[:300],
+            stage=signature.stage,
+        )
+        found.append(
+            Diagnosed(
+                finding=finding,
+                confidence="high" if signature.kind == "cause" else "medium" if signature.kind in {"symptom", "other"} and not signature.last else "low",
+                score=score,
+                taxonomy=_of_signature(signature),
+                where=f"{hit.source}:{hit.line}",
+                quote=hit.text,
+                lines=_typed(signature, hit),
+                position=hit.position,
+                confirmed=True,
+            )
+        )
+    return found
+
+
+def _told(signature: Signature, hit: Hit) -> str:
+    groups = hit.groups
+    if signature.id == "pip-incompatible":
+        need = groups.get("need", "")
+        return f"{groups.get('who')} {groups.get('who_version')} requires {need}{groups.get('spec', '')}" + (f", and {groups['have']} {groups['have_version']} is installed." if "have" in groups else ", which is not installed.")
+    named = [f"{k.replace('_', '-')} {v}" for k, v in groups.items() if k in {"package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec"}]
+    return signature.message + (f" ({', '.join(named)})" if named else "")
+
+
+def _mended(signature: Signature, hit: Hit, facts: Facts) -> str:
+    groups = hit.groups
+    if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in groups:
+        spec = groups.get("spec") or (f">={groups['floor']}" if "floor" in groups else "")
+        return f"{groups['need']}{spec}: pip install '{groups['need']}{spec}'" + (f", or another release of {groups['who']}." if "who" in groups else ".")
+    if signature.id == "te-flash-attn-range" and ("spec" in groups or "limit" in groups):
+        spec = groups.get("spec", "").strip().rstrip(",.") or f"<={groups.get('limit')}"
+        return f"Install flash-attn{spec.replace(' ', '')}: pip install --no-build-isolation 'flash-attn{spec.replace(' ', '')}'; or NVTE_FLASH_ATTN=0 (on GPUs before Ampere uninstall it)."
+    if signature.id == "optional-missing" and "package" in groups:
+        return f"pip install {fold(groups['package'].split('.')[0]) if groups['package'] != 'megatron.core' else 'megatron-core'} in this environment."
+    if signature.id == "pip-requires-python" and "spec" in groups:
+        return f"Use a Python that satisfies {groups['spec']}: uv venv --python 3.12."
+    if signature.id == "cxx-std-torch":
+        std = groups.get("std")
+        if std == "20":
+            return "deepspeed>=0.19.5 (it asks for C++20 with torch 2.12 and later), or torch<2.12; g++ 11 or later."
+        return "deepspeed>=0.11.0 (0.9.3 for the optimizer ops; async_io asks for C++17 from 0.11.0), or torch<2.1."
+    if signature.id == "driver-too-old" and (level := facts.host.get("driver_cuda")):
+        return f"{signature.fix} The driver here supports CUDA {level}."
+    return signature.fix
+
+
+def _typed(signature: Signature, hit: Hit) -> tuple[str, ...]:
+    if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in hit.groups:
+        spec = hit.groups.get("spec") or (f">={hit.groups['floor']}" if "floor" in hit.groups else "")
+        return (f"pip install '{hit.groups['need']}{spec}'",)
+    return signature.lines
+
+
+def _rule_hits(hits: Iterable[Hit], own: Sequence[Hit], taken: set[str], judgement: Judgement) -> list[Diagnosed]:
+    """Signatures of rules where no version confirms them and no signature of ours matched the same line."""
+    found = []
+    judged = {f.rule for f in judgement.findings}
+    for hit in hits:
+        if hit.signature.id in taken or hit.signature.id in judged or _twin(hit, own):
+            continue
+        signature = hit.signature
+        finding = Finding(
+            rule=signature.id,
+            severity=Severity.ERROR if signature.severity is not Severity.NOTE else Severity.WARNING,
+            components=dict.fromkeys(signature.components, "*"),
+            message=signature.message,
+            evidence=signature.evidence,
+            fix=signature.fix or None,
+            symptom=hit.text[:300],
+            stage=signature.stage or None,
+        )
+        found.append(
+            Diagnosed(
+                finding=finding,
+                confidence="medium",
+                score=_OF_RULE,
+                taxonomy=_of_rule(finding),
+                where=f"{hit.source}:{hit.line}",
+                quote=hit.text,
+                position=hit.position,
+                confirmed=True,
+            )
+        )
+    return found
+
+
+def _merge(found: list[Diagnosed]) -> list[Diagnosed]:
+    """A rule over versions that the log proves absorbs the signature of the same line or class; equal findings are kept once."""
+    proved = [d for d in found if d.score >= _PROVED]
+    kept: list[Diagnosed] = []
+    seen: set[tuple[str, str]] = set()
+    for d in found:
+        absorbed = d.score < _PROVED and d.where is not None and any(p.where == d.where or (p.taxonomy.cause == d.taxonomy.cause and d.score >= _SYMPTOM) for p in proved)
+        key = (d.finding.rule, d.finding.message)
+        if absorbed or key in seen:
+            continue
+        seen.add(key)
+        kept.append(d)
+    return kept
+
+
+def _rank(found: list[Diagnosed]) -> list[Diagnosed]:
+    """Roles by score: the first that is more than a note is the root, consequences follow, notes come last."""
+    ordered = sorted(found, key=lambda d: (-d.score, d.position, _grave(d.finding.severity)))
+    named = []
+    root: Diagnosed | None = None
+    for d in ordered:
+        if d.finding.severity is Severity.NOTE:
+            role = "note"
+        elif root is None:
+            role, root = "root", d
+        elif d.score <= _FOLLOWS and d.confirmed or (d.taxonomy.cause == root.taxonomy.cause and d.confirmed):
+            role = "consequence"
+        else:
+            role = "also"
+        named.append(dataclasses.replace(d, role=role))
+    return named
+
+
+def _grave(severity: Severity) -> int:
+    return (Severity.ERROR, Severity.WARNING, Severity.NOTE).index(severity)
+
+
+def _whole(found: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]], *, live: bool) -> Diagnosis:
+    from envsmith.doctor.repair import commands_of
+
+    errors = any(d.finding.severity is Severity.ERROR for d in found)
+    if errors:
+        status = "bad"
+    elif not facts.count and not found:
+        status = "unknown"
+    else:
+        status = "ok" if judgement.status == "ok" or (live and judgement.status == "bad") else judgement.status if judgement.status != "bad" else "ok"
+    checked, missing = _coverage(facts, texts)
+    return Diagnosis(
+        status=status,
+        found=tuple(found),
+        facts=facts,
+        inferred=judgement.inferred,
+        unknown=tuple(judgement.unknown),
+        checked=checked,
+        not_checked=missing,
+        repair=judgement.repair,
+        commands=commands_of(judgement.repair) if judgement.repair else {},
+    )
+
+
+def _coverage(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Sentences: what was judged, and what was not because nobody told it."""
+    given = _given(facts)
+    checked = []
+    if given:
+        checked.append(f"{len(given)} components against every rule of the matrix: " + ", ".join(f"{n} {v}" for n, v in list(given.items())[:24]))
+    if texts:
+        lines = sum(text.count("\n") + 1 for _, text in texts)
+        checked.append(f"{lines} lines of text against {len(catalogue().signatures)} signatures")
+    for name, what in (("variables", "environment variables"), ("limits", "limits"), ("launches", "start commands and configurations"), ("libraries", "copies of CUDA libraries")):
+        count = len(getattr(facts, name))
+        if count:
+            checked.append(f"{count} {what}")
+    missing = []
+    for name, what in (("torch", "torch"), ("driver", "the driver"), ("gpu", "the GPU"), ("python", "Python"), ("toolkit", "the toolkit (nvcc)"), ("nccl", "NCCL")):
+        if name not in facts.components:
+            missing.append(what)
+    told = [f"not told: {', '.join(missing)}"] if missing else []
+    if not facts.limits:
+        told.append("limits (/dev/shm, locked memory, open files) were not told")
+    if not texts:
+        told.append("no log was read: failures at run time were not looked for")
+    return tuple(checked), tuple(told)
+

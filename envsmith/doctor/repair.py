@@ -1,0 +1,54 @@
+"""A repair as commands: the smallest change for pip, uv and conda. The repair itself was solved by ``check``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from envsmith.model.finding import Repair
+
+__all__ = ["commands_of"]
+
+_HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
+# Names on the package index and on conda-forge where they differ from the component's.
+_PIP = {"transformer-engine": "transformer-engine[pytorch]"}
+_CONDA = {"torch": "pytorch", "transformer-engine": "transformer-engine-torch"}
+_NO_CONDA = frozenset({"megatron-core", "colossalai", "apex"})
+_FOLLOWS = frozenset({"cuda", "nccl", "cudnn", "triton"})
+
+
+def commands_of(repair: Repair) -> Mapping[str, str]:
+    """``pip``, ``uv`` and ``conda`` command of the changed components, and ``host`` for what no package manager changes."""
+    changed = {c.component: c.new for c in repair.changes if c.new is not None}
+    removed = [c.component for c in repair.changes if c.new is None and c.component not in _HOST]
+    cell = repair.cell.components
+    torch = changed.get("torch") or (cell.get("torch") if set(changed) & _FOLLOWS else None)
+    pins = {n: v for n, v in changed.items() if n not in _HOST | _FOLLOWS | {"python", "torch"}}
+    commands: dict[str, str] = {}
+    wanted = [f"'{_PIP.get(n, n)}=={v}'" for n, v in pins.items()]
+    if torch or wanted:
+        plain = torch.split("+")[0] if torch else ""
+        backend = _backend(torch, cell.get("cuda"))
+        first = [f"'torch=={plain}'"] if torch else []
+        commands["pip"] = "pip install " + " ".join([*first, *wanted]) + (f" --index-url <PyTorch's index of {backend}>" if torch and repair.cell.index == "pytorch" and backend else "")
+        commands["uv"] = "uv pip install " + " ".join([*first, *wanted]) + (f" --torch-backend={backend}" if torch and backend else "")
+        conda = [f"{_CONDA.get(n, n)}={v}" for n, v in pins.items() if n not in _NO_CONDA]
+        if torch:
+            conda.insert(0, f"pytorch={plain}" + ("" if backend == "cpu" else "=cuda*"))
+        rest = [n for n in pins if n in _NO_CONDA]
+        if conda:
+            commands["conda"] = "conda install -c conda-forge " + " ".join(f"'{c}'" for c in conda) + (f" && pip install {' '.join(wanted)}" if rest else "")
+    if "python" in changed:
+        commands["python"] = f"uv venv --python {changed['python']}   # then install everything again into it"
+    if removed:
+        commands["remove"] = f"pip uninstall -y {' '.join(removed)}"
+    host = [f"{n}: {c.old or 'not given'} -> {c.new}" for c in repair.changes if (n := c.component) in _HOST]
+    if host:
+        commands["host"] = "; ".join(host)
+    return commands
+
+
+def _backend(torch: str | None, cuda: str | None) -> str | None:
+    local = (torch or "").partition("+")[2]
+    if local:
+        return local
+    return None if cuda is None else "cpu" if cuda == "cpu" else "cu" + cuda.replace(".", "")

@@ -1,0 +1,405 @@
+"""``matrix/signatures.yaml`` and the signatures of the rules -> patterns, and the hits of both in a text.
+
+A pattern has a *needle*, a literal that every match holds: the text is searched for needles (fast, linear), and only the lines around
+them meet the regular expression, cut to a bounded length. So a hostile text of any size costs at most a bounded time a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from envsmith.errors import DataError
+from envsmith.graph.cache import read_cache, write_cache
+from envsmith.graph.data import DataFiles, find_matrix, list_files
+from envsmith.model.evidence import Evidence, EvidenceKind
+from envsmith.model.rule import Severity
+
+__all__ = ["KINDS", "Catalogue", "Hit", "Signature", "catalogue", "find_hits", "needle_of", "read_signatures", "rule_taxonomy"]
+
+KINDS = ("cause", "symptom", "consequence", "other")
+_FILE = "signatures.yaml"
+_LINE = 1600
+_MOST_HITS = 40
+_FIELDS = frozenset(
+    {"id", "kind", "severity", "components", "stage", "group", "cause", "pattern", "match", "with", "without", "last", "message", "fix", "lines", "consequence_of", "evidence"}
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """One failure class. ``group``, ``cause`` and ``pattern`` are the study's taxonomy (group and key of the root cause, pattern of the fix).
+
+    ``rule`` is set when this is the signature of a rule over versions: the rule then says cause and fix, and ``check`` judges it.
+    """
+
+    id: str
+    kind: str
+    match: tuple[str, ...]
+    message: str
+    fix: str
+    severity: Severity = Severity.ERROR
+    components: tuple[str, ...] = ()
+    stage: str = ""
+    group: str = ""
+    cause: str = ""
+    pattern: str = ""
+    with_: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    last: bool = False
+    lines: tuple[str, ...] = ()
+    consequence_of: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    rule: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hit:
+    """Where a signature was found: the line (from 1), its text, and the named groups of the pattern."""
+
+    signature: Signature
+    source: str
+    line: int
+    text: str
+    position: int
+    groups: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All signatures; those of rules come last."""
+
+    signatures: tuple[Signature, ...]
+
+    def by_id(self, name: str) -> Signature | None:
+        """The signature of that id, or ``None``."""
+        return next((s for s in self.signatures if s.id == name), None)
+
+
+def catalogue() -> Catalogue:
+    """The installed signatures and those of the rules, from the cache when no file changed. :class:`DataError` lists every problem."""
+    files = list_files(find_matrix())
+    names = (_FILE, *(n for n in files.names if n.startswith("rules/")))
+    data = DataFiles(files.root, names)
+    stamp = data.stamp()
+    return _catalogue(data, stamp)
+
+
+@lru_cache(maxsize=2)
+def _catalogue(data: DataFiles, stamp: str) -> Catalogue:
+    kept = read_cache("signatures", stamp)
+    if isinstance(kept, list):
+        try:
+            return Catalogue(tuple(_from_json(row) for row in kept))
+        except (KeyError, TypeError, ValueError):
+            pass
+    signatures = read_signatures(data.read(_FILE).decode())
+    for name in data.names[1:]:
+        signatures += _of_rules(data.read(name).decode())
+    write_cache("signatures", stamp, [_to_json(s) for s in signatures])
+    return Catalogue(tuple(signatures))
+
+
+def rule_taxonomy() -> Mapping[str, Mapping[str, str]]:
+    """The study's taxonomy of rules over versions by rule id; rules that are not named have none."""
+    data = DataFiles(find_matrix(), (_FILE,))
+    return _rule_taxonomy(data, data.stamp())
+
+
+@lru_cache(maxsize=2)
+def _rule_taxonomy(data: DataFiles, stamp: str) -> Mapping[str, Mapping[str, str]]:
+    kept = read_cache("taxonomy", stamp)
+    if not isinstance(kept, dict):
+        import yaml
+
+        loaded = yaml.load(data.read(_FILE).decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+        kept = {str(k): {str(a): str(b) for a, b in v.items()} for k, v in (loaded.get("rules") or {}).items()}
+        write_cache("taxonomy", stamp, kept)
+    return kept
+
+
+def read_signatures(text: str) -> list[Signature]:
+    """The signatures of a YAML text; :class:`DataError` with every problem: unknown field, no evidence, a pattern without a needle."""
+    import yaml
+
+    try:
+        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader in either case
+    except yaml.YAMLError as error:
+        raise DataError(f"{_FILE}: not YAML: {error}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("signatures"), list):
+        raise DataError(f"{_FILE}: no list `signatures`")
+    named = data.get("evidence") or {}
+    problems: list[str] = []
+    found: list[Signature] = []
+    seen: set[str] = set()
+    for number, row in enumerate(data["signatures"]):
+        where = f"{_FILE}: signatures[{number}]"
+        try:
+            signature = _signature(row, named)
+        except (KeyError, TypeError, ValueError, re.error) as error:
+            problems.append(f"{where} ({row.get('id') if isinstance(row, dict) else '?'}): {error}")
+            continue
+        if signature.id in seen:
+            problems.append(f"{where}: the id {signature.id} is used twice")
+        seen.add(signature.id)
+        found.append(signature)
+    if problems:
+        raise DataError(f"{len(problems)} problems in {_FILE}", details=problems, hint="the head of the file describes its fields")
+    return found
+
+
+def _signature(row: Any, named: Mapping[str, Any]) -> Signature:
+    if not isinstance(row, dict):
+        raise TypeError("not a mapping")
+    unknown = set(row) - _FIELDS
+    if unknown:
+        raise ValueError(f"unknown field {', '.join(sorted(map(str, unknown)))}")
+    if row.get("kind") not in KINDS:
+        raise ValueError(f"kind is one of {', '.join(KINDS)}")
+    patterns = tuple(row["match"])
+    for pattern in patterns:
+        needle_of(pattern)
+    evidence = tuple(_evidence(item, named) for item in row.get("evidence") or ())
+    if not evidence:
+        raise ValueError("no evidence")
+    return Signature(
+        id=row["id"],
+        kind=row["kind"],
+        match=patterns,
+        message=row["message"],
+        fix=row["fix"],
+        severity=Severity(row.get("severity", "error")),
+        components=tuple(row.get("components") or ()),
+        stage=row["stage"],
+        group=row["group"],
+        cause=row["cause"],
+        pattern=row["pattern"],
+        with_=tuple(row.get("with") or ()),
+        without=tuple(row.get("without") or ()),
+        last=bool(row.get("last", False)),
+        lines=tuple(row.get("lines") or ()),
+        consequence_of=tuple(row.get("consequence_of") or ()),
+        evidence=evidence,
+    )
+
+
+def _evidence(item: Any, named: Mapping[str, Any]) -> Evidence:
+    if isinstance(item, dict):
+        return Evidence(kind=EvidenceKind(item["kind"]), source=item["source"], date=str(item["date"]), note=item.get("note"))
+    if item.startswith("https://"):
+        return Evidence(kind=EvidenceKind.REPORTED, source=item, date="2026-11-20")
+    key, _, path = item.partition(" ")
+    base = named[key]
+    source = f"{base['source']}: {path}" if path else base["source"]
+    return Evidence(kind=EvidenceKind(base["kind"]), source=source, date=str(base["date"]))
+
+
+def _of_rules(text: str) -> list[Signature]:
+    """The signatures that rules carry; the graph's loader has checked the file, so what is malformed is passed over here."""
+    import yaml
+
+    data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - as above
+    named = data.get("evidence") or {}
+    found = []
+    for rule in data.get("rules") or []:
+        if not isinstance(rule.get("signature"), str):
+            continue
+        rows = rule.get("rows") or [rule]
+        first = rows[0]
+        names = tuple(dict.fromkeys(n for row in rows for part in ("when", "needs") for n in (row.get(part) or {}) if n != "platform"))
+        items = rule.get("evidence") or first.get("evidence") or ()
+        try:
+            evidence = tuple(_evidence(e, named) for e in (items if isinstance(items, list) else [items]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            evidence = ()
+        parts = _alternatives(rule["signature"])
+        found.append(
+            Signature(
+                id=rule["id"],
+                kind="cause",
+                match=tuple(parts),
+                message=str(rule.get("cause") or first.get("cause") or rule["id"]),
+                fix=str(rule.get("fix") or first.get("fix") or ""),
+                severity=Severity(rule.get("severity") or first.get("severity") or "error"),
+                components=names,
+                stage=str(rule.get("stage") or ""),
+                evidence=evidence,
+                rule=True,
+            )
+        )
+    return found
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """A pattern at its top-level ``|``, so that each part has a needle of its own; parts without one are left out."""
+    parts, depth, start, escaped, bracket = [], 0, 0, False, False
+    for i, char in enumerate(pattern):
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif bracket:
+            bracket = char != "]"
+        elif char == "[":
+            bracket = True
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and depth == 0:
+            parts.append(pattern[start:i])
+            start = i + 1
+    parts.append(pattern[start:])
+    kept = []
+    for part in parts:
+        try:
+            needle_of(part)
+        except ValueError:
+            continue
+        kept.append(part)
+    return kept
+
+
+@lru_cache(maxsize=4096)
+def needle_of(pattern: str) -> tuple[str, ...]:
+    """Literals (lower case), one of which is in every match of ``pattern``. ``ValueError`` when there are none of four characters."""
+    try:
+        from re import _parser as parser  # type: ignore[attr-defined,unused-ignore]
+    except ImportError:  # Python 3.10
+        import sre_parse as parser  # type: ignore[no-redef,unused-ignore]
+    found = _literals(parser.parse(pattern, re.IGNORECASE))
+    if not found or min(map(len, found)) < 4:
+        raise ValueError(f"{pattern!r} has no literal of four characters that every match holds")
+    return tuple(found)
+
+
+def _literals(parsed: Any) -> list[str]:
+    """The best set of alternatives of a sequence: longest shortest member wins; an optional part gives nothing."""
+    best: list[str] = []
+    run = ""
+    for op, argument in parsed:
+        name = str(op)
+        if name == "LITERAL":
+            run += chr(argument)
+            continue
+        candidates = [[run]] if run else []
+        run = ""
+        if name == "SUBPATTERN":
+            candidates.append(_literals(argument[-1]))
+        elif name == "BRANCH":
+            branches = [_literals(branch) for branch in argument[1]]
+            if all(branches):
+                candidates.append([needle for branch in branches for needle in branch])
+        elif name == "MAX_REPEAT" and argument[0] >= 1:
+            candidates.append(_literals(argument[2]))
+        best = max([best, *(c for c in candidates if c)], key=_worth)
+    if run:
+        best = max([best, [run]], key=_worth)
+    return [needle.lower() for needle in best]
+
+
+def _worth(needles: list[str]) -> tuple[int, int]:
+    return (min(map(len, needles)), -len(needles)) if needles else (0, 0)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[Hit]:
+    """The first hit of each signature in ``text``, in the order of the text."""
+    lower = text.lower()
+    if len(lower) != len(text):
+        text = lower
+    hits = [hit for signature in signatures if (hit := _find(text, lower, source, signature))]
+    hits.sort(key=lambda hit: hit.position)
+    return _count_lines(text, hits)
+
+
+def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
+    import dataclasses
+
+    numbered, line, at = [], 1, 0
+    for hit in hits:
+        line += text.count("\n", at, hit.position)
+        at = hit.position
+        numbered.append(dataclasses.replace(hit, line=line))
+    return numbered
+
+
+def _find(text: str, lower: str, source: str, signature: Signature) -> Hit | None:
+    best: Hit | None = None
+    for pattern in signature.match:
+        hit = _search(text, lower, source, signature, pattern)
+        if hit and (best is None or (hit.position if not signature.last else -hit.position) < (best.position if not signature.last else -best.position)):
+            best = hit
+    if best is None:
+        return None
+    if signature.last and not _is_last(text, best):
+        return None
+    if not all(_anywhere(text, lower, pattern) for pattern in signature.with_):
+        return None
+    if any(_compiled(pattern).search(_around(text, best.position)) for pattern in signature.without):
+        return None
+    return best
+
+
+def _search(text: str, lower: str, source: str, signature: Signature, pattern: str) -> Hit | None:
+    compiled = _compiled(pattern)
+    chosen: Hit | None = None
+    for needle in needle_of(pattern):
+        position, seen = lower.find(needle), 0
+        if signature.last:
+            position = lower.rfind(needle)
+        while position >= 0 and seen < _MOST_HITS:
+            seen += 1
+            start = max(text.rfind("\n", 0, position) + 1, position - _LINE)
+            end = text.find("\n", position)
+            end = min(end if end >= 0 else len(text), position + _LINE)
+            line = text[start:end]
+            match = compiled.search(line)
+            if match:
+                if chosen is None or start + match.start() < chosen.position:
+                    groups = {k: v for k, v in match.groupdict().items() if v}
+                    chosen = Hit(signature=signature, source=source, line=0, text=line.strip()[:400], position=start + match.start(), groups=groups)
+                break
+            position = lower.find(needle, end) if not signature.last else -1
+    return chosen
+
+
+def _anywhere(text: str, lower: str, pattern: str) -> bool:
+    try:
+        needles = needle_of(pattern)
+    except ValueError:
+        return _compiled(pattern).search(text[:400_000]) is not None
+    return any(needle in lower for needle in needles) and _compiled(pattern).search(text[:4_000_000]) is not None
+
+
+def _is_last(text: str, hit: Hit) -> bool:
+    """Nothing but a few empty or progress lines follows."""
+    end = text.find("\n", hit.position)
+    rest = "" if end < 0 else text[end : end + 4000]
+    return len([line for line in rest.split("\n") if line.strip() and "NCCL INFO" not in line]) <= 1
+
+
+def _around(text: str, position: int) -> str:
+    """Some lines before and after a hit, where its context stands."""
+    return text[max(0, position - 700) : position + 700]
+
+
+def _to_json(s: Signature) -> list[Any]:
+    return [
+        s.id, s.kind, list(s.match), s.message, s.fix, s.severity.value, list(s.components), s.stage, s.group, s.cause, s.pattern,
+        list(s.with_), list(s.without), s.last, list(s.lines), list(s.consequence_of), [e.to_json() for e in s.evidence], s.rule,
+    ]  # fmt: skip
+
+
+def _from_json(row: list[Any]) -> Signature:
+    evidence = tuple(Evidence(kind=EvidenceKind(e["kind"]), source=e["source"], date=e["date"], sha256=e.get("sha256"), note=e.get("note")) for e in row[16])
+    return Signature(
+        id=row[0], kind=row[1], match=tuple(row[2]), message=row[3], fix=row[4], severity=Severity(row[5]), components=tuple(row[6]),
+        stage=row[7], group=row[8], cause=row[9], pattern=row[10], with_=tuple(row[11]), without=tuple(row[12]), last=row[13],
+        lines=tuple(row[14]), consequence_of=tuple(row[15]), evidence=evidence, rule=row[17],
+    )  # fmt: skip

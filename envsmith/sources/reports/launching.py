@@ -1,0 +1,120 @@
+"""Launcher commands, hostfiles and framework configurations in a text -> :class:`Launch` facts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from envsmith.sources.reports.facts import Draft
+
+__all__ = ["read_launches"]
+
+_TOOLS = (
+    ("torchrun", re.compile(r"(?:^|[\s;&|/])(?:torchrun|torch\.distributed\.(?:run|launch))\s")),
+    ("accelerate", re.compile(r"(?:^|[\s;&|/])accelerate\s+launch\b")),
+    ("colossalai", re.compile(r"(?:^|[\s;&|/])colossalai\s+run\b")),
+    ("deepspeed", re.compile(r"(?:^|[;&|/]\s{0,4}|^\s*\$\s|=\S+\s+)deepspeed\s+(?:--?\w|\S+\.py)")),
+    ("mpirun", re.compile(r"(?:^|[\s;&|/])(?:mpirun|mpiexec)\s")),
+    ("srun", re.compile(r"(?:^|[\s;&|/])srun\s")),
+    ("docker", re.compile(r"(?:^|[\s;&|/])(?:docker|podman|nvidia-docker)\s+run\b")),
+)
+_OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
+_HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})\s+slots=(\d{1,4})\s*(?:#.*)?$", re.MULTILINE)
+_CONFIG_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "gradient_accumulation_steps")
+_MAX_JSON = 200_000
+
+
+def read_launches(text: str, draft: Draft, source: str) -> list[str]:
+    """Every command, hostfile and DeepSpeed configuration; the kinds that were recognised."""
+    kinds = []
+    for line in _joined(text[:2_000_000]):
+        for tool, mark in _TOOLS:
+            if mark.search(line):
+                draft.launch(tool, _options(line), f"{source}: {line.strip()[:300]}")
+                kinds.append(f"{tool} command")
+                break
+    hosts = _HOST.findall(text[:500_000])
+    if hosts:
+        names = [name for name, _ in hosts]
+        slots = [slot for _, slot in hosts]
+        draft.launch("hostfile", {"hosts": ",".join(names), "slots": ",".join(slots)}, source)
+        kinds.append("hostfile")
+    for config in _configs(text):
+        draft.launch("deepspeed-config", _flat(config), source)
+        kinds.append("DeepSpeed configuration")
+    if re.search(r"\b(?:Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(", text):
+        for name, arguments in re.findall(r"\b(Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(([^)]{0,600})\)", text)[:20]:
+            options = dict(re.findall(r"(\w{1,40})\s*=\s*[\"']?([\w.]{1,40})", arguments))
+            draft.launch("colossalai-plugin", {"plugin": name, **options}, source)
+        kinds.append("Colossal-AI plugin")
+    return list(dict.fromkeys(kinds))
+
+
+def _joined(text: str) -> Iterator[str]:
+    """Lines that could hold a command, continued lines (``\\`` at the end) joined; at most 6,000 characters each."""
+    pending = ""
+    for line in text.split("\n"):
+        stripped = line.rstrip()
+        if stripped.endswith("\\") and len(pending) < 6000:
+            pending += stripped[:-1] + " "
+            continue
+        whole = (pending + stripped)[:6000]
+        pending = ""
+        if "run" in whole or "deepspeed" in whole or "accelerate" in whole or "mpiexec" in whole or "torch.distributed" in whole:
+            yield whole
+    if pending:
+        yield pending[:6000]
+
+
+def _options(line: str) -> dict[str, str]:
+    options = {}
+    for name, value in _OPTION.findall(line)[:400]:
+        options[name.replace("_", "-").lower()] = value or "yes"
+    for variable in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "MASTER_PORT", "MASTER_ADDR"):
+        if match := re.search(rf"\b{variable}=(\S{{1,80}})", line):
+            options[variable] = match[1]
+    return options
+
+
+def _configs(text: str) -> Iterator[dict[str, Any]]:
+    """JSON objects that hold a key of a DeepSpeed configuration."""
+    decoder = json.JSONDecoder()
+    position = tried = 0
+    while tried < 20:
+        hit = min((p for p in (text.find(f'"{key}"', position) for key in _CONFIG_KEYS) if p >= 0), default=-1)
+        if hit < 0:
+            return
+        tried += 1
+        start = hit
+        value: object = None
+        for _ in range(4):
+            start = text.rfind("{", max(0, hit - 20_000), start)
+            if start < 0:
+                break
+            try:
+                value, _ = decoder.raw_decode(text[start : start + _MAX_JSON])
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, dict) and any(key in value for key in _CONFIG_KEYS):
+                yield value
+                break
+        position = max(hit + 1, start + 1)
+        if value is not None:
+            position = hit + 2000
+
+
+def _flat(config: dict[str, Any]) -> dict[str, str]:
+    """``zero_optimization.stage`` -> ``3``: two levels of names, values as text."""
+    flat: dict[str, str] = {}
+    for key, value in list(config.items())[:200]:
+        if isinstance(value, dict):
+            for inner, deep in list(value.items())[:60]:
+                if isinstance(deep, dict):
+                    flat |= {f"{key}.{inner}.{k}": str(v)[:80] for k, v in list(deep.items())[:20] if not isinstance(v, (dict, list))}
+                elif not isinstance(deep, list):
+                    flat[f"{key}.{inner}"] = str(deep)[:80]
+        elif not isinstance(value, list):
+            flat[str(key)[:80]] = str(value)[:80]
+    return flat

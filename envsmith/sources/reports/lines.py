@@ -1,0 +1,183 @@
+"""Lines of the form KEY: VALUE, as ``ds_report``, ``collect_env``, ``colossalai check``, ``transformers-cli env`` and people write them."""
+
+from __future__ import annotations
+
+import re
+
+from envsmith.sources.reports.facts import Draft
+from envsmith.sources.reports.names import gpu_table, is_distribution
+from envsmith.sources.reports.words import bytes_of, fold, gpu_architecture, local_cuda, version_in
+
+__all__ = ["read_lines"]
+
+_PAIR = re.compile(r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$")
+# `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`: a name and a version alone on a line.
+_BARE = re.compile(r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24})\s{1,3}[vV]?(\d[\w.+]{0,40})\s*$")
+_TORCH = ("torch", "pytorch", "torch version", "pytorch version", "pytorch version gpu")
+_KEYS = {
+    **dict.fromkeys(_TORCH, "torch"),
+    **dict.fromkeys(
+        (
+            "torch cuda version",
+            "torch cuda",
+            "torch_cuda",
+            "cuda used to build pytorch",
+            "cuda version required by pytorch",
+            "torch.version.cuda",
+            "pytorch cuda version",
+            "pytorch cuda",
+        ),
+        "cuda",
+    ),
+    **dict.fromkeys(
+        ("nvcc version", "nvcc", "system_cuda", "system cuda", "system cuda version", "cuda runtime version", "cuda toolkit", "cuda toolkit version", "installed cuda version"),
+        "toolkit",
+    ),
+    **dict.fromkeys(("nvidia driver version", "nvidia driver", "driver version", "driver", "gpu driver", "cuda driver version"), "driver"),
+    **dict.fromkeys(("gcc version", "gcc", "g++", "cxx", "compiler"), "gcc"),
+    **dict.fromkeys(("libc version", "glibc", "libc", "glibc version"), "glibc"),
+    **dict.fromkeys(("python version", "python", "python3"), "python"),
+    **dict.fromkeys(("colossal-ai version", "colossalai version", "colossalai", "colossal-ai"), "colossalai"),
+    **dict.fromkeys(("deepspeed info", "deepspeed version", "deepspeed"), "deepspeed"),
+    **dict.fromkeys(("cudnn version", "cudnn"), "cudnn"),
+    **dict.fromkeys(("nccl version", "nccl"), "nccl"),
+    **dict.fromkeys(("megatron", "megatron-lm", "megatron-core", "megatron core", "mcore"), "megatron-core"),
+}
+# `8 x V100`, `8xH100`, `RTX 3090 x2 per node`, `4 GPUs`; never the X of `RTX 4090`.
+_COUNT = re.compile(r"(?<![\w.])(\d{1,3})\s{0,2}[xX×*]\s{0,2}(?=[A-Za-z])|(?<=\s)[xX×]\s?(\d{1,3})(?!\d)|(?<![\w.])(\d{1,3})\s?GPUs?\b")
+_GPU = ("gpu", "gpus", "gpu type", "gpu model", "gpu models", "gpu name", "using gpu in script", "gpu count and types", "device", "gpu models and configuration")
+_VARIABLE = re.compile(r"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|DEEPSPEED|ACCELERATE)_[A-Z0-9_]{1,60}|RANK|WORLD_SIZE|LOCAL_RANK|CPATH|LIBRARY_PATH|PATH")
+
+
+def read_lines(text: str, draft: Draft, source: str) -> None:
+    """Every line that states something; unknown keys are passed over. Linear in the length of the text."""
+    for line in text.split("\n"):
+        if not 3 < len(line) < 800:
+            continue
+        pair = _PAIR.match(line)
+        if pair:
+            _pair(draft, pair[1].strip(), pair[2].strip(" `'\"|,"), source)
+        elif bare := _BARE.match(line):
+            _bare(draft, bare[1], bare[2], source)
+
+
+def _bare(draft: Draft, name: str, version: str, source: str) -> None:
+    found = version_in(version)
+    component = _KEYS.get(name.lower()) or is_distribution(fold(name))
+    if found and component:
+        draft.component(component, found[0], f"{source}: {name} {version}", 2, exact=found[1])
+    elif found and name.lower() == "cuda":
+        draft.host.setdefault("cuda_stated", found[0])
+
+
+def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
+    if _VARIABLE.fullmatch(raw):
+        draft.variable(raw, value)
+        return
+    key = re.sub(r"[`?()\[\]]", "", raw.lower()).strip()
+    key = re.sub(r"\s+", " ", key)
+    where = f"{source}: {raw}"
+    if key in _KEYS:
+        _version(draft, _KEYS[key], value, where)
+    elif key in _GPU or re.fullmatch(r"gpu \d+", key):
+        _gpus(draft, value, single=key.startswith("gpu ") and key[4:].isdigit())
+    elif key in {"gpu_arch", "gpu arch", "compute capability", "gpu capability"}:
+        if match := re.search(r"(\d{1,2})\.(\d)", value):
+            draft.component("gpu", f"sm_{match[1]}{match[2]}", where, 3)
+    elif key in {"container", "docker image", "image", "base image"}:
+        draft.host["container"] = value[:200]
+    elif key in {"os", "operating system", "platform", "system"}:
+        _platform(draft, value, where)
+    elif key.startswith("ulimit"):
+        _ulimit(draft, key, value)
+    elif "/dev/shm" in key and (size := bytes_of(value)) is not None:
+        draft.limits["shm"] = size
+    elif key == "cuda version" or key == "cuda":
+        if (found := version_in(value)) and found[1]:
+            draft.host.setdefault("cuda_stated", found[0])
+    elif key in {"arch", "architecture", "machine"}:
+        draft.host["machine"] = value[:40]
+    elif key.startswith(("pip3", "pip", "conda")) and key.strip("0123456789 ") in {"pip", "conda"}:
+        return
+    else:
+        _other(draft, key, value, where)
+
+
+def _other(draft: Draft, key: str, value: str, where: str) -> None:
+    name = key.removesuffix(" version").strip()
+    if " " in name or len(name) > 40:
+        return
+    component = is_distribution(fold(name))
+    if component and value[:1].isdigit() | value.startswith(("v", "=", "<", ">", "~")):
+        _version(draft, component, value, where)
+
+
+def _version(draft: Draft, component: str, value: str, where: str) -> None:
+    if component == "python":
+        value = value.split("(", maxsplit=1)[0]
+    if tuple_like := re.match(r"\((\d+), ?(\d+), ?(\d+)\)", value):
+        value = ".".join(tuple_like.groups())
+    if component == "gcc":
+        value = re.sub(r"\([^)]{0,80}\)", " ", value)
+    if component == "glibc":
+        value = value.replace("glibc-", " ").replace("glibc", " ")
+    if component == "cudnn" and (match := re.search(r"so\.(\d+\.\d+\.\d+)", value)):
+        value = match[1]
+    if component in {"deepspeed", "megatron-core", "colossalai"}:
+        value = value.split(",", maxsplit=1)[0] if component == "deepspeed" else value
+        if not re.match(r"[vV=<>~! ]*\d", value):
+            return
+    found = version_in(value)
+    if found is None:
+        if component == "toolkit" and value.lower().startswith(("n/a", "none", "no nvcc", "not found", "could not")):
+            draft.tools["nvcc"] = None
+        return
+    version, exact = found
+    if component == "driver" and int(version.split(".")[0]) < 300:
+        return
+    strength = 3 if exact else 1
+    draft.component(component, version, where, strength, exact=exact)
+    if component == "torch" and (cuda := local_cuda(version)):
+        draft.component("cuda", cuda, where, strength, exact=exact)
+    elif component == "torch" and (build := re.search(r"\bcu(\d{2})(\d)\b", value)):
+        draft.component("cuda", f"{build[1]}.{build[2]}", where, strength, exact=exact)
+
+
+def _gpus(draft: Draft, value: str, *, single: bool) -> None:
+    if value.lower().startswith(("none", "no", "n/a")):
+        draft.host["gpu_absent"] = "yes"
+        return
+    name = re.sub(r"^GPU \d+:\s*", "", value)
+    architecture = gpu_architecture(name, gpu_table())
+    number = 1
+    if not single:
+        counted = _COUNT.search(name)
+        several = re.search(r"several|multiple|multi|多", name, re.IGNORECASE)
+        number = int(next(g for g in counted.groups() if g)) if counted else 2 if several else 1
+    known = architecture is not None or re.search(r"nvidia|geforce|tesla|rtx|quadro|gtx", name, re.IGNORECASE)
+    if known:
+        for _ in range(min(max(number, 1), 64)):
+            draft.gpu(name[:120])
+    elif number > 1:
+        draft.gpu_count = number
+    if architecture:
+        draft.component("gpu", architecture, f"GPU {name[:60]}", 3)
+
+
+def _platform(draft: Draft, value: str, where: str) -> None:
+    draft.host.setdefault("os", value[:160])
+    if match := re.search(r"glibc(\d+\.\d+)", value):
+        draft.component("glibc", match[1], where, 3)
+    if "aarch64" in value:
+        draft.host["machine"] = "aarch64"
+
+
+def _ulimit(draft: Draft, key: str, value: str) -> None:
+    if key.endswith("-l"):
+        size = -1 if "unlimited" in value else int(value) * 1024 if value.isdigit() and len(value) < 15 else None
+        if size is not None:
+            draft.limits["memlock"] = size
+    elif key.endswith("-n") and (value.isdigit() and len(value) < 12 or value == "unlimited"):
+        draft.limits["nofile"] = -1 if value == "unlimited" else int(value)
+
+
