@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import hashlib
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from envsmith.engine.base import Event, EventKind, Progress, silent
 from envsmith.errors import LockError, UsageError
-from envsmith.lock.conda.attempts import nearest_to_pip
+from envsmith.lock.conda.attempts import MOVABLE, nearest_to_pip
 from envsmith.lock.conda.channels import Index, base_url, fetch_indexes
 from envsmith.lock.conda.compare import compare
 from envsmith.lock.conda.model import CondaLock, PlatformLock, RepoLimits
@@ -40,9 +41,13 @@ def lock_conda(
     offline: bool = False,
     progress: Progress = silent,
     exclude_newer: str | None = None,
+    tolerate: Sequence[str] = (),
     limits: RepoLimits | None = None,
 ) -> CondaLock:
     """Pin ``cell`` in Conda's terms, for its own platform or those given; what no channel has comes from ``pip_pins``.
+
+    ``tolerate`` names components (``nccl``, ``cudnn``, ``triton``) that may be another release than in the pip lock: conda-forge builds
+    PyTorch against a newer NCCL than the wheels carry. Each such difference is in the lock's ``notes``, and :func:`compare` finds it.
 
     Raises ``NetworkError`` when a channel cannot be reached or answers nonsense, ``LockError`` when it has no build of the cell
     (saying what it has), ``UsageError`` for a channel that is none or when py-rattler is missing. Nothing is written but the
@@ -51,6 +56,7 @@ def lock_conda(
     bounds = limits or RepoLimits()
     wanted = tuple(platforms or (cell.platform,))
     newest = _cutoff(exclude_newer)
+    asked = _without(cell, tolerate)
 
     def tell(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step="conda", text=line))
@@ -66,7 +72,7 @@ def lock_conda(
         notes += _stale(indexes)
         with opened(indexes) as sparse:
             offers = Offers(sparse, newest)
-            plan = make_plan(cell, pip_pins, offers, platform)
+            plan = make_plan(asked, pip_pins, offers, platform)
             tell(f"solving {len(plan.specs)} Conda specs for {platform.value}")
             ask = Ask(sparse=sparse, virtual=virtual_packages(cell, platform), exclude_newer=newest, bounds=bounds)
             part, more = _solve_platform(cell, pip_pins, plan, ask, platform)
@@ -76,11 +82,22 @@ def lock_conda(
         cell_id=str(cell.id),
         channels=tuple(_shown(c) for c in channels),
         platforms=tuple(parts),
-        request=request_hash(cell, pip_pins, channels=channels, platforms=wanted, exclude_newer=exclude_newer),
-        notes=tuple(dict.fromkeys(notes)),
+        request=request_hash(
+            cell, pip_pins, channels=channels, platforms=wanted, exclude_newer=exclude_newer, tolerate=tolerate
+        ),
     )
-    _prove(cell, pip_pins, lock)
-    return lock
+    notes += _prove(cell, pip_pins, lock, tolerate)
+    return dataclasses.replace(lock, notes=tuple(dict.fromkeys(notes)))
+
+
+def _without(cell: Cell, tolerate: Sequence[str]) -> Cell:
+    """What is asked of the channel: the cell without the components whose release may differ."""
+    if wrong := sorted(set(tolerate) - set(MOVABLE)):
+        raise UsageError(
+            f"{', '.join(wrong)}: only {', '.join(MOVABLE)} may differ between the pip lock and the Conda lock"
+        )
+    kept = {name: version for name, version in cell.components.items() if name not in tolerate}
+    return dataclasses.replace(cell, components=kept, chosen=tuple(n for n in cell.chosen if n in kept))
 
 
 def _shown(channel: str) -> str:
@@ -124,10 +141,13 @@ def _solve_platform(
     return part, [*given_up, *notes]
 
 
-def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock) -> None:
-    errors = [f.message for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR]
-    if errors:
-        raise LockError(f"the Conda solution is not the cell {cell.id}", details=errors, hint="give another --channel")
+def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock, tolerate: Sequence[str]) -> list[str]:
+    """Refuse a lock that differs from the pip lock; the differences that are tolerated are returned."""
+    errors = [f for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR]
+    wrong = [f.message for f in errors if not set(f.components) <= set(tolerate)]
+    if wrong:
+        raise LockError(f"the Conda solution is not the cell {cell.id}", details=wrong, hint="give another --channel")
+    return [f.message for f in errors]
 
 
 def request_hash(
@@ -137,6 +157,7 @@ def request_hash(
     channels: Sequence[str] = ("conda-forge",),
     platforms: Sequence[Platform] | None = None,
     exclude_newer: str | None = None,
+    tolerate: Sequence[str] = (),
 ) -> str:
     """64 hex digits over everything that is asked. The state of the channel is not asked, so it does not count."""
     pins = [[fold(p.name), p.version, sorted(a.sha256 for a in p.artifacts)] for p in pip_pins]
@@ -147,6 +168,7 @@ def request_hash(
         "channels": [_shown(c) for c in channels],
         "platforms": sorted(p.value for p in platforms or (cell.platform,)),
         "exclude_newer": exclude_newer,
+        "tolerate": sorted(tolerate),
     }
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
@@ -159,6 +181,7 @@ def up_to_date(
     channels: Sequence[str] = ("conda-forge",),
     platforms: Sequence[Platform] | None = None,
     exclude_newer: str | None = None,
+    tolerate: Sequence[str] = (),
 ) -> bool:
     """True when ``text`` is a Conda lock made for this very request, still whole and equal to the pip lock.
 
@@ -167,8 +190,11 @@ def up_to_date(
     from envsmith.lock.conda.load import load_lock
 
     lock = load_lock(text)
-    asked = request_hash(cell, pip_pins, channels=channels, platforms=platforms, exclude_newer=exclude_newer)
-    whole = lock.facts.get("packages") == lock.facts.get("entries")
-    return (
-        whole and lock.request == asked and not any(f.severity is Severity.ERROR for f in compare(cell, pip_pins, lock))
+    asked = request_hash(
+        cell, pip_pins, channels=channels, platforms=platforms, exclude_newer=exclude_newer, tolerate=tolerate
     )
+    whole = lock.facts.get("packages") == lock.facts.get("entries")
+    if not whole or lock.request != asked:
+        return False
+    errors = (f for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR)
+    return all(set(f.components) <= set(tolerate) for f in errors)

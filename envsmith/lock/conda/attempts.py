@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from envsmith.errors import LockError
 from envsmith.lock.conda.model import CondaPackage, CondaSpec
-from envsmith.lock.conda.names import component_version, listing
+from envsmith.lock.conda.names import component_version
 from envsmith.lock.conda.plan import Plan
 from envsmith.lock.conda.solver import Ask, Unsolvable, solve
 
-__all__ = ["nearest_to_pip"]
+__all__ = ["MOVABLE", "nearest_to_pip"]
 
 _RELAXED = "Conda has dependencies in other releases than the pip lock; the components of the cell are equal"
 # What Conda's PyTorch binds more narrowly than the wheel does, and a user can choose another release of.
-_MOVABLE = ("nccl", "cudnn", "triton")
+MOVABLE = ("nccl", "cudnn", "triton")
 
 Solved = tuple[tuple[CondaSpec, ...], tuple[CondaPackage, ...], tuple[str, ...]]
 
@@ -41,7 +41,7 @@ def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
 
 def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
     """Which Conda build exists when NCCL, cuDNN or Triton may be another release, one of them if that is enough."""
-    for free in (*((name,) for name in _MOVABLE), _MOVABLE):
+    for free in (*((name,) for name in MOVABLE), MOVABLE):
         specs = [CondaSpec(s.name) if s.name in free else s for s in plan.specs]
         limits = [s for s in plan.limits if s.name not in {*free, *(["torchtriton"] if "triton" in free else [])}]
         if specs == list(plan.specs) and limits == list(plan.limits):
@@ -56,8 +56,9 @@ def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
         torch = packages.get("pytorch")
         build = f"pytorch {torch.version} {torch.build}" if torch else "its builds"
         told = [f"{n}: the cell has {asked[n]}, the channel's {build} goes with {v}" for n, v in moved.items()]
-        flags = listing(f"--nccl {v}" if n == "nccl" else f"--with {n}=={v}" for n, v in moved.items()).replace(
-            ", ", " "
+        flags = " ".join(f"--nccl {v}" if n == "nccl" else f"--with {n}=={v}" for n, v in moved.items())
+        return (
+            told,
+            f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too, or give another --channel",
         )
-        return told, f"make it one cell for pip and Conda with {flags}, or give another --channel"
     return [], "choose another cell (envsmith solve --all), or give another --channel"

@@ -71,7 +71,21 @@ def test_wrong_nccl_in_the_channel_is_refused_and_the_build_that_exists_is_named
     assert caught.value.details[0] == (
         "nccl: the cell has 2.27.5, the channel's pytorch 2.8.0 cuda129_mkl_py310_hc78ee88_301 goes with 2.28.9"
     )
-    assert "--nccl 2.28.9" in caught.value.hint
+    assert "envsmith solve --nccl 2.28.9" in caught.value.hint
+
+
+def test_difference_that_is_tolerated_is_noted_and_found(local, forge, tmp_path):
+    components = {**local.DEEPSPEED, "nccl": "2.27.3"}
+    cell, pins = local.cell(**components), local.pins_for(components)
+    lock = lock_conda(cell, pins, channels=forge, cache_dir=tmp_path, tolerate=["nccl"])
+    assert "nccl on linux-64: the pip lock has 2.27.3, the Conda lock has 2.28.9" in lock.notes[0]
+    (finding,) = compare(cell, pins, lock)
+    assert dict(finding.components) == {"nccl": "pip 2.27.3, conda 2.28.9"}
+    text = files(lock)["conda-lock.yml"]
+    assert up_to_date(text, cell, pins, channels=forge, tolerate=["nccl"])
+    assert not up_to_date(text, cell, pins, channels=forge)
+    with pytest.raises(UsageError, match="torch"):
+        lock_conda(cell, pins, channels=forge, cache_dir=tmp_path, tolerate=["torch"])
 
 
 def test_nccl_the_channel_never_had_is_refused_with_those_it_has(local, forge, tmp_path):
