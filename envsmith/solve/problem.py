@@ -70,8 +70,11 @@ class Problem:
     def rules_net(self, *severities: Severity) -> Net:
         """All rules of these severities."""
         key = "+".join(s.value for s in severities)
-        if key not in self._nets:
-            nogoods = [nogood for g in self.groups if g.severity in severities for _, nogood in g.nogoods]
+        if key not in self._nets and len(severities) > 1:
+            first, *others = (self.rules_net(s) for s in severities)
+            self._nets[key] = first.joined(others)
+        elif key not in self._nets:
+            nogoods = [nogood for g in self.groups if g.severity is severities[0] for _, nogood in g.nogoods]
             self._nets[key] = Net(self.full, nogoods)
         return self._nets[key]
 

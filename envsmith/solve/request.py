@@ -19,6 +19,7 @@ from envsmith.solve.problem import Problem, Wish, exact_version, open_to_any, po
 __all__ = ["CORE", "FOLLOWS", "Posed", "cell_of", "make_cell", "pose_request"]
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
+_KEEP_PROBLEMS = 16
 # What a torch wheel carries besides CUDA: in the cell, not in its name.
 FOLLOWS = ("nccl", "cudnn", "triton")
 
@@ -35,8 +36,11 @@ class Posed:
     yanked: tuple[tuple[int, int], ...]
 
 
-def pose_request(compiled: Compiled, request: Request) -> Posed:
-    """:class:`UsageError` when the request names what is no component or no version."""
+def pose_request(compiled: Compiled, request: Request, known: dict[object, Problem] | None = None) -> Posed:
+    """:class:`UsageError` when the request names what is no component or no version.
+
+    ``known`` keeps problems without their wishes, so that many requests over the same components share their tables.
+    """
     specs = {**request.constraints, **request.frameworks}
     _check_names(compiled, [*specs, *request.narrowed])
     frameworks = tuple(request.frameworks) + tuple(
@@ -53,8 +57,15 @@ def pose_request(compiled: Compiled, request: Request) -> Posed:
     for number, gpu in enumerate(dict.fromkeys(request.gpus)):
         names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
         extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
-    problem = pose(compiled, request.platform, names, {n: tuple(v) for n, v in extras.items()})
-    problem = problem.with_wishes(_wishes(problem, request, specs))
+    key = (request.platform, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
+    found = known.get(key) if known is not None else None
+    if found is None:
+        found = pose(compiled, request.platform, names, {n: tuple(v) for n, v in extras.items()})
+        if known is not None:
+            if len(known) >= _KEEP_PROBLEMS:
+                known.pop(next(iter(known)))
+            known[key] = found
+    problem = found.with_wishes(_wishes(found, request, specs))
     pre, yanked = _avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
     return Posed(request, problem, Preference(problem, frameworks, companions), chosen, pre, yanked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envsmith.model.cell import Cell, Request
 from envsmith.model.finding import Change, Repair
@@ -44,10 +44,11 @@ class Solver:
 
     compiled: Compiled
     knowledge: Callable[[], Knowledge]
+    known: dict[object, Problem] = field(default_factory=dict, repr=False)
 
     def pose(self, request: Request) -> Posed:
         """See :func:`pose_request`."""
-        return pose_request(self.compiled, request)
+        return pose_request(self.compiled, request, self.known)
 
     def best(self, posed: Posed, *, wishes: Sequence[Wish] | None = None) -> Answer | None:
         """The first cell in the order of :mod:`envsmith.solve.prefer`, or ``None``."""
