@@ -20,7 +20,7 @@ from envsmith.cli.app import run
 # The components that the other scripts of this folder keep.
 ELSEWHERE = frozenset(
     {
-        "torch", "cuda", "nccl", "cudnn", "triton", "deepspeed", "megatron-core", "colossalai", "horovod", "transformer-engine",
+        "torch", "cuda", "toolkit", "nccl", "cudnn", "triton", "deepspeed", "megatron-core", "colossalai", "horovod", "transformer-engine",
         "flash-attn",
     }
 )  # fmt: skip

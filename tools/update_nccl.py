@@ -5,7 +5,7 @@
 # [tool.uv.sources]
 # envsmith = { path = "..", editable = true }
 # ///
-"""NCCL, cuDNN and Triton wheels.
+"""NCCL, cuDNN and Triton wheels, and the toolkits that exist as component wheels.
 
 A dry run unless --write is given; every option of `envsmith matrix refresh` may follow.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from envsmith.cli.app import run
 
-COMPONENTS = ("nccl", "cudnn", "triton")
+COMPONENTS = ("nccl", "cudnn", "triton", "toolkit")
 
 if __name__ == "__main__":
     matrix = Path(__file__).resolve().parent.parent / "matrix"

@@ -17,7 +17,7 @@ from pathlib import Path
 from envsmith.errors import DataError, NetworkError, StorageError, UsageError
 from envsmith.matrix.refresh_base import Context, FactStore, Progress
 from envsmith.matrix.refresh_builder import update_builder
-from envsmith.matrix.refresh_bundled import update_cuda, update_cuda_wheels
+from envsmith.matrix.refresh_bundled import update_cuda, update_cuda_wheels, update_toolkit
 from envsmith.matrix.refresh_releases import update_releases
 from envsmith.matrix.refresh_torch import read_recorded, record_facts, update_torch
 from envsmith.matrix.tables import Table
@@ -66,8 +66,8 @@ def today() -> str:
 
 
 def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
-    """The components that an updater keeps: those with a file of releases and a distribution, and what torch carries."""
-    names = [c.name for c in components.by_name.values() if c.distributions or c.name == "cuda"]
+    """The components that an updater keeps: those with a file of releases and a distribution, CUDA and its toolkit."""
+    names = [c.name for c in components.by_name.values() if c.distributions or c.name in {"cuda", "toolkit"}]
     return [n for n in names if (matrix_dir / "releases" / f"{n}.yaml").is_file()]
 
 
@@ -93,7 +93,8 @@ def _chosen(names: Sequence[str], matrix_dir: Path, components: ComponentTable) 
     """The components to refresh, torch's bundle first; ``UsageError`` for a name that nothing is known of."""
     possible = refreshable(matrix_dir, components)
     if not names:
-        return [*(n for n in _WITH_TORCH if n in possible), *(n for n in possible if n not in _WITH_TORCH)]
+        first = [n for n in (*_WITH_TORCH, "toolkit") if n in possible]
+        return [*first, *(n for n in possible if n not in first)]
     wanted: list[str] = []
     for name in names:
         found = components.find(name)
@@ -190,6 +191,8 @@ class _Run:
             return lambda: update_cuda_wheels(table, context, name, self.table("torch"))
         if name == "cuda":
             return lambda: update_cuda(table, context, self.table("torch"))
+        if name == "toolkit":
+            return lambda: update_toolkit(table, context)
         if name == "deepspeed":
             return lambda: [*update_releases(table, context, name), *self._builder()]
         return lambda: update_releases(table, context, name)
@@ -198,7 +201,7 @@ class _Run:
         """The rows of the toolkit rule, after the op builders of the deepspeed releases that were opened."""
         path = self._releases.parent / "rules" / "toolkit.yaml"
         read = self._context.read.get("deepspeed", {})
-        if not read or not path.is_file():
+        if not path.is_file():
             return []
         toolkits = [str(r["version"]) for name in ("toolkit", "cuda") for r in self.table(name).records]
         old = path.read_text(encoding="utf-8")

@@ -109,11 +109,12 @@ def update_builder(
     """The text of ``rules/toolkit.yaml`` after the tables of the releases in ``read``, what changed in words, and what could not be done.
 
     ``releases`` are all that are known, ``minors`` the CUDA minors (``12.8``). A row that ends before a release ends for all later ones too,
-    so a table is only followed when every later release was read as well. Releases without a table (before 0.4.0) say nothing.
+    so a table is only followed when every later release was read as well. Releases without a table (before 0.4.0) say nothing. A minor that
+    no row speaks of is newer than every table that was read: it goes with itself alone.
     """
     known = sorted({m for m in minors if re.fullmatch(r"\d+\.\d+", m)}, key=Version)
+    text, summary = _spoken_of(text, known)
     newest_unread = max((Version(v) for v in releases if v not in read), default=Version("0"))
-    summary: list[str] = []
     doubts: list[str] = []
     for release in sorted((v for v, f in read.items() if f.cuda_minors), key=Version):
         listed = sorted({*known, *(m for ms in read[release].cuda_minors.values() for m in ms)}, key=Version)
@@ -128,6 +129,19 @@ def update_builder(
             text = _followed(text, release, read[release], there, day)
             summary.append(f"{RULE}: from deepspeed {release} on another table for CUDA {major}")
     return text, summary, doubts
+
+
+def _spoken_of(text: str, minors: Sequence[str]) -> tuple[str, list[str]]:
+    """The text with a row for each minor that no row names."""
+    lines = text.split("\n")
+    numbered = rule_rows(lines)
+    specs = [Spec.parse(row.data["when"]["cuda"]) for _, row in numbered]
+    new = [m for m in minors if not any(spec.contains(m) for spec in specs)]
+    last = max((i for i, _ in numbered), default=len(lines) - 1)
+    lines[last + 1 : last + 1] = [
+        f'  - {{when: {{deepspeed: ">=0.4.0", cuda: "{m}"}}, needs: {{toolkit: "{m}"}}}}' for m in new
+    ]
+    return "\n".join(lines), [f"{RULE}: CUDA {m} is new and goes with its own toolkit" for m in new]
 
 
 def _followed(text: str, release: str, facts: ReleaseFacts, minors: Sequence[str], day: str) -> str:

@@ -171,16 +171,25 @@ def world():
     made.publish(
         "nvidia-cudnn-cu13", "nvidia_cudnn_cu13-9.31.0.1-py3-none-manylinux_2_18_x86_64.whl", b"", "2026-11-09"
     )
+    for toolkit in ("11.8.0", "13.2.0.0", "13.6.1.0", "13.7.0rc1"):
+        extras = 'Provides-Extra: cudart\nRequires-Dist: nvidia-cuda-runtime==13.6.45.*; extra == "cudart"\n'
+        made.publish(
+            "cuda-toolkit",
+            f"cuda_toolkit-{toolkit}-py3-none-any.whl",
+            _pure("cuda_toolkit", toolkit, extras),
+            "2026-12-01",
+        )
     made.publish("deepspeed", "deepspeed-0.19.8.tar.gz", sdist("deepspeed", "0.19.8"), "2026-10-20")
     made.publish("numpy", "numpy-2.0.0-cp311-cp311-manylinux_2_28_x86_64.whl", b"", "2024-06-16")
     return made
 
 
-def _pure(name, version):
+def _pure(name, version, more=""):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(
-            f"{name}-{version}.dist-info/METADATA", f"Name: {name}\nVersion: {version}\nRequires-Python: >=3.11,<3.16\n"
+            f"{name}-{version}.dist-info/METADATA",
+            f"Name: {name}\nVersion: {version}\nRequires-Python: >=3.11,<3.16\n{more}",
         )
     return buffer.getvalue()
 

@@ -143,6 +143,18 @@ def test_deepspeed_is_read_and_its_line_gets_the_hash(plan, knowledge, world):
     assert (knowledge / "rules/toolkit.yaml").read_text().count("0.19.8") == 0, "its table says what the rows say"
 
 
+def test_a_new_toolkit_minor_goes_with_itself_in_every_deepspeed(plan, knowledge):
+    apply(plan("toolkit", "deepspeed").changes)
+    rows = {r.id: r for r in read_knowledge(knowledge).rules}["deepspeed-toolkit-cuda"].rows
+    wanted = [
+        r.needs["toolkit"].text
+        for r in rows
+        if r.when["deepspeed"].contains("0.5.0") and r.when["cuda"].contains("13.6")
+    ]
+    assert wanted == ["13.6"]
+    assert plan("toolkit", "deepspeed").changes == ()
+
+
 def test_a_new_deepspeed_with_another_table_ends_the_old_rows(plan, knowledge, world, make_sdist):
     apply(plan("deepspeed").changes)
     table = "{12: ['12.4', '12.8'], 13: ['13.0', '13.2']}"
@@ -164,6 +176,16 @@ def test_a_new_deepspeed_with_another_table_ends_the_old_rows(plan, knowledge, w
     assert digest in (knowledge / "rules/toolkit.yaml").read_text()
     assert "# a comment" in (knowledge / "rules/toolkit.yaml").read_text()
     assert plan("deepspeed").changes == ()
+
+
+def test_a_toolkit_that_came_as_wheels_is_added_with_the_runtime_it_pins(plan, knowledge):
+    before = (knowledge / "releases/toolkit.yaml").read_text().splitlines()
+    apply(plan("toolkit").changes)
+    after = (knowledge / "releases/toolkit.yaml").read_text().splitlines()
+    new = [yaml.safe_load(line[2:]) for line in after if line.startswith("- ") and line not in before]
+    assert [(n["version"], n["cudart"]) for n in new] == [("13.6.1", "13.6.45")]
+    assert len(new[0]["sha256"]) == 64
+    assert plan("toolkit").changes == ()
 
 
 def test_a_companion_gains_its_new_release_only(plan, world, knowledge):
