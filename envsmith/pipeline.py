@@ -274,7 +274,7 @@ def _conda(lock: Lock, options: Options, files: dict[str, str], clock: _Clock) -
             lock.pins,
             channels=channels,
             cache_dir=cache_folder() / "conda",
-            progress=lambda line: clock.line("conda lock", line),
+            progress=clock.progress,
             exclude_newer=lock.exclude_newer,
         )
         files.update(conda.files(made))

@@ -19,9 +19,11 @@ _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """One finding for a person: what, the symptom they see, what to do, on what evidence."""
+    """One finding for a person: what, the symptom they see, what to do, on what evidence; a note only says what."""
     label = click.style(finding.severity.value, fg=_COLOUR[finding.severity], bold=True)
     lines = [f"{label}: {clean(finding.message)} [{finding.rule}]"]
+    if finding.severity is Severity.NOTE:
+        return lines
     if finding.symptom:
         lines.append(f"  symptom: {clean(finding.symptom)}")
     if finding.inferred:

@@ -33,14 +33,25 @@ class Request:
 
 # Components whose release is spelt without dots in an id, as wheel tags do: cu128, py312, sm90.
 _DOTLESS = frozenset({"cuda", "python"})
+# As components.yaml spells them (`short`); every other component by its own name. A test keeps the two equal.
 _SHORT = {
     "deepspeed": "ds",
     "megatron-core": "mc",
     "colossalai": "ca",
-    "transformer-engine": "te",
-    "flash-attn": "fa",
     "cuda": "cu",
     "python": "py",
+    "transformer-engine": "te",
+    "flash-attn": "fa",
+    "huggingface-hub": "hub",
+    "mpi4py": "mpipy",
+    "deepspeed-kernels": "dskernels",
+    "nvidia-modelopt": "modelopt",
+    "nvidia-resiliency-ext": "nvrx",
+    "nvidia-ml-py": "nvml",
+    "mamba-ssm": "mamba",
+    "causal-conv1d": "conv",
+    "grouped-gemm": "gg",
+    "galore-torch": "galore",
 }
 _LONG = {short: name for name, short in _SHORT.items()}
 _TOKEN = re.compile(r"([a-z_]+)(\d[0-9a-z.+_!]*)")

@@ -1,0 +1,165 @@
+"""What a person at the terminal meets: one clear line, the documented exit code, JSON on stdout and talk on stderr."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+
+import pytest
+
+from envsmith import pipeline
+from envsmith.cli import app
+from envsmith.cli.app import run
+from envsmith.errors import EXIT_CODES, NetworkError
+
+
+def test_help_lists_every_verb(capsys):
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {verb} " in out for verb in app.VERBS)
+
+
+@pytest.mark.parametrize("verb", app.VERBS)
+def test_every_verb_has_help(verb, capsys):
+    assert run([verb, "--help"]) == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_help_imports_no_heavy_module():
+    heavy = ("networkx", "yaml", "rich", "docker", "rattler", "packaging", "torch", "uv")
+    code = f"import sys; from envsmith.cli.app import run; run(['--help']); print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("[]")
+
+
+def test_solve_imports_neither_networkx_nor_yaml_when_the_cache_is_warm():
+    code = (
+        "import sys; from envsmith.cli.app import run; run(['solve', '--framework', 'deepspeed']);"
+        "sys.modules.pop('x', None); print([m for m in ('networkx', 'yaml', 'rich', 'docker', 'rattler') if m in sys.modules])"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("[]")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["slove"], "did you mean 'solve'"),
+        (["solve", "--nonsense"], "--nonsense"),
+        (["solve", "--framework", "deepsped"], "did you mean deepspeed?"),
+        (["solve", "--framework", "tensorflow"], "unknown framework"),
+        (["solve", "--framework", "deepspeed==0.x; rm -rf /"], "not a version spec"),
+        (["solve", "--framework", "deepspeed", "--torch", ">>2"], "--torch"),
+        (["solve", "--framework", "deepspeed", "--gpu", "hh100"], "h100"),
+        (["solve", "--framework", "deepspeed", "--driver", "new"], "not a driver version"),
+        (["solve", "--framework", "deepspeed", "--platform", "windows"], "linux-64 or linux-aarch64"),
+        (["solve", "--framework", "deepspeed", "--exclude-newer", "yesterday"], "not a day"),
+        (["solve", "--framework", "deepspeed" + "x" * 1000], "--framework"),
+        (["solve", "--framework", "$(reboot)"], "not NAME"),
+        (["check", "deepspeed"], "not NAME==VERSION"),
+        (["check", "torhc==2.1"], "did you mean torch"),
+        (["check", "torch==two"], "is not a version"),
+        (["build"], "nothing to build"),
+        (["lock"], "nothing to lock"),
+        (["explain"], "nothing to explain"),
+        (["explain", "--from", "ds0.14.0-torch2.3.1-cu121-py311"], "--to"),
+    ],
+)
+def test_bad_usage_is_one_message_and_exit_code_2(argv, says, capsys):
+    assert run(argv) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_every_bad_pair_is_named_at_once(capsys):
+    assert run(["check", "torhc==2.1", "torch==two", "deepspeed"]) == 2
+    err = capsys.readouterr().err
+    assert "torhc" in err and "two" in err and "deepspeed" in err
+
+
+def test_solve_json_is_one_object_on_stdout(capsys):
+    assert run(["solve", "--framework", "deepspeed", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["status"] == "solved"
+    assert {"id", "components"} <= answer["cell"].keys()
+    assert {"deepspeed", "torch", "python", "cuda", "nccl"} <= answer["cell"]["components"].keys()
+
+
+def test_solve_all_streams_one_object_a_line(capsys):
+    assert run(["solve", "--framework", "colossalai", "--all", "--limit", "3", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len({json.loads(line)["id"] for line in lines}) == 3
+
+
+def test_a_refusal_names_rule_evidence_and_a_solved_repair(capsys):
+    assert run(["solve", "--framework", "colossalai", "--torch", ">=2.9", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["status"] == "unsatisfiable"
+    rules = [member for member in answer["conflict"] if not member["rule"].startswith("request:")]
+    assert rules and all(member["evidence"] for member in rules)
+    assert answer["repairs"] and all(repair["cell"]["id"] for repair in answer["repairs"])
+
+
+def test_build_prints_the_refusal_too(capsys):
+    assert run(["build", "--framework", "colossalai", "--torch", ">=2.9", "--engine", "venv", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["status"] == "unsatisfiable"
+
+
+def test_aliases_of_frameworks_are_understood(capsys):
+    assert run(["solve", "--framework", "Megatron-LM", "--json"]) == 0
+    assert "megatron-core" in json.loads(capsys.readouterr().out)["cell"]["components"]
+
+
+@pytest.mark.parametrize(("form", "word"), [("text", "status: bad"), ("sarif", '"2.1.0"'), ("github", "::error title=envsmith")])
+def test_findings_come_in_every_format(form, word, capsys):
+    assert run(["check", "deepspeed==0.14.0", "torch==2.6.0", "--format", form]) == 1
+    assert word in capsys.readouterr().out
+
+
+def test_ok_and_bad_sets_have_their_exit_codes(capsys):
+    assert run(["check", "deepspeed==0.19.8", "torch==2.13.0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] in {"ok", "unknown"}
+    assert run(["check", "torch==2.9.1+cu128", "driver==470.82.01"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "says"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(errno.ENOSPC, "No space left on device", "/some/file"), 10, "the disk is full"),
+        (PermissionError(errno.EACCES, "Permission denied", "/some/file"), 10, "no permission"),
+        (NetworkError("the index cannot be reached", hint="check the network"), 5, "hint: check the network"),
+        (RuntimeError("surprise"), 70, "a fault of envsmith itself"),
+    ],
+)
+def test_failures_have_their_exit_code_and_no_traceback(raised, code, says, capsys, monkeypatch, tmp_path):
+    def fail(*_args, **_kwargs):
+        raise raised
+
+    monkeypatch.setattr(pipeline, "build", fail)
+    assert run(["build", "--framework", "deepspeed", "--output", str(tmp_path)]) == code
+    err = capsys.readouterr().err
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_control_characters_of_a_message_do_not_reach_the_terminal(capsys, monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise NetworkError("the index said \x1b[2J\x07 hello")
+
+    monkeypatch.setattr(pipeline, "build", fail)
+    run(["build", "--framework", "deepspeed"])
+    assert "\x1b[2J" not in capsys.readouterr().err
+
+
+def test_the_exit_codes_of_the_readme_are_those_of_the_program():
+    from pathlib import Path
+
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    for code, summary in EXIT_CODES.items():
+        assert f"| {code} | {summary} |" in text
