@@ -111,18 +111,10 @@ def test_a_local_build_beside_the_index_is_not_taken_unless_it_is_asked_for(
     assert "torch: the cell says 2.9.1+cu128, the resolver pinned torch 2.9.1+cpu" in caught.value.details
 
 
-@pytest.mark.parametrize(
-    ("component", "version", "message"),
-    [
-        ("deepspeed", "99.1", r"the package index has no deepspeed==99\.1"),
-        ("numpy", "3.0", r"the package index has no numpy==3\.0"),
-    ],
-)
-def test_a_release_that_is_not_on_the_index_is_named(
-    cell: Cell, table: ComponentTable, uv: Uv, component: str, version: str, message: str
-) -> None:
-    wanted = dataclasses.replace(cell, components={**cell.components, component: version})
-    with pytest.raises(LockError, match=message):
+@pytest.mark.parametrize("component", ["deepspeed", "numpy"])
+def test_a_release_that_is_not_on_the_index_is_named(cell: Cell, table: ComponentTable, uv: Uv, component: str) -> None:
+    wanted = dataclasses.replace(cell, components={**cell.components, component: "99.1"})
+    with pytest.raises(LockError, match=rf"the package index has no {component}==99\.1"):
         lock_pip(wanted, exclude_newer=DAY, table=table, uv=uv, judge=fine)
 
 
@@ -134,7 +126,7 @@ def test_a_package_that_is_missing_is_named(index: TinyIndex, cell: Cell, table:
 
 
 def test_packages_that_contradict_each_other_are_named(cell: Cell, table: ComponentTable, uv: Uv) -> None:
-    with pytest.raises(LockError, match="numpy|contradict") as caught:
+    with pytest.raises(LockError, match=r"numpy|contradict") as caught:
         lock_pip(
             cell, constraints=[("numpy<2", "a"), ("numpy>=2", "b")], exclude_newer=DAY, table=table, uv=uv, judge=fine
         )

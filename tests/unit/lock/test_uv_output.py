@@ -79,7 +79,7 @@ def test_credentials_of_an_address_do_not_get_into_a_lock() -> None:
             "deepspeed.*no sha256",
         ),
         (PYLOCK.replace(HASH, "zz"), "no sha256"),
-        (PYLOCK.split("sdist")[0].replace("wheels", "#"), "no file|not valid"),
+        (PYLOCK.split("sdist", maxsplit=1)[0].replace("wheels", "#"), "no file|not valid"),
     ],
 )
 def test_what_is_broken_or_not_hashed_is_refused(text: str, message: str) -> None:
@@ -88,7 +88,7 @@ def test_what_is_broken_or_not_hashed_is_refused(text: str, message: str) -> Non
 
 
 def test_a_package_from_a_repository_is_refused() -> None:
-    text = PYLOCK.split("[[packages]]")[0] + (
+    text = PYLOCK.split("[[packages]]", maxsplit=1)[0] + (
         "[[packages]]\nname = 'x'\nvcs = { type = 'git', url = 'https://example.invalid/x', commit-id = 'abc' }\n"
     )
     with pytest.raises(LockError, match="x comes from a repository"):

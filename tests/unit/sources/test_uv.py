@@ -1,0 +1,241 @@
+"""What uv's failures mean (recorded outputs of uv 0.13.8, hosts replaced), and in which environment it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from envsmith.errors import (
+    ContentError,
+    EngineError,
+    EnvsmithError,
+    InterruptedRunError,
+    LockError,
+    NetworkError,
+    StorageError,
+)
+from envsmith.sources.pip_settings import PipSettings
+from envsmith.sources.uv import Finished, Uv, clean, explain_failure, uv_environment
+
+UNREACHABLE = """error: Request failed after 3 retries in 9.7s
+  cause: Failed to fetch: https://index.example.invalid/simple/deepspeed/
+  cause: error sending request for url (https://index.example.invalid/simple/deepspeed/)
+  cause: client error (Connect)
+  cause: dns error
+  cause: failed to lookup address information: Name or service not known"""
+REFUSED = """error: Failed to fetch: https://index.example.invalid:9/simple/deepspeed/
+  cause: error sending request for url (https://index.example.invalid:9/simple/deepspeed/)
+  cause: tcp connect error
+  cause: Connection refused (os error 111)"""
+CERTIFICATE = """error: Failed to fetch: https://index.example.invalid/simple/deepspeed/
+  cause: client error (Connect)
+  cause: invalid peer certificate: UnknownIssuer"""
+UNKNOWN = """error: No solution found when resolving dependencies
+  cause: Because nonexistent was not found in the package registry and you require nonexistent==1, we can conclude that your requirements are unsatisfiable."""
+NO_VERSION = """error: No solution found when resolving dependencies
+  cause: Because there is no version of deepspeed==99.1 and you require deepspeed==99.1, we can conclude that your requirements are unsatisfiable."""
+CONFLICT = """error: No solution found when resolving dependencies
+  cause: Because torch==2.9.1 depends on triton{platform_machine == 'x86_64'}==3.5.1 and you require torch==2.9.1, we can conclude that you require triton==3.5.1.
+         And because you require triton==3.0.0, we can conclude that your requirements are unsatisfiable."""
+OFFLINE = """error: No solution found when resolving dependencies
+  cause: Because deepspeed was not found in the cache and you require deepspeed==0.18.5, we can conclude that your requirements are unsatisfiable.
+
+hint: Packages were unavailable because the network was disabled. When the network is disabled, registry packages may only be read from the cache."""
+BUILD = """error: Failed to build `deepspeed==0.13.0`
+  cause: The build backend returned an error
+  cause: Call to `setuptools.build_meta:__legacy__.get_requires_for_build_wheel` failed (exit status: 1)
+
+         [stderr]
+         Traceback (most recent call last):
+           File "<string>", line 37, in <module>
+         ModuleNotFoundError: No module named 'torch'"""
+HASH = """Resolved 1 package in 50ms
+error: Failed to download `ninja==1.13.2`
+  cause: Hash mismatch for `ninja==1.13.2`
+
+         Expected:
+           sha256:0000000000000000000000000000000000000000000000000000000000000000
+
+         Computed:
+           sha256:65a24341b5ac09fcadcc37082660be40a94174e51a937fabf6e2cae26225fa2c"""
+DISK = """Resolved 1 package in 73ms
+error: Failed to install: numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl (numpy==2.4.6)
+  cause: Failed to copy to `/somewhere/numpy.libs/libscipy.so`
+  cause: failed to copy file: No space left on device (os error 28)"""
+# Older releases of uv drew boxes around the same sentence.
+OLD_STYLE = """  No solution found when resolving dependencies:
+  ╰─▶ Because there is no version of deepspeed==99.1 and you require deepspeed==99.1, we can conclude that your requirements are unsatisfiable."""
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "told"),
+    [
+        (UNREACHABLE, NetworkError, "https://index.example.invalid/simple/deepspeed/ cannot be reached"),
+        (REFUSED, NetworkError, "https://index.example.invalid:9/simple/deepspeed/ cannot be reached"),
+        (CERTIFICATE, NetworkError, "cannot be reached"),
+        (OFFLINE, NetworkError, "the network is switched off"),
+        (UNKNOWN, LockError, "nonexistent is not on the package index"),
+        (NO_VERSION, LockError, "the package index has no deepspeed==99.1"),
+        (OLD_STYLE, LockError, "the package index has no deepspeed==99.1"),
+        (CONFLICT, LockError, "contradict each other"),
+        (BUILD, LockError, "deepspeed==0.13.0 cannot be built from source: its setup imports torch"),
+        (HASH, ContentError, "the hash of ninja==1.13.2 is not the one of the lock"),
+        (DISK, StorageError, "the disk is full"),
+        ("error: something else", LockError, "uv failed"),
+    ],
+)
+def test_a_failure_of_uv_becomes_one_sentence(output: str, kind: type[EnvsmithError], told: str) -> None:
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), what="resolving")
+    assert type(error) is kind
+    assert error.message.startswith("resolving: ")
+    assert told in error.message
+    assert error.details
+
+
+def test_the_details_of_a_failure_are_bounded() -> None:
+    lines = ("error: Failed to build `x==1`", *(f"line {n}" for n in range(1000)))
+    error = explain_failure(Finished(status=1, stdout="", lines=lines), what="w")
+    assert len(error.details) == 31
+    assert error.details[0].startswith("error:")
+    assert error.details[-1] == "line 999"
+
+
+def test_terminal_codes_and_credentials_are_taken_out_of_a_line() -> None:
+    assert (
+        clean("\x1b[31merror\x1b[0m: https://me:secret@example.invalid/x\r\n") == "error: https://***@example.invalid/x"
+    )
+    assert len(clean("x" * 100_000)) == 2000
+
+
+def environment(given: dict[str, str], **pip: object) -> dict[str, str]:
+    return uv_environment({"HOME": "/nowhere", "SSL_CERT_FILE": "/ca.pem", **given}, pip=PipSettings(**pip))  # type: ignore[arg-type]
+
+
+def test_what_would_change_the_resolution_is_taken_out() -> None:
+    env = environment(
+        {
+            "UV_OVERRIDE": "x",
+            "UV_TORCH_BACKEND": "cpu",
+            "UV_FIND_LINKS": "/wheels",
+            "UV_EXCLUDE_NEWER": "2020-01-01",
+            "PYTHONPATH": "/x",
+            "VIRTUAL_ENV": "/v",
+        }
+    )
+    assert (
+        not {"UV_OVERRIDE", "UV_TORCH_BACKEND", "UV_FIND_LINKS", "UV_EXCLUDE_NEWER", "PYTHONPATH", "VIRTUAL_ENV"}
+        & env.keys()
+    )
+
+
+def test_python_is_not_downloaded_unless_the_user_wants_it() -> None:
+    assert environment({})["UV_PYTHON_DOWNLOADS"] == "never"
+    assert environment({"UV_PYTHON_DOWNLOADS": "automatic"})["UV_PYTHON_DOWNLOADS"] == "automatic"
+
+
+def test_the_index_of_pip_reaches_uv() -> None:
+    env = environment(
+        {},
+        index_url="https://index.example.invalid/simple",
+        extra_index_urls=("https://more.example.invalid/simple",),
+        timeout="180",
+        trusted_hosts=("h",),
+    )
+    assert env["UV_DEFAULT_INDEX"] == "https://index.example.invalid/simple"
+    assert env["UV_INDEX"] == "https://more.example.invalid/simple"
+    assert env["UV_INDEX_STRATEGY"] == "unsafe-best-match"
+    assert (env["UV_HTTP_TIMEOUT"], env["UV_INSECURE_HOST"]) == ("180", "h")
+
+
+@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_CONFIG_FILE"])
+def test_a_uv_that_is_configured_is_left_as_it_is(name: str) -> None:
+    env = environment({name: "value"}, index_url="https://index.example.invalid/simple")
+    assert env.get("UV_DEFAULT_INDEX") in {None, "value"}
+
+
+def test_an_index_in_the_uv_settings_file_counts_as_configured(tmp_path: Path) -> None:
+    (tmp_path / "uv").mkdir()
+    (tmp_path / "uv" / "uv.toml").write_text('[[index]]\nurl = "https://index.example.invalid/simple"\n')
+    assert "UV_DEFAULT_INDEX" not in environment(
+        {"XDG_CONFIG_HOME": str(tmp_path)}, index_url="https://pip.example.invalid/simple"
+    )
+
+
+def test_the_certificates_of_pip_are_used_where_uv_has_none(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("")
+    assert uv_environment({"HOME": "/nowhere"}, pip=PipSettings(cert=str(bundle)))["SSL_CERT_FILE"] == str(bundle)
+    assert environment({}, cert=str(bundle))["SSL_CERT_FILE"] == "/ca.pem"
+    assert uv_environment({"HOME": "/nowhere", "REQUESTS_CA_BUNDLE": str(bundle)}, pip=PipSettings(cert="/gone"))[
+        "SSL_CERT_FILE"
+    ] == str(bundle)
+
+
+def test_the_proxy_of_pip_is_used_where_none_is_set() -> None:
+    assert environment({}, proxy="http://p:1")["HTTPS_PROXY"] == "http://p:1"
+    assert environment({"https_proxy": "http://mine:1"}, proxy="http://p:1").get("HTTPS_PROXY") is None
+
+
+def fake(folder: Path, script: str) -> Uv:
+    path = folder / "uv"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return Uv(binary=str(path), environment={"PATH": os.defpath})
+
+
+def test_lines_of_stderr_arrive_while_it_runs_and_stdout_is_kept(tmp_path: Path) -> None:
+    seen: list[str] = []
+    done = fake(tmp_path, "echo one >&2; echo out; echo two >&2; exit 3").run([], on_line=seen.append)
+    assert (seen, done.stdout, done.status, done.lines) == (["one", "two"], "out\n", 3, ("one", "two"))
+
+
+def test_it_runs_in_an_empty_folder(tmp_path: Path) -> None:
+    assert fake(tmp_path, "ls -A | wc -l").run([]).stdout.strip() == "0"
+
+
+def test_a_lot_of_output_on_both_streams_does_not_block(tmp_path: Path) -> None:
+    done = fake(
+        tmp_path,
+        "i=0; while [ $i -lt 3000 ]; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; echo b >&2; i=$((i+1)); done",
+    ).run([])
+    assert (len(done.stdout.splitlines()), len(done.lines)) == (3000, 3000)
+
+
+def test_a_binary_that_is_not_there_is_an_engine_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="uv cannot be run"):
+        Uv(binary=str(tmp_path / "nothing"), environment={}).run([])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="process groups are looked up in /proc")
+def test_an_interrupt_ends_uv_and_what_it_started(tmp_path: Path) -> None:
+    uv = fake(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; echo started >&2; wait")
+    threading.Thread(target=_interrupt_when, args=(tmp_path / "child",), daemon=True).start()
+    with pytest.raises(InterruptedRunError):
+        uv.run([])
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):
+        if not _runs(child):
+            break
+        time.sleep(0.05)
+    assert not _runs(child)
+
+
+def _interrupt_when(path: Path) -> None:
+    while not (path.exists() and path.read_text().strip()):
+        time.sleep(0.02)
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
