@@ -431,3 +431,82 @@ def test_wrong_nccl_in_a_channel_of_packages_is_refused(local, channel, wheels, 
     with pytest.raises(EnvsmithError) as caught:
         lock_conda(cell, pins, channels=(poor.as_uri(),), cache_dir=tmp_path / "cache")
     assert caught.value.details[0].startswith("nccl 2.28.9: the channel has nccl 2.28.7")
+
+
+def test_two_platforms_with_different_requests_agree_with_conda_lock(local, conda_lock_python, tmp_path):
+    both = [r for r in local.real_records() if r["subdir"] != "noarch"]
+    arm = [{**r, "subdir": "linux-aarch64"} for r in both if r["name"] != "flash-attn"]
+    noarch = [r for r in local.real_records() if r["subdir"] == "noarch"]
+    root = local.write_index(tmp_path / "ch", [*both, *arm, *noarch], subdirs=("linux-64", "linux-aarch64", "noarch"))
+    components = {
+        "torch": "2.9.1+cu129",
+        "cuda": "12.9",
+        "python": "3.12",
+        "nccl": "2.28.9",
+        "cudnn": "9.13.1.26",
+        "triton": "3.5.1",
+        "flash_attn": "2.8.3",
+    }
+    pins = (local.pin("flash-attn", "2.8.3", "einops", "torch"), local.pin("einops", "0.8.1"))
+    lock = lock_conda(
+        local.cell(**components),
+        pins,
+        channels=((root / "conda-forge").as_uri(),),
+        platforms=[Platform.LINUX_64, Platform.LINUX_AARCH64],
+        cache_dir=tmp_path / "cache",
+    )
+    assert [[p.name for p in part.pip] for part in lock.platforms] == [[], ["flash-attn"]]
+    write(lock, tmp_path)
+    (tmp_path / "lookup.json").write_text("{}")
+    done = subprocess.run([conda_lock_python, "-c", READ], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["hashes"] == told["told"]
+    assert len(set(told["hashes"].values())) == 2
+
+
+DENSE = """
+import json, pathlib, resource, sys
+sys.path.insert(0, sys.argv[3])
+from envsmith.lock.conda.channels import fetch_indexes
+from envsmith.lock.conda.model import RepoLimits
+import rattler
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    fetch_indexes([sys.argv[1]], ["linux-64"], cache_dir=pathlib.Path(sys.argv[2]), offline=False, progress=print,
+                  limits=RepoLimits(index_bytes=64 << 20))
+    told = "read"
+except Exception as error:
+    told = type(error).__name__
+print(json.dumps({"told": told, "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before}))
+"""
+
+
+@pytest.mark.parametrize(("size", "told"), [(60, "read"), (70, "NetworkError")])
+def test_densest_index_costs_a_small_multiple_of_its_size(tmp_path, size, told):
+    """Millions of empty records: the most that a byte of index can cost."""
+    place = tmp_path / "ch" / "linux-64"
+    place.mkdir(parents=True)
+    with (place / "repodata.json").open("w") as out:
+        out.write('{"packages.conda":{')
+        number = 0
+        while out.tell() < (size << 20) - 100:
+            out.write(",".join(f'"{number + i:x}-1-0.conda":{{}}' for i in range(5000)) + ",")
+            number += 5000
+        out.write('"z-1-0.conda":{}}}')
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            DENSE,
+            (tmp_path / "ch").as_uri(),
+            str(tmp_path / "cache"),
+            str(Path(__file__).resolve().parents[2]),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["told"] == told
+    assert answer["kib"] < 3 * 64 * 1024
