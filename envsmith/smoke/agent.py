@@ -678,6 +678,9 @@ def free_bytes(world: World) -> int:
     return int(memory_limit()[1] * 0.6) // world.size
 
 
+_KEPT: list[Any] = []
+
+
 def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
     """The collective cases on one rank. Stops at the first raise that the others do not share: a broken group breaks every later case."""
     rank = job["rank"]
@@ -690,6 +693,8 @@ def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
             return MISMATCH
         board.mark(rank, GROUP, PREP)
         world = World(job, board, log)
+        # Kept until the process ends by os._exit: up to torch 2.7 the destructor of a gloo group can wait for ever for its own threads.
+        _KEPT.append(world)
         world.store = store
         world.init_group(store)
         board.mark(rank, SUBGROUPS, PREP)
@@ -2869,45 +2874,58 @@ class _TaggedLog(Log):
 
 
 def _direct_watch(job: Mapping[str, Any], board: Board, out: Log) -> None:
-    """Publish where this rank is, four times a second; rank 0 reads all, names the laggards and tells every rank to end."""
-    import torch.distributed as dist
-
-    rank, world, limits = job["rank"], job["world"], job["timeouts"]
-    store: Any = None
-    while store is None:
-        time.sleep(0.25)
-        if board.row(rank)[0] < MANIFEST:
-            continue
-        try:
-            store = dist.TCPStore(job["master"], job["port"], world, False, seconds(limits["init"]), wait_for_workers=False)
-        except Exception:
-            return
-    heard: dict[int, tuple[str, float]] = {}
+    """Judge what the teller hears; it may itself be stuck in a store whose owner, rank 0, is stopped."""
+    rank, limits = job["rank"], job["timeouts"]
+    heard: dict[str, Any] = {"at": time.monotonic(), "halt": ""}
+    threading.Thread(target=_direct_tell, args=(job, board, heard), daemon=True).start()
     while True:
         time.sleep(0.25)
         case, step, age, signature = board.row(rank)
         if case == FINISHED:
             return
-        try:
-            store.set(f"at/{rank}", json.dumps([case, step, signature, int(time.monotonic() - age)]))
-            verdict = store.get("halt").decode() if store.check(["halt"]) else _direct_judge(store, world, heard, limits) if rank == 0 else ""
-        except Exception as error:
-            verdict = json.dumps({"event": "halt", "run": "collectives", "reason": "store", "detail": f"rank {rank} lost the store of rank 0: {one_line(error)}"})
-            if age < limits["case"]:
-                continue
-        if not verdict:
+        silent = time.monotonic() - heard["at"]
+        if not heard["halt"] and (case < 0 or silent < limits["case"] + 2 or age < limits["case"]):
             continue
-        if rank == 0:
-            store.set("halt", verdict)
-            out.write(json.loads(verdict))
+        if heard["halt"] and rank == 0:
+            out.write(json.loads(heard["halt"]))
+        if not heard["halt"]:
+            here = {"rank": rank, "case": case, "step": STEPS[step], "age": round(age, 3), "signature": signature, "state": "", "pid": os.getpid()}
+            out.write({"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1)})
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         time.sleep(0.5)
+        shutil.rmtree(os.path.dirname(job["stack"]), ignore_errors=True)
         os._exit(HANG)
 
 
-def _direct_judge(store: Any, world: int, heard: dict[int, tuple[str, float]], limits: Mapping[str, Any]) -> str:
-    now, rows = time.monotonic(), []
-    for rank in range(world):
+def _direct_tell(job: Mapping[str, Any], board: Board, heard: dict[str, Any]) -> None:
+    """Publish where this rank is, four times a second; rank 0 reads all, names the laggards and tells every rank to end."""
+    import torch.distributed as dist
+
+    rank, world, limits = job["rank"], job["world"], job["timeouts"]
+    while board.row(rank)[0] < MANIFEST:
+        time.sleep(0.1)
+    places: dict[int, tuple[str, float]] = {}
+    try:
+        store = dist.TCPStore(job["master"], job["port"], world, False, seconds(limits["init"]), wait_for_workers=False)
+        while not heard["halt"]:
+            case, step, age, signature = board.row(rank)
+            store.set(f"at/{rank}", json.dumps([case, step, signature, int(time.monotonic() - age)]))
+            if store.check(["halt"]):
+                heard["halt"] = store.get("halt").decode()
+            elif rank == 0:
+                heard["halt"] = _direct_judge(store, job, places)
+                if heard["halt"]:
+                    store.set("halt", heard["halt"])
+            heard["at"] = time.monotonic()
+            time.sleep(0.25)
+    except Exception:
+        return  # the watch notices the silence
+
+
+def _direct_judge(store: Any, job: Mapping[str, Any], heard: dict[int, tuple[str, float]]) -> str:
+    """A halt event when the laggards are late, nothing otherwise."""
+    now, rows, limits = time.monotonic(), [], job["timeouts"]
+    for rank in range(job["world"]):
         text = store.get(f"at/{rank}").decode() if store.check([f"at/{rank}"]) else json.dumps([START, PREP, "", 0])
         if heard.get(rank, ("", 0.0))[0] != text:
             heard[rank] = (text, now)
@@ -2915,7 +2933,9 @@ def _direct_judge(store: Any, world: int, heard: dict[int, tuple[str, float]], l
         rows.append({"rank": rank, "case": case, "step": STEPS[step], "age": round(now - heard[rank][1], 3), "signature": signature, "state": "", "pid": 0, "order": [case, step]})
     behind = min(row["order"] for row in rows)
     laggards = [row for row in rows if row["order"] == behind]
-    limit = limits["init"] if behind[0] < 0 else limits["first" if behind[0] == 0 else "case"]
+    # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
+    ahead = max(row["order"] for row in rows)
+    limit = limits["init"] if ahead[0] < 0 else limits["first" if behind[0] == 0 and job["backend"] == "nccl" else "case"]
     if behind[0] == FINISHED or min(row["age"] for row in laggards) <= limit:
         return ""
     for row in rows:
