@@ -13,7 +13,7 @@ from envsmith.engine.base import Event, EventKind, Progress, silent
 from envsmith.errors import LockError, UsageError
 from envsmith.lock.conda.attempts import MOVABLE, nearest_to_pip
 from envsmith.lock.conda.channels import Index, base_url, fetch_indexes
-from envsmith.lock.conda.compare import compare
+from envsmith.lock.conda.comparison import compare
 from envsmith.lock.conda.model import CondaLock, PlatformLock, RepoLimits
 from envsmith.lock.conda.names import fold, public_url
 from envsmith.lock.conda.pipfiles import pip_section

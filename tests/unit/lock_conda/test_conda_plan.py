@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from envsmith.errors import LockError
-from envsmith.lock.conda.compare import compare
+from envsmith.lock.conda.comparison import compare
 from envsmith.lock.conda.content_hash import content_hash
 from envsmith.lock.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
 from envsmith.lock.conda.names import candidates, clean, component_version, cuda_of_build, listing, same_version
