@@ -100,10 +100,14 @@ def overlap(a: Spec, b: Spec) -> bool:
 def same_fix(first: Diagnosed | None, diagnosis: Diagnosis, record: dict[str, Any]) -> bool:
     if first is None:
         return False
-    accepted = record["accepted_fix"]
     ours = " ".join([first.finding.fix or "", *first.lines])
     if diagnosis.repair and first.taxonomy.pattern == "version-and-dependency-management":
         ours += " " + " ".join(f"{c.component}=={c.new}" for c in diagnosis.repair.changes if c.new)
+    # An accepted fix names alternatives; one of them is enough.
+    return any(_same(accepted, ours) for accepted in [record["accepted_fix"], *re.split(r"[;,(]?\s*\bor\b|\(|;", record["accepted_fix"])] if accepted.strip(" ()"))
+
+
+def _same(accepted: str, ours: str) -> bool:
     wanted, given = specs_in(accepted), specs_in(ours)
     for name, spec in wanted:
         if any(name == other and overlap(spec, mine) for other, mine in given):

@@ -28,6 +28,7 @@ _PROVED, _SAID, _OF_RULE, _CONTRADICTED = 100, 90, 85, 58
 _ALONE, _BESIDE_SYMPTOM, _BESIDE_CAUSE = 75, 73, 50
 _SYMPTOM, _SUGGESTED, _FOLLOWS, _EXPLAINED, _OTHER = 70, 65, 60, 40, 35
 _WARNED, _NOTED = 42, 10
+_STAGES = ("install", "build", "import", "load", "launch", "setup", "init", "comm-setup", "communication", "train", "save", "checkpoint", "inference")
 _HAVE = ("toolkit", "cuda", "nccl", "gcc", "python")
 
 
@@ -119,25 +120,28 @@ def _exact(facts: Facts, names: Iterable[str]) -> bool:
 def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: Mapping[str, Hit]) -> list[Diagnosed]:
     causes = [h for h in own if h.signature.kind == "cause" and h.signature.severity is Severity.ERROR]
     symptoms = [h for h in own if h.signature.kind in {"symptom", "consequence"}]
+    stages = {h.signature.stage for h in symptoms}
     found = []
     for finding in judgement.findings:
         hit = of_rules.get(finding.rule)
         twin = _twin(hit, own) if hit else _same_class(finding, own)
-        if finding.severity is Severity.NOTE and not hit:
-            score = _NOTED + (8 if twin else 0)
-        elif hit or twin:
+        if hit or twin:
             score = _PROVED + (1 if hit else 0)
+        elif finding.severity is Severity.NOTE:
+            score = _NOTED
         elif finding.severity is Severity.ERROR:
             score = _BESIDE_CAUSE if causes or of_rules else _BESIDE_SYMPTOM if symptoms else _ALONE
         else:
-            score = _WARNED
-        severity = Severity.ERROR if hit and finding.severity is Severity.WARNING else finding.severity
+            score = _WARNED if finding.stage not in stages else _FOLLOWS + 3
+        severity = finding.severity
+        if hit or twin:  # the log shows that it happened
+            severity = twin.signature.severity if twin else Severity.ERROR
         taxonomy = _of_signature(twin.signature) if twin else _of_rule(finding)
         exact = _exact(facts, finding.components)
         place = hit or twin
         found.append(
             Diagnosed(
-                finding=dataclasses.replace(finding, severity=severity),
+                finding=dataclasses.replace(finding, severity=severity, fix=_better_fix(finding, taxonomy, facts)),
                 confidence="high" if place and exact else "medium" if exact else "low",
                 score=score if exact or place else score - 3,
                 taxonomy=taxonomy,
@@ -151,9 +155,17 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
     return found
 
 
+def _better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts) -> str | None:
+    """A toolkit that does not go with torch is mended by versions that are known here."""
+    if taxonomy.group == "cuda-torch-mismatch" and {"toolkit", "cuda"} <= set(finding.components):
+        return _cuda_fix(facts) or finding.fix
+    return finding.fix
+
+
 def _twin(hit: Hit, own: Sequence[Hit]) -> Hit | None:
     """The signature of ours that matched the same line as a rule's signature."""
-    return next((h for h in own if h.source == hit.source and h.line == hit.line), None)
+    same = [h for h in own if h.source == hit.source and h.line == hit.line]
+    return min(same, key=lambda h: ("cause", "symptom", "consequence", "other").index(h.signature.kind), default=None)
 
 
 def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
@@ -257,9 +269,32 @@ def _mended(signature: Signature, hit: Hit, facts: Facts) -> str:
         if std == "20":
             return "deepspeed>=0.19.5 (it asks for C++20 with torch 2.12 and later), or torch<2.12; g++ 11 or later."
         return "deepspeed>=0.11.0 (0.9.3 for the optimizer ops; async_io asks for C++17 from 0.11.0), or torch<2.1."
+    if signature.id == "nvcc-arch-unknown" and (floor := _NVCC_FLOOR.get(groups.get("gpu", ""))):
+        return f"nvcc>={floor}: compute_{groups['gpu']} needs a toolkit of CUDA {floor} or later (set CUDA_HOME to it; same major as torch's CUDA). If no such GPU is in use, leave it out: export TORCH_CUDA_ARCH_LIST to the GPUs at hand."
+    if signature.group == "cuda-torch-mismatch" and (aligned := _cuda_fix(facts)):
+        return aligned
     if signature.id == "driver-too-old" and (level := facts.host.get("driver_cuda")):
         return f"{signature.fix} The driver here supports CUDA {level}."
     return signature.fix
+
+
+# The first toolkit whose nvcc knows an architecture: NVIDIA's release notes of each toolkit, as in matrix/rules/toolkit.yaml (toolkit-gpu-min).
+_NVCC_FLOOR = {"70": "9.0", "75": "10.0", "80": "11.0", "86": "11.1", "87": "11.4", "89": "11.8", "90": "11.8", "100": "12.8", "101": "12.8", "120": "12.8", "103": "12.9", "121": "12.9", "110": "13.0"}
+# The torch build of each CUDA major that most machines of that major can use.
+_BUILD = {"11": "cu118", "12": "cu126", "13": "cu130"}
+
+
+def _cuda_fix(facts: Facts) -> str | None:
+    """The two ways out of a toolkit that is not of torch's CUDA, with the versions at hand."""
+    toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
+    if not toolkit or not cuda or cuda == "cpu":
+        return None
+    have, want = ".".join(toolkit.split(".")[:2]), ".".join(cuda.split(".")[:2])
+    build = _BUILD.get(have.split(".")[0], "cu" + have.replace(".", ""))
+    return (
+        f"Align nvcc and torch: install the CUDA toolkit {want} beside {have} and export CUDA_HOME=/usr/local/cuda-{want}; or install the torch build of the toolkit's"
+        f" major ({have.split('.')[0]}.x): uv pip install torch --torch-backend={build} (pip: PyTorch's index for {build})."
+    )
 
 
 def _typed(signature: Signature, hit: Hit) -> tuple[str, ...]:
@@ -319,7 +354,7 @@ def _merge(found: list[Diagnosed]) -> list[Diagnosed]:
 
 def _rank(found: list[Diagnosed]) -> list[Diagnosed]:
     """Roles by score: the first that is more than a note is the root, consequences follow, notes come last."""
-    ordered = sorted(found, key=lambda d: (-d.score, d.position, _grave(d.finding.severity)))
+    ordered = sorted(found, key=lambda d: (-d.score, d.position, _grave(d.finding.severity), _early(d.finding.stage)))
     named = []
     root: Diagnosed | None = None
     for d in ordered:
@@ -333,6 +368,11 @@ def _rank(found: list[Diagnosed]) -> list[Diagnosed]:
             role = "also"
         named.append(dataclasses.replace(d, role=role))
     return named
+
+
+def _early(stage: str | None) -> int:
+    """The earlier stage first: what fails at installation fails before what fails in training."""
+    return _STAGES.index(stage) if stage in _STAGES else len(_STAGES)
 
 
 def _grave(severity: Severity) -> int:

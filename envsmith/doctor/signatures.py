@@ -378,10 +378,10 @@ def _anywhere(text: str, lower: str, pattern: str) -> bool:
 
 
 def _is_last(text: str, hit: Hit) -> bool:
-    """Nothing but a few empty or progress lines follows."""
+    """Nothing but empty lines and NCCL's own talk follows."""
     end = text.find("\n", hit.position)
     rest = "" if end < 0 else text[end : end + 4000]
-    return len([line for line in rest.split("\n") if line.strip() and "NCCL INFO" not in line]) <= 1
+    return len([line for line in rest.split("\n") if line.strip() and "NCCL INFO" not in line]) == 0
 
 
 def _around(text: str, position: int) -> str:
