@@ -190,6 +190,8 @@ def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdist
         f"if [ -s {_IN}/ca ]; then export SSL_CERT_FILE={_IN}/ca; fi",
         f"if [ -s {_IN}/uv.toml ]; then export UV_CONFIG_FILE={_IN}/uv.toml; else export UV_NO_CONFIG=1; fi",
         " ".join(install),
+        # What an interrupted step had downloaded stays for the next run; after success it would only double the space.
+        f"{{ {_IN}/uv cache prune --ci --quiet || true; }}",
         f"rm -rf /tmp/* /root/.cache {safe.path(options.prefix)}/.lock",
         _settle(options),
     ]

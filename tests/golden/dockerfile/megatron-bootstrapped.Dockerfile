@@ -25,6 +25,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
     if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
     /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --only-binary :all: --torch-backend cpu && \
+    { /dev/envsmith/uv cache prune --ci --quiet || true; } && \
     rm -rf /tmp/* /root/.cache /opt/cell/.lock && \
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /etc/hosts -o -path /etc/hostname -o -path /etc/resolv.conf \) -prune -o -newer /dev/envsmith/started -exec touch -h -d @1735689600 {} +
 
@@ -40,6 +41,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
     if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
     /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --only-binary :all: && \
+    { /dev/envsmith/uv cache prune --ci --quiet || true; } && \
     rm -rf /tmp/* /root/.cache /opt/cell/.lock && \
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /etc/hosts -o -path /etc/hostname -o -path /etc/resolv.conf \) -prune -o -newer /dev/envsmith/started -exec touch -h -d @1735689600 {} +
 
