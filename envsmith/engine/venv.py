@@ -253,28 +253,23 @@ class _Builder:
         """Install one layer and stamp it. Whatever stops it, the environment goes back to the layer before."""
         layer = layers[number]
         step = _step(layer)
-        self.progress(
-            Event(
-                kind=EventKind.START,
-                step=step,
-                text=f"{len(layer.pins)} distributions" if layer.pins else self.interpreter.version,
-            )
-        )
         started = time.monotonic()
         try:
+            told = f"{len(layer.pins)} distributions" if layer.pins else self.interpreter.version
+            self.progress(Event(kind=EventKind.START, step=step, text=told))
             if layer.pins:
                 self._install(layer)
             else:
                 self._create()
             venv_state.stamp(self.environment, number, layer.key)
         except BaseException as error:
-            self.progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
             with suppress(OSError):
                 self._restore(venv_state.finished(self.environment, tuple(x.key for x in layers[:number])))
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, (KeyboardInterrupt, InterruptedRunError)):
                 raise InterruptedRunError(
                     f"interrupted in the {step}", hint="run the same command again: it resumes"
                 ) from None
+            self.progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
             raise
         self.progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
 
@@ -301,7 +296,9 @@ class _Builder:
             if any(pin.sdist for pin in layer.pins):
                 build = Path(folder) / "build.txt"
                 build.write_text(layer_text(self.lock.build_pins), encoding="utf-8")
-                arguments += ["--build-constraints", str(build)]
+                # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview in uv 0.13.
+                arguments += ["--build-constraints", str(build), "--require-build-hashes"]
+                arguments += ["--preview-features", "build-dependency-hashes"]
                 for pin in layer.pins:
                     arguments += [] if pin.sdist else ["--only-binary", pin.name]
             else:
