@@ -133,11 +133,12 @@ def _line(version: str, files: tuple[IndexFile, ...]) -> dict[str, Any]:
     pure = any(f.filename.endswith("-any.whl") for f in files)
     has_sdist = any(not f.is_wheel for f in files)
     tags = ["-".join(f.filename.removesuffix(".whl").split("-")[-3:]) for fs in wheels.values() for f in fs]
+    pythons = pythons_of(tags) or None
     line = {
         "version": version,
         "date": min((f.day for f in files if f.day), default=None),
         "yanked": yanked_text(files),
-        "python": pythons_of(tags) if tags and not pure and not has_sdist else None,
+        "python": pythons if isinstance(pythons, list) and not pure and not has_sdist else None,
         "sdist_only": True if has_sdist and not usable else None,
     }
     return {k: v for k, v in line.items() if v is not None}
@@ -163,8 +164,8 @@ def ordered(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_version(record: Mapping[str, Any]) -> Version:
-    """The sort key of a file of releases; the words ``cpu`` and ``none`` come first."""
-    return Version("0.dev0") if record["version"] in WORDS else Version(record["version"])
+    """The sort key of a file of releases; the words ``cpu`` and ``none`` come last."""
+    return Version("9999!0") if record["version"] in WORDS else Version(record["version"])
 
 
 def _read(context: Context, file: IndexFile) -> ReleaseFacts:

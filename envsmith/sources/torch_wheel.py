@@ -124,10 +124,20 @@ def linux_wheels(files: Iterable[IndexFile]) -> dict[Platform, tuple[IndexFile, 
     return {p: tuple(sorted(found[p], key=order)) for p in Platform if p in found}
 
 
-def pythons_of(tags: Iterable[str]) -> list[str]:
-    """``3.10, 3.11 …`` from tags like ``cp310-cp310-manylinux…``; free-threaded builds are left out."""
-    minors = {int(m[1]) for tag in tags if (m := _CPYTHON.match(tag)) and not tag.split("-")[1].endswith("t")}
-    return [f"3.{minor}" for minor in sorted(minors)]
+def pythons_of(tags: Iterable[str]) -> list[str] | str:
+    """``3.10, 3.11 …`` from tags like ``cp310-cp310-manylinux…``; free-threaded builds are left out.
+
+    A stable-ABI wheel (``cp312-abi3``) runs on that Python and every later one: the answer is then a spec, ``>=3.11``, from the
+    oldest minor without a gap before it.
+    """
+    parts = [(int(m[1]), tag.split("-")[1]) for tag in tags if (m := _CPYTHON.match(tag))]
+    exact = {minor for minor, abi in parts if not abi.endswith("t") and abi != "abi3"}
+    stable = min((minor for minor, abi in parts if abi == "abi3"), default=None)
+    if stable is None:
+        return [f"3.{minor}" for minor in sorted(exact)]
+    while stable - 1 in exact:
+        stable -= 1
+    return f">=3.{stable}"
 
 
 def glibc_floor(tags: Iterable[str]) -> tuple[int, int] | None:

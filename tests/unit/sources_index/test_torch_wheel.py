@@ -141,6 +141,11 @@ def test_pythons_leave_free_threaded_builds_out():
     assert pythons_of(["cp313-cp313t-x", "cp310-cp310-x", "cp39-cp39-x", "cp37-cp37m-x"]) == ["3.7", "3.9", "3.10"]
 
 
+def test_a_stable_abi_wheel_serves_every_later_python():
+    assert pythons_of(["cp311-cp311-x", "cp312-abi3-x", "cp315-cp315t-x"]) == ">=3.11"
+    assert pythons_of(["cp39-cp39-x", "cp312-abi3-x"]) == ">=3.12"
+
+
 @pytest.mark.parametrize(
     ("tag", "floor"),
     [

@@ -178,6 +178,24 @@ def test_a_new_deepspeed_with_another_table_ends_the_old_rows(plan, knowledge, w
     assert plan("deepspeed").changes == ()
 
 
+def test_new_releases_stand_before_the_words_cpu_and_none(plan, knowledge):
+    apply(plan("torch").changes)
+    assert [r["version"] for r in yaml.safe_load((knowledge / "releases/cuda.yaml").read_text())["releases"]] == [
+        "12.6",
+        "13.2",
+        "13.4",
+        "cpu",
+    ]
+
+
+def test_a_release_whose_wheels_use_the_stable_abi_lists_no_pythons(plan, world, knowledge):
+    body = world.bodies["https://index.test/files/triton-3.10.1-cp311-cp311-manylinux_2_28_x86_64.whl"]
+    world.publish("triton", "triton-3.10.1-cp312-abi3-manylinux_2_28_x86_64.whl", body, "2026-11-30")
+    apply(plan("triton").changes)
+    new = yaml.safe_load((knowledge / "releases/triton.yaml").read_text())["releases"][-1]
+    assert (new["version"], new["requires"], "python" in new) == ("3.10.1", {"python": ">=3.11,<3.16"}, False)
+
+
 def test_a_toolkit_that_came_as_wheels_is_added_with_the_runtime_it_pins(plan, knowledge):
     before = (knowledge / "releases/toolkit.yaml").read_text().splitlines()
     apply(plan("toolkit").changes)
