@@ -17,7 +17,7 @@ from envsmith.lock.conda.comparison import compare
 from envsmith.lock.conda.model import CondaLock, PlatformLock, RepoLimits
 from envsmith.lock.conda.names import fold, public_url
 from envsmith.lock.conda.pipfiles import pip_section
-from envsmith.lock.conda.plan import Plan, make_plan, virtual_packages
+from envsmith.lock.conda.plan import make_plan, virtual_packages
 from envsmith.lock.conda.solver import Ask
 from envsmith.lock.conda.view import Offers, opened
 from envsmith.model.cell import Cell
@@ -53,16 +53,16 @@ def lock_conda(
     (saying what it has), ``UsageError`` for a channel that is none or when py-rattler is missing. Nothing is written but the
     cache below ``cache_dir``.
     """
-    bounds = limits or RepoLimits()
+    if not channels:
+        raise UsageError("no channel is given", hint="give --channel conda-forge, a URL or file:///path")
     wanted = tuple(platforms or (cell.platform,))
+    bounds = limits or RepoLimits()
     newest = _cutoff(exclude_newer)
     asked = _without(cell, tolerate)
 
     def tell(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step="conda", text=line))
 
-    if not channels:
-        raise UsageError("no channel is given", hint="give --channel conda-forge, a URL or file:///path")
     parts: list[PlatformLock] = []
     notes: list[str] = []
     for platform in sorted(wanted, key=lambda p: p.value):
@@ -70,14 +70,10 @@ def lock_conda(
             channels, [platform.value], cache_dir=cache_dir, offline=offline, progress=tell, limits=bounds
         )
         notes += _stale(indexes)
-        with opened(indexes) as sparse:
-            offers = Offers(sparse, newest)
-            plan = make_plan(asked, pip_pins, offers, platform)
-            tell(f"solving {len(plan.specs)} Conda specs for {platform.value}")
-            ask = Ask(sparse=sparse, virtual=virtual_packages(cell, platform), exclude_newer=newest, bounds=bounds)
-            part, more = _solve_platform(cell, pip_pins, plan, ask, platform)
+        tell(f"solving for {platform.value}")
+        part, more = _lock_platform(asked, pip_pins, indexes, platform, newest, bounds)
         parts.append(part)
-        notes += [*plan.notes, *more]
+        notes += more
     lock = CondaLock(
         cell_id=str(cell.id),
         channels=tuple(_shown(c) for c in channels),
@@ -124,10 +120,19 @@ def _stale(indexes: Sequence[Index]) -> list[str]:
     ]
 
 
-def _solve_platform(
-    cell: Cell, pip_pins: Sequence[Pin], plan: Plan, ask: Ask, platform: Platform
+def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
+    cell: Cell,
+    pip_pins: Sequence[Pin],
+    indexes: Sequence[Index],
+    platform: Platform,
+    newest: dt.datetime | None,
+    bounds: RepoLimits,
 ) -> tuple[PlatformLock, list[str]]:
-    specs, packages, given_up = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
+    virtual = virtual_packages(cell, platform)
+    with opened(indexes) as sparse:
+        plan = make_plan(cell, pip_pins, Offers(sparse, newest), platform)
+        ask = Ask(sparse=sparse, virtual=virtual, exclude_newer=newest, bounds=bounds)
+        specs, packages, given_up = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
     pip, notes = pip_section(
         plan.pip_closure,
         plan.pip_roots,
@@ -135,10 +140,10 @@ def _solve_platform(
         packages,
         platform=platform,
         python=cell.components["python"],
-        glibc=ask.virtual["__glibc"],
+        glibc=virtual["__glibc"],
     )
-    part = PlatformLock(platform=platform, specs=specs, virtual_packages=ask.virtual, packages=packages, pip=pip)
-    return part, [*given_up, *notes]
+    part = PlatformLock(platform=platform, specs=specs, virtual_packages=virtual, packages=packages, pip=pip)
+    return part, [*plan.notes, *given_up, *notes]
 
 
 def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock, tolerate: Sequence[str]) -> list[str]:
