@@ -508,7 +508,7 @@ def rank_main(job: dict[str, Any], board: Board, log: Log) -> int:
     """Everything a rank does, whoever started it; returns its exit code."""
     rank = job["rank"]
     board.mark(rank, START, PREP)
-    stack = open(job["stack"] % rank, "w")
+    stack = open(job["stack"] % rank, "w") if job.get("stack") else sys.stderr
     faulthandler.enable(file=stack, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     os.environ.update(job.get("env", {}))
@@ -2735,10 +2735,10 @@ def describe_exit(code: Optional[int]) -> str:
 
 def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, str]:
     """The switches that make torch and NCCL leave evidence. torch calls the old names deprecated where it knows the new ones."""
-    files = os.path.join(directory, "fr_")
-    env = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": files}
-    if tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) < (2, 10):
-        env.update({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": files})
+    old = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) < (2, 10)
+    env = {"TORCH_NCCL_TRACE_BUFFER_SIZE" if old else "TORCH_FR_BUFFER_SIZE": "2000"}
+    if directory:
+        env["TORCH_NCCL_DEBUG_INFO_TEMP_FILE" if old else "TORCH_FR_DUMP_TEMP_FILE"] = os.path.join(directory, "fr_")
     if backend == "nccl":
         env.update({
             "TORCH_FR_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
@@ -2830,11 +2830,10 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
     facts = loaded_facts()
     gpus = torch.cuda.device_count() if facts.get("cuda") else 0
     backend = plan["backend"] if plan["backend"] != "auto" else ("nccl" if gpus and facts.get("has_nccl") else "gloo")
-    directory = tempfile.mkdtemp(prefix="envsmith-smoke-")
     job: dict[str, Any] = {
         "kind": "collectives", "run": "collectives", "rank": rank, "world": world, "backend": backend, "direct": True,
-        "devices": _direct_devices(place, world, gpus) if backend == "nccl" else None, "env": evidence_env(directory, backend, str(facts["torch"])), "timeouts": plan["timeouts"],
-        "digest": plan.get("digest", ""), "stack": os.path.join(directory, "%d.stack"), "cases": plan["cases"], "master": place["master"],
+        "devices": _direct_devices(place, world, gpus) if backend == "nccl" else None, "env": evidence_env("", backend, str(facts["torch"])), "timeouts": plan["timeouts"],
+        "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"],
         "port": place["port"], "fault": plan.get("fault"), "image": plan.get("image"),
     }  # fmt: skip
     if rank == 0:
@@ -2853,7 +2852,6 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
             dist.destroy_process_group()
     finally:
         out.write({"event": "end", "run": "collectives", "exits": [{"rank": rank, "code": code}]})
-        shutil.rmtree(directory, ignore_errors=True)
     return code
 
 
@@ -2893,7 +2891,6 @@ def _direct_watch(job: Mapping[str, Any], board: Board, out: Log) -> None:
             out.write({"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1)})
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         time.sleep(0.5)
-        shutil.rmtree(os.path.dirname(job["stack"]), ignore_errors=True)
         os._exit(HANG)
 
 

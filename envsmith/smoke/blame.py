@@ -15,7 +15,7 @@ from typing import Any
 
 from envsmith.model.record import Verdict
 
-__all__ = ["Blame", "SmokeExit", "blame_halt", "blame_wrong", "odd_ones", "ranks_text"]
+__all__ = ["Blame", "SmokeExit", "blame_halt", "blame_unsupervised", "blame_wrong", "odd_ones", "ranks_text", "refreshed"]
 
 _STAGES = {
     -6: "starting",
@@ -100,10 +100,15 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
         if "ended the interpreter" in detail:
             return Blame(sentence=detail, verdict=Verdict.CRASH, code=SmokeExit.CRASH)
         return Blame(sentence=("torch cannot be imported: " if reason == "import" else "") + detail, verdict=Verdict.ERROR, code=code)
-    if reason in {"interrupted", "store"}:
-        return Blame(sentence=f"the run was interrupted: {detail}" if reason == "interrupted" else detail, verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
+    if reason == "interrupted":
+        return Blame(sentence=f"the run was interrupted: {detail}", verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
     where = [row for row in halt.get("where", ()) if isinstance(row, Mapping)]
     exits = {int(e["rank"]): int(e["code"] or 0) for e in halt.get("exits", ()) if isinstance(e, Mapping)}
+    if reason == "store" and where:
+        case = int(where[0]["case"])
+        silent = float(halt.get("silent") or 0)
+        sentence = f"rank 0 does not answer for {silent:.0f} s: its store is silent while {ranks_text([int(where[0]['rank'])])} waits in {_place(case, names)}"
+        return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG, case=case, ranks=(0,))
     if reason in {"exit", "nursery"}:
         return _blame_exit(halt, where, exits, rows, names)
     return _blame_deadline(halt, where, names)
@@ -217,6 +222,37 @@ def _explained(detail: str) -> str:
         if word in detail:
             return f"{detail} -- {meaning}"
     return detail
+
+
+def blame_unsupervised(rows: Sequence[Mapping[str, Any]], ended: Iterable[int], ranks: int, names: Sequence[str]) -> Blame | None:
+    """Without a supervisor (torchrun, Slurm) nobody saw an exit status: a dead rank is one that neither ended nor raised."""
+    early = _before_cases(rows)
+    if early:
+        return early
+    raised = {int(r["rank"]): r for r in rows if r.get("row") == "case" and r.get("status") == "error"}
+    missing = sorted(set(range(ranks)) - set(ended))
+    if not missing:
+        return _blame_raise((), raised, {}, names) if raised else None
+    last = last_cases(rows, missing)
+    rank = min(missing, key=lambda r: last[r])
+    after = f"; {ranks_text(raised)} raised after that: {str(next(iter(raised.values())).get('detail', ''))[:160]}" if raised else ""
+    sentence = f"{ranks_text([rank])} ended without a word in {_place(last[rank] + 1, names)}{after}; the launcher's log has its exit status"
+    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=SmokeExit.CRASH, case=last[rank] + 1, ranks=(rank,))
+
+
+def last_cases(rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> dict[int, int]:
+    """The last case that each rank finished; -1 for none."""
+    return {rank: max((int(r["case"]) for r in rows if r.get("rank") == rank and r.get("row") == "case"), default=-1) for rank in ranks}
+
+
+def refreshed(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A halt whose places were told four times a second, with what the rows know better: a rank that finished a case is in the next one."""
+    where = [dict(row) for row in halt.get("where", ()) if isinstance(row, Mapping)]
+    last = last_cases(rows, [int(row["rank"]) for row in where])
+    for row in where:
+        if last[int(row["rank"])] >= int(row["case"]):
+            row.update(case=last[int(row["rank"])] + 1, step="prep", signature="")
+    return {**halt, "where": where}
 
 
 # -- nobody moved -----------------------------------------------------------------------------------------------------

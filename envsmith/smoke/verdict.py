@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsmith.model.record import CaseOutcome, StepOutcome, Verdict
-from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_wrong
+from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_unsupervised, blame_wrong, refreshed
 from envsmith.smoke.expect import Expect
 from envsmith.smoke.plan import Plan
 
@@ -122,7 +122,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     names = [case.id for case in plan.cases]
     backend = str(found.single.get("placement", {}).get("backend", plan.backend))
     halt = next((h for h in found.halts if h.get("run") in {"collectives", "import", "placement", "start", ""}), None)
-    blame = blame_halt(halt, found.of_run("collectives"), names) if halt else None
+    blame = _blame(plan, found, halt, names)
     cases, wrong = _cases(plan, found, backend, blame)
     steps = _steps(plan, found)
     problems = [*([blame.sentence] if blame else []), *wrong]
@@ -153,6 +153,17 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         tier=plan.tier.value,
         digest=plan.digest,
     )
+
+
+def _blame(plan: Plan, found: _Events, halt: Mapping[str, Any] | None, names: Sequence[str]) -> Blame | None:
+    """What stopped the cases, if anything did."""
+    rows = found.of_run("collectives")
+    if not _direct(found):
+        return blame_halt(halt, rows, names) if halt else None
+    if halt:
+        return blame_halt(refreshed(halt, rows), rows, names)
+    ended = [int(e["rank"]) for end in found.ends for e in end.get("exits", ())]
+    return blame_unsupervised(rows, ended, int(found.single.get("placement", {}).get("ranks", plan.ranks)), names)
 
 
 # -- cases ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,111 @@
+"""The agent under torchrun, and the whole smoke test on a real interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envsmith.smoke import agent, supervise
+from envsmith.smoke.cases import Case, quick_cases
+from envsmith.smoke.launch import LocalTarget, torchrun_argv
+from envsmith.smoke.plan import Plan
+from envsmith.smoke.verdict import SmokeResult, judge
+
+PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch")]
+CASE = "all_reduce[int64,sum,1027]"
+
+
+def _target() -> LocalTarget:
+    return LocalTarget(python=Path(PYTHON or ""))
+
+
+def test_quick_tier_verifies_at_least_85_cases_within_ten_seconds() -> None:
+    plan = Plan.build(supervise.probe(_target()), backend="gloo", steps=False)
+    started = time.monotonic()
+    result = supervise.run(plan, _target())
+    assert result.passed, result.blame
+    assert result.counts()["pass"] >= 85
+    assert time.monotonic() - started < 10
+    assert result.loaded["torch"]
+    assert result.host["cpus"]
+    assert result.placement == "4 ranks on the CPU (gloo over the loopback interface)"
+
+
+def test_full_tier_verifies_1200_cases_and_finds_the_corruption_of_strided_tensors() -> None:
+    versions = supervise.probe(_target())
+    result = supervise.run(Plan.build(versions, tier="full", backend="gloo", steps=False), _target())
+    assert result.passed, result.blame
+    assert result.counts()["pass"] >= 1200
+    assert result.collectives_good
+    wrong = {case.case.split("[")[0] for case in result.cases if case.verdict.value == "wrong"}
+    if versions["torch"].startswith("2.13"):
+        assert {"strided_all_reduce", "strided_broadcast", "strided_reduce", "strided_scatter"} <= wrong
+    assert not {case.case for case in result.cases if case.verdict.value == "wrong"} - set(result.known_defects)
+
+
+def test_control_step_trains_like_the_reference() -> None:
+    plan = Plan.build({"torch": supervise.probe(_target())["torch"]}, tier="framework", backend="gloo")
+    result = supervise.run(plan, _target())
+    assert result.passed, result.blame
+    assert [step.verdict.value for step in result.steps] == ["pass", "pass"]
+
+
+def test_three_ranks_pass_too() -> None:
+    result = supervise.run(Plan.build({}, ranks=3, backend="gloo", steps=False), _target())
+    assert result.passed, result.blame
+
+
+def _torchrun(tmp_path: Path, plan: Plan) -> tuple[int, SmokeResult, float]:
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
+    command = torchrun_argv(python=PYTHON or "", agent=agent.__file__, plan=str(tmp_path / "plan.json"), events=str(tmp_path / "events.%r"), ranks=2)
+    started = time.monotonic()
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    events = [json.loads(line) for path in sorted(tmp_path.glob("events.*")) for line in path.read_text().splitlines()]
+    return done.returncode, judge(plan, events, agent_exit=done.returncode), time.monotonic() - started
+
+
+def _plan(**fault: Any) -> Plan:
+    return Plan.build({}, ranks=2, backend="gloo", steps=False).with_(fault={"rank": 1, "case": CASE, **fault} if fault else None)
+
+
+def test_torchrun_starts_the_agent_and_every_case_is_verified(tmp_path) -> None:
+    code, result, _ = _torchrun(tmp_path, _plan())
+    assert code == 0
+    assert result.passed
+    assert result.counts() == {"pass": len(quick_cases(2))}
+    assert "torchrun" in result.placement
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ({"kind": "hang"}, 5, ["rank 1 never entered", CASE]),
+        ({"kind": "stop"}, 5, ["rank 1 never entered", CASE]),
+        ({"kind": "stop", "rank": 0}, 5, ["rank 0 does not answer", CASE]),
+        ({"kind": "segv"}, 6, ["rank 1 ended without a word", CASE]),
+        ({"kind": "raise"}, 1, ["rank 1 raised", CASE]),
+        ({"kind": "version"}, 3, ["rank 1 of the group does not match"]),
+        ({"kind": "redop", "value": "max"}, 4, ["rank 1 called all_reduce[int64,max"]),
+    ],
+)
+def test_fault_under_torchrun_names_the_rank(tmp_path, fault, code, words) -> None:
+    _, result, seconds = _torchrun(tmp_path, _plan(**fault))
+    assert result.exit_code == code, result.blame
+    for word in words:
+        assert word in result.summary
+    assert seconds < 60
+
+
+def test_agent_runs_alone_from_a_plan_file(tmp_path) -> None:
+    plan = Plan.build({}, ranks=2, backend="gloo", steps=False).with_(cases=(Case(op="barrier"), Case(op="all_reduce", redop="sum", n=3)))
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
+    done = subprocess.run([PYTHON or "", "-I", agent.__file__, "--plan", str(tmp_path / "plan.json")], capture_output=True, timeout=60, check=False)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert judge(plan, events, agent_exit=done.returncode).passed
