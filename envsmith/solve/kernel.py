@@ -53,13 +53,14 @@ class _Arc:
 class Net:
     """Variables and a set of nogoods over them, ready to propagate."""
 
-    __slots__ = ("arcs", "full", "long", "start")
+    __slots__ = ("arcs", "full", "long", "start", "touched")
 
     def __init__(self, full: Sequence[int], nogoods: Iterable[Nogood] = ()) -> None:
         self.full = list(full)
         self.start: Domains = list(full)
         self.arcs: list[list[_Arc]] = [[] for _ in full]
         self.long: list[list[Nogood]] = [[] for _ in full]
+        self.touched: set[int] = set()
         self._add(nogoods)
 
     def _add(self, nogoods: Iterable[Nogood]) -> None:
@@ -84,6 +85,7 @@ class Net:
                     self.long[variable].append(nogood)
         for (a, b), rows in tables.items():
             self.arcs[a].append(_Arc(b, rows, full[b]))
+        self.touched = {v for v in range(len(full)) if self.arcs[v] or self.long[v]}
 
     def joined(self, others: Sequence[Net]) -> Net:
         """All nogoods of this and of ``others``; the tables are shared, not copied."""
@@ -94,18 +96,20 @@ class Net:
 
     def take(self, part: Net) -> None:
         """Add the nogoods of ``part`` (which has the same variables)."""
-        for variable, (arcs, longer) in enumerate(zip(part.arcs, part.long, strict=True)):
-            self.start[variable] &= part.start[variable]
-            self.arcs[variable] += arcs
-            self.long[variable] += longer
+        self.start = [mine & its for mine, its in zip(self.start, part.start, strict=True)]
+        self.touched |= part.touched
+        for variable in part.touched:
+            self.arcs[variable] += part.arcs[variable]
+            self.long[variable] += part.long[variable]
 
     def drop(self, part: Net) -> None:
-        """Take back the part that was added last (its unary nogoods stay to the caller, who kept the domains)."""
-        for variable, (arcs, longer) in enumerate(zip(part.arcs, part.long, strict=True)):
+        """Take back the tables of the part that was added last; what it took from ``start`` is gone for good."""
+        for variable in part.touched:
+            arcs, longer = len(part.arcs[variable]), len(part.long[variable])
             if arcs:
-                del self.arcs[variable][-len(arcs) :]
+                del self.arcs[variable][-arcs:]
             if longer:
-                del self.long[variable][-len(longer) :]
+                del self.long[variable][-longer:]
 
     def propagate(self, domains: Domains, todo: set[int]) -> bool:
         """Make ``domains`` arc consistent, beginning with the changed variables ``todo``; false when one becomes empty."""
@@ -289,22 +293,33 @@ def _correction(
     domains = net.begin()
     if net.solvable(domains) is None or domains is None:
         return None
-    out = []
     late = set(first)
-    for index in sorted(set(range(len(parts))) - set(kept), key=lambda i: (i in late, i)):
+    order = sorted(set(range(len(parts))) - set(kept), key=lambda i: (i in late, i))
+    # Consistency is nearly always enough to tell whether one more part fits, and much cheaper than a search at every part.
+    for thorough in (False, True):
+        out, end = _grow(Net(full).joined([net]), domains, parts, order, thorough=thorough)
+        if end is not None:
+            return out
+    raise AssertionError("a part that was searched for did not hold")
+
+
+def _grow(
+    net: Net, domains: Domains, parts: Sequence[Net], order: Sequence[int], *, thorough: bool
+) -> tuple[frozenset[int], Domains | None]:
+    """Add parts in order as long as they fit: what did not fit, and an assignment under all that did."""
+    out = []
+    for index in order:
         part = parts[index]
-        child = domains.copy()
-        for variable, mask in enumerate(part.start):
-            child[variable] &= mask
-        changed = {v for v, (old, new) in enumerate(zip(domains, child, strict=True)) if old != new}
-        touched = {v for v, arcs in enumerate(part.arcs) if arcs} | {v for v, longer in enumerate(part.long) if longer}
+        child = [old & mask for old, mask in zip(domains, part.start, strict=True)]
+        todo = {v for v, (old, new) in enumerate(zip(domains, child, strict=True)) if old != new}
+        todo |= part.touched
         net.take(part)
-        if all(child) and net.propagate(child, changed | touched) and net.solvable(child) is not None:
+        if all(child) and net.propagate(child, todo) and not (thorough and net.solvable(child) is None):
             domains = child
         else:
             net.drop(part)
             out.append(index)
-    return frozenset(out)
+    return frozenset(out), net.solvable(domains)
 
 
 def _smallest_hitting(sets: Sequence[frozenset[int]], below: int) -> tuple[int, ...] | None:
