@@ -24,8 +24,52 @@ from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.sources.reports import clean, read_texts
 
-WORDS = {"the", "a", "an", "or", "and", "of", "in", "to", "with", "for", "not", "is", "on", "use", "set", "same", "that", "from", "it", "at", "be", "by", "as", "fix", "version", "install", "newer", "older", "after", "before", "pip"}
-ALIAS = {"nvcc": "toolkit", "cuda toolkit": "toolkit", "cuda": "toolkit", "cuda_toolkit": "toolkit", "flash_attn": "flash-attn", "transformer_engine": "transformer-engine", "te": "transformer-engine", "megatron": "megatron-core", "g++": "gcc", "gxx": "gcc", "pytorch": "torch"}
+WORDS = {
+    "the",
+    "a",
+    "an",
+    "or",
+    "and",
+    "of",
+    "in",
+    "to",
+    "with",
+    "for",
+    "not",
+    "is",
+    "on",
+    "use",
+    "set",
+    "same",
+    "that",
+    "from",
+    "it",
+    "at",
+    "be",
+    "by",
+    "as",
+    "fix",
+    "version",
+    "install",
+    "newer",
+    "older",
+    "after",
+    "before",
+    "pip",
+}
+ALIAS = {
+    "nvcc": "toolkit",
+    "cuda toolkit": "toolkit",
+    "cuda": "toolkit",
+    "cuda_toolkit": "toolkit",
+    "flash_attn": "flash-attn",
+    "transformer_engine": "transformer-engine",
+    "te": "transformer-engine",
+    "megatron": "megatron-core",
+    "g++": "gcc",
+    "gxx": "gcc",
+    "pytorch": "torch",
+}
 
 
 def text_of(record: dict[str, Any]) -> str:
@@ -72,7 +116,12 @@ def specs_in(text: str) -> list[tuple[str, Spec]]:
     found = []
     for name, spec in re.findall(r"([A-Za-z][\w.+-]*?(?:\[\w+\])?)\s*((?:(?:[<>=!~]=?|==)\s*\d[\w.]*,?)+)", text):
         try:
-            found.append((ALIAS.get(name.lower(), re.sub(r"\[\w+\]", "", name.lower())), Spec.parse(spec.strip(",").replace(" ", ""))))
+            found.append(
+                (
+                    ALIAS.get(name.lower(), re.sub(r"\[\w+\]", "", name.lower())),
+                    Spec.parse(spec.strip(",").replace(" ", "")),
+                )
+            )
         except ValueError:
             continue
     for name, version in re.findall(r"\b([A-Za-z][\w-]*(?:\+\+)?) (\d+(?:\.\d+){0,2})(?=[\s,;.)]|$)", text):
@@ -88,9 +137,14 @@ def sample(spec: Spec) -> list[str]:
     points = []
     for n in numbers:
         head, _, last = n.rpartition(".")
-        nearby = [n, f"{n}.1", f"{head}.{int(last) + 1}" if head else f"{int(last) + 1}.0", f"{head}.{max(0, int(last) - 1)}" if head else f"{max(0, int(last) - 1)}.0"]
+        nearby = [
+            n,
+            f"{n}.1",
+            f"{head}.{int(last) + 1}" if head else f"{int(last) + 1}.0",
+            f"{head}.{max(0, int(last) - 1)}" if head else f"{max(0, int(last) - 1)}.0",
+        ]
         points += nearby
-    return points + ["0.1", "1000.0"]
+    return [*points, "0.1", "1000.0"]
 
 
 def overlap(a: Spec, b: Spec) -> bool:
@@ -104,7 +158,11 @@ def same_fix(first: Diagnosed | None, diagnosis: Diagnosis, record: dict[str, An
     if diagnosis.repair and first.taxonomy.pattern == "version-and-dependency-management":
         ours += " " + " ".join(f"{c.component}=={c.new}" for c in diagnosis.repair.changes if c.new)
     # An accepted fix names alternatives; one of them is enough.
-    return any(_same(accepted, ours) for accepted in [record["accepted_fix"], *re.split(r"[;,(]?\s*\bor\b|\(|;", record["accepted_fix"])] if accepted.strip(" ()"))
+    return any(
+        _same(accepted, ours)
+        for accepted in [record["accepted_fix"], *re.split(r"[;,(]?\s*\bor\b|\(|;", record["accepted_fix"])]
+        if accepted.strip(" ()")
+    )
 
 
 def _same(accepted: str, ours: str) -> bool:
@@ -115,7 +173,7 @@ def _same(accepted: str, ours: str) -> bool:
     variables = re.findall(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", accepted)
     if any(v in ours for v in variables):
         return True
-    content = {w for w in re.findall(r"[a-z0-9_./+-]{2,}", accepted.lower())} - WORDS
+    content = set(re.findall(r"[a-z0-9_./+-]{2,}", accepted.lower())) - WORDS
     mine = set(re.findall(r"[a-z0-9_./+-]{2,}", ours.lower()))
     common = {w for w in content if w in mine or any(len(w) > 3 and (w in m or m in w) for m in mine if len(m) > 3)}
     return bool(content) and len(common) / len(content) >= 0.5
@@ -154,8 +212,12 @@ def main(argv: list[str] | None = None) -> int:
         "fix (the same)": rate(revealed, lambda r: r[4]),
         "cause exact or equivalent (all evaluable)": rate(evaluable, lambda r: r[3]),
         "fix (all evaluable)": rate(evaluable, lambda r: r[4]),
-        "cause, fix of those with a log line or two facts": rate(told, lambda r: r[3]) + ", " + rate(told, lambda r: r[4]),
-        "cause where the resolution was only inferred": rate([r for r in revealed if r[0].get("resolution_source") == "inferred"], lambda r: r[3]),
+        "cause, fix of those with a log line or two facts": rate(told, lambda r: r[3])
+        + ", "
+        + rate(told, lambda r: r[4]),
+        "cause where the resolution was only inferred": rate(
+            [r for r in revealed if r[0].get("resolution_source") == "inferred"], lambda r: r[3]
+        ),
         "negatives with an error-level finding": f"{len(alarms)}/{len(negatives)}",
         "CPU seconds a record": round(seconds / max(1, len(rows)), 4),
     }
@@ -174,13 +236,17 @@ def main(argv: list[str] | None = None) -> int:
         for key, counts in sorted(table.items()):
             print(f"  {key:<42} {counts['n']:>2} {counts['cause']:>4} {counts['fix']:>4}")
     if options.show or options.misses:
-        for record, diagnosis, first, cause, fix in rows:
+        for record, diagnosis, _, cause, fix in rows:
             bad = record.get("negative") and diagnosis.worst() is Severity.ERROR
             shown = bad or (not record.get("negative") and record.get("evaluable", True) and not (cause and fix))
             if options.show or shown:
-                print(f"\n{record['id']} [{record['cause_key']}] cause={cause} fix={fix}{' FALSE ALARM' if bad else ''}\n  text: {text_of(record)[:300]!r}\n  accepted: {record['accepted_fix']}")
+                print(
+                    f"\n{record['id']} [{record['cause_key']}] cause={cause} fix={fix}{' FALSE ALARM' if bad else ''}\n  text: {text_of(record)[:300]!r}\n  accepted: {record['accepted_fix']}"
+                )
                 for d in diagnosis.found[:3]:
-                    print(f"    {d.role:<11} {d.score:>3} {d.finding.severity.value:<7} {d.finding.rule} ({d.taxonomy.cause}) fix: {(d.finding.fix or '')[:140]}")
+                    print(
+                        f"    {d.role:<11} {d.score:>3} {d.finding.severity.value:<7} {d.finding.rule} ({d.taxonomy.cause}) fix: {(d.finding.fix or '')[:140]}"
+                    )
     return 0
 
 

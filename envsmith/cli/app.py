@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "build": ("build", "Solve, lock, build an image (or a virtual environment), prove it, write the record."),
     "smoke": ("smoke", "Test collectives and one step of the framework in an environment that exists."),
     "check": ("check", "Judge a given set of versions: what is wrong with it, on what evidence, and the repair."),
+    "doctor": ("doctor", "Judge this machine or a pasted report, log or lock: root cause, consequences, repair."),
     "explain": ("explain", "Why a cell is what it is, what a rule says, what an upgrade would change."),
     "matrix": ("matrix", "The knowledge itself: refresh it from its sources, look into it."),
 }

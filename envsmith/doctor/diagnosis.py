@@ -46,7 +46,11 @@ class Diagnosed:
 
     def to_json(self) -> dict[str, object]:
         """The finding's shape of DESIGN.md with the doctor's own fields beside it."""
-        more: dict[str, object] = {"role": self.role, "confidence": self.confidence, "taxonomy": self.taxonomy.to_json()}
+        more: dict[str, object] = {
+            "role": self.role,
+            "confidence": self.confidence,
+            "taxonomy": self.taxonomy.to_json(),
+        }
         for name in ("where", "quote"):
             if getattr(self, name):
                 more[name] = getattr(self, name)

@@ -51,11 +51,14 @@ def _variables(data: DataFiles, stamp: str) -> Mapping[str, Variable]:
         write_cache("environment", stamp, kept)
     try:
         named = {
-            key: Evidence(kind=EvidenceKind(e["kind"]), source=e["source"], date=e["date"]) for key, e in kept["evidence"].items()
+            key: Evidence(kind=EvidenceKind(e["kind"]), source=e["source"], date=e["date"])
+            for key, e in kept["evidence"].items()
         }
         rows = [Variable(**{**row, "evidence": named[row["evidence"]]}) for row in kept["variables"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{_FILE}: a row is malformed: {error}", hint="the head of the file describes its fields") from error
+        raise DataError(
+            f"{_FILE}: a row is malformed: {error}", hint="the head of the file describes its fields"
+        ) from error
     return {row.name: row for row in rows}
 
 

@@ -28,11 +28,29 @@ _PROVED, _SAID, _OF_RULE, _CONTRADICTED = 100, 90, 85, 58
 _ALONE, _BESIDE_SYMPTOM, _BESIDE_CAUSE = 75, 73, 50
 _SYMPTOM, _SUGGESTED, _FOLLOWS, _EXPLAINED, _OTHER = 70, 65, 60, 40, 35
 _WARNED, _NOTED = 42, 10
-_STAGES = ("install", "build", "import", "load", "launch", "setup", "init", "comm-setup", "communication", "train", "save", "checkpoint", "inference")
+_STAGES = (
+    "install",
+    "build",
+    "import",
+    "load",
+    "launch",
+    "setup",
+    "init",
+    "comm-setup",
+    "communication",
+    "train",
+    "save",
+    "checkpoint",
+    "inference",
+)
+# Tools of the installation: their releases are not in the matrix, no rule speaks of them.
+_NO_RULES = frozenset({"pip", "wheel"})
 _HAVE = ("toolkit", "cuda", "nccl", "gcc", "python")
 
 
-def diagnose(facts: Facts, texts: Sequence[tuple[str, str]] = (), *, platform: Platform | None = None, live: bool = False) -> Diagnosis:
+def diagnose(
+    facts: Facts, texts: Sequence[tuple[str, str]] = (), *, platform: Platform | None = None, live: bool = False
+) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine, collected, not told."""
     book = catalogue()
     hits = [hit for source, text in texts for hit in find_hits(text, source, book.signatures)]
@@ -42,7 +60,7 @@ def diagnose(facts: Facts, texts: Sequence[tuple[str, str]] = (), *, platform: P
     of_rules = {hit.signature.id: hit for hit in hits if hit.signature.rule}
     versions = _versions(judgement, facts, own, of_rules)
     taken = {d.finding.rule for d in versions if d.confirmed}
-    found = [*versions, *_signatures(own, facts, judgement), *_rule_hits(of_rules.values(), own, taken, judgement)]
+    found = [*versions, *_signatures(own, facts), *_rule_hits(of_rules.values(), own, taken, judgement)]
     found += [*judge_setup(facts), *judge_launches(facts)]
     ranked = _rank(_merge(found))
     return _whole(ranked, facts, judgement, texts, live=live)
@@ -65,8 +83,8 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
             elif name == "flash_attn" and (found := version_in(value)):
                 draft.component("flash-attn", found[0], f"{hit.source}:{hit.line}", 3)
         for side in ("who", "have"):
-            name, version = hit.groups.get(side), hit.groups.get(f"{side}_version")
-            component = component_of(name) if name else None
+            spelt, version = hit.groups.get(side), hit.groups.get(f"{side}_version")
+            component = component_of(spelt) if spelt else None
             if component and version and (found := version_in(version)):
                 draft.component(component, found[0], f"{hit.source}:{hit.line}", 3)
     return dataclasses.replace(facts, components=draft.components)
@@ -82,22 +100,30 @@ def _check(facts: Facts, platform: Platform) -> Judgement:
         return api.check(given, platform)
     except EnvsmithError:
         pass
-    kept = {}
-    for name, version in given.items():
-        try:
-            api.check({name: version}, platform)
-        except EnvsmithError:
-            continue
-        kept[name] = version
+    kept = {name: version for name, version in given.items() if _judgeable(name, version, platform)}
     try:
         return api.check(kept, platform) if kept else Judgement(status="unknown")
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))
 
 
+def _judgeable(name: str, version: str, platform: Platform) -> bool:
+    from envsmith.solve import api
+
+    try:
+        api.check({name: version}, platform)
+    except EnvsmithError:
+        return False
+    return True
+
+
 def _given(facts: Facts) -> dict[str, str]:
     """What ``check`` is asked: components with a version, ``gpu`` for several architectures joined by commas."""
-    given = {name: stated.version for name, stated in facts.components.items() if component_of(name)}
+    given = {
+        name: stated.version
+        for name, stated in facts.components.items()
+        if component_of(name) and name not in _NO_RULES
+    }
     cuda = given.get("cuda")
     if cuda and cuda != "cpu" and cuda.count(".") > 1:
         given["cuda"] = ".".join(cuda.split(".")[:2])
@@ -173,7 +199,16 @@ def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
     cause = _of_rule(finding).cause
     if not cause:
         return None
-    return next((h for h in own if h.signature.cause == cause and h.signature.kind in {"cause", "symptom"} and set(finding.components) & set(h.signature.components)), None)
+    return next(
+        (
+            h
+            for h in own
+            if h.signature.cause == cause
+            and h.signature.kind in {"cause", "symptom"}
+            and set(finding.components) & set(h.signature.components)
+        ),
+        None,
+    )
 
 
 def _of_signature(signature: Signature) -> Taxonomy:
@@ -204,7 +239,7 @@ def _of_rule(finding: Finding) -> Taxonomy:
     )
 
 
-def _signatures(own: Sequence[Hit], facts: Facts, judgement: Judgement) -> list[Diagnosed]:
+def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
     ids = {hit.signature.id for hit in own}
     found = []
     for hit in own:
@@ -230,7 +265,11 @@ def _signatures(own: Sequence[Hit], facts: Facts, judgement: Judgement) -> list[
         found.append(
             Diagnosed(
                 finding=finding,
-                confidence="high" if signature.kind == "cause" else "medium" if signature.kind in {"symptom", "other"} and not signature.last else "low",
+                confidence="high"
+                if signature.kind == "cause"
+                else "medium"
+                if signature.kind in {"symptom", "other"} and not signature.last
+                else "low",
                 score=score,
                 taxonomy=_of_signature(signature),
                 where=f"{hit.source}:{hit.line}",
@@ -247,8 +286,16 @@ def _told(signature: Signature, hit: Hit) -> str:
     groups = hit.groups
     if signature.id == "pip-incompatible":
         need = groups.get("need", "")
-        return f"{groups.get('who')} {groups.get('who_version')} requires {need}{groups.get('spec', '')}" + (f", and {groups['have']} {groups['have_version']} is installed." if "have" in groups else ", which is not installed.")
-    named = [f"{k.replace('_', '-')} {v}" for k, v in groups.items() if k in {"package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec"}]
+        return f"{groups.get('who')} {groups.get('who_version')} requires {need}{groups.get('spec', '')}" + (
+            f", and {groups['have']} {groups['have_version']} is installed."
+            if "have" in groups
+            else ", which is not installed."
+        )
+    named = [
+        f"{k.replace('_', '-')} {v}"
+        for k, v in groups.items()
+        if k in {"package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec"}
+    ]
     return signature.message + (f" ({', '.join(named)})" if named else "")
 
 
@@ -256,7 +303,9 @@ def _mended(signature: Signature, hit: Hit, facts: Facts) -> str:
     groups = hit.groups
     if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in groups:
         spec = groups.get("spec") or (f">={groups['floor']}" if "floor" in groups else "")
-        return f"{groups['need']}{spec}: pip install '{groups['need']}{spec}'" + (f", or another release of {groups['who']}." if "who" in groups else ".")
+        return f"{groups['need']}{spec}: pip install '{groups['need']}{spec}'" + (
+            f", or another release of {groups['who']}." if "who" in groups else "."
+        )
     if signature.id == "te-flash-attn-range" and ("spec" in groups or "limit" in groups):
         spec = groups.get("spec", "").strip().rstrip(",.") or f"<={groups.get('limit')}"
         return f"Install flash-attn{spec.replace(' ', '')}: pip install --no-build-isolation 'flash-attn{spec.replace(' ', '')}'; or NVTE_FLASH_ATTN=0 (on GPUs before Ampere uninstall it)."
@@ -279,7 +328,21 @@ def _mended(signature: Signature, hit: Hit, facts: Facts) -> str:
 
 
 # The first toolkit whose nvcc knows an architecture: NVIDIA's release notes of each toolkit, as in matrix/rules/toolkit.yaml (toolkit-gpu-min).
-_NVCC_FLOOR = {"70": "9.0", "75": "10.0", "80": "11.0", "86": "11.1", "87": "11.4", "89": "11.8", "90": "11.8", "100": "12.8", "101": "12.8", "120": "12.8", "103": "12.9", "121": "12.9", "110": "13.0"}
+_NVCC_FLOOR = {
+    "70": "9.0",
+    "75": "10.0",
+    "80": "11.0",
+    "86": "11.1",
+    "87": "11.4",
+    "89": "11.8",
+    "90": "11.8",
+    "100": "12.8",
+    "101": "12.8",
+    "120": "12.8",
+    "103": "12.9",
+    "121": "12.9",
+    "110": "13.0",
+}
 # The torch build of each CUDA major that most machines of that major can use.
 _BUILD = {"11": "cu118", "12": "cu126", "13": "cu130"}
 
@@ -343,7 +406,13 @@ def _merge(found: list[Diagnosed]) -> list[Diagnosed]:
     kept: list[Diagnosed] = []
     seen: set[tuple[str, str]] = set()
     for d in found:
-        absorbed = d.score < _PROVED and d.where is not None and any(p.where == d.where or (p.taxonomy.cause == d.taxonomy.cause and d.score >= _SYMPTOM) for p in proved)
+        absorbed = (
+            d.score < _PROVED
+            and d.where is not None
+            and any(
+                p.where == d.where or (p.taxonomy.cause == d.taxonomy.cause and d.score >= _SYMPTOM) for p in proved
+            )
+        )
         key = (d.finding.rule, d.finding.message)
         if absorbed or key in seen:
             continue
@@ -362,7 +431,7 @@ def _rank(found: list[Diagnosed]) -> list[Diagnosed]:
             role = "note"
         elif root is None:
             role, root = "root", d
-        elif d.score <= _FOLLOWS and d.confirmed or (d.taxonomy.cause == root.taxonomy.cause and d.confirmed):
+        elif (d.score <= _FOLLOWS and d.confirmed) or (d.taxonomy.cause == root.taxonomy.cause and d.confirmed):
             role = "consequence"
         else:
             role = "also"
@@ -379,7 +448,9 @@ def _grave(severity: Severity) -> int:
     return (Severity.ERROR, Severity.WARNING, Severity.NOTE).index(severity)
 
 
-def _whole(found: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]], *, live: bool) -> Diagnosis:
+def _whole(
+    found: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]], *, live: bool
+) -> Diagnosis:
     from envsmith.doctor.repair import commands_of
 
     errors = any(d.finding.severity is Severity.ERROR for d in found)
@@ -388,7 +459,13 @@ def _whole(found: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Se
     elif not facts.count and not found:
         status = "unknown"
     else:
-        status = "ok" if judgement.status == "ok" or (live and judgement.status == "bad") else judgement.status if judgement.status != "bad" else "ok"
+        status = (
+            "ok"
+            if judgement.status == "ok" or (live and judgement.status == "bad")
+            else judgement.status
+            if judgement.status != "bad"
+            else "ok"
+        )
     checked, missing = _coverage(facts, texts)
     return Diagnosis(
         status=status,
@@ -408,16 +485,31 @@ def _coverage(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[tuple[str
     given = _given(facts)
     checked = []
     if given:
-        checked.append(f"{len(given)} components against every rule of the matrix: " + ", ".join(f"{n} {v}" for n, v in list(given.items())[:24]))
+        checked.append(
+            f"{len(given)} components against every rule of the matrix: "
+            + ", ".join(f"{n} {v}" for n, v in list(given.items())[:24])
+        )
     if texts:
         lines = sum(text.count("\n") + 1 for _, text in texts)
         checked.append(f"{lines} lines of text against {len(catalogue().signatures)} signatures")
-    for name, what in (("variables", "environment variables"), ("limits", "limits"), ("launches", "start commands and configurations"), ("libraries", "copies of CUDA libraries")):
+    for name, what in (
+        ("variables", "environment variables"),
+        ("limits", "limits"),
+        ("launches", "start commands and configurations"),
+        ("libraries", "copies of CUDA libraries"),
+    ):
         count = len(getattr(facts, name))
         if count:
             checked.append(f"{count} {what}")
     missing = []
-    for name, what in (("torch", "torch"), ("driver", "the driver"), ("gpu", "the GPU"), ("python", "Python"), ("toolkit", "the toolkit (nvcc)"), ("nccl", "NCCL")):
+    for name, what in (
+        ("torch", "torch"),
+        ("driver", "the driver"),
+        ("gpu", "the GPU"),
+        ("python", "Python"),
+        ("toolkit", "the toolkit (nvcc)"),
+        ("nccl", "NCCL"),
+    ):
         if name not in facts.components:
             missing.append(what)
     told = [f"not told: {', '.join(missing)}"] if missing else []
@@ -426,4 +518,3 @@ def _coverage(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[tuple[str
     if not texts:
         told.append("no log was read: failures at run time were not looked for")
     return tuple(checked), tuple(told)
-

@@ -83,11 +83,16 @@ def _ranks(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
 
 def _megatron(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
     options = launch.options
-    sizes = {n: _number(options.get(n)) or 1 for n in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")}
+    sizes = {
+        n: _number(options.get(n)) or 1
+        for n in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
+    }
     if not any(name in options for name in sizes):
         return
     ranks = _ranks_of(launch)
-    product = sizes["tensor-model-parallel-size"] * sizes["pipeline-model-parallel-size"] * sizes["context-parallel-size"]
+    product = (
+        sizes["tensor-model-parallel-size"] * sizes["pipeline-model-parallel-size"] * sizes["context-parallel-size"]
+    )
     world = None if ranks is None else ranks * _nodes_of(launch)
     if world is not None and world % product:
         yield make(
@@ -99,7 +104,9 @@ def _megatron(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
             components={"megatron-core": facts.version("megatron-core") or "*"},
             taxonomy=_taxonomy("world-size-mismatch"),
         )
-    needs = sizes["tensor-model-parallel-size"] > 1 or sizes["context-parallel-size"] > 1 or "sequence-parallel" in options
+    needs = (
+        sizes["tensor-model-parallel-size"] > 1 or sizes["context-parallel-size"] > 1 or "sequence-parallel" in options
+    )
     connections = options.get("CUDA_DEVICE_MAX_CONNECTIONS", facts.variables.get("CUDA_DEVICE_MAX_CONNECTIONS"))
     fsdp = any("fsdp" in name for name in options)
     if needs and not fsdp and connections != "1" and not _blackwell(facts):
@@ -185,7 +192,7 @@ def _deepspeed(launch: Launch) -> Iterator[Diagnosed]:
         yield make(
             "deepspeed-include-and-count",
             Severity.ERROR,
-            f"deepspeed --{sorted(chosen)[0]} together with --num_gpus or --num_nodes: the launcher refuses both.",
+            f"deepspeed --{min(chosen)} together with --num_gpus or --num_nodes: the launcher refuses both.",
             "Leave --num_gpus and --num_nodes out.",
             source="deepspeedai/DeepSpeed v0.19.5: deepspeed/launcher/runner.py",
             taxonomy=_taxonomy("mixed-options", "model-or-script-fix"),
@@ -216,7 +223,7 @@ def _config(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
             "bf16-on-old-gpu",
             Severity.ERROR,
             f"The DeepSpeed configuration enables bf16, and the GPU ({gpu}) is before Ampere: it has no bf16.",
-            "Use fp16: \"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": false}.",
+            'Use fp16: "fp16": {"enabled": true}, "bf16": {"enabled": false}.',
             source="deepspeedai/DeepSpeed v0.19.5: deepspeed/runtime/engine.py",
             components={"gpu": gpu},
             taxonomy=Taxonomy(stage="setup", group="gpu-arch", cause="bf16-on-pre-ampere", pattern=_TUNING),
@@ -227,7 +234,7 @@ def _config(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
             "zero-offload-old-name",
             Severity.WARNING,
             "zero_optimization.cpu_offload is the old name; ZeRO-3 reads offload_optimizer and offload_param.",
-            "\"offload_optimizer\": {\"device\": \"cpu\"}",
+            '"offload_optimizer": {"device": "cpu"}',
             source="deepspeedai/DeepSpeed v0.19.5: deepspeed/runtime/zero/config.py",
             taxonomy=_taxonomy("config-old-name", "model-or-script-fix", "setup"),
         )
@@ -336,7 +343,9 @@ def _agree(facts: Facts) -> Iterator[Diagnosed]:
     """Several nodes' commands must name one port and one address."""
     commands = [launch for launch in facts.launches if launch.tool == "torchrun" and _nodes_of(launch) > 1]
     for name in ("master-port", "master-addr", "rdzv-endpoint", "nnodes"):
-        values = {launch.options[name] for launch in commands if name in launch.options and "$" not in launch.options[name]}
+        values = {
+            launch.options[name] for launch in commands if name in launch.options and "$" not in launch.options[name]
+        }
         if len(values) > 1:
             yield make(
                 "launch-commands-differ",
@@ -346,7 +355,11 @@ def _agree(facts: Facts) -> Iterator[Diagnosed]:
                 source="torch/distributed/run.py",
                 taxonomy=_taxonomy("rendezvous-address"),
             )
-    ranks = [launch.options["node-rank"] for launch in commands if "node-rank" in launch.options and "$" not in launch.options["node-rank"]]
+    ranks = [
+        launch.options["node-rank"]
+        for launch in commands
+        if "node-rank" in launch.options and "$" not in launch.options["node-rank"]
+    ]
     if len(ranks) != len(set(ranks)):
         yield make(
             "launch-node-rank-twice",
@@ -356,4 +369,3 @@ def _agree(facts: Facts) -> Iterator[Diagnosed]:
             source="torch/distributed/run.py",
             taxonomy=_taxonomy("rendezvous-address"),
         )
-

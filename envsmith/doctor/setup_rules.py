@@ -23,11 +23,31 @@ _MB = 1 << 20
 _COMM = "comm-or-launch-setup"
 _DATE = "2026-11-21"
 # GeForce and workstation cards whose peer access over PCIe is absent or unreliable.
-_NO_P2P = re.compile(r"rtx\s*-?(40\d0|4000|40xx|50\d0|4500|5000|6000)(?!\s*8000)|\b(4090|4080|5090|5080)\b|rtx\s*pro", re.IGNORECASE)
+_NO_P2P = re.compile(
+    r"rtx\s*-?(40\d0|4000|40xx|50\d0|4500|5000|6000)(?!\s*8000)|\b(4090|4080|5090|5080)\b|rtx\s*pro", re.IGNORECASE
+)
 _NVSWITCH = re.compile(r"\b(h100|h200|h800|h20|b200|b300|a100|a800)\b", re.IGNORECASE)
 _PREFIXES = ("NCCL_", "TORCH_NCCL_")
 # Variables that plug-ins and wrappers read; absent from NCCL's own source.
-_OTHERS = ("NCCL_OFI", "NCCL_FASTRAK", "NCCL_GPUDIRECTTCPX", "NCCL_TUNER", "NCCL_NET", "NCCL_PROFILER", "NCCL_HOME", "NCCL_ROOT", "NCCL_VERSION", "NCCL_INCLUDE", "NCCL_LIB", "NCCL_DIR", "NCCL_CONF", "NCCL_TESTS", "NCCL_UNIQUE", "NCCL_TOPO_DUMP", "NCCL_DEBUG")
+_OTHERS = (
+    "NCCL_OFI",
+    "NCCL_FASTRAK",
+    "NCCL_GPUDIRECTTCPX",
+    "NCCL_TUNER",
+    "NCCL_NET",
+    "NCCL_PROFILER",
+    "NCCL_HOME",
+    "NCCL_ROOT",
+    "NCCL_VERSION",
+    "NCCL_INCLUDE",
+    "NCCL_LIB",
+    "NCCL_DIR",
+    "NCCL_CONF",
+    "NCCL_TESTS",
+    "NCCL_UNIQUE",
+    "NCCL_TOPO_DUMP",
+    "NCCL_DEBUG",
+)
 
 
 def make(
@@ -46,15 +66,45 @@ def make(
 ) -> Diagnosed:
     """A finding over facts, with its evidence."""
     evidence = (Evidence(kind=kind, source=source, date=_DATE),)
-    finding = Finding(rule=rule, severity=severity, components=components or {}, message=message, evidence=evidence, fix=fix, stage=taxonomy.stage)
+    finding = Finding(
+        rule=rule,
+        severity=severity,
+        components=components or {},
+        message=message,
+        evidence=evidence,
+        fix=fix,
+        stage=taxonomy.stage,
+    )
     default = {Severity.ERROR: 80, Severity.WARNING: 45, Severity.NOTE: 12}[severity]
-    return Diagnosed(finding=finding, confidence=confidence, score=default if score is None else score, taxonomy=taxonomy, lines=lines)
+    return Diagnosed(
+        finding=finding,
+        confidence=confidence,
+        score=default if score is None else score,
+        taxonomy=taxonomy,
+        lines=lines,
+    )
 
 
 def judge_setup(facts: Facts) -> list[Diagnosed]:
     """Everything that the facts beside versions give."""
     found: list[Diagnosed] = []
-    for rule in (_p2p, _memlock, _open_files, _shm, _cuda_home, _visible, _variables, _interfaces, _nccl_copies, _tools, _fabric, _cpu_torch, _driver_level, _apex, _nvhpc):
+    for rule in (
+        _p2p,
+        _memlock,
+        _open_files,
+        _shm,
+        _cuda_home,
+        _visible,
+        _variables,
+        _interfaces,
+        _nccl_copies,
+        _tools,
+        _fabric,
+        _cpu_torch,
+        _driver_level,
+        _apex,
+        _nvhpc,
+    ):
         found += rule(facts)
     return found
 
@@ -76,7 +126,12 @@ def _p2p(facts: Facts) -> Iterator[Diagnosed]:
         source="https://github.com/huggingface/accelerate/pull/2195",
         kind=EvidenceKind.REPORTED,
         components={"gpu": facts.version("gpu") or names[0][:60]},
-        taxonomy=Taxonomy(stage="comm-setup", group=_COMM, cause="geforce-no-p2p", pattern="distributed-feature-api-communication-tuning"),
+        taxonomy=Taxonomy(
+            stage="comm-setup",
+            group=_COMM,
+            cause="geforce-no-p2p",
+            pattern="distributed-feature-api-communication-tuning",
+        ),
         confidence="medium" if several else "low",
         lines=("export NCCL_P2P_DISABLE=1", "export NCCL_IB_DISABLE=1"),
         score=47 if several else 20,
@@ -94,7 +149,9 @@ def _memlock(facts: Facts) -> Iterator[Diagnosed]:
         f"The limit of locked memory is {limit // 1024} kB: InfiniBand registers buffers of many megabytes, NCCL then fails in ibv_reg_mr.",
         "ulimit -l unlimited (limits.conf, the service that starts the job, docker run --ulimit memlock=-1).",
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-        taxonomy=Taxonomy(stage="comm-setup", group=_COMM, cause="memlock-limit", pattern="environment-or-toolchain-setup"),
+        taxonomy=Taxonomy(
+            stage="comm-setup", group=_COMM, cause="memlock-limit", pattern="environment-or-toolchain-setup"
+        ),
         confidence="high" if used else "low",
         lines=("ulimit -l unlimited", "docker run --ulimit memlock=-1 ..."),
     )
@@ -110,20 +167,24 @@ def _open_files(facts: Facts) -> Iterator[Diagnosed]:
         f"The limit of open files is {limit}: every rank needs a socket or two per peer and channel.",
         "ulimit -n 65536.",
         source="NVIDIA/nccl src/misc/socket.cc",
-        taxonomy=Taxonomy(stage="comm-setup", group=_COMM, cause="open-files-limit", pattern="environment-or-toolchain-setup"),
+        taxonomy=Taxonomy(
+            stage="comm-setup", group=_COMM, cause="open-files-limit", pattern="environment-or-toolchain-setup"
+        ),
         lines=("ulimit -n 65536",),
     )
 
 
 def _shm(facts: Facts) -> Iterator[Diagnosed]:
-    taxonomy = Taxonomy(stage="comm-setup", group=_COMM, cause="container-shm-too-small", pattern="environment-or-toolchain-setup")
+    taxonomy = Taxonomy(
+        stage="comm-setup", group=_COMM, cause="container-shm-too-small", pattern="environment-or-toolchain-setup"
+    )
     size = facts.limits.get("shm")
     docker = [launch for launch in facts.launches if launch.tool == "docker"]
     if size is not None and 0 <= size <= 256 * _MB:
         yield make(
             "shm-small",
             Severity.WARNING,
-            f"/dev/shm has {size / _MB:.0f} MB: NCCL takes about 10 to 30 MB a rank from it, DataLoader workers take more; too little ends in 'No space left on device' or a bus error.",
+            f"/dev/shm has {size / _MB:.0f} MB: NCCL takes about 10 to 30 MB a rank from it, DataLoader workers take more; too little ends in 'No space left on device' or a bus error.",  # noqa: S108 - a message
             "docker run --shm-size=16g (or --ipc=host); in Kubernetes an emptyDir with medium: Memory at /dev/shm.",
             source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
             taxonomy=taxonomy,
@@ -155,7 +216,12 @@ def _cuda_home(facts: Facts) -> Iterator[Diagnosed]:
             f"export CUDA_HOME={next((p for p in value.split(':') if p), '/usr/local/cuda')}",
             source="https://github.com/deepspeedai/DeepSpeed/issues/5511",
             kind=EvidenceKind.REPORTED,
-            taxonomy=Taxonomy(stage="install", group="toolchain-missing", cause="cuda-home-malformed", pattern="environment-or-toolchain-setup"),
+            taxonomy=Taxonomy(
+                stage="install",
+                group="toolchain-missing",
+                cause="cuda-home-malformed",
+                pattern="environment-or-toolchain-setup",
+            ),
             lines=(f"export CUDA_HOME={next((p for p in value.split(':') if p), '/usr/local/cuda')}",),
         )
     elif value and facts.host.get("cuda_home_exists") == "no":
@@ -165,7 +231,12 @@ def _cuda_home(facts: Facts) -> Iterator[Diagnosed]:
             f"CUDA_HOME is {value}, and nothing is there: extensions cannot be compiled.",
             "Point CUDA_HOME to the toolkit that is installed, or unset it.",
             source="torch/utils/cpp_extension.py",
-            taxonomy=Taxonomy(stage="build", group="toolchain-missing", cause="cuda-toolkit-missing", pattern="environment-or-toolchain-setup"),
+            taxonomy=Taxonomy(
+                stage="build",
+                group="toolchain-missing",
+                cause="cuda-toolkit-missing",
+                pattern="environment-or-toolchain-setup",
+            ),
             lines=("export CUDA_HOME=/usr/local/cuda",),
         )
 
@@ -189,7 +260,9 @@ def _visible(facts: Facts) -> Iterator[Diagnosed]:
         source="https://github.com/deepspeedai/DeepSpeed/issues/2976",
         kind=EvidenceKind.REPORTED,
         components={"deepspeed": deepspeed or "<=0.15.2"},
-        taxonomy=Taxonomy(stage="launch", group=_COMM, cause="cuda-visible-devices-vs-launcher", pattern="framework-code-fix"),
+        taxonomy=Taxonomy(
+            stage="launch", group=_COMM, cause="cuda-visible-devices-vs-launcher", pattern="framework-code-fix"
+        ),
         confidence="medium" if old or launcher else "low",
         lines=(f"deepspeed --include localhost:{value} train.py",),
         score=45 if old or launcher else 20,
@@ -198,7 +271,12 @@ def _visible(facts: Facts) -> Iterator[Diagnosed]:
 
 def _variables(facts: Facts) -> Iterator[Diagnosed]:
     known = variables()
-    taxonomy = Taxonomy(stage="comm-setup", group=_COMM, cause="variable-not-read", pattern="distributed-feature-api-communication-tuning")
+    taxonomy = Taxonomy(
+        stage="comm-setup",
+        group=_COMM,
+        cause="variable-not-read",
+        pattern="distributed-feature-api-communication-tuning",
+    )
     for name, value in facts.variables.items():
         variable = known.get(name)
         if variable is None:
@@ -246,7 +324,9 @@ def _interfaces(facts: Facts) -> Iterator[Diagnosed]:
         wanted = [w.lstrip("=") for w in value.split(",") if w and not w.startswith("^")]
         if not wanted:
             continue
-        taxonomy = Taxonomy(stage="comm-setup", group=_COMM, cause=cause, pattern="distributed-feature-api-communication-tuning")
+        taxonomy = Taxonomy(
+            stage="comm-setup", group=_COMM, cause=cause, pattern="distributed-feature-api-communication-tuning"
+        )
         here = [i for i in facts.interfaces if facts.host.get("interfaces") == "all"]
         missing = here and not any(i.startswith(w) for i in here for w in wanted)
         if missing:
@@ -257,7 +337,9 @@ def _interfaces(facts: Facts) -> Iterator[Diagnosed]:
                 f"export {name}={next((i for i in here if not i.startswith(('lo', 'docker', 'veth', 'br-'))), here[0])}",
                 source="NVIDIA/nccl v2.30.7-1: src/misc/socket.cc",
                 taxonomy=taxonomy,
-                lines=(f"export {name}={next((i for i in here if not i.startswith(('lo', 'docker', 'veth', 'br-'))), here[0])}",),
+                lines=(
+                    f"export {name}={next((i for i in here if not i.startswith(('lo', 'docker', 'veth', 'br-'))), here[0])}",
+                ),
             )
         elif all(w in {"lo", "docker0"} for w in wanted):
             yield make(
@@ -273,9 +355,18 @@ def _interfaces(facts: Facts) -> Iterator[Diagnosed]:
 
 
 def _nccl_copies(facts: Facts) -> Iterator[Diagnosed]:
-    taxonomy = Taxonomy(stage="import", group="stale-or-foreign-binary", cause="wrong-nccl-loaded", pattern="version-and-dependency-management")
+    taxonomy = Taxonomy(
+        stage="import",
+        group="stale-or-foreign-binary",
+        cause="wrong-nccl-loaded",
+        pattern="version-and-dependency-management",
+    )
     for library in ("nccl", "cudnn"):
-        wheels = {name: version for name, version in facts.distributions.items() if re.fullmatch(rf"nvidia-{library}-cu\d+", name)}
+        wheels = {
+            name: version
+            for name, version in facts.distributions.items()
+            if re.fullmatch(rf"nvidia-{library}-cu\d+", name)
+        }
         if len(wheels) < 2:
             continue
         own = f"nvidia-{library}-cu{(facts.version('cuda') or '?').split('.')[0]}"
@@ -291,7 +382,10 @@ def _nccl_copies(facts: Facts) -> Iterator[Diagnosed]:
             kind=EvidenceKind.REPORTED,
             components={library: wheels.get(own) or next(iter(wheels.values()))},
             taxonomy=taxonomy,
-            lines=(f"pip uninstall -y {' '.join(others)}", f"pip install --force-reinstall --no-deps {own}=={wheels.get(own, 'VERSION')}"),
+            lines=(
+                f"pip uninstall -y {' '.join(others)}",
+                f"pip install --force-reinstall --no-deps {own}=={wheels.get(own, 'VERSION')}",
+            ),
         )
     yield from _copies(facts, taxonomy)
 
@@ -329,7 +423,12 @@ def _tools(facts: Facts) -> Iterator[Diagnosed]:
             "pip install ninja (on every node).",
             source="torch/utils/cpp_extension.py",
             components={n: facts.version(n) or "" for n in frameworks},
-            taxonomy=Taxonomy(stage="build", group="toolchain-missing", cause="ninja-not-usable", pattern="environment-or-toolchain-setup"),
+            taxonomy=Taxonomy(
+                stage="build",
+                group="toolchain-missing",
+                cause="ninja-not-usable",
+                pattern="environment-or-toolchain-setup",
+            ),
             lines=("pip install ninja",),
             score=48,
         )
@@ -341,27 +440,53 @@ def _tools(facts: Facts) -> Iterator[Diagnosed]:
             "apt-get install -y build-essential (dnf install gcc-c++).",
             source="deepspeedai/DeepSpeed v0.19.5: deepspeed/comm/torch.py",
             components={n: facts.version(n) or "" for n in frameworks},
-            taxonomy=Taxonomy(stage="build", group="toolchain-missing", cause="missing-system-tool", pattern="environment-or-toolchain-setup"),
+            taxonomy=Taxonomy(
+                stage="build",
+                group="toolchain-missing",
+                cause="missing-system-tool",
+                pattern="environment-or-toolchain-setup",
+            ),
             lines=("apt-get install -y build-essential",),
         )
-    if "nvcc" in facts.tools and facts.tools["nvcc"] is None and frameworks and facts.version("cuda") not in {None, "cpu"}:
+    if (
+        "nvcc" in facts.tools
+        and facts.tools["nvcc"] is None
+        and frameworks
+        and facts.version("cuda") not in {None, "cpu"}
+    ):
         deepspeed = facts.version("deepspeed")
         stops = deepspeed is not None and facts.gpus and not _below(deepspeed, "0.14.1") and _below(deepspeed, "0.19.5")
         yield make(
             "nvcc-absent",
             Severity.ERROR if stops else Severity.NOTE,
-            "No nvcc is found: CUDA ops cannot be compiled here" + ("; deepspeed 0.14.1 to 0.19.4 with a GPU even stops when it is imported (MissingCUDAException)." if stops else " (prebuilt ones work)."),
-            "Install the toolkit of torch's CUDA (a *-devel image, cuda-toolkit-12-8) and set CUDA_HOME" + ("; or deepspeed>=0.19.5." if stops else "."),
+            "No nvcc is found: CUDA ops cannot be compiled here"
+            + (
+                "; deepspeed 0.14.1 to 0.19.4 with a GPU even stops when it is imported (MissingCUDAException)."
+                if stops
+                else " (prebuilt ones work)."
+            ),
+            "Install the toolkit of torch's CUDA (a *-devel image, cuda-toolkit-12-8) and set CUDA_HOME"
+            + ("; or deepspeed>=0.19.5." if stops else "."),
             source="https://github.com/deepspeedai/DeepSpeed/pull/8216",
             components={"toolkit": "none", **({"deepspeed": deepspeed} if deepspeed else {})},
-            taxonomy=Taxonomy(stage="build", group="toolchain-missing", cause="cuda-toolkit-missing", pattern="environment-or-toolchain-setup"),
+            taxonomy=Taxonomy(
+                stage="build",
+                group="toolchain-missing",
+                cause="cuda-toolkit-missing",
+                pattern="environment-or-toolchain-setup",
+            ),
             lines=("apt-get install -y cuda-toolkit-12-8", "export CUDA_HOME=/usr/local/cuda"),
         )
 
 
 def _fabric(facts: Facts) -> Iterator[Diagnosed]:
     state = facts.host.get("fabric_manager")
-    if state in {None, "running", "not needed"} or not facts.gpus or not _NVSWITCH.search(facts.gpus[0]) or (facts.gpu_count or 0) < 8:
+    if (
+        state in {None, "running", "not needed"}
+        or not facts.gpus
+        or not _NVSWITCH.search(facts.gpus[0])
+        or (facts.gpu_count or 0) < 8
+    ):
         return
     yield make(
         "fabric-manager-absent",
@@ -369,7 +494,9 @@ def _fabric(facts: Facts) -> Iterator[Diagnosed]:
         "Eight data-center GPUs and no nvidia-fabricmanager running: on NVSwitch machines CUDA then fails with 'system not yet initialized' or NVLS hangs (inside a container it runs on the host and is not seen).",
         "systemctl enable --now nvidia-fabricmanager (the version of the driver).",
         source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
-        taxonomy=Taxonomy(stage="comm-setup", group=_COMM, cause="nvls-fabric-manager", pattern="environment-or-toolchain-setup"),
+        taxonomy=Taxonomy(
+            stage="comm-setup", group=_COMM, cause="nvls-fabric-manager", pattern="environment-or-toolchain-setup"
+        ),
         confidence="low",
         lines=("systemctl enable --now nvidia-fabricmanager",),
     )
@@ -384,7 +511,12 @@ def _cpu_torch(facts: Facts) -> Iterator[Diagnosed]:
             "uv pip install --reinstall torch --torch-backend=auto",
             source="torch/version.py",
             components={"torch": facts.version("torch") or "", "cuda": "cpu"},
-            taxonomy=Taxonomy(stage="setup", group="cuda-torch-mismatch", cause="cpu-only-torch", pattern="version-and-dependency-management"),
+            taxonomy=Taxonomy(
+                stage="setup",
+                group="cuda-torch-mismatch",
+                cause="cpu-only-torch",
+                pattern="version-and-dependency-management",
+            ),
             lines=("uv pip install --reinstall torch --torch-backend=auto",),
         )
 
@@ -402,7 +534,9 @@ def _driver_level(facts: Facts) -> Iterator[Diagnosed]:
             f"Update the driver (CUDA 12: >= 525.60.13; CUDA 13: >= 580), or install torch for CUDA {level.split('.')[0]}.x (uv pip install torch --torch-backend=auto).",
             source="https://docs.nvidia.com/deploy/cuda-compatibility/",
             components={"driver": f"CUDA {level}", "cuda": cuda},
-            taxonomy=Taxonomy(stage="setup", group="driver", cause="driver-too-old", pattern="version-and-dependency-management"),
+            taxonomy=Taxonomy(
+                stage="setup", group="driver", cause="driver-too-old", pattern="version-and-dependency-management"
+            ),
             lines=("uv pip install torch --torch-backend=auto",),
         )
 
@@ -417,7 +551,12 @@ def _apex(facts: Facts) -> Iterator[Diagnosed]:
             "pip uninstall -y apex; build NVIDIA apex from its repository.",
             source="https://github.com/NVIDIA/apex",
             components={"apex": version},
-            taxonomy=Taxonomy(stage="import", group="missing-optional-package", cause="apex-missing", pattern="environment-or-toolchain-setup"),
+            taxonomy=Taxonomy(
+                stage="import",
+                group="missing-optional-package",
+                cause="apex-missing",
+                pattern="environment-or-toolchain-setup",
+            ),
             lines=("pip uninstall -y apex",),
         )
 
@@ -432,7 +571,9 @@ def _nvhpc(facts: Facts) -> Iterator[Diagnosed]:
             "Use a plain CUDA toolkit: module unload nvhpc; export CUDA_HOME=/usr/local/cuda.",
             source="https://github.com/NVIDIA/Megatron-LM/issues/319",
             kind=EvidenceKind.REPORTED,
-            taxonomy=Taxonomy(stage="build", group="compiler", cause="wrong-headers-nvhpc", pattern="environment-or-toolchain-setup"),
+            taxonomy=Taxonomy(
+                stage="build", group="compiler", cause="wrong-headers-nvhpc", pattern="environment-or-toolchain-setup"
+            ),
             lines=("export CUDA_HOME=/usr/local/cuda", "unset CPATH"),
         )
 

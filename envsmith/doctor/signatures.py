@@ -18,14 +18,42 @@ from envsmith.graph.data import DataFiles, find_matrix, list_files
 from envsmith.model.evidence import Evidence, EvidenceKind
 from envsmith.model.rule import Severity
 
-__all__ = ["KINDS", "Catalogue", "Hit", "Signature", "catalogue", "find_hits", "needle_of", "read_signatures", "rule_taxonomy"]
+__all__ = [
+    "KINDS",
+    "Catalogue",
+    "Hit",
+    "Signature",
+    "catalogue",
+    "find_hits",
+    "needle_of",
+    "read_signatures",
+    "rule_taxonomy",
+]
 
 KINDS = ("cause", "symptom", "consequence", "other")
 _FILE = "signatures.yaml"
 _LINE = 1600
 _MOST_HITS = 40
 _FIELDS = frozenset(
-    {"id", "kind", "severity", "components", "stage", "group", "cause", "pattern", "match", "with", "without", "last", "message", "fix", "lines", "consequence_of", "evidence"}
+    {
+        "id",
+        "kind",
+        "severity",
+        "components",
+        "stage",
+        "group",
+        "cause",
+        "pattern",
+        "match",
+        "with",
+        "without",
+        "last",
+        "message",
+        "fix",
+        "lines",
+        "consequence_of",
+        "evidence",
+    }
 )
 
 
@@ -147,7 +175,9 @@ def read_signatures(text: str) -> list[Signature]:
         seen.add(signature.id)
         found.append(signature)
     if problems:
-        raise DataError(f"{len(problems)} problems in {_FILE}", details=problems, hint="the head of the file describes its fields")
+        raise DataError(
+            f"{len(problems)} problems in {_FILE}", details=problems, hint="the head of the file describes its fields"
+        )
     return found
 
 
@@ -188,7 +218,9 @@ def _signature(row: Any, named: Mapping[str, Any]) -> Signature:
 
 def _evidence(item: Any, named: Mapping[str, Any]) -> Evidence:
     if isinstance(item, dict):
-        return Evidence(kind=EvidenceKind(item["kind"]), source=item["source"], date=str(item["date"]), note=item.get("note"))
+        return Evidence(
+            kind=EvidenceKind(item["kind"]), source=item["source"], date=str(item["date"]), note=item.get("note")
+        )
     if item.startswith("https://"):
         return Evidence(kind=EvidenceKind.REPORTED, source=item, date="2026-11-20")
     key, _, path = item.partition(" ")
@@ -209,7 +241,11 @@ def _of_rules(text: str) -> list[Signature]:
             continue
         rows = rule.get("rows") or [rule]
         first = rows[0]
-        names = tuple(dict.fromkeys(n for row in rows for part in ("when", "needs") for n in (row.get(part) or {}) if n != "platform"))
+        names = tuple(
+            dict.fromkeys(
+                n for row in rows for part in ("when", "needs") for n in (row.get(part) or {}) if n != "platform"
+            )
+        )
         items = rule.get("evidence") or first.get("evidence") or ()
         try:
             evidence = tuple(_evidence(e, named) for e in (items if isinstance(items, list) else [items]))
@@ -333,7 +369,11 @@ def _find(text: str, lower: str, source: str, signature: Signature) -> Hit | Non
     best: Hit | None = None
     for pattern in signature.match:
         hit = _search(text, lower, source, signature, pattern)
-        if hit and (best is None or (hit.position if not signature.last else -hit.position) < (best.position if not signature.last else -best.position)):
+        if hit and (
+            best is None
+            or (hit.position if not signature.last else -hit.position)
+            < (best.position if not signature.last else -best.position)
+        ):
             best = hit
     if best is None:
         return None
@@ -363,7 +403,14 @@ def _search(text: str, lower: str, source: str, signature: Signature, pattern: s
             if match:
                 if chosen is None or start + match.start() < chosen.position:
                     groups = {k: v for k, v in match.groupdict().items() if v}
-                    chosen = Hit(signature=signature, source=source, line=0, text=line.strip()[:400], position=start + match.start(), groups=groups)
+                    chosen = Hit(
+                        signature=signature,
+                        source=source,
+                        line=0,
+                        text=line.strip()[:400],
+                        position=start + match.start(),
+                        groups=groups,
+                    )
                 break
             position = lower.find(needle, end) if not signature.last else -1
     return chosen
@@ -397,7 +444,12 @@ def _to_json(s: Signature) -> list[Any]:
 
 
 def _from_json(row: list[Any]) -> Signature:
-    evidence = tuple(Evidence(kind=EvidenceKind(e["kind"]), source=e["source"], date=e["date"], sha256=e.get("sha256"), note=e.get("note")) for e in row[16])
+    evidence = tuple(
+        Evidence(
+            kind=EvidenceKind(e["kind"]), source=e["source"], date=e["date"], sha256=e.get("sha256"), note=e.get("note")
+        )
+        for e in row[16]
+    )
     return Signature(
         id=row[0], kind=row[1], match=tuple(row[2]), message=row[3], fix=row[4], severity=Severity(row[5]), components=tuple(row[6]),
         stage=row[7], group=row[8], cause=row[9], pattern=row[10], with_=tuple(row[11]), without=tuple(row[12]), last=row[13],

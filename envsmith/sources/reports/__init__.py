@@ -32,7 +32,14 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
         kinds.append("named versions")
     if not text.strip():
         notes = (*notes, "the text is empty")
-    read = Read(source=source, kinds=tuple(dict.fromkeys(kinds)), lines=text.count("\n") + 1, characters=len(text), facts=found, notes=notes)
+    read = Read(
+        source=source,
+        kinds=tuple(dict.fromkeys(kinds)),
+        lines=text.count("\n") + 1,
+        characters=len(text),
+        facts=found,
+        notes=notes,
+    )
     draft.read.append(read)
     return read
 

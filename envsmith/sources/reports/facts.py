@@ -46,8 +46,10 @@ class Library:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """One start command or configuration: ``tool`` (torchrun, deepspeed, accelerate, colossalai, mpirun, srun, docker, deepspeed-config,
-    hostfile, megatron), its options, and the line it stands on."""
+    """One start command or configuration: the tool, its options, and the line it stands on.
+
+    ``tool`` is torchrun, deepspeed, accelerate, colossalai, mpirun, srun, docker, deepspeed-config, hostfile or colossalai-plugin.
+    """
 
     tool: str
     options: Mapping[str, str]
@@ -83,7 +85,9 @@ class Read:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """``variables`` are environment variables, ``limits`` bytes or counts (``memlock``, ``nofile``, ``shm``; -1 is unlimited), ``tools``
+    """Everything that was told.
+
+    ``variables`` are environment variables, ``limits`` bytes or counts (``memlock``, ``nofile``, ``shm``; -1 is unlimited), ``tools``
     programs with their path (``None``: known to be absent), ``host`` further facts by name (``os``, ``container``, ``fabric_manager`` …).
     """
 

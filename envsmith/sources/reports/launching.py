@@ -22,7 +22,12 @@ _TOOLS = (
 )
 _OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
 _HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})\s+slots=(\d{1,4})\s*(?:#.*)?$", re.MULTILINE)
-_CONFIG_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "gradient_accumulation_steps")
+_CONFIG_KEYS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "zero_optimization",
+    "gradient_accumulation_steps",
+)
 _MAX_JSON = 200_000
 
 
@@ -45,7 +50,9 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
         draft.launch("deepspeed-config", _flat(config), source)
         kinds.append("DeepSpeed configuration")
     if re.search(r"\b(?:Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(", text):
-        for name, arguments in re.findall(r"\b(Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(([^)]{0,600})\)", text)[:20]:
+        for name, arguments in re.findall(
+            r"\b(Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(([^)]{0,600})\)", text
+        )[:20]:
             options = dict(re.findall(r"(\w{1,40})\s*=\s*[\"']?([\w.]{1,40})", arguments))
             draft.launch("colossalai-plugin", {"plugin": name, **options}, source)
         kinds.append("Colossal-AI plugin")
@@ -53,7 +60,7 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
 
 
 def _joined(text: str) -> Iterator[str]:
-    """Lines that could hold a command, continued lines (``\\`` at the end) joined; at most 6,000 characters each."""
+    """Lines that could hold a command, those that a backslash continues joined; at most 6,000 characters each."""
     pending = ""
     for line in text.split("\n"):
         stripped = line.rstrip()
@@ -62,7 +69,13 @@ def _joined(text: str) -> Iterator[str]:
             continue
         whole = (pending + stripped)[:6000]
         pending = ""
-        if "run" in whole or "deepspeed" in whole or "accelerate" in whole or "mpiexec" in whole or "torch.distributed" in whole:
+        if (
+            "run" in whole
+            or "deepspeed" in whole
+            or "accelerate" in whole
+            or "mpiexec" in whole
+            or "torch.distributed" in whole
+        ):
             yield whole
     if pending:
         yield pending[:6000]
@@ -112,7 +125,11 @@ def _flat(config: dict[str, Any]) -> dict[str, str]:
         if isinstance(value, dict):
             for inner, deep in list(value.items())[:60]:
                 if isinstance(deep, dict):
-                    flat |= {f"{key}.{inner}.{k}": str(v)[:80] for k, v in list(deep.items())[:20] if not isinstance(v, (dict, list))}
+                    flat |= {
+                        f"{key}.{inner}.{k}": str(v)[:80]
+                        for k, v in list(deep.items())[:20]
+                        if not isinstance(v, (dict, list))
+                    }
                 elif not isinstance(deep, list):
                     flat[f"{key}.{inner}"] = str(deep)[:80]
         elif not isinstance(value, list):

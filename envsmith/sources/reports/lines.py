@@ -1,5 +1,7 @@
 """Lines of the form KEY: VALUE, as ``ds_report``, ``collect_env``, ``colossalai check``, ``transformers-cli env`` and people write them."""
 
+# ruff: noqa: RUF001, S108
+# People write full-width colons and multiplication signs; /dev/shm is read about, not written to.
 from __future__ import annotations
 
 import re
@@ -10,7 +12,9 @@ from envsmith.sources.reports.words import bytes_of, fold, gpu_architecture, loc
 
 __all__ = ["read_lines"]
 
-_PAIR = re.compile(r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$")
+_PAIR = re.compile(
+    r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$"
+)
 # `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`: a name and a version alone on a line.
 _BARE = re.compile(r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24})\s{1,3}[vV]?(\d[\w.+]{0,40})\s*$")
 _TORCH = ("torch", "pytorch", "torch version", "pytorch version", "pytorch version gpu")
@@ -30,10 +34,23 @@ _KEYS = {
         "cuda",
     ),
     **dict.fromkeys(
-        ("nvcc version", "nvcc", "system_cuda", "system cuda", "system cuda version", "cuda runtime version", "cuda toolkit", "cuda toolkit version", "installed cuda version"),
+        (
+            "nvcc version",
+            "nvcc",
+            "system_cuda",
+            "system cuda",
+            "system cuda version",
+            "cuda runtime version",
+            "cuda toolkit",
+            "cuda toolkit version",
+            "installed cuda version",
+        ),
         "toolkit",
     ),
-    **dict.fromkeys(("nvidia driver version", "nvidia driver", "driver version", "driver", "gpu driver", "cuda driver version"), "driver"),
+    **dict.fromkeys(
+        ("nvidia driver version", "nvidia driver", "driver version", "driver", "gpu driver", "cuda driver version"),
+        "driver",
+    ),
     **dict.fromkeys(("gcc version", "gcc", "g++", "cxx", "compiler"), "gcc"),
     **dict.fromkeys(("libc version", "glibc", "libc", "glibc version"), "glibc"),
     **dict.fromkeys(("python version", "python", "python3"), "python"),
@@ -44,9 +61,24 @@ _KEYS = {
     **dict.fromkeys(("megatron", "megatron-lm", "megatron-core", "megatron core", "mcore"), "megatron-core"),
 }
 # `8 x V100`, `8xH100`, `RTX 3090 x2 per node`, `4 GPUs`; never the X of `RTX 4090`.
-_COUNT = re.compile(r"(?<![\w.])(\d{1,3})\s{0,2}[xX×*]\s{0,2}(?=[A-Za-z])|(?<=\s)[xX×]\s?(\d{1,3})(?!\d)|(?<![\w.])(\d{1,3})\s?GPUs?\b")
-_GPU = ("gpu", "gpus", "gpu type", "gpu model", "gpu models", "gpu name", "using gpu in script", "gpu count and types", "device", "gpu models and configuration")
-_VARIABLE = re.compile(r"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|DEEPSPEED|ACCELERATE)_[A-Z0-9_]{1,60}|RANK|WORLD_SIZE|LOCAL_RANK|CPATH|LIBRARY_PATH|PATH")
+_COUNT = re.compile(
+    r"(?<![\w.])(\d{1,3})\s{0,2}[xX×*]\s{0,2}(?=[A-Za-z])|(?<=\s)[xX×]\s?(\d{1,3})(?!\d)|(?<![\w.])(\d{1,3})\s?GPUs?\b"
+)
+_GPU = (
+    "gpu",
+    "gpus",
+    "gpu type",
+    "gpu model",
+    "gpu models",
+    "gpu name",
+    "using gpu in script",
+    "gpu count and types",
+    "device",
+    "gpu models and configuration",
+)
+_VARIABLE = re.compile(
+    r"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|DEEPSPEED|ACCELERATE)_[A-Z0-9_]{1,60}|RANK|WORLD_SIZE|LOCAL_RANK|CPATH|LIBRARY_PATH|PATH"
+)
 
 
 def read_lines(text: str, draft: Draft, source: str) -> None:
@@ -92,7 +124,7 @@ def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
         _ulimit(draft, key, value)
     elif "/dev/shm" in key and (size := bytes_of(value)) is not None:
         draft.limits["shm"] = size
-    elif key == "cuda version" or key == "cuda":
+    elif key in {"cuda version", "cuda"}:
         if (found := version_in(value)) and found[1]:
             draft.host.setdefault("cuda_stated", found[0])
     elif key in {"arch", "architecture", "machine"}:
@@ -177,7 +209,5 @@ def _ulimit(draft: Draft, key: str, value: str) -> None:
         size = -1 if "unlimited" in value else int(value) * 1024 if value.isdigit() and len(value) < 15 else None
         if size is not None:
             draft.limits["memlock"] = size
-    elif key.endswith("-n") and (value.isdigit() and len(value) < 12 or value == "unlimited"):
+    elif key.endswith("-n") and ((value.isdigit() and len(value) < 12) or value == "unlimited"):
         draft.limits["nofile"] = -1 if value == "unlimited" else int(value)
-
-

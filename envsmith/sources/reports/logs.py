@@ -1,5 +1,7 @@
 """Facts that logs and tracebacks tell by the way: NCCL lines, paths of interpreters, limits, nvidia-smi tables, variables."""
 
+# ruff: noqa: S108
+# /dev/shm is read about, not written to.
 from __future__ import annotations
 
 import re
@@ -16,12 +18,16 @@ _VARIABLES = re.compile(
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{2,60}) set by environment to ([^\s.]{1,200})")
 _BANNER = re.compile(r"(?:Driver|KMD) Version:\s{0,8}(\d{3}\.\d{1,4}(?:\.\d{1,4})?)")
 _BANNER_CUDA = re.compile(r"CUDA (?:UMD )?Version:\s{0,8}(\d{1,2}\.\d{1,2})")
-_SMI_GPU = re.compile(r"^\|\s{1,8}\d{1,3}\s{1,6}(\S[^|]{3,60}?)\s{1,30}(?:On|Off|N/A|Enabled|Disabled)\s{0,4}\|", re.MULTILINE)
+_SMI_GPU = re.compile(
+    r"^\|\s{1,8}\d{1,3}\s{1,6}(\S[^|]{3,60}?)\s{1,30}(?:On|Off|N/A|Enabled|Disabled)\s{0,4}\|", re.MULTILINE
+)
 _SMI_LIST = re.compile(r"^\s{0,8}(?:\[\d\] )?GPU \d{1,3}: ([^\n(]{3,80}?)(?: \(UUID|\s*$)", re.MULTILINE)
 _MEMLOCK = re.compile(r"max locked memory\s{1,40}\(kbytes, -l\)\s{1,8}(\d{1,14}|unlimited)")
 _NOFILE = re.compile(r"open files\s{1,40}\(-n\)\s{1,8}(\d{1,12}|unlimited)")
 _SHM = re.compile(r"^\S{1,40}\s{1,40}(\d[\d.]{0,12}[KMGT]?)\s[^\n]{0,80}\s/dev/shm\s*$", re.MULTILINE)
-_PYTHON = re.compile(r"[/\\]python(3\.\d{1,2})[/\\](?:site|dist)-packages|\bcpython-3(\d{1,2})-|\bpy3(\d{1,2})_c(?:u|pu)")
+_PYTHON = re.compile(
+    r"[/\\]python(3\.\d{1,2})[/\\](?:site|dist)-packages|\bcpython-3(\d{1,2})-|\bpy3(\d{1,2})_c(?:u|pu)"
+)
 _CACHE = re.compile(r"\bpy3\d{1,2}_cu(\d{2})(\d)\b")
 _TOPO = re.compile(r"^\s{0,4}GPU\d{1,2}\s{1,12}(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS)\b", re.MULTILINE)
 _FEW = 400_000
@@ -30,9 +36,18 @@ _FEW = 400_000
 def kinds_of_log(text: str) -> list[str]:
     """Which kinds of log and report the text is, by its own marks."""
     marks = (
-        ("ds_report", r"DeepSpeed general environment info|DeepSpeed C\+\+/CUDA extension op report|deepspeed info \.{4,}|torch cuda version \.{4,}"),
-        ("collect_env", r"Collecting environment information|CUDA used to build PyTorch:|Is debug build:|Versions of relevant libraries:"),
-        ("colossalai check", r"#### Installation Report ####|CUDA version required by PyTorch:|System and PyTorch CUDA version match|CUDA Extensions AOT Compilation"),
+        (
+            "ds_report",
+            r"DeepSpeed general environment info|DeepSpeed C\+\+/CUDA extension op report|deepspeed info \.{4,}|torch cuda version \.{4,}",
+        ),
+        (
+            "collect_env",
+            r"Collecting environment information|CUDA used to build PyTorch:|Is debug build:|Versions of relevant libraries:",
+        ),
+        (
+            "colossalai check",
+            r"#### Installation Report ####|CUDA version required by PyTorch:|System and PyTorch CUDA version match|CUDA Extensions AOT Compilation",
+        ),
         ("nvidia-smi", r"NVIDIA-SMI \d|Driver Version:\s|KMD Version:"),
         ("nvidia-smi -L", r"^GPU \d+: [^\n]{3,80} \(UUID"),
         ("nvidia-smi topo", r"^\s{0,4}GPU0\s+(?:X|GPU1)\b"),
@@ -80,7 +95,9 @@ def _nccl(text: str, draft: Draft, source: str) -> None:
         draft.host["driver_cuda"] = level
     if match := re.search(r"DeepSpeed info: version=(\d[\w.+]{0,40})", text):
         draft.component("deepspeed", match[1].rstrip("."), f"{source}: DeepSpeed's own line", 2)
-    for name in re.findall(r"(?:Bootstrap ?: Using|NET/Socket ?: Using) ?(?:\[\d\])?([a-z][\w.-]{0,30}):[\d.]", text[:_FEW])[:40]:
+    for name in re.findall(
+        r"(?:Bootstrap ?: Using|NET/Socket ?: Using) ?(?:\[\d\])?([a-z][\w.-]{0,30}):[\d.]", text[:_FEW]
+    )[:40]:
         draft.interfaces.append(name)
     if re.search(r"NET/IB ?: Using", text):
         draft.host["infiniband"] = "used"
@@ -104,8 +121,8 @@ def _smi(text: str, draft: Draft, source: str) -> None:
             draft.component("gpu", architecture, f"{source}: {name.strip()[:60]}", 3)
     if not names and (rows := len(_TOPO.findall(text[:_FEW]))) > 1:
         draft.gpu_count = rows
-    if rows := re.findall(r"^\s{0,4}GPU\d\s+[^\n]{0,200}\b(NV\d+|PIX|PXB|PHB|NODE|SYS)\b", text[:_FEW], re.MULTILINE):
-        draft.host["gpu_links"] = ",".join(sorted(set(rows)))
+    if links := re.findall(r"^\s{0,4}GPU\d\s+[^\n]{0,200}\b(NV\d+|PIX|PXB|PHB|NODE|SYS)\b", text[:_FEW], re.MULTILINE):
+        draft.host["gpu_links"] = ",".join(sorted(set(links)))
 
 
 def _limits(text: str, draft: Draft) -> None:
@@ -120,7 +137,9 @@ def _limits(text: str, draft: Draft) -> None:
 def _compilers(text: str, draft: Draft, source: str) -> None:
     if match := re.search(r"Cuda compilation tools, release (\d{1,2}\.\d{1,2}), V(\d{1,2}\.\d{1,2}\.\d{1,4})", text):
         draft.component("toolkit", match[1], f"{source}: nvcc --version", 3)
-    if match := re.search(r"^(?:gcc|g\+\+|cc|c\+\+) \([^)\n]{0,80}\) (\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", text, re.MULTILINE):
+    if match := re.search(
+        r"^(?:gcc|g\+\+|cc|c\+\+) \([^)\n]{0,80}\) (\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", text, re.MULTILINE
+    ):
         draft.component("gcc", match[1], f"{source}: gcc --version", 3)
     if re.search(r"^\s*ninja \.{4,60} ?\S{0,12}\[FAIL\]", text, re.MULTILINE):
         draft.tools["ninja"] = None

@@ -53,7 +53,9 @@ def note_distribution(draft: Draft, name: str, version: str, source: str, streng
     folded = fold(name)
     draft.distribution(folded, parsed[0])
     component = is_distribution(folded)
-    if component is None or folded in {"transformer-engine-cu12", "transformer-engine-cu13"} and "transformer-engine" in draft.distributions:
+    if component is None or (
+        folded in {"transformer-engine-cu12", "transformer-engine-cu13"} and "transformer-engine" in draft.distributions
+    ):
         return
     draft.component(component, parsed[0], f"{source}: {folded}", strength)
     cuda = local_cuda(parsed[0]) if component == "torch" else None

@@ -15,7 +15,10 @@ __all__ = ["is_dockerfile", "read_dockerfile", "read_packages"]
 _PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
 _TABLE = re.compile(r"^\s*Package\s+Version(\s|$)", re.MULTILINE)
 _ROW = re.compile(r"^\s{0,8}([A-Za-z0-9][A-Za-z0-9._-]{0,80})\s{1,80}(\d[\w.+!-]{0,60})(?:\s+\S{1,200})?\s*$")
-_CONDA_ROW = re.compile(r"^\s{0,8}(?:\[conda\]\s+)?([a-z0-9_][a-z0-9_.-]{0,80})\s{1,60}(\d[\w.+!-]{0,60})\s{1,60}(\S{1,80})(?:\s{1,60}([\w/.<>:-]{1,120}))?\s*$", re.MULTILINE)
+_CONDA_ROW = re.compile(
+    r"^\s{0,8}(?:\[conda\]\s+)?([a-z0-9_][a-z0-9_.-]{0,80})\s{1,60}(\d[\w.+!-]{0,60})\s{1,60}(\S{1,80})(?:\s{1,60}([\w/.<>:-]{1,120}))?\s*$",
+    re.MULTILINE,
+)
 _FROM = re.compile(r"^\s*FROM\s+(?:--platform=\S+\s+)?(\S{1,200})", re.MULTILINE | re.IGNORECASE)
 _MAX = 6_000_000
 
@@ -25,7 +28,12 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
     kinds = []
     if _json_lock(text, draft, source):
         return ["envsmith lock"]
-    if text.lstrip()[:1] == "[" and '"name"' in text[:400] and '"version"' in text[:400] and _pip_json(text, draft, source):
+    if (
+        text.lstrip()[:1] == "["
+        and '"name"' in text[:400]
+        and '"version"' in text[:400]
+        and _pip_json(text, draft, source)
+    ):
         return ["pip list --format json"]
     conda = _conda(text, draft, source)
     if conda:
@@ -89,7 +97,11 @@ def _table(text: str, draft: Draft, source: str) -> None:
 
 
 def _conda(text: str, draft: Draft, source: str) -> str | None:
-    if not re.search(r"^@EXPLICIT|^# packages in environment|^#\s*Name\s+Version|^dependencies:|content_hash:|^environments:|\"dist_name\"|\bpypi_0\b|^\[conda\]|^\S+\s+\d\S*\s+\S+\s+(?:conda-forge|defaults|nvidia|pytorch|<pip>|pypi)\s*$", text[:400_000], re.MULTILINE):
+    if not re.search(
+        r"^@EXPLICIT|^# packages in environment|^#\s*Name\s+Version|^dependencies:|content_hash:|^environments:|\"dist_name\"|\bpypi_0\b|^\[conda\]|^\S+\s+\d\S*\s+\S+\s+(?:conda-forge|defaults|nvidia|pytorch|<pip>|pypi)\s*$",
+        text[:400_000],
+        re.MULTILINE,
+    ):
         return None
     from envsmith.sources import conda_files
 
@@ -142,7 +154,9 @@ def _pylock(text: str, draft: Draft, source: str) -> None:
 
 def is_dockerfile(text: str) -> bool:
     """A FROM line and one more instruction."""
-    return bool(_FROM.search(text[:200_000])) and bool(re.search(r"^\s*(RUN|ENV|COPY|CMD|ENTRYPOINT|ARG|WORKDIR|ADD)\s", text[:400_000], re.MULTILINE))
+    return bool(_FROM.search(text[:200_000])) and bool(
+        re.search(r"^\s*(RUN|ENV|COPY|CMD|ENTRYPOINT|ARG|WORKDIR|ADD)\s", text[:400_000], re.MULTILINE)
+    )
 
 
 def read_dockerfile(text: str, draft: Draft, source: str) -> None:
@@ -150,7 +164,9 @@ def read_dockerfile(text: str, draft: Draft, source: str) -> None:
     images = _FROM.findall(text[:400_000])
     if images:
         _image(draft, images[-1], source)
-    for name, value in re.findall(r"^\s*ENV\s+([A-Z][A-Z0-9_]{1,60})[ =]\s*\"?([^\s\"\\]{1,300})", text[:400_000], re.MULTILINE)[:200]:
+    for name, value in re.findall(
+        r"^\s*ENV\s+([A-Z][A-Z0-9_]{1,60})[ =]\s*\"?([^\s\"\\]{1,300})", text[:400_000], re.MULTILINE
+    )[:200]:
         draft.variable(name, value)
 
 

@@ -13,7 +13,9 @@ _BLOCK = 1 << 20
 _MIDDLE = 1 << 20
 _LINE = 2000
 _ESCAPE = re.compile(r"\x1b\[[0-?]{0,32}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u0085\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u0085\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
+)
 _TROUBLE = re.compile(
     rb"[Ee]rror|WARN|[Ff]ail|[Cc]annot|[Ee]xception|NCCL|[Uu]nsupported|[Ii]ncompatible|[Mm]ismatch|not found|No module|undefined symbol|No such|fatal|refused"
 )
@@ -35,7 +37,7 @@ def decode(data: bytes) -> str:
 
 
 def clean(text: str) -> str:
-    """Without escape sequences and control characters, with ``\\n`` line ends; what overwrites itself (``\\r``) becomes lines."""
+    """Without escape sequences and control characters, with Unix line ends; what overwrites itself on a terminal becomes lines."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u0130", "I")
     if "\x1b" in text:
         text = _ESCAPE.sub("", text)

@@ -64,7 +64,9 @@ def bytes_of(text: str) -> int | None:
     return int(float(match[1]) * _UNIT[match[2]]) if match else None
 
 
-_NOISE = re.compile(r"nvidia|geforce|tesla|graphics|laptop|gpu|generation|edition|workstation|server|max-q|\b\d+\s*gb\b|[-_]?\d+g[bi]b?\b|pcie|sxm\d?|hbm\w*|nvl\d*|\(.{0,80}?\)|\b\d+\s*x\b|\bx\s*\d+\b")
+_NOISE = re.compile(
+    r"nvidia|geforce|tesla|graphics|laptop|gpu|generation|edition|workstation|server|max-q|\b\d+\s*gb\b|[-_]?\d+g[bi]b?\b|pcie|sxm\d?|hbm\w*|nvl\d*|\(.{0,80}?\)|\b\d+\s*x\b|\bx\s*\d+\b"
+)
 
 
 def gpu_architecture(name: str, names: dict[str, str]) -> str | None:

@@ -1,0 +1,234 @@
+"""``envsmith doctor``: judge this machine, or a text that somebody pasted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.cli.console import dumps, say
+
+if TYPE_CHECKING:
+    from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
+    from envsmith.model.platform import Platform
+    from envsmith.sources.reports.facts import Facts
+
+__all__ = ["doctor"]
+
+_FORMATS = ("text", "json", "sarif", "github", "markdown")
+_LEVELS = ("error", "warning", "note", "never")
+Texts = list[tuple[str, str]]
+
+
+@click.command()
+@click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    metavar="FILE",
+    help="Judge a pasted text (log, report, list of packages, Dockerfile, snapshot); '-' is stdin; repeatable.",
+)
+@click.option("--python", metavar="PATH", help="The interpreter whose environment is judged (default: the active one).")
+@click.option("--deep", is_flag=True, help="Also import what is installed (a few seconds).")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all facts to one file, without secrets and user names.",
+)
+@click.option(
+    "--compare",
+    nargs=2,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="A.json B.json",
+    help="Compare the snapshots of two nodes.",
+)
+@click.option(
+    "--fix-to",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the repair as a lock and a Dockerfile (resolves packages).",
+)
+@click.option("--verify", is_flag=True, help="Judge the repaired set again.")
+@click.option("--platform", metavar="PLATFORM", help="linux-64 or linux-aarch64 (default: what the facts say).")
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="How findings are written."
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--all", "everything", is_flag=True, help="Show every note.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(_LEVELS),
+    default="error",
+    show_default=True,
+    help="Exit code 1 from this severity on.",
+)
+def doctor(
+    *,
+    sources: tuple[str, ...],
+    python: str | None,
+    deep: bool,
+    save: Path | None,
+    compare: tuple[Path, Path] | None,
+    fix_to: Path | None,
+    verify: bool,
+    platform: str | None,
+    form: str,
+    as_json: bool,
+    everything: bool,
+    fail_on: str,
+) -> int:
+    """What is wrong with this machine's environment, or with the one a text tells of, and what to do.
+
+    Without --from this machine is looked at (torch is not imported). Exit code 0 when nothing of the --fail-on severity was found, 1 otherwise.
+    """
+    form = "json" if as_json else form
+    if compare:
+        return _compare(compare, form, fail_on)
+    from envsmith.doctor.judge import diagnose
+
+    facts, texts = _gather(sources, python, deep=deep)
+    if save:
+        from envsmith.doctor.snapshot import dump
+
+        save.write_text(dump(facts, tuple(texts) if not sources else ()))
+        say(f"snapshot written to {save}")
+    diagnosis = diagnose(facts, texts, platform=_platform(platform), live=not sources)
+    if verify and diagnosis.repair:
+        say(_verified(diagnosis))
+    if fix_to:
+        say(_write_fix(diagnosis, fix_to))
+    click.echo(_render(diagnosis, form, everything=everything))
+    return _exit(diagnosis.found, fail_on)
+
+
+def _platform(text: str | None) -> Platform | None:
+    from envsmith.errors import UsageError
+    from envsmith.model.platform import Platform
+
+    if text is None:
+        return None
+    try:
+        return Platform.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--platform: {error}") from None
+
+
+def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tuple[Facts, Texts]:
+    """Facts and texts of this machine, or of every ``--from``."""
+    if not sources:
+        from envsmith.sources.host import collect
+
+        facts = collect(python, deep=deep)
+        told = facts.host.get("deep")
+        return facts, [("imports", told)] if told else []
+    from envsmith.doctor.snapshot import load, looks_like_snapshot
+    from envsmith.sources.reports import Draft, read_text
+
+    draft, texts, snapshots = Draft(), [], []
+    for source in sources:
+        text, notes = _open(source)
+        if looks_like_snapshot(text):
+            snapshots.append(load(text, source))
+            continue
+        read_text(text, draft, source, tuple(notes))
+        texts.append((source, text))
+    facts = draft.done()
+    for known, more in snapshots:
+        facts = _join(known, facts)
+        texts += list(more)
+    return facts, texts
+
+
+def _join(snapshot: Facts, told: Facts) -> Facts:
+    """A snapshot's facts, completed by what texts beside it tell."""
+    import dataclasses
+
+    return dataclasses.replace(
+        snapshot,
+        components={**told.components, **snapshot.components},
+        variables={**snapshot.variables, **told.variables},
+        launches=(*snapshot.launches, *told.launches),
+        read=(*snapshot.read, *told.read),
+    )
+
+
+def _open(source: str) -> tuple[str, list[str]]:
+    from envsmith.errors import UsageError
+    from envsmith.sources.reports import read_bounded
+
+    if source == "-":
+        return read_bounded(sys.stdin.buffer)
+    try:
+        with Path(source).open("rb") as file:
+            return read_bounded(file)
+    except OSError as error:
+        raise UsageError(f"--from {source}: {error.strerror or error}", hint="give a file, or - for stdin") from error
+
+
+def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
+    from envsmith.doctor.diagnosis import Diagnosis
+    from envsmith.doctor.snapshot import compare, read_snapshot
+    from envsmith.model.rule import Severity
+
+    a, b = (read_snapshot(path) for path in paths)
+    found = compare(a, b, (paths[0].name, paths[1].name))
+    bad = any(d.finding.severity is Severity.ERROR for d in found)
+    diagnosis = Diagnosis(
+        status="bad" if bad else "ok",
+        found=tuple(found),
+        checked=("versions, distributions, variables, limits, libraries, GPUs and interfaces of two nodes",),
+    )
+    click.echo(_render(diagnosis, form, everything=True))
+    return _exit(tuple(found), fail_on)
+
+
+def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
+    if form == "json":
+        return dumps(diagnosis.to_json())
+    if form in {"sarif", "github"}:
+        from envsmith.cli.findings import judgement_text
+        from envsmith.model.finding import Judgement
+
+        return judgement_text(
+            Judgement(status=diagnosis.status, findings=tuple(d.finding for d in diagnosis.found)), form
+        )
+    from envsmith.doctor.report import as_markdown, as_text
+
+    return as_markdown(diagnosis) if form == "markdown" else as_text(diagnosis, notes=everything)
+
+
+def _exit(found: tuple[Diagnosed, ...], fail_on: str) -> int:
+    order = ("note", "warning", "error")
+    if fail_on == "never":
+        return 0
+    return 1 if any(order.index(d.finding.severity.value) >= order.index(fail_on) for d in found) else 0
+
+
+def _verified(diagnosis: Diagnosis) -> str:
+    """Judge the set after the repair; what remains is said."""
+    from envsmith.doctor.repair import repaired
+    from envsmith.model.rule import Severity
+    from envsmith.solve import api
+
+    assert diagnosis.repair is not None  # noqa: S101 - the caller asked
+    judgement = api.check(repaired(diagnosis.facts, diagnosis.repair))
+    left = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
+    return f"the repaired set judged again: {judgement.status}" + (f", left: {', '.join(left)}" if left else "")
+
+
+def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
+    """The repair's cell as lock and Dockerfile in ``directory``."""
+    from envsmith.doctor.repair import request_of
+    from envsmith.errors import UsageError
+    from envsmith.pipeline import Options, lock_only
+
+    if diagnosis.repair is None:
+        raise UsageError(
+            "--fix-to: there is no repair to write",
+            hint="a repair exists when versions that are known contradict a rule",
+        )
+    request, text = request_of(diagnosis.repair)
+    outcome = lock_only(Options(request=request, request_text=text, output=directory, conda=False))
+    return f"written to {outcome.directory}: {', '.join(outcome.files)}"
