@@ -1,7 +1,7 @@
 """envsmith: environments for distributed training that were solved, pinned, built and proved.
 
 >>> import envsmith
->>> solution = envsmith.solve(envsmith.Request(frameworks={"deepspeed": envsmith.Spec.parse("*")}))  # doctest: +SKIP
+>>> cell = envsmith.solve(envsmith.Request(frameworks={"deepspeed": ">=0.16"}))  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from envsmith.errors import EnvsmithError
     from envsmith.model.cell import Cell, CellId, Request
     from envsmith.model.version import Spec
-    from envsmith.solve.api import check, solve
+    from envsmith import solve as solve
+    from envsmith.solve.api import check
 
 _HOME = {
     "Cell": "envsmith.model.cell",
@@ -24,7 +25,6 @@ _HOME = {
     "Spec": "envsmith.model.version",
     "EnvsmithError": "envsmith.errors",
     "check": "envsmith.solve.api",
-    "solve": "envsmith.solve.api",
 }
 
 
@@ -34,4 +34,8 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return getattr(importlib.import_module(_HOME[name]), name)
+    if name == "solve":
+        import importlib
+
+        return importlib.import_module("envsmith.solve")
     raise AttributeError(f"module 'envsmith' has no attribute {name!r}")

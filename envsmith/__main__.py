@@ -6,10 +6,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
-    from envsmith.cli.app import run
+    """Run the command line and exit with its code, also when Ctrl-C comes before the command line is there."""
+    try:
+        from envsmith.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from envsmith.model.platform import Platform
@@ -20,6 +20,8 @@ class Request:
     component named here is in the cell. ``driver`` is the version that the host has; ``gpus`` are ``sm_NN``, all of which the cell must
     run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are constraints that the program itself adds
     (``python`` to the interpreters of this host), each with the reason that a refusal or ``why`` tells.
+
+    For convenience ``frameworks`` may be a list of names, and a spec may be given as text; ``ValueError`` when it is malformed.
     """
 
     frameworks: Mapping[str, Spec] = field(default_factory=dict)
@@ -29,6 +31,15 @@ class Request:
     platform: Platform = Platform.LINUX_64
     exclude_newer: str | None = None
     narrowed: Mapping[str, tuple[Spec, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("frameworks", "constraints"):
+            object.__setattr__(self, name, _specs(getattr(self, name)))
+
+
+def _specs(wanted: Mapping[str, Spec | str] | Iterable[str]) -> dict[str, Spec]:
+    pairs = wanted.items() if isinstance(wanted, Mapping) else ((name, "*") for name in wanted)
+    return {name: Spec.parse(spec) if isinstance(spec, str) else spec for name, spec in pairs}
 
 
 # Components whose release is spelt without dots in an id, as wheel tags do: cu128, py312, sm90.
