@@ -198,13 +198,8 @@ class PySat:
             count = 0
             while count < MAX_CELLS and solver.solve():
                 model = set(solver.get_model())
-                cell = []
-                for key in self.instance.keys:
-                    cell.append(
-                        next(
-                            x for x in range(self.first[key], self.first[key] + self.instance.sizes[key]) if x in model
-                        )
-                    )
+                starts = [(self.first[key], self.instance.sizes[key]) for key in self.instance.keys]
+                cell = [next(x for x in range(start, start + size) if x in model) for start, size in starts]
                 solver.add_clause([-x for x in cell])
                 count += 1
             return count

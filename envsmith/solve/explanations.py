@@ -139,7 +139,7 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
     tried = replace(posed, problem=problem.with_wishes([*rest, wish]))
     stuck = solver.stuck(tried)
     if stuck is None:
-        return f"{label}: {newest} is newer and breaks no rule here; it was not preferred.", ()
+        return _not_preferred(posed, name, label, newest, mask), ()
     members = tuple(
         m for m in conflict_members(solver, tried.problem, stuck, cause=False) if not m.message.endswith(f": {_TRIED}")
     )
@@ -150,6 +150,21 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
     told = f"{label}: {newest} is newer; {because}."
     lift = _lift(solver, tried, wish)
     return told + (f" It could be had{with_what and ' by giving up'}{lift}." if lift else ""), tuple(rules)
+
+
+def _not_preferred(posed: Posed, name: str, label: str, newest: str, mask: int) -> str:
+    """Why a newer release that breaks no rule was not taken."""
+    if name == "python":
+        return f"{label}: {newest} would do too; the stated order prefers {label.removeprefix('python ')}."
+    if name == "torch":
+        versions = dict(_id(posed))
+        for framework, support in posed.preference.support.items():
+            variable = posed.problem.names.index(framework)
+            release = posed.problem.values[variable].index(versions[framework])
+            if support.lines and not support.torch(release) & mask:
+                whom = name_release(framework, versions[framework])
+                return f"{label}: {newest} is newer and breaks no rule here, but nobody is known to have tested it with {whom}."
+    return f"{label}: {newest} is newer and breaks no rule here; it can be asked for."
 
 
 def _id(posed: Posed) -> list[tuple[str, str]]:

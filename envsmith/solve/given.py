@@ -57,7 +57,7 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
                 if extra not in listed:
                     listed.append(extra)
                 mask = 1 << (len(compiled.versions.get(name, ())) + listed.index(extra))
-                if compiled.roles[name] is not Role.HOST:
+                if compiled.roles[name] in (Role.FRAMEWORK, Role.CORE):
                     unknown.append(
                         f"{name_release(name, text)} is not among the releases envsmith knows{_newest(compiled.versions.get(name, ()))}"
                     )

@@ -8,7 +8,7 @@ judgement is then ``unknown``, for nobody said which build it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envsmith.model.cell import Request
 from envsmith.model.component import Role
@@ -45,7 +45,7 @@ def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judge
 
     :class:`envsmith.errors.UsageError` when a version is none.
     """
-    read = read_given(solver, given)
+    read = _plausible(solver, read_given(solver, given), platform)
     whole = any(n == "torch" or solver.compiled.roles[n] is Role.FRAMEWORK for n in read.components.values())
     core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
     names = dict(read.components) | ({n: n for n in core} if whole else {})
@@ -64,13 +64,12 @@ def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judge
         doubtful = [_doubt(f, inferred["torch"]) for f in more if f.rule not in seen and f.severity is Severity.ERROR]
         findings += doubtful
         doubt = bool(doubtful)
-        unknown += [
-            f"which build of torch it is: {inferred['torch']} would be bad, another one is not" for _ in doubtful[:1]
-        ]
     if not any(f.severity is Severity.ERROR for f in findings):
         findings += _derived(case)
     findings += _notes(case, {**read.plain, **inferred}, platform)
     bad = any(f.severity is Severity.ERROR for f in findings)
+    if doubt and not bad:
+        unknown.append(f"which build of torch it is: {inferred['torch']} would be bad, another one is not")
     unknown += [] if bad else _unknown_pairs(case, inferred)
     return Judgement(
         status="bad" if bad else "unknown" if unknown else "ok",
@@ -79,6 +78,21 @@ def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judge
         unknown=tuple(unknown),
         repair=_repair(case, names, platform) if bad or doubt else None,
     )
+
+
+def _plausible(solver: Solver, given: Given, platform: Platform) -> Given:
+    """Without the builds that a torch without a build tag cannot mean: those of other platforms, and those without CUDA beside a driver."""
+    listed = solver.compiled.versions.get("torch", ())
+    mask = given.masks.get("torch", 0)
+    if not mask & (mask - 1):
+        return given
+    here = solver.compiled.torch_index.get(platform.value, {})
+    with_cuda = any(n in given.plain for n in _MEANS_CUDA)
+    narrower = 0
+    for index, version in enumerate(listed):
+        if mask >> index & 1 and version in here and not (with_cuda and version.endswith("+cpu")):
+            narrower |= 1 << index
+    return replace(given, masks={**given.masks, "torch": narrower or mask})
 
 
 def _bits(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -122,6 +136,8 @@ def _infer(case: _Case) -> tuple[list[tuple[int, int]], dict[str, str], frozense
 
 
 _CARRIED = ("cuda", *FOLLOWS)
+# Who has one of these means to use it.
+_MEANS_CUDA = ("driver", "gpu", "toolkit")
 
 
 def _single(problem: Problem, domains: Domains, given: Given) -> dict[str, str]:
@@ -294,7 +310,8 @@ def _unknown_pairs(case: _Case, inferred: Mapping[str, str]) -> list[str]:
     torch = problem.variable("torch")
     if torch is not None and "torch" in given.masks:
         listed = given.masks["torch"] & ((1 << len(case.solver.compiled.versions.get("torch", ()))) - 1)
-        if listed and "gpu" in given.masks and "torch-runs-on-gpu" in _silent(case, listed, torch):
+        on_gpu = "gpu" in given.masks and not given.text["torch"].endswith("+cpu")
+        if listed and on_gpu and "torch-runs-on-gpu" in _silent(case, listed, torch):
             reasons.append(f"for which GPUs torch {given.text['torch']} is compiled")
         if listed and "driver" in given.masks and "cuda" not in given.masks and "cuda" not in inferred:
             reasons.append(f"with which CUDA torch {given.text['torch']} is built, so nothing follows about the driver")
@@ -322,7 +339,7 @@ def _repair(case: _Case, names: Mapping[str, str], platform: Platform) -> Repair
     """The nearest cell; what a wheel carries follows it and does not count as a change."""
     problem = pose(case.solver.compiled, platform, names, case.given.extras)
     carried = {n for n in _CARRIED if n in case.given.masks and "torch" in case.given.masks and _agrees(case, n)}
-    wishes = [w for w in _wishes(case, problem) if w.component not in carried]
+    wishes = [w for w in _wishes(case, problem) if w.component not in carried] + _stay_with_cuda(case, problem)
     roles = case.solver.compiled.roles
     frameworks = tuple(n for n in case.given.plain if roles[n] is Role.FRAMEWORK)
     companions = tuple(n for n in case.given.plain if roles[n] is Role.COMPANION)
@@ -344,6 +361,17 @@ def _repair(case: _Case, names: Mapping[str, str], platform: Platform) -> Repair
         change = Change(component="torch", old=case.given.text["torch"], new=build)
         return Repair(changes=(change,), cell=repair.cell, message=f"torch {build}, named as that build")
     return repair
+
+
+def _stay_with_cuda(case: _Case, problem: Problem) -> list[Wish]:
+    """Giving up CUDA is no repair for somebody who has it."""
+    cuda = problem.variable("cuda")
+    if cuda is None or "cpu" not in problem.values[cuda]:
+        return []
+    if case.given.text.get("cuda") == "cpu" or case.given.text.get("torch", "").endswith("+cpu"):
+        return []
+    mask = problem.full[cuda] & ~problem.bit(cuda, "cpu")
+    return [Wish("cuda", "with CUDA", ((cuda, mask),), reason="a build without CUDA is no repair", host=True)]
 
 
 def _without(problem: Problem, marked: Mapping[str, int]) -> tuple[tuple[int, int], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from envsmith.model.cell import Cell, Request
+from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.solve.compile import Compiled
@@ -111,7 +112,8 @@ class Solver:
 
     def repairs(self, posed: Posed, *, limit: int = MAX_REPAIRS) -> tuple[Repair, ...]:
         """Solved cells that give up the fewest wishes, best first. The host (driver, GPU) is kept whenever anything else can go."""
-        wishes = sorted(posed.problem.wishes, key=_price, reverse=True)
+        roles = self.compiled.roles
+        wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
             net = posed.problem.rules_net(Severity.ERROR).joined([wish_net(posed.problem.full, w) for w in fixed])
@@ -133,13 +135,13 @@ def wish_net(full: Sequence[int], wish: Wish) -> Net:
     return Net(full, [((variable, full[variable] & ~mask),) for variable, mask in wish.masks])
 
 
-def _price(wish: Wish) -> tuple[int, int]:
-    """Dear wishes first when sorted in reverse: frameworks, torch, cuda, python, what follows, companions; the host above all."""
+def _price(wish: Wish, role: Role | None) -> tuple[int, int, str]:
+    """What is dear to a user: the host above all, then frameworks, torch, CUDA, Python, what follows from them; companions least."""
     if wish.host or wish.reason:
-        return (4 if wish.component == "gpu" else 3, 0)
+        return (4 if wish.component == "gpu" else 3, 0, wish.component)
     if wish.component in _CHEAP_FIRST:
-        return (1, _CHEAP_FIRST.index(wish.component))
-    return (2, 0)
+        return (1, _CHEAP_FIRST.index(wish.component), wish.component)
+    return (2 if role is Role.FRAMEWORK else 0, 0, wish.component)
 
 
 def _repair(posed: Posed, gone: Sequence[Wish], answer: Answer) -> Repair:

@@ -161,7 +161,7 @@ def refusal_of(knowledge, request) -> Refusal | None:
     return None
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(knowledges(), requests())
 def test_enumeration_agrees_with_brute_force(knowledge, request):
     found = [plain(c.components) for c in cells(request, solver=solver_of(knowledge))]
@@ -170,7 +170,7 @@ def test_enumeration_agrees_with_brute_force(knowledge, request):
     assert set(found) == expected
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(knowledges(), requests())
 def test_answer_is_the_best_cell_by_the_stated_order(knowledge, request):
     everything = list(brute(knowledge, request))
@@ -254,7 +254,7 @@ def test_less_to_obey_never_takes_an_answer_away(knowledge, request, data):
         assert refusal_of(knowledge, replace(request, frameworks=anything)) is None
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(knowledges(), requests())
 def test_conflict_is_minimal_and_has_the_fewest_members(knowledge, request):
     refusal = refusal_of(knowledge, request)
@@ -275,7 +275,7 @@ def test_conflict_is_minimal_and_has_the_fewest_members(knowledge, request):
             assert any(True for _ in brute(knowledge, request, wanted=wanted, only=only))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(knowledges(), requests())
 def test_repairs_are_solved_and_none_changes_fewer_components(knowledge, request):
     refusal = refusal_of(knowledge, request)

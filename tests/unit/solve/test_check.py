@@ -156,3 +156,31 @@ def test_demands_on_what_the_cell_does_not_hold(solver):
     assert constraints_for(old, solver=solver) == (("numpy<2.0", "alpha-numpy2"), ("pydantic<2", "alpha-pydantic"))
     new = solve(Request(frameworks={"alpha": Spec.parse("2.0.0")}), solver=solver).cell
     assert constraints_for(new, solver=solver) == ()
+
+
+def test_giving_up_cuda_is_no_repair_beside_a_gpu(solver):
+    found = check({"torch": "2.2.0", "gpu": "sm_100"}, solver=solver)
+    assert found.status == "bad"
+    assert found.repair.cell.components["torch"] == "2.3.0+cu130"
+
+
+def test_doubt_about_the_build_is_told_once(solver):
+    found = check({"torch": "2.3.0", "driver": "535.54.03"}, solver=solver)
+    assert found.unknown == ("which build of torch it is: 2.3.0+cu130 would be bad, another one is not",)
+
+
+def test_large_set_is_judged_quickly_and_in_any_order(solver):
+    have = {
+        "alpha": "1.1.0",
+        "torch": "2.2.0+cu121",
+        "python": "3.10",
+        "numpy": "2.1.0",
+        "driver": "535.54.03",
+        "gpu": "sm_90",
+        "glibc": "2.31",
+    }
+    one = check(have, solver=solver)
+    other = check(dict(reversed(have.items())), solver=solver)
+    assert errors(one) == errors(other) == ["alpha-numpy2"]
+    for judgement in (one, other):
+        assert [(c.component, c.new) for c in judgement.repair.changes] == [("numpy", "1.26.4")]
