@@ -103,7 +103,7 @@ def _build_pins(cell: Cell, pins: tuple[Pin, ...], query: Query, uv: Uv, fetcher
     needed = build_requires(pins, fetcher or HttpClient())
     if not needed:
         return ()
-    build = replace(query, requirements=needed, constraints=(), overrides=(), backend="", wheels_only=True)
+    build = replace(query, requirements=needed, constraints=(), overrides=(), backend="", wheels_only=True, edges=False)
     names = ", ".join(pin.name for pin in pins if pin.sdist)
     resolution = resolve(build, uv, what=f"cell {cell.id}: resolving what {names} is built with")
     return to_pins(resolution.packages, resolution.requires, layer="build")

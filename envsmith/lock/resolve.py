@@ -24,7 +24,10 @@ _ROUNDS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """What uv is asked. ``newest`` is an RFC 3339 time; ``interpreter`` the path of the Python that runs setup scripts."""
+    """What uv is asked. ``newest`` is an RFC 3339 time; ``interpreter`` the path of the Python that runs setup scripts.
+
+    Without ``edges`` the answer does not say who requires whom, which saves one run of uv.
+    """
 
     requirements: tuple[str, ...]
     python: str
@@ -36,6 +39,7 @@ class Query:
     backend: str = ""
     find_links: tuple[str, ...] = ()
     wheels_only: bool = False
+    edges: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +99,8 @@ class _Run:
             packages = parse_pylock(output.read_text(encoding="utf-8"))
         except UnicodeDecodeError:
             raise LockError(f"{self.what}: uv wrote something that is not text") from None
-        return Resolution(packages=packages, requires=self._edges(query, packages, undated), undated=undated)
+        requires = self._edges(query, packages, undated) if query.edges else {}
+        return Resolution(packages=packages, requires=requires, undated=undated)
 
     def _dated(
         self, query: Query, more: list[str], on_line: Callable[[str], None] | None
@@ -116,7 +121,11 @@ class _Run:
         """Ask again for the same versions, annotated: ``pylock.toml`` does not say who requires whom. Everything is in uv's cache by now."""
         exact = replace(query, constraints=(*query.constraints, *(f"{p.name}=={p.version}" for p in packages)))
         arguments = [*_arguments(exact, self.folder, undated), "--annotation-style", "split", "--quiet"]
-        requires = parse_edges(self.uv.check(arguments, what=self.what).stdout)
+        # Offline nothing is asked whether it is still fresh; only where the cache is switched off the network is needed again.
+        done = self.uv.run([*arguments, "--offline"])
+        if done.status != 0:
+            done = self.uv.check(arguments, what=self.what)
+        requires = parse_edges(done.stdout)
         names = {p.name for p in packages}
         if set(requires) != names:
             odd = ", ".join(sorted(set(requires) ^ names)[:8])
