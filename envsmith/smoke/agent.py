@@ -539,6 +539,17 @@ def seconds(value: float) -> datetime.timedelta:
     return datetime.timedelta(seconds=value)
 
 
+def stored(store: Any, key: str) -> bool:
+    """Is there such a key? The store of torch before 2.3 has no `check`; waiting a moment for the key tells the same."""
+    if hasattr(store, "check"):
+        return bool(store.check([key]))
+    try:
+        store.wait([key], datetime.timedelta(milliseconds=2))
+    except Exception:
+        return False
+    return True
+
+
 def open_store(job: Mapping[str, Any], board: Optional[Board]) -> Any:
     """The TCP store of the run. Rank 0 lets the kernel choose a port unless the plan names one, and tells it through the board."""
     import torch.distributed as dist
@@ -1302,7 +1313,7 @@ def _meet(k: Kit, barrier: Callable[[], Any]) -> None:
     key = f"meet/{k.index}"
     k.world.store.add(f"{key}/{k.world.rank}", 1)  # unlike `set`, answered before it returns
     k.issue(barrier)
-    if not k.world.store.check([f"{key}/{r}" for r in k.ranks]):
+    if not all(k.world.store.add(f"{key}/{r}", 0) for r in k.ranks):
         raise Wrong("left the barrier before every rank had entered it")
 
 
@@ -1418,6 +1429,10 @@ def _functional(k: Kit, name: str) -> tuple[Any, Any, str]:
     namespace = getattr(k.torch.ops, "_c10d_functional", None)
     if namespace is None or not hasattr(namespace, name) or not hasattr(k.group, "group_name"):
         raise Skip(f"torch {k.torch.__version__} has no operator _c10d_functional.{name}")
+    try:
+        k.torch._C._distributed_c10d._resolve_process_group(k.group.group_name)
+    except Exception:
+        raise Skip(f"torch {k.torch.__version__} does not register its groups for functional operators") from None
     return getattr(namespace, name), namespace.wait_tensor, k.group.group_name
 
 
@@ -2907,7 +2922,7 @@ def _direct_tell(job: Mapping[str, Any], board: Board, heard: dict[str, Any]) ->
         while not heard["halt"]:
             case, step, age, signature = board.row(rank)
             store.set(f"at/{rank}", json.dumps([case, step, signature, int(time.monotonic() - age)]))
-            if store.check(["halt"]):
+            if stored(store, "halt"):
                 heard["halt"] = store.get("halt").decode()
             elif rank == 0:
                 heard["halt"] = _direct_judge(store, job, places)
@@ -2923,7 +2938,7 @@ def _direct_judge(store: Any, job: Mapping[str, Any], heard: dict[int, tuple[str
     """A halt event when the laggards are late, nothing otherwise."""
     now, rows, limits = time.monotonic(), [], job["timeouts"]
     for rank in range(job["world"]):
-        text = store.get(f"at/{rank}").decode() if store.check([f"at/{rank}"]) else json.dumps([START, PREP, "", 0])
+        text = store.get(f"at/{rank}").decode() if stored(store, f"at/{rank}") else json.dumps([START, PREP, "", 0])
         if heard.get(rank, ("", 0.0))[0] != text:
             heard[rank] = (text, now)
         case, step, signature, _ = json.loads(text)
