@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Callable(types.ModuleType):
-    """This module, callable."""
+    """The package itself, callable."""
 
     def __call__(self, request: Request) -> Cell:
         """The best cell for ``request``; :class:`~envsmith.errors.UnsatisfiableError` carries the refusal.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from envsmith.errors import UsageError
 from envsmith.model.cell import Cell, Request
@@ -142,6 +143,7 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
         mask = (variable, problem.bit(variable, _version(gpu, "--gpu")))
         wishes.append(Wish("gpu", gpu, (mask, *cuda), host=True))
     if request.exclude_newer:
+        _check_day(request.exclude_newer)
         masks = _published(problem, request.exclude_newer)
         wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
     return wishes
@@ -155,13 +157,22 @@ def _with_cuda(problem: Problem, request: Request) -> tuple[tuple[int, int], ...
     return ((cuda, problem.full[cuda] & ~problem.bit(cuda, "cpu")),)
 
 
+def _check_day(text: str) -> None:
+    try:
+        day = date.fromisoformat(text).isoformat()
+    except ValueError:
+        day = ""
+    if day != text:
+        raise UsageError(f"--exclude-newer: {text!r} is not a day", hint="write it as 2026-11-20")
+
+
 def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:
     """Per variable the releases that were published on ``day`` or before (or nobody knows when)."""
     masks = []
     for variable, component in enumerate(problem.components):
         if problem.compiled.roles.get(component) is Role.HOST:
             continue
-        late = sum(1 << i for i, date in enumerate(problem.compiled.dates.get(component, ())) if date > day)
+        late = sum(1 << i for i, d in enumerate(problem.compiled.dates.get(component, ())) if d > day)
         if late:
             masks.append((variable, problem.full[variable] & ~late))
     return tuple(masks)

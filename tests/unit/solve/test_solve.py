@@ -202,3 +202,9 @@ def test_enumeration_lists_every_cell_once_and_the_best_first(solver):
 
 def test_enumeration_of_an_impossible_request_is_empty(solver):
     assert list(cells(request("beta", torch=">=2.3"), solver=solver)) == []
+
+
+@pytest.mark.parametrize("day", ["yesterday", "2024-13-01", "2024", "20240101", "2024-01-01T00:00"])
+def test_day_that_is_none_is_a_usage_error(solver, day):
+    with pytest.raises(UsageError, match="not a day"):
+        solve(request("alpha", exclude_newer=day), solver=solver)
