@@ -93,8 +93,22 @@ def _show(plan: Plan, root: Path) -> None:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="The folder of the knowledge. [default: the one envsmith uses]",
 )
+@click.option(
+    "--checkout",
+    "clones",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    help="Also read a clone of colossalai or megatron-core: what its own CI and locks say was tested (repeatable).",
+)
 def refresh(
-    *, components: tuple[str, ...], write: bool, offline: bool, jobs: int, again: bool, folder: Path | None
+    *,
+    components: tuple[str, ...],
+    write: bool,
+    offline: bool,
+    jobs: int,
+    again: bool,
+    folder: Path | None,
+    clones: tuple[str, ...],
 ) -> int:
     """Read the package index and its artifacts, show what changed, and write it with --write.
 
@@ -105,13 +119,21 @@ def refresh(
     The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or shown; 5 when the index, or
     some artifact, could not be read (what could be read is written all the same).
     """
-    from envsmith.errors import NetworkError
+    from envsmith.errors import NetworkError, UsageError
     from envsmith.graph.data import find_matrix
     from envsmith.matrix.refresh import apply, plan_refresh
 
     root = folder if folder is not None else find_matrix()
+    checkouts = {}
+    for word in clones:
+        name, equals, place = word.partition("=")
+        if not equals or not Path(place).is_dir():
+            raise UsageError(f"--checkout {word}: NAME=FOLDER was expected, with a folder that is there")
+        checkouts[name] = Path(place)
     with _progress() as progress:
-        plan = plan_refresh(root, components=components, offline=offline, jobs=jobs, again=again, progress=progress)
+        plan = plan_refresh(
+            root, components=components, offline=offline, jobs=jobs, again=again, progress=progress, checkouts=checkouts
+        )
     _show(plan, root.parent)
     read = f"{plan.requests} requests, {plan.bytes_read / 1e6:.1f} MB"
     if not plan.changes:

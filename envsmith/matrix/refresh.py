@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,6 +19,7 @@ from envsmith.matrix.refresh_base import Context, FactStore, Progress
 from envsmith.matrix.refresh_builder import update_builder
 from envsmith.matrix.refresh_bundled import update_cuda, update_cuda_wheels, update_toolkit
 from envsmith.matrix.refresh_releases import update_releases
+from envsmith.matrix.refresh_tested import CHECKOUTS, update_tested
 from envsmith.matrix.refresh_torch import read_recorded, record_facts, update_torch
 from envsmith.matrix.tables import Table
 from envsmith.model.component import ComponentTable
@@ -120,10 +121,11 @@ def plan_refresh(
     cache: Path | None = None,
     records: Path | None = None,
     day: str | None = None,
+    checkouts: Mapping[str, Path] | None = None,
 ) -> Plan:
     """Read what changed in the world since ``matrix_dir`` was written. Writes only below ``cache``.
 
-    ``components`` narrows the run; ``again`` reads even what was measured already; ``records`` is the ``tests`` folder whose recorded
+    ``checkouts`` are clones of frameworks whose own files say what was tested; with them alone the index is not asked. ``components`` narrows the run; ``again`` reads even what was measured already; ``records`` is the ``tests`` folder whose recorded
     METADATA is kept in step (default: the one beside ``matrix_dir``, where there is one). Raises ``UsageError``, ``DataError``,
     ``NetworkError`` (the index itself cannot be read), ``EngineError`` (no uv to ask for the index).
     """
@@ -139,8 +141,12 @@ def plan_refresh(
     if progress is not None:
         context.progress = progress
     run = _Run(matrix_dir, context, records if records is not None else matrix_dir.parent / "tests")
-    for name in _chosen(components, matrix_dir, table):
-        run.update(name)
+    clones = checkouts or {}
+    if components or not clones:
+        for name in _chosen(components, matrix_dir, table):
+            run.update(name)
+    for name, folder in clones.items():
+        run.read_checkout(name, folder)
     return Plan(
         changes=run.changes(),
         problems=tuple(context.problems),
@@ -157,7 +163,7 @@ class _Run:
         self._context = context
         self._tables: dict[str, tuple[str, Table]] = {}
         self._summary: dict[str, list[str]] = {}
-        self._rules: FileChange | None = None
+        self._others: list[FileChange] = []
         self._record = tests / _WHEELS_RECORD
         self._recorded = read_recorded(self._record) if (tests / "cases").is_dir() else None
         self._recorded_before = self._record.read_text(encoding="utf-8") if self._record.is_file() else None
@@ -197,6 +203,22 @@ class _Run:
             return lambda: [*update_releases(table, context, name), *self._builder()]
         return lambda: update_releases(table, context, name)
 
+    def read_checkout(self, framework: str, folder: Path) -> None:
+        """Bring ``tested/<framework>.yaml`` up to date from a clone."""
+        if framework not in CHECKOUTS:
+            raise UsageError(
+                f"--checkout {framework}: nothing is read from it", hint="it can be one of: " + ", ".join(CHECKOUTS)
+            )
+        path = self._releases.parent / "tested" / f"{framework}.yaml"
+        try:
+            old = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        table = Table.parse(old, f"tested/{path.name}")
+        summary = update_tested(table, self.table(framework), framework, folder, self._context.today)
+        if table.text() != old:
+            self._others.append(FileChange(path=path, old=old, new=table.text(), summary=tuple(summary)))
+
     def _builder(self) -> list[str]:
         """The rows of the toolkit rule, after the op builders of the deepspeed releases that were opened."""
         path = self._releases.parent / "rules" / "toolkit.yaml"
@@ -210,7 +232,7 @@ class _Run:
         new, summary, doubts = update_builder(old, read, releases, minors, self._context.today)
         self._context.problems += doubts
         if new != old:
-            self._rules = FileChange(path=path, old=old, new=new, summary=tuple(summary))
+            self._others.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
         return summary
 
     def changes(self) -> tuple[FileChange, ...]:
@@ -233,7 +255,7 @@ class _Run:
                         summary=("recorded METADATA of torch wheels",),
                     )
                 )
-        return (*found, self._rules) if self._rules else tuple(found)
+        return (*found, *self._others)
 
 
 def apply(changes: Iterable[FileChange]) -> list[Path]:

@@ -1,6 +1,6 @@
 """Files of ``matrix/`` that are edited line by line: what an updater does not touch keeps its bytes.
 
-A file is a head (comments, ``component:``, ``evidence:`` with one entry a line) and a table (``releases:`` or ``builds:``) with one record a
+A file is a head (comments, ``component:``, ``evidence:`` with one entry a line) and a table (``releases:``, ``builds:`` or ``tested:``) with one record a
 line in flow style, comments between them allowed. Reading and writing without a change gives the same bytes.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["Line", "Table", "flow", "parse_record"]
 _BARE = frozenset({"platform", "date", "index", "kind", "evidence", "gpu", "ptx", "build_imports", "evidence_of"})
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*|\d{4}-\d{2}-\d{2}")
 _RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n"})
-_SECTION = re.compile(r"(releases|builds):\s*(?:#.*)?")
+_SECTION = re.compile(r"(releases|builds|tested):\s*(?:#.*)?")
 
 
 def _escaped(character: str) -> str:
@@ -81,7 +81,9 @@ class Table:
         rows = text.split("\n")
         start = next((i for i, row in enumerate(rows) if _SECTION.fullmatch(row)), None)
         if start is None:
-            raise DataError(f"{name}: no line `releases:` or `builds:`", hint="an updater needs the table it maintains")
+            raise DataError(
+                f"{name}: no line `releases:`, `builds:` or `tested:`", hint="an updater needs the table it maintains"
+            )
         problems: list[str] = []
         lines = [cls._line(row, f"{name}:{start + 2 + i}", problems) for i, row in enumerate(rows[start + 1 :])]
         if problems:
@@ -143,9 +145,16 @@ class Table:
                 return key
         key = base if base not in self.named else f"{base}_{date.replace('-', '_')}"
         self.named[key] = {"kind": kind, "source": source, "date": date}
-        line = f"  {key}: {{kind: {kind}, source: {_quoted(source)}, date: {date}}}"
-        self.head.insert(self._end_of_evidence(), line)
+        self.add_evidence(key)
         return key
+
+    def add_evidence(self, key: str) -> None:
+        """Write the entry ``named[key]`` as the last line of the head's ``evidence:``."""
+        entry = self.named[key]
+        texts = {k: str(entry[k]) if k in {"kind", "date"} else _quoted(str(entry[k])) for k in entry}
+        self.head.insert(
+            self._end_of_evidence(), f"  {key}: {{" + ", ".join(f"{k}: {v}" for k, v in texts.items()) + "}"
+        )
 
     def _end_of_evidence(self) -> int:
         start = next((i for i, row in enumerate(self.head) if row.startswith("evidence:")), None)

@@ -6,7 +6,7 @@ The metadata comes from where it is cheapest: alone from the index (PEP 658), ou
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -24,7 +24,9 @@ __all__ = ["ReleaseFacts", "best_file", "cuda_minor_table", "read_release", "set
 
 _METADATA = 4 << 20
 _SDIST_MEMBERS = ("PKG-INFO", "*/requires.txt", "setup.py", "op_builder/builder.py")
-_TABLE = "cuda_minor_mismatch_ok"
+_TRIPLE = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)
+_TABLE = re.compile(r"^cuda_minor_mismatch_ok\s*=\s*\{([^{}]{0,4000})\}", re.MULTILINE)
+_ENTRY = re.compile(r"""(\d+)\s*:\s*\[((?:\s*["']\d+\.\d+["']\s*,?)*)\s*\]""")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,42 +84,28 @@ def best_file(files: Iterable[IndexFile], *, sdist: bool = False) -> IndexFile |
     return (first or wheel) if sdist else (wheel or first)
 
 
-def _imports(node: ast.stmt) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name.partition(".")[0] for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        return [node.module.partition(".")[0]]
-    return []
-
-
-def _parsed(source: bytes) -> ast.Module | None:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def setup_imports(source: bytes) -> tuple[str, ...]:
-    """Top-level modules that a ``setup.py`` imports without a guard; empty for one that does not parse (Python 2)."""
-    tree = _parsed(source)
-    found = [name for node in (tree.body if tree else []) for name in _imports(node)]
+    """Modules that a ``setup.py`` imports at its left margin, that is without a guard.
+
+    Read line by line and not parsed: Python's parser can be made to crash by code that nests deeply, and this code is anybody's.
+    """
+    text = _TRIPLE.sub('""', source.decode("utf-8", "replace"))
+    found: list[str] = []
+    for line in text.splitlines():
+        plain = re.match(r"import\s+([\w.]+(?:\s+as\s+\w+)?(?:\s*,\s*[\w.]+(?:\s+as\s+\w+)?)*)", line)
+        member = re.match(r"from\s+([A-Za-z_][\w.]*)\s+import\b", line)
+        listed = plain[1].split(",") if plain else [member[1]] if member else []
+        found += [name.split()[0].partition(".")[0] for name in listed]
     return tuple(dict.fromkeys(found))
 
 
 def cuda_minor_table(source: bytes) -> dict[str, tuple[str, ...]]:
     """DeepSpeed's ``cuda_minor_mismatch_ok`` out of ``op_builder/builder.py``: ``{"12": ("12.0", …)}``; empty when it has none."""
-    tree = _parsed(source)
-    for node in ast.walk(tree) if tree else ():
-        if not isinstance(node, ast.Assign) or not any(
-            isinstance(t, ast.Name) and t.id == _TABLE for t in node.targets
-        ):
-            continue
-        try:
-            table = ast.literal_eval(node.value)
-            return {str(int(k)): tuple(str(v) for v in minors) for k, minors in table.items()}
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            return {}
-    return {}
+    match = _TABLE.search(source.decode("utf-8", "replace"))
+    if match is None:
+        return {}
+    entries = _ENTRY.findall(match[1])
+    return {major: tuple(re.findall(r"\d+\.\d+", minors)) for major, minors in entries}
 
 
 def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -101,7 +102,7 @@ def _pip_files(environ: Mapping[str, str]) -> list[Path]:
     if own == os.devnull:
         return []
     user = [Path.home() / ".pip" / "pip.conf", Path(xdg) / "pip" / "pip.conf"]
-    return [*site, Path("/etc/pip.conf"), *user, *([Path(own)] if own else [])]
+    return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(own)] if own else [])]
 
 
 def _pip_index(environ: Mapping[str, str]) -> str | None:

@@ -21,8 +21,8 @@ __all__ = ["read_members"]
 MAX_SDIST = 64 << 20
 _MAX_MEMBER = 4 << 20
 _MAX_MEMBERS = 100_000
-# What an archive may unpack to while it is searched: a sdist of 64 MiB of real code stays far below.
-_MAX_UNPACKED = 1 << 30
+# What an archive may unpack to while it is searched: an sdist of 64 MiB of real code stays far below.
+_MAX_UNPACKED = 1 << 29
 
 
 class _Inflating(io.RawIOBase):
@@ -42,7 +42,7 @@ class _Inflating(io.RawIOBase):
         data = self._inner.read(size if size and size > 0 else self._left + 1)
         self._left -= len(data)
         if self._left < 0:
-            raise ValueError("it unpacks to more than 1 GiB")
+            raise ValueError("it unpacks to more than 512 MiB")
         return data
 
 

@@ -7,7 +7,6 @@ read; the others of that build carry the same libraries.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import re
 from collections.abc import Iterable
@@ -41,6 +40,9 @@ _MANY = 12
 _MAX_SMALL = 32 << 20
 # libtorch_python.so has about 30 MiB unpacked on x86-64 in 2.15; ten times that is refused.
 _MAX_LIBRARY = 400 << 20
+_CONSTANT = re.compile(
+    r"""^(\w+)[ \t]*(?::[^=\n]{0,80})?=[ \t]*(['"])([^'"\\\n]{0,200})\2[ \t]*(?:#.*)?$""", re.MULTILINE
+)
 _CPYTHON = re.compile(r"cp3(\d{1,2})")
 _MANYLINUX = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
@@ -153,19 +155,10 @@ def glibc_floor(tags: Iterable[str]) -> tuple[int, int] | None:
 
 
 def _constants(source: bytes, where: str) -> dict[str, str]:
-    """Module-level names of ``version.py`` that are assigned a string; nothing is executed."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise NetworkError(f"{where}: torch/version.py does not parse: {error}") from None
-    found = {}
-    for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            found.update({t.id: value.value for t in targets if isinstance(t, ast.Name)})
+    """Module-level names of ``version.py`` that are assigned a plain string. Nothing is executed, and nothing is parsed as Python."""
+    found = {m[1]: m[3] for m in _CONSTANT.finditer(source.decode("utf-8", "replace"))}
+    if "__version__" not in found:
+        raise NetworkError(f"{where}: torch/version.py names no version")
     return found
 
 

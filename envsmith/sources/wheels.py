@@ -24,6 +24,8 @@ _BLOCK = 1 << 16
 # libtorch_python.so has up to 30 MiB compressed; nothing that is read here comes near the double of that.
 DEFAULT_BUDGET = 96 << 20
 _MAX_ENTRIES = 200_000
+# The central directory of a torch wheel has 2 MiB. zipfile makes an object of each entry, so its length bounds the memory.
+_MAX_DIRECTORY = 16 << 20
 # A forward seek up to this far reads on instead of asking again.
 _SKIP = 1 << 18
 
@@ -84,6 +86,10 @@ class RemoteFile(io.RawIOBase):
         self._pos = max(0, base + offset)
         return self._pos
 
+    def allow(self, budget: int) -> None:
+        """From here on ``budget`` bytes may be read."""
+        self._left = budget
+
     def expect(self, start: int, stop: int) -> None:
         """Bytes ``start`` to ``stop`` will be read in order."""
         self.release()
@@ -143,9 +149,10 @@ class RemoteWheel:
 
     def __init__(self, fetcher: Fetcher, url: str, *, budget: int = DEFAULT_BUDGET) -> None:
         self._url = url
-        self._file = RemoteFile(fetcher, url, budget=budget)
+        self._file = RemoteFile(fetcher, url, budget=min(budget, _MAX_DIRECTORY))
         with self._readable():
             self._zip = zipfile.ZipFile(self._file)
+        self._file.allow(budget)
         if len(self._zip.infolist()) > _MAX_ENTRIES:
             raise NetworkError(f"{redact(url)} has more members than a wheel can have: refused")
 

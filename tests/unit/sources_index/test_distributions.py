@@ -112,6 +112,20 @@ def test_an_sdist_that_unpacks_without_end_is_refused(fetcher, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "nest", [b"-" * 1_000_000, b"(" * 1_000_000, b"x = " + b"not " * 300_000, b"a" + b".b" * 300_000]
+)
+def test_code_that_crashes_a_parser_is_only_text_here(nest):
+    source = b"import torch\ncuda_minor_mismatch_ok = {12: ['12.4']}\n" + nest
+    assert setup_imports(source) == ("torch",)
+    assert cuda_minor_table(source) == {"12": ("12.4",)}
+
+
+def test_only_imports_at_the_margin_count():
+    source = b'"""\nimport docs\n"""\nimport os, sys as s, a.b\nfrom x.y import z\nfrom . import q\nif 1:\n    import inner\ntry:\n    import torch\nexcept ImportError: pass\n'
+    assert setup_imports(source) == ("os", "sys", "a", "x")
+
+
+@pytest.mark.parametrize(
     "source", [b"", b"print 'python 2'", b"cuda_minor_mismatch_ok = compute()", b"cuda_minor_mismatch_ok = [1]", b"\0"]
 )
 def test_code_that_is_not_understood_gives_no_facts(source):

@@ -48,6 +48,15 @@ def test_reading_more_than_the_budget_is_refused(fetcher, make_wheel):
         wheel.read("lib.so", max_bytes=1 << 30)
 
 
+def test_a_central_directory_without_end_is_refused(fetcher, make_wheel, monkeypatch):
+    from envsmith.sources import wheels
+
+    monkeypatch.setattr(wheels, "_MAX_DIRECTORY", 1 << 17)
+    fetcher.files[URL] = make_wheel({f"{i:0>200}": b"" for i in range(2000)})
+    with pytest.raises(NetworkError, match="refused"):
+        RemoteWheel(fetcher, URL)
+
+
 def _damaged(content):
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         offset = archive.getinfo("demo-1.0.dist-info/METADATA").header_offset
