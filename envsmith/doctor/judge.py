@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
 from envsmith.doctor.launch_rules import judge_launches
+from envsmith.doctor.possible import possible, taxonomy_of
 from envsmith.doctor.setup_rules import judge_setup
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.errors import EnvsmithError
@@ -62,6 +63,7 @@ def diagnose(
     taken = {d.finding.rule for d in versions if d.confirmed}
     found = [*versions, *_signatures(own, facts), *_rule_hits(of_rules.values(), own, taken, judgement)]
     found += [*judge_setup(facts), *judge_launches(facts)]
+    found += possible(facts)
     ranked = _rank(_merge(found))
     return _whole(ranked, facts, judgement, texts, live=live)
 
@@ -162,7 +164,7 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
         severity = finding.severity
         if hit or twin:  # the log shows that it happened
             severity = twin.signature.severity if twin else Severity.ERROR
-        taxonomy = _of_signature(twin.signature) if twin else _of_rule(finding)
+        taxonomy = _of_signature(twin.signature) if twin else taxonomy_of(finding)
         exact = _exact(facts, finding.components)
         place = hit or twin
         found.append(
@@ -196,7 +198,7 @@ def _twin(hit: Hit, own: Sequence[Hit]) -> Hit | None:
 
 def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
     """A hit of the failure class that the taxonomy gives the rule, on the same components."""
-    cause = _of_rule(finding).cause
+    cause = taxonomy_of(finding).cause
     if not cause:
         return None
     return next(
@@ -213,30 +215,6 @@ def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
 
 def _of_signature(signature: Signature) -> Taxonomy:
     return Taxonomy(stage=signature.stage, group=signature.group, cause=signature.cause, pattern=signature.pattern)
-
-
-def _of_rule(finding: Finding) -> Taxonomy:
-    """The study's taxonomy of a rule: as the table says, else by its components."""
-    from envsmith.doctor.signatures import rule_taxonomy
-
-    row = rule_taxonomy().get(finding.rule, {})
-    names = set(finding.components)
-    if "driver" in names:
-        group = "driver"
-    elif names & {"gcc", "clang", "glibc"}:
-        group = "compiler"
-    elif "gpu" in names:
-        group = "gpu-arch"
-    elif "toolkit" in names:
-        group = "cuda-torch-mismatch"
-    else:
-        group = "python-version-pair"
-    return Taxonomy(
-        stage=finding.stage or "",
-        group=row.get("group", group),
-        cause=row.get("cause", finding.rule),
-        pattern=row.get("pattern", "version-and-dependency-management"),
-    )
 
 
 def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
@@ -390,7 +368,7 @@ def _rule_hits(hits: Iterable[Hit], own: Sequence[Hit], taken: set[str], judgeme
                 finding=finding,
                 confidence="medium",
                 score=_OF_RULE,
-                taxonomy=_of_rule(finding),
+                taxonomy=taxonomy_of(finding),
                 where=f"{hit.source}:{hit.line}",
                 quote=hit.text,
                 position=hit.position,

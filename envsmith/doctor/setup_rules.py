@@ -104,6 +104,7 @@ def judge_setup(facts: Facts) -> list[Diagnosed]:
         _driver_level,
         _apex,
         _nvhpc,
+        _old_torch,
     ):
         found += rule(facts)
     return found
@@ -575,6 +576,27 @@ def _nvhpc(facts: Facts) -> Iterator[Diagnosed]:
                 stage="build", group="compiler", cause="wrong-headers-nvhpc", pattern="environment-or-toolchain-setup"
             ),
             lines=("export CUDA_HOME=/usr/local/cuda", "unset CPATH"),
+        )
+
+
+def _old_torch(facts: Facts) -> Iterator[Diagnosed]:
+    torch = facts.version("torch")
+    if torch and _below(torch, "1.10"):
+        yield make(
+            "torch-very-old",
+            Severity.WARNING,
+            f"torch {torch} is older than what these frameworks are made for: Colossal-AI needs 1.10 or later from its 0.1 on, current DeepSpeed and Megatron-core need 2.0 and later.",
+            "Use torch 1.10 or 1.11 for frameworks of that time, else a current release: envsmith solve --framework NAME.",
+            source="hpcaitech/ColossalAI at its tags: colossalai/__init__.py, requirements/requirements.txt",
+            components={"torch": torch},
+            taxonomy=Taxonomy(
+                stage="import",
+                group="python-version-pair",
+                cause="torch-too-old",
+                pattern="version-and-dependency-management",
+            ),
+            confidence="medium",
+            lines=("envsmith solve --framework colossalai",),
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from envsmith.sources.reports.facts import Draft
-from envsmith.sources.reports.names import gpu_table, is_distribution
+from envsmith.sources.reports.names import gpu_table, is_distribution, note_present
 from envsmith.sources.reports.words import bytes_of, fold, gpu_architecture, local_cuda, version_in
 
 __all__ = ["read_lines"]
@@ -116,6 +116,8 @@ def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
     elif key in {"gpu_arch", "gpu arch", "compute capability", "gpu capability"}:
         if match := re.search(r"(\d{1,2})\.(\d)", value):
             draft.component("gpu", f"sm_{match[1]}{match[2]}", where, 3)
+    elif key == "framework":
+        note_present(draft, value.split()[0])
     elif key in {"container", "docker image", "image", "base image"}:
         draft.host["container"] = value[:200]
     elif key in {"os", "operating system", "platform", "system"}:
@@ -158,6 +160,7 @@ def _version(draft: Draft, component: str, value: str, where: str) -> None:
     if component in {"deepspeed", "megatron-core", "colossalai"}:
         value = value.split(",", maxsplit=1)[0] if component == "deepspeed" else value
         if not re.match(r"[vV=<>~! ]*\d", value):
+            note_present(draft, component)
             return
     found = version_in(value)
     if found is None:

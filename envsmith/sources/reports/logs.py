@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from envsmith.sources.reports.facts import Draft
-from envsmith.sources.reports.names import gpu_table
+from envsmith.sources.reports.names import gpu_table, note_present
 from envsmith.sources.reports.words import bytes_of, cuda_of_level, first_version, gpu_architecture
 
 __all__ = ["kinds_of_log", "read_log"]
@@ -145,7 +145,14 @@ def _compilers(text: str, draft: Draft, source: str) -> None:
         draft.tools["ninja"] = None
 
 
+_PRESENT = re.compile(
+    r"[/\\](deepspeed|colossalai|megatron|transformer_engine|flash_attn|apex|transformers|accelerate)[/\\][\w/\\]{1,80}\.py"
+)
+
+
 def _paths(text: str, draft: Draft, source: str) -> None:
+    for name in dict.fromkeys(_PRESENT.findall(text[:_FEW])):
+        note_present(draft, name)
     match = _PYTHON.search(text)
     if match:
         version = match[1] or f"3.{match[2] or match[3]}"

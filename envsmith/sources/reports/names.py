@@ -8,7 +8,7 @@ from envsmith.model.component import ComponentTable, Role
 from envsmith.sources.reports.facts import Draft
 from envsmith.sources.reports.words import fold, local_cuda, version_in
 
-__all__ = ["component_of", "gpu_table", "is_distribution", "note_distribution"]
+__all__ = ["component_of", "gpu_table", "is_distribution", "note_distribution", "note_present"]
 
 # Distributions whose component is not of a role that a distribution may stand for otherwise.
 _CORE = frozenset({"torch", "nccl", "cudnn", "triton"})
@@ -61,3 +61,11 @@ def note_distribution(draft: Draft, name: str, version: str, source: str, streng
     cuda = local_cuda(parsed[0]) if component == "torch" else None
     if cuda:
         draft.component("cuda", cuda, f"{source}: {folded} {parsed[0]}", strength)
+
+
+def note_present(draft: Draft, name: str) -> None:
+    """Record that a component is in use, its version not told (``host["present"]``)."""
+    component = component_of(name.split(".")[0])
+    if component:
+        present = [p for p in draft.host.get("present", "").split(",") if p]
+        draft.host["present"] = ",".join(dict.fromkeys([*present, component]))
