@@ -44,6 +44,7 @@ class Options:
     ranks: int = 4
     conda: bool = True
     conda_channels: tuple[str, ...] = ()
+    conda_tolerate: tuple[str, ...] = ()
     smoke: bool = True
 
 
@@ -276,6 +277,7 @@ def _conda(lock: Lock, options: Options, files: dict[str, str], clock: _Clock) -
             cache_dir=cache_folder() / "conda",
             progress=clock.progress,
             exclude_newer=lock.exclude_newer,
+            tolerate=options.conda_tolerate,
         )
         files.update(conda.files(made))
     except EnvsmithError as error:
@@ -283,7 +285,7 @@ def _conda(lock: Lock, options: Options, files: dict[str, str], clock: _Clock) -
         clock.done("conda lock", note)
         return note
     clock.done("conda lock", f"{', '.join(sorted(conda.files(made)))} from {', '.join(channels)}")
-    return None
+    return "; ".join(made.notes) or None
 
 
 def _prove(outcome: Outcome, engine: Engine, options: Options, clock: _Clock) -> Record:

@@ -43,6 +43,12 @@ __all__ = ["build"]
 )
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test.")
 @click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable.")
+@click.option(
+    "--conda-tolerate",
+    multiple=True,
+    type=click.Choice(["nccl", "cudnn", "triton"]),
+    help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
+)
 @click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
 @click.option(
     "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
@@ -68,6 +74,7 @@ def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> i
         ranks=int(how["ranks"]),
         conda=not how["no_conda"],
         conda_channels=how["channel"],
+        conda_tolerate=how["conda_tolerate"],
         smoke=not how["no_smoke"],
     )
     try:

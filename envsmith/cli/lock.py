@@ -30,6 +30,12 @@ __all__ = ["lock"]
 )
 @click.option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
 @click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable.")
+@click.option(
+    "--conda-tolerate",
+    multiple=True,
+    type=click.Choice(["nccl", "cudnn", "triton"]),
+    help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
+)
 @click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
 @click.option(
     "--check", is_flag=True, help="Write nothing; exit 1 when the lock that is there is not what this request gives."
@@ -52,6 +58,7 @@ def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **ho
         base=how["base"],
         conda=not how["no_conda"],
         conda_channels=how["channel"],
+        conda_tolerate=how["conda_tolerate"],
     )
     try:
         with Console(verbose=verbose, quiet=check) as console:

@@ -137,7 +137,7 @@ def refresh(
     _show(plan, root.parent)
     read = f"{plan.requests} requests, {plan.bytes_read / 1e6:.1f} MB"
     if not plan.changes:
-        say(f"nothing to do ({read})")
+        say(f"nothing learned ({read})" if plan.problems else f"nothing to do ({read})")
     elif write:
         for path in apply(plan.changes):
             say(f"written: {path}")
