@@ -180,12 +180,16 @@ class _Run:
         return self._tables[name][1]
 
     def update(self, name: str) -> None:
-        """Run the updater of one component. An index that fails for one project does not stop the others."""
+        """Run the updater of one component. An index that fails for one project does not stop the others; one that never answers does."""
         self._context.progress(name, 0, 0)
         try:
             self._summary[name] = self._updater(name)()
         except NetworkError as error:
             self._context.problems.append(f"{name}: {error.message}")
+            if not self._summary and len(self._context.problems) > 1:
+                raise NetworkError(
+                    "the package index does not answer", hint=error.hint, details=self._context.problems
+                ) from None
 
     def _updater(self, name: str) -> Callable[[], list[str]]:
         table, context = self.table(name), self._context

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import yaml
 
-from envsmith.errors import DataError, UsageError
+from envsmith.errors import DataError, NetworkError, UsageError
 from envsmith.graph.read import read_knowledge
 from envsmith.matrix.refresh import apply, plan_refresh
 
@@ -250,6 +250,19 @@ def test_a_project_that_the_index_does_not_have_is_a_problem(plan, world):
     del world.pages["numpy"]
     found = plan("numpy")
     assert (found.changes, found.problems) == ((), ("numpy: the index has no project numpy",))
+
+
+def test_an_index_that_never_answers_is_given_up_after_two_projects(plan, world, monkeypatch):
+    asked = []
+
+    def silent(url, **_):
+        asked.append(url)
+        raise NetworkError(f"{url} cannot be reached", hint="check the network")
+
+    monkeypatch.setattr(world, "get", silent)
+    with pytest.raises(NetworkError, match="does not answer"):
+        plan()
+    assert len(asked) == 2
 
 
 def test_knowledge_without_components_is_refused(tmp_path, index):
