@@ -1,9 +1,9 @@
 """The solver beside python-sat and rattler's resolver, on the same instances in the same run.
 
 Instances are the real knowledge (the components of a Megatron or DeepSpeed cell with companions), once as it is and once with every
-release split into ten. Rules over three or more components are left out for all, because a package resolver cannot state them; so is
-what python-sat and rattler have no word for (a fact that is not known). Each request is solved by each program; where two give an answer to the
-same question they are compared, and a difference ends the run.
+release split into ten. Rules over three or more components are left out for all, because a package resolver cannot state them.
+Where two programs answer the same question their answers are compared, and a difference ends the run. `conflict` is minimal (any of its
+members can go), `smallest` has the fewest members there are; rattler tells a conflict as a text, whose lines are counted.
 
     python bench/solver.py [--json FILE] [--rounds N]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from envsmith.model.component import Component, ComponentTable, Role
@@ -66,53 +67,56 @@ def knowledge_from_json(data: Any) -> Knowledge:
 
     ``KeyError``, ``TypeError``, ``ValueError`` or ``IndexError`` when the data is something else.
     """
-    kinds = {k.value: k for k in EvidenceKind}
-    known = [Evidence(kind=kinds[k], source=s, date=d, sha256=h, note=n) for k, s, d, h, n in data["evidence"]]
-    platforms = {p.value: p for p in Platform}
-
-    def recall(numbers: list[int]) -> tuple[Evidence, ...]:
-        return tuple([known[n] for n in numbers])
-
+    reader = _Reader(
+        [Evidence(kind=_KINDS[k], source=s, date=d, sha256=h, note=n) for k, s, d, h, n in data["evidence"]]
+    )
     components = [
         Component(name=n, role=Role(r), short=s, title=t, distributions=tuple(d), aliases=tuple(a))
         for n, r, s, t, d, a in data["components"]
     ]
-    releases = {
-        name: tuple(
-            Release(
-                component=name,
-                version=version,
-                date=date,
-                yanked=yanked,
-                index=index,
-                platforms=tuple(platforms[p] for p in where),
-                facts=facts,
-                evidence=recall(evidence),
-            )
-            for version, date, yanked, index, where, facts, evidence in lines
-        )
-        for name, lines in data["releases"].items()
-    }
-    severities = {s.value: s for s in Severity}
+    return Knowledge(
+        components=ComponentTable.of(components),
+        releases={n: tuple([reader.release(n, line) for line in lines]) for n, lines in data["releases"].items()},
+        rules=tuple([reader.rule(head, rows) for head, rows in data["rules"]]),
+        tested=tuple([reader.tested(line) for line in data["tested"]]),
+        gpus=data["gpus"],
+        digest=data["digest"],
+    )
 
-    def row(line: list[Any]) -> Row:
-        when, needs, where, severity, symptom, cause, fix, evidence = line
-        return Row(
-            when=_specs(when),
-            needs=_specs(needs),
-            platforms=tuple(platforms[p] for p in where),
-            severity=severities[severity],
-            symptom=symptom,
-            cause=cause,
-            fix=fix,
-            evidence=recall(evidence),
+
+_KINDS = {k.value: k for k in EvidenceKind}
+_PLATFORMS = {p.value: p for p in Platform}
+_SEVERITIES = {s.value: s for s in Severity}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Turns lists back into values; evidence is referred to by number."""
+
+    known: Sequence[Evidence]
+
+    def evidence(self, numbers: list[int]) -> tuple[Evidence, ...]:
+        return tuple([self.known[n] for n in numbers])
+
+    def release(self, name: str, line: list[Any]) -> Release:
+        version, date, yanked, index, where, facts, evidence = line
+        return Release(
+            component=name,
+            version=version,
+            date=date,
+            yanked=yanked,
+            index=index,
+            platforms=tuple([_PLATFORMS[p] for p in where]),
+            facts=facts,
+            evidence=self.evidence(evidence),
         )
 
-    rules = tuple(
-        Rule(
-            id=i,
+    def rule(self, head: list[Any], rows: list[Any]) -> Rule:
+        rule_id, kind, stage, signature, cause, fix, symptom, facts = head
+        return Rule(
+            id=rule_id,
             kind=RuleKind(kind),
-            rows=tuple(map(row, rows)),
+            rows=tuple([self.row(row) for row in rows]),
             stage=stage,
             signature=signature,
             cause=cause,
@@ -120,28 +124,31 @@ def knowledge_from_json(data: Any) -> Knowledge:
             symptom=symptom,
             facts=facts,
         )
-        for (i, kind, stage, signature, cause, fix, symptom, facts), rows in data["rules"]
-    )
-    tested = tuple(
-        Tested(
-            framework=f,
-            version=Spec(v),
-            torch=Spec(t),
-            cuda=Spec(c) if c else None,
-            python=Spec(p) if p else None,
-            kind=k,
-            evidence=recall(e),
+
+    def row(self, line: list[Any]) -> Row:
+        when, needs, where, severity, symptom, cause, fix, evidence = line
+        return Row(
+            when=_specs(when),
+            needs=_specs(needs),
+            platforms=tuple([_PLATFORMS[p] for p in where]),
+            severity=_SEVERITIES[severity],
+            symptom=symptom,
+            cause=cause,
+            fix=fix,
+            evidence=self.evidence(evidence),
         )
-        for f, v, t, c, p, k, e in data["tested"]
-    )
-    return Knowledge(
-        components=ComponentTable.of(components),
-        releases=releases,
-        rules=rules,
-        tested=tested,
-        gpus=data["gpus"],
-        digest=data["digest"],
-    )
+
+    def tested(self, line: list[Any]) -> Tested:
+        framework, version, torch, cuda, python, kind, evidence = line
+        return Tested(
+            framework=framework,
+            version=Spec(version),
+            torch=Spec(torch),
+            cuda=Spec(cuda) if cuda else None,
+            python=Spec(python) if python else None,
+            kind=kind,
+            evidence=self.evidence(evidence),
+        )
 
 
 def _specs(texts: Mapping[str, str]) -> dict[str, Spec]:
