@@ -26,6 +26,8 @@ __all__ = ["build_requires", "requires_of"]
 _DEFAULT = ("setuptools>=40.8.0", "wheel")
 # The first setuptools without pkg_resources is 82.
 _WITH_PKG_RESOURCES = "setuptools<82"
+# The kind under which answers are kept; another number when the reading below changes.
+_KIND = "build-requires-1"
 _WANTED = ("pyproject.toml", "setup.py")
 
 
@@ -121,19 +123,35 @@ class _Local:
 
 def build_requires(pins: Iterable[Pin], fetcher: Fetcher) -> tuple[str, ...]:
     """The build requirements of every sdist among ``pins``, sorted. The sdists are downloaded and checked against their hashes."""
+    found: set[str] = set()
+    for pin in pins:
+        if pin.sdist:
+            found.update(_remembered(pin, fetcher))
+    return tuple(sorted(found))
+
+
+def _remembered(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
+    """As :func:`_read`, once a file: what an sdist says cannot change while its hash stays."""
+    from envsmith.graph.cache import read_cache, write_cache
+
+    sha256 = pin.artifacts[0].sha256
+    kept = read_cache(_KIND, sha256)
+    if isinstance(kept, list) and all(isinstance(text, str) for text in kept):
+        return tuple(kept)
+    found = _read(pin, fetcher)
+    write_cache(_KIND, sha256, list(found))
+    return found
+
+
+def _read(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
     from envsmith.sources.index import IndexFile
     from envsmith.sources.sdists import read_members
 
-    found: set[str] = set()
-    for pin in pins:
-        if not pin.sdist:
-            continue
-        artifact = pin.artifacts[0]
-        if artifact.url is None:
-            raise LockError(
-                f"{pin.name} {pin.version}: the address of {artifact.filename} is not known, so its build cannot be pinned"
-            )
-        file = IndexFile(filename=artifact.filename, url=artifact.url, version=pin.version, sha256=artifact.sha256)
-        members = read_members(_Local() if artifact.url.startswith("file:") else fetcher, file, _WANTED)
-        found.update(requires_of(members.get("pyproject.toml"), members.get("setup.py"), where=artifact.filename))
-    return tuple(sorted(found))
+    artifact = pin.artifacts[0]
+    if artifact.url is None:
+        raise LockError(
+            f"{pin.name} {pin.version}: the address of {artifact.filename} is not known, so its build cannot be pinned"
+        )
+    file = IndexFile(filename=artifact.filename, url=artifact.url, version=pin.version, sha256=artifact.sha256)
+    members = read_members(_Local() if artifact.url.startswith("file:") else fetcher, file, _WANTED)
+    return requires_of(members.get("pyproject.toml"), members.get("setup.py"), where=artifact.filename)

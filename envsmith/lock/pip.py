@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from envsmith.engine.base import Event, EventKind, Progress, silent
+from envsmith.errors import NetworkError
 from envsmith.lock.resolve import Query, Resolution, cutoff, resolve
 from envsmith.lock.uv_output import to_pins
 from envsmith.lock.verify import Judge, verify
@@ -72,13 +74,27 @@ def lock_pip(
         progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
 
     what = f"cell {cell.id}: resolving packages"
-    resolution = resolve(query, uv, what=what, on_line=on_line)
+    with _own_index(cell):
+        resolution = resolve(query, uv, what=what, on_line=on_line)
     if forced := overrides(cell, table, {p.name: p.version for p in resolution.packages}):
         resolution = resolve(replace(query, overrides=forced), uv, what=what, on_line=on_line)
     pins = to_pins(resolution.packages, resolution.requires)
     build_pins = _build_pins(cell, pins, query, uv, fetcher)
     verify(cell, pins, table, judge)
     return Pinned(pins=pins, build_pins=build_pins, resolver=uv.version, facts=_facts(resolution, forced))
+
+
+@contextmanager
+def _own_index(cell: Cell) -> Iterator[None]:
+    """Say what a torch build that is not on the default index needs, when it cannot be had."""
+    try:
+        yield
+    except NetworkError as error:
+        if cell.index != "pytorch":
+            raise
+        torch = cell.components["torch"]
+        hint = f"torch {torch} is only on PyTorch's own index; where that cannot be reached, ask for the build of the default index (leave --cuda out)"
+        raise NetworkError(error.message, details=error.details, hint=hint) from None
 
 
 def _interpreter(minor: str) -> Interpreter:
