@@ -9,6 +9,7 @@ from typing import Any
 
 from envsmith.model.record import CaseOutcome, StepOutcome, Verdict
 from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_unsupervised, blame_wrong, refreshed
+from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
 from envsmith.smoke.plan import Plan
 
@@ -89,36 +90,9 @@ class SmokeResult:
         }
 
 
-@dataclass(kw_only=True, slots=True)
-class _Events:
-    """The agent's events, sorted by kind; whatever does not look like one is left out."""
-
-    rows: list[Mapping[str, Any]] = field(default_factory=list)
-    halts: list[Mapping[str, Any]] = field(default_factory=list)
-    steps: list[Mapping[str, Any]] = field(default_factory=list)
-    ends: list[Mapping[str, Any]] = field(default_factory=list)
-    single: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def sort(cls, events: Iterable[object]) -> _Events:
-        found = cls()
-        lists = {"row": found.rows, "halt": found.halts, "step": found.steps, "end": found.ends}
-        for event in events:
-            if not isinstance(event, Mapping) or not isinstance(event.get("event"), str):
-                continue
-            if event["event"] in lists:
-                lists[event["event"]].append(event)
-            else:
-                found.single.setdefault(event["event"], event)
-        return found
-
-    def of_run(self, run: str) -> list[Mapping[str, Any]]:
-        return [row for row in self.rows if row.get("run") == run]
-
-
 def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, words: str = "") -> SmokeResult:
     """The result. ``agent_exit`` is the agent's own exit status (negative: a signal; ``None``: it was ended by us), ``words`` its standard error."""
-    found = _Events.sort(events)
+    found = Events.parse(events)
     names = [case.id for case in plan.cases]
     backend = str(found.single.get("placement", {}).get("backend", plan.backend))
     halt = next((h for h in found.halts if h.get("run") in {"collectives", "import", "placement", "start", ""}), None)
@@ -131,7 +105,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     differing = _not_the_cell(plan, found)
     if differing:
         problems, code = [differing, *problems], SmokeExit.CONFIGURATION
-    if "bye" not in found.single and "end" not in {h.get("reason") for h in found.halts} and not _direct(found):
+    if "bye" not in found.single and "end" not in {h.get("reason") for h in found.halts} and not found.unsupervised:
         problems.insert(0, _agent_died(agent_exit, words, found))
         code = blame.code if blame else SmokeExit.HANG if agent_exit is None else SmokeExit.CRASH
     placement = found.single.get("placement", {})
@@ -155,10 +129,10 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     )
 
 
-def _blame(plan: Plan, found: _Events, halt: Mapping[str, Any] | None, names: Sequence[str]) -> Blame | None:
+def _blame(plan: Plan, found: Events, halt: Mapping[str, Any] | None, names: Sequence[str]) -> Blame | None:
     """What stopped the cases, if anything did."""
     rows = found.of_run("collectives")
-    if not _direct(found):
+    if not found.unsupervised:
         return blame_halt(halt, rows, names) if halt else None
     if halt:
         return blame_halt(refreshed(halt, rows), rows, names)
@@ -169,7 +143,7 @@ def _blame(plan: Plan, found: _Events, halt: Mapping[str, Any] | None, names: Se
 # -- cases ------------------------------------------------------------------------------------------------------------
 
 
-def _cases(plan: Plan, found: _Events, backend: str, blame: Blame | None) -> tuple[tuple[CaseOutcome, ...], list[str]]:
+def _cases(plan: Plan, found: Events, backend: str, blame: Blame | None) -> tuple[tuple[CaseOutcome, ...], list[str]]:
     by_case: dict[int, list[Mapping[str, Any]]] = {}
     for row in found.of_run("collectives"):
         if row.get("row") == "case" and isinstance(row.get("case"), int):
@@ -217,11 +191,11 @@ def _combine(name: str, index: int, rows: Sequence[Mapping[str, Any]], expected:
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _steps(plan: Plan, found: _Events) -> tuple[StepOutcome, ...]:
+def _steps(plan: Plan, found: Events) -> tuple[StepOutcome, ...]:
     return tuple(_step(step.name, step.tolerance, step.ranks, found) for step in plan.steps)
 
 
-def _step(name: str, tolerance: float | None, ranks: int, found: _Events) -> StepOutcome:
+def _step(name: str, tolerance: float | None, ranks: int, found: Events) -> StepOutcome:
     said = next((s for s in found.steps if s.get("step") == name), None)
     if said is not None:
         return StepOutcome(name=name, verdict=Verdict.SKIPPED, detail=str(said.get("detail", "")))
@@ -294,7 +268,7 @@ def _judge_losses(name: str, tolerance: float | None, rows: Sequence[Mapping[str
 # -- the whole --------------------------------------------------------------------------------------------------------
 
 
-def _code(plan: Plan, found: _Events, *, blame: Blame | None, cases: Sequence[CaseOutcome], steps: Sequence[StepOutcome], backend: str) -> SmokeExit:
+def _code(plan: Plan, found: Events, *, blame: Blame | None, cases: Sequence[CaseOutcome], steps: Sequence[StepOutcome], backend: str) -> SmokeExit:
     """The first of: what stopped the run, a bad case, a bad step, something that was not run, a rank's own exit."""
     if blame:
         return blame.code
@@ -310,7 +284,7 @@ def _code(plan: Plan, found: _Events, *, blame: Blame | None, cases: Sequence[Ca
     return SmokeExit.ERROR if missing or failed or found.halts else SmokeExit.OK
 
 
-def _not_the_cell(plan: Plan, found: _Events) -> str:
+def _not_the_cell(plan: Plan, found: Events) -> str:
     """The torch that is loaded must be the cell's."""
     loaded, wanted = str(found.single.get("loaded", {}).get("torch", "")), plan.versions.get("torch", "")
     if not loaded or not wanted:
@@ -321,12 +295,7 @@ def _not_the_cell(plan: Plan, found: _Events) -> str:
     return f"the cell says torch {wanted}, but {loaded} is loaded"
 
 
-def _direct(found: _Events) -> bool:
-    """Started by torchrun or Slurm there is no supervisor, and no ``bye``."""
-    return "launcher" in found.single.get("hello", {})
-
-
-def _agent_died(agent_exit: int | None, words: str, found: _Events) -> str:
+def _agent_died(agent_exit: int | None, words: str, found: Events) -> str:
     last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "")
     how = "had to be ended at the outer deadline" if agent_exit is None else f"ended without a verdict (status {agent_exit})"
     started = "" if found.single else " before its first word"
@@ -356,7 +325,7 @@ def _without_event(event: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in event.items() if key != "event"}
 
 
-def _loaded(found: _Events) -> dict[str, object]:
+def _loaded(found: Events) -> dict[str, object]:
     loaded = _without_event(found.single.get("loaded", {}))
     group = next((r for r in found.rows if r.get("row") == "group"), None)
     if group:
@@ -364,7 +333,7 @@ def _loaded(found: _Events) -> dict[str, object]:
     return loaded
 
 
-def _outputs(found: _Events) -> dict[str, str]:
+def _outputs(found: Events) -> dict[str, str]:
     said: dict[str, str] = {}
     for event in (*found.halts, *found.ends):
         for rank, text in (event.get("output") or {}).items():
@@ -372,7 +341,7 @@ def _outputs(found: _Events) -> dict[str, str]:
     return said
 
 
-def _notes(plan: Plan, found: _Events, cases: Sequence[CaseOutcome], backend: str) -> list[str]:
+def _notes(plan: Plan, found: Events, cases: Sequence[CaseOutcome], backend: str) -> list[str]:
     """What a reader of the record must know although nothing failed."""
     notes = []
     manifest = next((r for r in found.rows if r.get("row") == "manifest" and r.get("rank") == 0), None)
@@ -389,6 +358,8 @@ def _notes(plan: Plan, found: _Events, cases: Sequence[CaseOutcome], backend: st
     memlock = host.get("memlock_bytes")
     if backend == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
         notes.append(f"memlock is limited to {memlock >> 10} KiB; InfiniBand needs it unlimited")
+    if found.dropped:
+        notes.append(f"{found.dropped} lines of the agent's output are no events and were left out")
     left = found.single.get("bye", {}).get("leftover")
     if left:
         notes.append(f"{len(left)} helper process(es) outlived their rank and were ended")

@@ -12,6 +12,8 @@ import faultlib
 
 from envsmith.smoke import supervise
 from envsmith.smoke.launch import LocalTarget
+from envsmith.smoke.plan import Plan
+from envsmith.smoke.verdict import SmokeResult
 
 # Facts of the recording machine, and what holds paths of it.
 _DROP = {"trace", "output", "stacks", "manifest", "env", "warnings", "executable", "cuda", "installed"}
@@ -21,27 +23,35 @@ def clean(event: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in event.items() if key not in _DROP}
 
 
+def record(document: dict[str, object], local: LocalTarget) -> None:
+    plan = faultlib.plan_of(document)
+    seen: list[object] = []
+    judge = supervise.judge
+
+    def listen(plan: Plan, events: list[object], **more: object) -> SmokeResult:
+        seen.extend([*events, more["agent_exit"]])
+        return judge(plan, events, **more)  # type: ignore[arg-type]
+
+    supervise.judge = listen  # type: ignore[assignment]
+    try:
+        with faultlib.taken_port() as port:
+            target = faultlib.SmallShmTarget(local) if document.get("small_shm") else local
+            result = supervise.run(plan.with_(port=port) if document.get("taken_port") else plan, target)
+    finally:
+        supervise.judge = judge
+    document["agent_exit"] = seen.pop()
+    document["recorded_on"] = str(result.loaded.get("torch", ""))
+    document["events"] = [clean(event) for event in seen if event.get("event") not in {"host", "loaded"}]  # type: ignore[attr-defined]
+    sys.stderr.write(f"{result.exit_code} {result.blame}\n")
+
+
 def main(names: list[str]) -> None:
     local = LocalTarget(python=Path(faultlib.torch_python() or sys.exit("set ENVSMITH_TEST_TORCH_PYTHON")))
     for path in faultlib.files():
-        if names and path.stem not in names:
-            continue
-        document = faultlib.load(path)
-        plan = faultlib.plan_of(document)
-        seen: list[object] = []
-        judge = supervise.judge
-        supervise.judge = lambda plan, events, **more: (seen.extend(events), seen.append(more["agent_exit"]), judge(plan, events, **more))[-1]
-        try:
-            with faultlib.taken_port() as port:
-                target = faultlib.SmallShmTarget(local) if document.get("small_shm") else local
-                result = supervise.run(plan.with_(port=port) if document.get("taken_port") else plan, target)
-        finally:
-            supervise.judge = judge
-        document["agent_exit"] = seen.pop()
-        document["recorded_on"] = str(result.loaded.get("torch", ""))
-        document["events"] = [clean(event) for event in seen if event.get("event") not in {"host", "loaded"}]  # type: ignore[attr-defined]
-        path.write_text(text(document))
-        print(path.stem, result.exit_code, result.blame)
+        if not names or path.stem in names:
+            document = faultlib.load(path)
+            record(document, local)
+            path.write_text(text(document))
 
 
 def text(document: dict[str, object]) -> str:

@@ -49,18 +49,18 @@ def test_agent_ends_when_its_outer_parent_goes_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "how", "rank", "world", "master", "port"),
+    ("env", "due"),
     [
-        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}, "torchrun", 3, 8, "h", 29501),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "node[03-05,9],x", "SLURM_JOB_ID": "17"}, "slurm", 1, 2, "node03", 20017),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "openmpi", 0, 2, "127.0.0.1", 29411),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "pmi", 1, 2, "127.0.0.1", 29411),
-        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, "torchrun", 0, 2, "127.0.0.1", 29411),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}, ("torchrun", 3, 8, "h", 29501)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "node[03-05,9],x", "SLURM_JOB_ID": "17"}, ("slurm", 1, 2, "node03", 20017)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ("openmpi", 0, 2, "127.0.0.1", 29411)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, ("pmi", 1, 2, "127.0.0.1", 29411)),
+        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, ("torchrun", 0, 2, "127.0.0.1", 29411)),
     ],
 )
-def test_rank_is_discovered_in_the_documented_order(env, how, rank, world, master, port) -> None:
+def test_rank_is_discovered_in_the_documented_order(env, due) -> None:
     found = agent.discover(env, {})
-    assert (found["how"], found["rank"], found["world"], found["master"], found["port"]) == (how, rank, world, master, port)
+    assert (found["how"], found["rank"], found["world"], found["master"], found["port"]) == due
 
 
 def test_flags_win_over_every_launcher_and_nothing_means_no_rank() -> None:
