@@ -2965,7 +2965,7 @@ def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
 
     parser = argparse.ArgumentParser(description="Smoke test of the interpreter that runs this file.")
     parser.add_argument("mode", nargs="?", default="file", choices=("file", "supervise"), help=argparse.SUPPRESS)
-    parser.add_argument("--plan", help="the plan, a JSON file written by `envsmith smoke --plan-only`")
+    parser.add_argument("--plan", help="the plan, a JSON file: `Plan.build(…).to_json()`")
     parser.add_argument("--events", help="append JSON lines here (%%r is the rank) instead of standard output")
     for name in ("--rank", "--world-size", "--local-rank", "--master-port"):
         parser.add_argument(name, type=int)

@@ -358,6 +358,9 @@ def _notes(plan: Plan, found: Events, cases: Sequence[CaseOutcome], backend: str
     memlock = host.get("memlock_bytes")
     if backend == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
         notes.append(f"memlock is limited to {memlock >> 10} KiB; InfiniBand needs it unlimited")
+    files = host.get("open_files")
+    if backend == "nccl" and isinstance(files, int) and files < 4096:
+        notes.append(f"only {files} open files are allowed; NCCL opens hundreds per rank (ulimit -n)")
     if found.dropped:
         notes.append(f"{found.dropped} lines of the agent's output are no events and were left out")
     left = found.single.get("bye", {}).get("leftover")
