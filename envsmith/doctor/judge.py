@@ -169,7 +169,7 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
         place = hit or twin
         found.append(
             Diagnosed(
-                finding=dataclasses.replace(finding, severity=severity, fix=_better_fix(finding, taxonomy, facts)),
+                finding=dataclasses.replace(finding, severity=severity, fix=_better_fix(finding, taxonomy, facts, twin)),
                 confidence="high" if place and exact else "medium" if exact else "low",
                 score=score if exact or place else score - 3,
                 taxonomy=taxonomy,
@@ -183,8 +183,10 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
     return found
 
 
-def _better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts) -> str | None:
-    """A toolkit that does not go with torch is mended by versions that are known here."""
+def _better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts, twin: Hit | None) -> str | None:
+    """What the message itself asks for, and the versions that are known here, say more than the rule in general."""
+    if twin and {"spec", "floor", "limit"} & set(twin.groups):
+        return _mended(twin.signature, twin, facts)
     if taxonomy.group == "cuda-torch-mismatch" and {"toolkit", "cuda"} <= set(finding.components):
         return _cuda_fix(facts) or finding.fix
     return finding.fix

@@ -104,6 +104,7 @@ def judge_setup(facts: Facts) -> list[Diagnosed]:
         _driver_level,
         _apex,
         _nvhpc,
+        _installed,
         _old_torch,
     ):
         found += rule(facts)
@@ -576,6 +577,33 @@ def _nvhpc(facts: Facts) -> Iterator[Diagnosed]:
                 stage="build", group="compiler", cause="wrong-headers-nvhpc", pattern="environment-or-toolchain-setup"
             ),
             lines=("export CUDA_HOME=/usr/local/cuda", "unset CPATH"),
+        )
+
+
+def _installed(facts: Facts) -> Iterator[Diagnosed]:
+    """Installations that are not whole: folders without metadata, libraries that are gone."""
+    taxonomy = Taxonomy(stage="import", group="stale-or-foreign-binary", cause="broken-installation", pattern="version-and-dependency-management")
+    lost, torsos = facts.host.get("lost_files"), facts.host.get("broken_distributions")
+    if lost:
+        yield make(
+            "files-lost",
+            Severity.ERROR,
+            f"Libraries that were installed are gone: {lost}: another package removed or overwrote them.",
+            "Reinstall the packages they belong to: pip install --force-reinstall --no-deps NAME==VERSION.",
+            source="RECORD of the distributions",
+            kind=EvidenceKind.MEASURED,
+            taxonomy=taxonomy,
+            lines=("pip check", "pip install --force-reinstall --no-deps NAME==VERSION"),
+        )
+    if torsos:
+        yield make(
+            "distribution-without-metadata",
+            Severity.WARNING,
+            f"Folders of distributions without metadata (an installation that was interrupted): {torsos}.",
+            "Remove the folder and install the package again.",
+            source="the folder itself",
+            kind=EvidenceKind.MEASURED,
+            taxonomy=taxonomy,
         )
 
 

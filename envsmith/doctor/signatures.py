@@ -366,24 +366,24 @@ def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
 
 
 def _find(text: str, lower: str, source: str, signature: Signature) -> Hit | None:
-    best: Hit | None = None
-    for pattern in signature.match:
-        hit = _search(text, lower, source, signature, pattern)
-        if hit and (
-            best is None
-            or (hit.position if not signature.last else -hit.position)
-            < (best.position if not signature.last else -best.position)
-        ):
-            best = hit
-    if best is None:
+    """The first hit of any pattern (the last for what must stand last), with the groups of all patterns that match near it."""
+    import dataclasses
+
+    hits = [hit for pattern in signature.match if (hit := _search(text, lower, source, signature, pattern))]
+    if not hits:
         return None
+    best = (max if signature.last else min)(hits, key=lambda hit: hit.position)
     if signature.last and not _is_last(text, best):
         return None
     if not all(_anywhere(text, lower, pattern) for pattern in signature.with_):
         return None
     if any(_compiled(pattern).search(_around(text, best.position)) for pattern in signature.without):
         return None
-    return best
+    near = (hit for hit in hits if abs(hit.position - best.position) < _LINE)
+    groups: dict[str, str] = {}
+    for hit in near:
+        groups = {**hit.groups, **groups}
+    return dataclasses.replace(best, groups={**groups, **best.groups})
 
 
 def _search(text: str, lower: str, source: str, signature: Signature, pattern: str) -> Hit | None:

@@ -78,6 +78,7 @@ def collect(python: str | None = None, *, deep: bool = False) -> Facts:
     _variables(draft)
     site = _python(draft, interpreter, notes)
     _distributions(draft, site)
+    _lost_files(draft, site)
     _torch(draft, site)
     for step in (_driver, _gpus, _toolkit, _compilers, _limits, _shm, _network, _container, _fabric, _system):
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
@@ -129,7 +130,7 @@ def _python(draft: Draft, interpreter: Path, notes: list[str]) -> list[Path]:
     text = _read(root / "pyvenv.cfg")
     version = re.search(r"^version(?:_info)?\s*=\s*(3\.\d+\.\d+)", text, re.MULTILINE)
     folders = sorted(root.glob("lib*/python3.*/site-packages"))
-    if version and folders:
+    if version and folders and not _reaches_out(text, folders):
         draft.component("python", version[1], str(interpreter), 4)
         return folders
     told = _run(
@@ -146,6 +147,14 @@ def _python(draft: Draft, interpreter: Path, notes: list[str]) -> list[Path]:
         return [Path(p) for p in told[1:] if p and os.path.isdir(p)]
     notes.append(f"{interpreter} cannot be started: its packages were not looked at")
     return folders
+
+
+def _reaches_out(config: str, folders: Iterable[Path]) -> bool:
+    """True when the environment sees more than its own folder: the system's packages, or what a ``.pth`` file names."""
+    if re.search(r"^include-system-site-packages\s*=\s*true", config, re.MULTILINE):
+        return True
+    lines = (line for folder in folders for path in folder.glob("*.pth") for line in _read(path, 20_000).split("\n"))
+    return any(line.strip() and not line.startswith(("#", "import ", "import\t")) for line in lines)
 
 
 def _distributions(draft: Draft, site: Iterable[Path]) -> None:
@@ -176,6 +185,22 @@ def _distributions(draft: Draft, site: Iterable[Path]) -> None:
             note_distribution(draft, name, version.split("-py3")[0], str(folder), 4)
     if torsos:
         draft.host["broken_distributions"] = ", ".join(torsos[:20])
+
+
+_VITAL = re.compile(r"torch|nvidia_\w+|triton|flash_attn|transformer_engine\w*|deepspeed|colossalai|numpy")
+
+
+def _lost_files(draft: Draft, site: Iterable[Path]) -> None:
+    """Shared libraries that ``RECORD`` of torch and its companions names and that are gone (another package overwrote or removed them)."""
+    lost = []
+    for folder in site:
+        for info in folder.glob("*.dist-info"):
+            if not _VITAL.fullmatch(info.name.partition("-")[0].lower()):
+                continue
+            names = re.findall(r"^([^,\n]{1,200}\.so(?:\.\d+)*),", _read(info / "RECORD", 4_000_000), re.MULTILINE)
+            lost += [name for name in names[:400] if not os.path.exists(folder / name)]
+    if lost:
+        draft.host["lost_files"] = ", ".join(lost[:8]) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
 
 
 def _torch(draft: Draft, site: Iterable[Path]) -> None:

@@ -64,6 +64,7 @@ _KEYS = {
 _COUNT = re.compile(
     r"(?<![\w.])(\d{1,3})\s{0,2}[xX×*]\s{0,2}(?=[A-Za-z])|(?<=\s)[xX×]\s?(\d{1,3})(?!\d)|(?<![\w.])(\d{1,3})\s?GPUs?\b"
 )
+_FRAMEWORKS = frozenset({"deepspeed", "megatron-core", "colossalai"})
 _GPU = (
     "gpu",
     "gpus",
@@ -111,6 +112,8 @@ def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
     where = f"{source}: {raw}"
     if key in _KEYS:
         _version(draft, _KEYS[key], value, where)
+    elif re.fullmatch(r"gpu \d+", key) and draft.host.get("gpu_number") == "known":
+        return
     elif key in _GPU or re.fullmatch(r"gpu \d+", key):
         _gpus(draft, value, single=key.startswith("gpu ") and key[4:].isdigit())
     elif key in {"gpu_arch", "gpu arch", "compute capability", "gpu capability"}:
@@ -142,7 +145,9 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
     if " " in name or len(name) > 40:
         return
     component = is_distribution(fold(name))
-    if component and value[:1].isdigit() | value.startswith(("v", "=", "<", ">", "~")):
+    if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
+        note_present(draft, component)
+    elif component and value[:1].isdigit() | value.startswith(("v", "=", "<", ">", "~")):
         _version(draft, component, value, where)
 
 

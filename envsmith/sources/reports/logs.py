@@ -118,6 +118,7 @@ def _smi(text: str, draft: Draft, source: str) -> None:
     for name in names[:64]:
         if architecture := gpu_architecture(name, gpu_table()):
             draft.gpu(name.strip())
+            draft.host["gpu_number"] = "known"
             draft.component("gpu", architecture, f"{source}: {name.strip()[:60]}", 3)
     if not names and (rows := len(_TOPO.findall(text[:_FEW]))) > 1:
         draft.gpu_count = rows

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from envsmith.doctor.judge import diagnose
+from envsmith.doctor.repair import commands_of, repaired, request_of
+from envsmith.sources.reports import clean, read_texts
+
+REPORT = "PyTorch version: 2.6.0+cu124\nPython version: 3.11.7\ndeepspeed version: 0.14.0\n"
+
+
+def judged(*texts: str):
+    named = [(f"t{i}", t) for i, t in enumerate(texts)]
+    return diagnose(read_texts(named), [(s, clean(t)) for s, t in named])
+
+
+def test_a_version_rule_that_the_log_shows_comes_first_with_high_confidence():
+    d = judged(REPORT, "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' (/x/api.py)")
+    assert d.status == "bad"
+    assert (d.root.finding.rule, d.root.confidence, d.root.confirmed) == ("deepspeed-elastic-log", "high", True)
+    assert d.root.where == "t1:1"
+
+
+def test_the_rule_absorbs_the_signature_of_the_same_line():
+    d = judged(REPORT, "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'")
+    assert "elastic-log" not in [x.finding.rule for x in d.found]
+
+
+def test_a_version_error_alone_is_found_without_a_log():
+    d = judged(REPORT)
+    assert d.root.finding.rule.startswith("deepspeed-elastic")
+    assert not d.root.confirmed
+
+
+def test_a_message_of_another_cause_comes_before_versions_that_could_fail():
+    d = judged(REPORT, "ModuleNotFoundError: No module named 'apex'")
+    assert d.root.finding.rule == "apex-missing"
+    assert "also" in {x.role for x in d.found if x.finding.rule.startswith("deepspeed-elastic")}
+
+
+def test_a_consequence_gives_way_to_its_cause_wherever_it_stands():
+    log = "RuntimeError: Error building extension 'cpu_adam'\nAttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
+    assert judged(log + "/usr/bin/ld: cannot find -lcurand\n").root.finding.rule == "link-library-missing"
+    assert judged("/usr/bin/ld: cannot find -lcurand\n" + log).root.finding.rule == "link-library-missing"
+    roles = {x.finding.rule: x.role for x in judged(log + "/usr/bin/ld: cannot find -lcurand\n").found}
+    assert roles["ds-op-build-failed"] == "consequence"
+
+
+def test_an_unhandled_system_error_is_explained_by_small_shared_memory():
+    d = judged("NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)\nNCCL error in: x.cpp:1, unhandled system error, NCCL version 2.18.1\n")
+    assert d.root.finding.rule == "shm-too-small"
+    assert d.facts.version("nccl") == "2.18.1"
+
+
+def test_running_out_of_memory_is_no_fault_of_the_environment():
+    d = judged("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    assert d.status != "bad"
+    assert d.root is None
+    assert d.found[0].finding.severity.value == "note"
+
+
+def test_versions_in_a_message_are_judged_and_named_in_the_fix():
+    d = judged("CUDAMismatchException: >- DeepSpeed Op Builder: Installed CUDA version 12.2 does not match the version torch was compiled with 11.7, unable to compile")
+    assert (d.facts.version("toolkit"), d.facts.version("cuda")) == ("12.2", "11.7")
+    assert "11.7" in d.root.finding.fix
+    assert "cu126" in d.root.finding.fix
+
+
+def test_nothing_understood_is_unknown_and_said():
+    d = judged("it does not work please help")
+    assert d.status == "unknown"
+    assert not d.found
+    assert d.not_checked
+
+
+def test_what_was_checked_is_listed():
+    d = judged(REPORT)
+    assert any("torch 2.6.0+cu124" in sentence for sentence in d.checked)
+    assert any("log" in sentence or "text" in sentence for sentence in (*d.checked, *d.not_checked))
+
+
+def test_a_repair_is_given_as_commands_and_is_valid_when_judged_again():
+    from envsmith.solve import api
+
+    d = judged(REPORT)
+    assert {"pip", "uv", "conda"} <= set(d.commands)
+    again = api.check(repaired(d.facts, d.repair))
+    assert not [f for f in again.findings if f.severity.value == "error"]
+    assert commands_of(d.repair) == d.commands
+
+
+def test_the_repair_can_be_asked_of_the_solver_again():
+    d = judged(REPORT)
+    request, text = request_of(d.repair)
+    assert "deepspeed" in request.frameworks
+    assert "--framework deepspeed==" in text
+
+
+def test_a_rule_that_may_apply_is_told_as_a_note_of_low_confidence():
+    d = judged("framework: megatron-lm\ntransformer-engine: 1.13\ntorch: 2.5\n")
+    assert (d.found[0].finding.rule, d.found[0].confidence, d.found[0].role) == ("megatron-core-te-1.13", "low", "note")
+
+
+def test_pip_conflicts_name_the_requirement_in_the_fix():
+    d = judged("transformer-engine 1.0.0+66d91d5 requires flash-attn<=2.0.4,>=1.0.6, but you have flash-attn 2.3.6 which is incompatible.")
+    assert "flash-attn<=2.0.4,>=1.0.6" in d.root.finding.fix
+
+
+def test_a_nvcc_message_names_the_toolkit_that_is_needed():
+    assert "nvcc>=11.8" in judged("nvcc fatal   : Unsupported gpu architecture 'compute_89'").root.finding.fix
+
+
+def test_the_json_has_the_shape_of_check():
+    value = judged(REPORT, "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'").to_json()
+    assert {"status", "findings", "repair", "understood"} <= set(value)
+    first = value["findings"][0]
+    assert {"rule", "severity", "components", "message", "evidence", "fix", "role", "confidence", "taxonomy"} <= set(first)
+    assert set(first["taxonomy"]) == {"stage", "cause_group", "cause_key", "fix_pattern"}

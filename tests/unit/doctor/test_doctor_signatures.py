@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from envsmith.doctor.judge import diagnose
+from envsmith.doctor.signatures import catalogue, find_hits, needle_of, read_signatures, rule_taxonomy
+from envsmith.errors import DataError
+from envsmith.sources.reports import clean, read_texts
+
+CASES = json.loads((Path(__file__).parents[2] / "cases" / "doctor" / "messages.json").read_text())["cases"]
+
+
+def judged(text: str):
+    return diagnose(read_texts([("log", text)]), [("log", clean(text))])
+
+
+@pytest.mark.parametrize(("message", "cause", "severity"), CASES, ids=[f"{c[1]}-{i}" for i, c in enumerate(CASES)])
+def test_a_message_of_the_software_gives_its_root_cause(message, cause, severity):
+    first = judged(f"some line before\n{message}\n").found[0]
+    assert (first.taxonomy.cause, first.finding.severity.value) == (cause, severity)
+    assert first.finding.fix
+    assert first.finding.evidence
+    assert first.where == "log:2"
+
+
+@pytest.mark.parametrize(("message", "cause", "severity"), CASES, ids=[f"{c[1]}-{i}" for i, c in enumerate(CASES)])
+def test_the_cause_is_found_in_a_long_log_with_ansi_codes_and_prefixes(message, cause, severity):
+    filler = "[rank0]: step 100 loss 2.31 lr 1e-4\n" * 3000
+    text = f"{filler}\x1b[31mnode-1: [rank3]: {message}\x1b[0m\r\n{filler}"
+    assert judged(text).found[0].taxonomy.cause == cause
+
+
+def test_every_signature_has_a_needle_and_evidence():
+    for signature in catalogue().signatures:
+        assert signature.evidence or signature.rule, signature.id
+        for pattern in signature.match:
+            assert min(map(len, needle_of(pattern))) >= 4
+
+
+def test_consequence_of_names_signatures_that_exist():
+    ids = {s.id for s in catalogue().signatures}
+    assert not [c for s in catalogue().signatures for c in s.consequence_of if c not in ids]
+
+
+def test_the_taxonomy_of_rules_names_rules_that_exist():
+    from envsmith.graph import read_knowledge
+
+    known = {rule.id for rule in read_knowledge().rules}
+    # Rules of releases/ (…-declares-…) come and go with what a release declares.
+    assert not [r for r in rule_taxonomy() if r not in known and "-declares-" not in r]
+
+
+def test_no_pattern_is_slow_on_a_hostile_line():
+    signatures = catalogue().signatures
+    for stuff in ("a" * 60_000, "No module named '" * 4000, "NCCL WARN " * 6000, "error: " * 9000, "cannot import name 'x' from '" * 2500, "((((" * 9000):
+        started = time.process_time()
+        find_hits(stuff, "x", signatures)
+        assert time.process_time() - started < 2.0
+
+
+def test_a_broken_signature_file_is_refused_with_every_problem():
+    text = """
+evidence: {a: {kind: documented, source: x, date: 2026-11-21}}
+signatures:
+- {id: one, kind: cause, match: ["abc"], message: m, fix: f, stage: s, group: g, cause: c, pattern: p, evidence: [a]}
+- {id: two, kind: nonsense, match: ["abcdef"], message: m, fix: f, stage: s, group: g, cause: c, pattern: p, evidence: [a]}
+- {id: three, kind: cause, match: ["abcdef"], message: m, fix: f, stage: s, group: g, cause: c, pattern: p, evidence: []}
+- {id: four, kind: cause, colour: red, match: ["abcdef"], message: m, fix: f, stage: s, group: g, cause: c, pattern: p, evidence: [a]}
+"""
+    with pytest.raises(DataError) as raised:
+        read_signatures(text)
+    assert len(raised.value.details) == 4
+
+
+def test_accepted_mismatch_of_deepspeed_is_no_finding():
+    text = "Installed CUDA version 11.4 does not match the version torch was compiled with 11.5 but since the APIs are compatible, accepting this combination"
+    assert not [d for d in judged(text).found if d.finding.severity.value == "error"]
