@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from envsmith.errors import ContentError, LockError, NetworkError
 from envsmith.lock.uv_output import read_toml
@@ -27,7 +28,7 @@ _DEFAULT = ("setuptools>=40.8.0", "wheel")
 # The first setuptools without pkg_resources is 82.
 _WITH_PKG_RESOURCES = "setuptools<82"
 # The kind under which answers are kept; another number when the reading below changes.
-_KIND = "build-requires-1"
+_KIND = "build-requires-2"
 _WANTED = ("pyproject.toml", "setup.py")
 
 
@@ -39,9 +40,28 @@ def requires_of(pyproject: bytes | None, setup: bytes | None, *, where: str) -> 
     stated = list(_build_system(pyproject, where)) if pyproject is not None else list(_DEFAULT)
     if setup is not None:
         stated += _setup_requires(setup)
-    for text in stated:
-        _parse(text, where)
+    declared = {canonicalize_name(_parse(text, where).name) for text in stated}
+    if setup is not None and "torch" not in declared and _imports_torch(setup):
+        raise LockError(
+            f"{where} cannot be pinned completely: its setup imports torch, which it does not declare",
+            hint="leave it out of the lock and build it on top of the finished cell (pip install --no-build-isolation, with the CUDA toolkit)",
+        )
     return tuple(dict.fromkeys(stated))
+
+
+def _imports_torch(setup: bytes) -> bool:
+    """True when the script cannot run without torch: an import at its top level, outside of any ``try`` or condition."""
+    try:
+        body = ast.parse(setup).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(name.partition(".")[0] == "torch" for node in body for name in _imported(node))
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
 
 
 def _parse(text: str, where: str) -> Requirement:
@@ -78,14 +98,7 @@ def _setup_requires(setup: bytes) -> list[str]:
             and isinstance(node.value, (ast.List, ast.Tuple))
         ):
             found += [e.value for e in node.value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
-        names = (
-            [a.name for a in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-        if any(name.partition(".")[0] == "pkg_resources" for name in names):
+        if any(name.partition(".")[0] == "pkg_resources" for name in _imported(node)):
             found.append(_WITH_PKG_RESOURCES)
     return found
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from envsmith.engine.base import Event, EventKind, Progress, silent
-from envsmith.errors import NetworkError
+from envsmith.errors import LockError, NetworkError
 from envsmith.lock.resolve import Query, Resolution, cutoff, resolve
 from envsmith.lock.uv_output import to_pins
-from envsmith.lock.verify import Judge, verify
+from envsmith.lock.verify import Judge, broken_rules, refuse_differences, refuse_rules, repairs
 from envsmith.lock.wanted import overrides, wanted
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Pin
@@ -25,15 +25,21 @@ if TYPE_CHECKING:
 __all__ = ["Pinned", "lock_pip"]
 
 _STEP = "lock"
+# Each attempt adds a constraint; a chain of three broken rules has not been seen.
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pinned:
-    """``pins`` and ``build_pins`` sorted by name; ``resolver`` is ``uv 0.13.8``; ``facts`` are remarks that are not part of the lock."""
+    """``pins`` and ``build_pins`` sorted by name; ``resolver`` is ``uv 0.13.8``; ``facts`` are remarks that are not part of the lock.
+
+    ``constraints`` are all that held: those that were given and those that the repair of a broken rule added, each with its rule.
+    """
 
     pins: tuple[Pin, ...]
     build_pins: tuple[Pin, ...]
     resolver: str
+    constraints: tuple[tuple[str, str], ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -73,15 +79,54 @@ def lock_pip(
     def on_line(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
 
-    what = f"cell {cell.id}: resolving packages"
-    with _own_index(cell):
-        resolution = resolve(query, uv, what=what, on_line=on_line)
-    if forced := overrides(cell, table, {p.name: p.version for p in resolution.packages}):
-        resolution = resolve(replace(query, overrides=forced), uv, what=what, on_line=on_line)
+    resolution, query, added = _judged(cell, query, _Resolver(uv, table, judge, on_line))
     pins = to_pins(resolution.packages, resolution.requires)
     build_pins = _build_pins(cell, pins, query, uv, fetcher)
-    verify(cell, pins, table, judge)
-    return Pinned(pins=pins, build_pins=build_pins, resolver=uv.version, facts=_facts(resolution, forced))
+    return Pinned(
+        pins=pins,
+        build_pins=build_pins,
+        constraints=(*constraints, *added),
+        resolver=uv.version,
+        facts=_facts(resolution, query.overrides),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """What a resolution needs besides its query."""
+
+    uv: Uv
+    table: ComponentTable
+    judge: Judge | None
+    on_line: Callable[[str], None]
+
+
+def _judged(cell: Cell, query: Query, by: _Resolver) -> tuple[Resolution, Query, tuple[tuple[str, str], ...]]:
+    """Resolve until the cell is kept and no rule is broken; the constraints that this took are told.
+
+    The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the solver's own repair
+    is made a constraint; where the repair would change the cell, the lock is refused.
+    """
+    what = f"cell {cell.id}: resolving packages"
+    added: tuple[tuple[str, str], ...] = ()
+    for _ in range(_ATTEMPTS):
+        with _own_index(cell):
+            resolution = resolve(query, by.uv, what=what, on_line=by.on_line)
+        forced = overrides(cell, by.table, {p.name: p.version for p in resolution.packages})
+        if forced and forced != query.overrides:
+            query = replace(query, overrides=forced)
+            continue
+        pins = to_pins(resolution.packages, resolution.requires)
+        refuse_differences(cell, pins, by.table)
+        judged = broken_rules(cell, pins, by.table, by.judge)
+        if judged is None:
+            return resolution, query, added
+        more = [line for line in repairs(cell, judged, by.table) if line not in added]
+        if not more:
+            raise refuse_rules(cell, judged)
+        added = (*added, *more)
+        query = replace(query, constraints=tuple(sorted({*query.constraints, *(text for text, _ in more)})))
+    raise LockError(f"{what}: no set of packages was found that keeps every rule", details=[text for text, _ in added])
 
 
 @contextmanager
@@ -119,10 +164,15 @@ def _build_pins(cell: Cell, pins: tuple[Pin, ...], query: Query, uv: Uv, fetcher
     needed = build_requires(pins, fetcher or HttpClient())
     if not needed:
         return ()
-    build = replace(query, requirements=needed, constraints=(), overrides=(), backend="", wheels_only=True, edges=False)
+    build = replace(query, requirements=needed, constraints=_torch(pins), overrides=(), wheels_only=True, edges=False)
     names = ", ".join(pin.name for pin in pins if pin.sdist)
     resolution = resolve(build, uv, what=f"cell {cell.id}: resolving what {names} is built with")
     return to_pins(resolution.packages, resolution.requires, layer="build")
+
+
+def _torch(pins: tuple[Pin, ...]) -> tuple[str, ...]:
+    """What is built against torch is built against the torch of the cell."""
+    return tuple(f"torch=={pin.version}" for pin in pins if pin.name == "torch")
 
 
 def _facts(resolution: Resolution, forced: tuple[str, ...]) -> dict[str, str]:

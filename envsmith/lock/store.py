@@ -13,6 +13,7 @@ from pathlib import Path
 from envsmith.errors import DataError, StorageError
 from envsmith.lock.pylock import parse_beside
 from envsmith.lock.read_lock import parse_lock
+from envsmith.lock.verify import Judge, broken_rules
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 
@@ -126,8 +127,13 @@ def up_to_date(lock: Lock, cell: Cell) -> bool:
     return lock.cell.to_json() == cell.to_json()
 
 
-def reusable(directory: Path, *, cell: Cell, request: str, exclude_newer: str) -> Lock | None:
-    """The lock that is there when it answers the same cell, request and date; ``None`` when it must be made again (also when it is broken)."""
+def reusable(
+    directory: Path, *, cell: Cell, request: str, exclude_newer: str, judge: Judge | None = None
+) -> Lock | None:
+    """The lock that is there when it answers the same cell, request and date, and today's rules still hold for it.
+
+    ``None`` when it must be made again, also when it is broken. ``judge`` is as for :func:`envsmith.lock.verify.broken_rules`.
+    """
     try:
         lock = read(directory)
     except (DataError, StorageError):
@@ -137,4 +143,6 @@ def reusable(directory: Path, *, cell: Cell, request: str, exclude_newer: str) -
     if any(a.url is None for pin in lock.pins for a in pin.artifacts):
         # Its pylock.toml is gone or older: written again it would have other bytes.
         return None
-    return lock
+    from envsmith.graph.names import components
+
+    return None if broken_rules(cell, lock.pins, components(), judge) else lock

@@ -13,7 +13,7 @@ from envsmith.model.platform import Platform
 
 Judge = Callable[[Mapping[str, str], Platform], Judgement]
 
-__all__ = ["Judge", "as_components", "differences", "verify"]
+__all__ = ["Judge", "as_components", "broken_rules", "differences", "refuse_differences", "refuse_rules", "repairs"]
 
 _HOST_FACTS = ("python", "cuda", "driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi")
 
@@ -67,11 +67,8 @@ def _check(components: Mapping[str, str], platform: Platform) -> Judgement:
     return check(components, platform)
 
 
-def verify(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judge | None = None) -> None:
-    """``LockError`` naming every difference between cell and pins, or every rule that the pinned set breaks.
-
-    ``judge`` is :func:`envsmith.solve.api.check` unless another one is given.
-    """
+def refuse_differences(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable) -> None:
+    """``LockError`` naming every difference between cell and pins."""
     told = differences(cell, pins, table)
     if told:
         raise LockError(
@@ -79,11 +76,40 @@ def verify(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judg
             details=told,
             hint="the index serves other metadata than the version graph knows; report it with this output",
         )
+
+
+def broken_rules(
+    cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judge | None = None
+) -> Judgement | None:
+    """The judgement of cell and pins together when a rule is broken, else ``None``.
+
+    ``judge`` is :func:`envsmith.solve.api.check` unless another one is given.
+    """
     judged = (judge or _check)(as_components(cell, pins, table), cell.platform)
+    return judged if any(f.severity.value == "error" for f in judged.findings) else None
+
+
+def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple[str, str], ...]:
+    """Constraints under which the resolver may choose again, with the rule: the repair that was solved, where it leaves the cell alone.
+
+    Empty when there is no such repair: the cell itself would have to change.
+    """
+    rules = ", ".join(sorted({f.rule for f in judged.findings if f.severity.value == "error"}))
+    changes = judged.repair.changes if judged.repair else ()
+    lines = []
+    for change in changes:
+        component = table.by_name.get(change.component)
+        if change.component in cell.components or component is None or not component.distributions or not change.new:
+            return ()
+        lines.append((f"{component.distributions[0]}=={change.new}", rules))
+    return tuple(lines)
+
+
+def refuse_rules(cell: Cell, judged: Judgement) -> LockError:
+    """The error that tells every rule which the pinned packages break."""
     errors = [f for f in judged.findings if f.severity.value == "error"]
-    if errors:
-        raise LockError(
-            f"cell {cell.id}: the pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}",
-            details=[f"{f.message} [{f.rule}]" for f in errors],
-            hint=errors[0].fix or "choose another release of one of the packages with --with",
-        )
+    return LockError(
+        f"cell {cell.id}: the pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}",
+        details=[f"{f.message} [{f.rule}]" for f in errors],
+        hint=errors[0].fix or "choose another release of one of the packages with --with",
+    )

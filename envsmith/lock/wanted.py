@@ -83,8 +83,17 @@ def _requirements(cell: Cell, table: ComponentTable) -> list[str]:
             )
         # On the default index the build is not part of torch's version.
         exact = version.partition("+")[0] if name == "torch" and cell.index == "default" else version
-        lines.append(f"{component.distributions[0]}=={exact}")
+        lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={exact}")
     return lines
+
+
+def _extras(name: str, cell: Cell) -> str:
+    """The extras without which a distribution is an empty shell: transformer-engine's bindings for torch and its core for one CUDA major."""
+    if name != "transformer-engine":
+        return ""
+    major = cell.components.get("cuda", "12").partition(".")[0]
+    # Releases up to 2.8 have no such extra; uv only warns about one that does not exist.
+    return f"[pytorch,core_cu{major}]" if major.isdigit() else "[pytorch]"
 
 
 def _backend(cell: Cell) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from envsmith.lock.pip import Pinned
 from envsmith.model.cell import Cell
 from envsmith.model.component import Component, Role
-from envsmith.model.finding import Judgement
+from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.lock import Lock
 from envsmith.model.platform import Platform
+from envsmith.model.rule import Severity
 from envsmith.sources.pip_settings import PipSettings
 from envsmith.sources.uv import Uv, uv_environment
 
@@ -19,6 +20,17 @@ from envsmith.sources.uv import Uv, uv_environment
 def fine(_components: Mapping[str, str], _platform: Platform) -> Judgement:
     """A judge that finds nothing."""
     return Judgement(status="ok")
+
+
+def bad(components: Mapping[str, str], platform: Platform, *, repair: tuple[Change, ...] = ()) -> Judgement:
+    """A judge that minds numpy 2; ``repair`` is what it proposes."""
+    if components.get("numpy", "1").startswith("1"):
+        return fine(components, platform)
+    finding = Finding(
+        rule="numpy-2-abi", severity=Severity.ERROR, components={"numpy": "2.3.0"}, message="numpy 2 breaks it"
+    )
+    cell = Cell(components=components, chosen=())
+    return Judgement(status="bad", findings=(finding,), repair=Repair(changes=repair, cell=cell) if repair else None)
 
 
 def component(name: str, role: Role, *distributions: str) -> Component:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from pathlib import Path
 
 import pytest
-from lock_helpers import fine, lock_of, uv_for
+from lock_helpers import bad, fine, lock_of, uv_for
 from tiny_index import TinyIndex, sdist, wheel
 
 from envsmith.errors import ContentError, LockError, NetworkError
@@ -16,8 +17,7 @@ from envsmith.lock.pylock import pylock_text
 from envsmith.lock.requirements import requirement_files
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
-from envsmith.model.finding import Finding, Judgement
-from envsmith.model.rule import Severity
+from envsmith.model.finding import Change
 from envsmith.sources.uv import Uv
 
 DAY = "2026-11-20"
@@ -159,19 +159,47 @@ def test_an_index_that_does_not_answer_is_a_network_error(cell: Cell, table: Com
 
 
 def test_a_rule_that_the_pinned_packages_break_refuses_the_lock(cell: Cell, table: ComponentTable, uv: Uv) -> None:
-    asked = {}
-
-    def judge(components: object, _platform: object) -> Judgement:
-        asked.update(components)  # type: ignore[call-overload]
-        finding = Finding(
-            rule="numpy-2-abi", severity=Severity.ERROR, components={"numpy": "2.3.0"}, message="numpy 2 breaks it"
-        )
-        return Judgement(status="bad", findings=(finding,))
-
     with pytest.raises(LockError, match="break 1 rule") as caught:
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=judge)
-    assert asked["numpy"] == "2.3.0"
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=bad)
     assert "numpy 2 breaks it [numpy-2-abi]" in caught.value.details
+
+
+def test_a_repair_that_leaves_the_cell_alone_is_made_a_constraint(cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    judge = functools.partial(bad, repair=(Change(component="numpy", old="2.3.0", new="1.26.4"),))
+    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=judge)
+    assert next(p for p in pinned.pins if p.name == "numpy").version == "1.26.4"
+    assert pinned.constraints == (("numpy==1.26.4", "numpy-2-abi"),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(component="torch", old="2.9.1+cu128", new="2.8.0+cu128"),
+        Change(component="numpy", old="2.3.0", new=None),
+        Change(component="driver", old=None, new="580.0"),
+    ],
+)
+def test_a_repair_that_would_change_the_cell_is_not_made(
+    cell: Cell, table: ComponentTable, uv: Uv, change: Change
+) -> None:
+    with pytest.raises(LockError, match="break 1 rule"):
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=functools.partial(bad, repair=(change,)))
+
+
+def test_a_repair_that_does_not_help_ends(cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    judge = functools.partial(bad, repair=(Change(component="numpy", old="2.3.0", new="2.3.0"),))
+    with pytest.raises(LockError, match="break 1 rule"):
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=judge)
+
+
+def test_what_is_built_against_torch_is_built_against_the_torch_of_the_cell(
+    index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv
+) -> None:
+    index.add("torch", wheel("torch", "2.10.0"))
+    needs = '[build-system]\nrequires = ["tiny-backend", "torch"]\nbuild-backend = "tiny_backend"\n'
+    index.add("deepspeed", sdist("deepspeed", "0.18.5", requires=["torch"], extra={"pyproject.toml": needs}))
+    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+    assert {p.name: p.version for p in pinned.build_pins}["torch"] == "2.9.1"
 
 
 def test_a_component_that_is_not_on_the_index_cannot_be_locked(cell: Cell, table: ComponentTable, uv: Uv) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lock_helpers import bad, fine
 
 from envsmith.errors import DataError, StorageError
 from envsmith.lock import store
@@ -112,10 +113,11 @@ def test_a_lock_is_reused_for_the_same_question_only(lock: Lock, tmp_path: Path)
 
     def reused(**other: Any) -> bool:
         asked = {"cell": lock.cell, "request": lock.request, "exclude_newer": lock.exclude_newer, **other}
-        return store.reusable(tmp_path, **asked) is not None
+        return store.reusable(tmp_path, **{"judge": fine, **asked}) is not None
 
     assert reused()
     assert not reused(request="another")
+    assert not reused(judge=bad)
     assert not reused(exclude_newer="2026-11-21")
     assert not reused(cell=dataclasses.replace(lock.cell, components={**lock.cell.components, "nccl": "2.28.9"}))
     (tmp_path / "pylock.toml").unlink()

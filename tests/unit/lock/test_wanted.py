@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from lock_helpers import component
 
 from envsmith.errors import LockError, UsageError
 from envsmith.lock.build_requires import requires_of
 from envsmith.lock.resolve import cutoff
 from envsmith.lock.wanted import overrides, uv_platform, wanted
 from envsmith.model.cell import Cell
-from envsmith.model.component import ComponentTable
+from envsmith.model.component import ComponentTable, Role
 from envsmith.model.platform import Platform
 
 
@@ -104,3 +105,22 @@ def test_build_requirements_are_read_from_the_sdist(
 def test_a_broken_pyproject_is_refused_by_name(pyproject: bytes) -> None:
     with pytest.raises(LockError, match=r"x-1\.tar\.gz"):
         requires_of(pyproject, None, where="x-1.tar.gz")
+
+
+@pytest.mark.parametrize("setup", [b"import torch\n", b"from torch.utils.cpp_extension import CUDAExtension\n"])
+def test_a_setup_that_imports_torch_without_declaring_it_is_refused(setup: bytes) -> None:
+    with pytest.raises(LockError, match="its setup imports torch, which it does not declare"):
+        requires_of(None, setup, where="x-1.tar.gz")
+    assert "torch>=2" in requires_of(b'[build-system]\nrequires = ["torch>=2"]\n', setup, where="x-1.tar.gz")
+
+
+def test_a_setup_that_can_do_without_torch_is_not_refused() -> None:
+    setup = b"try:\n    import torch\nexcept ImportError:\n    torch = None\n"
+    assert requires_of(None, setup, where="x-1.tar.gz") == ("setuptools>=40.8.0", "wheel")
+
+
+def test_transformer_engine_is_asked_for_with_its_torch_bindings(cell: Cell, table: ComponentTable) -> None:
+    te = component("transformer-engine", Role.COMPANION, "transformer-engine", "transformer-engine-torch")
+    full = dataclasses.replace(cell, components={**cell.components, "transformer-engine": "2.20.2"})
+    want = wanted(full, ComponentTable.of([*table.by_name.values(), te]), [])
+    assert "transformer-engine[pytorch,core_cu12]==2.20.2" in want.requirements
