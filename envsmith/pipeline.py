@@ -136,7 +136,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         python_version=cell.components["python"],
         pins=pinned.pins,
         build_pins=pinned.build_pins,
-        constraints=tuple(constraints),
+        constraints=pinned.constraints,
         resolver=pinned.resolver,
         facts=pinned.facts,
     )
