@@ -180,21 +180,21 @@ def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdist
     mounts += [_bind(BUILD_FILE, "build.txt")] if sdists else []
     mounts += [_bind(f"{WHEELS}/{title}", WHEELS)] if title in options.wheels else []
     mounts += _secrets()
-    mounts += [_mount(type="cache", id="envsmith-uv", target=f"{_IN}/cache")]
     install = [f"{_IN}/uv pip install --require-hashes --no-deps --requirements {_IN}/requirements.txt"]
     install += [f"--build-constraints {_IN}/build.txt"] if sdists else ["--only-binary :all:"]
     install += [f"--torch-backend {backend}"] if backend else []
     install += [f"--find-links {_IN}/{WHEELS}"] if title in options.wheels else []
+    # On the environment's own file system, so that files are linked: a cache elsewhere is copied from and removed again, which takes
+    # as long as the installation and twice the disk. It goes in the same step and leaves nothing in the layer.
+    cache = f"{safe.path(options.prefix)}/.uv-cache"
     commands = [
         _START,
-        f"export VIRTUAL_ENV={safe.path(options.prefix)} UV_CACHE_DIR={_IN}/cache UV_LINK_MODE=copy UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never",
+        f"export VIRTUAL_ENV={safe.path(options.prefix)} UV_CACHE_DIR={cache} UV_LINK_MODE=hardlink UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never",
         f"export SOURCE_DATE_EPOCH={safe.epoch(options.epoch)} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1",
         f"if [ -s {_IN}/ca ]; then export SSL_CERT_FILE={_IN}/ca; fi",
         f"if [ -s {_IN}/uv.toml ]; then export UV_CONFIG_FILE={_IN}/uv.toml; else export UV_NO_CONFIG=1; fi",
         " ".join(install),
-        # What an interrupted step had downloaded stays for the next run; after success it would only double the space.
-        f"{{ {_IN}/uv cache prune --ci --quiet || true; }}",
-        f"rm -rf /tmp/* ~/.cache {safe.path(options.prefix)}/.lock",
+        f"rm -rf {cache} /tmp/* ~/.cache {safe.path(options.prefix)}/.lock",
         _settle(options),
     ]
     return f"# {title} layer: {requirements}\n" + _run(mounts, commands)
