@@ -169,7 +169,9 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
         place = hit or twin
         found.append(
             Diagnosed(
-                finding=dataclasses.replace(finding, severity=severity, fix=_better_fix(finding, taxonomy, facts, twin)),
+                finding=dataclasses.replace(
+                    finding, severity=severity, fix=_better_fix(finding, taxonomy, facts, twin)
+                ),
                 confidence="high" if place and exact else "medium" if exact else "low",
                 score=score if exact or place else score - 3,
                 taxonomy=taxonomy,

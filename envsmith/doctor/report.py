@@ -61,9 +61,7 @@ def _block(d: Diagnosed) -> list[str]:
 def as_text(diagnosis: Diagnosis, *, notes: bool = False) -> str:
     """Root cause first, then what follows, other findings, the repair, and plainly what was and was not looked at."""
     lines = [f"status: {diagnosis.status}"]
-    shown = [
-        d for d in diagnosis.found if d.role != "note" or notes or d.where or d.score >= 20
-    ]
+    shown = [d for d in diagnosis.found if d.role != "note" or notes or d.where or d.score >= 20]
     for role in ("root", "also", "consequence", "note"):
         for d in shown:
             if d.role == role:

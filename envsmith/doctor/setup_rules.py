@@ -582,7 +582,12 @@ def _nvhpc(facts: Facts) -> Iterator[Diagnosed]:
 
 def _installed(facts: Facts) -> Iterator[Diagnosed]:
     """Installations that are not whole: folders without metadata, libraries that are gone."""
-    taxonomy = Taxonomy(stage="import", group="stale-or-foreign-binary", cause="broken-installation", pattern="version-and-dependency-management")
+    taxonomy = Taxonomy(
+        stage="import",
+        group="stale-or-foreign-binary",
+        cause="broken-installation",
+        pattern="version-and-dependency-management",
+    )
     lost, torsos = facts.host.get("lost_files"), facts.host.get("broken_distributions")
     if lost:
         yield make(

@@ -120,7 +120,7 @@ def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
         if match := re.search(r"(\d{1,2})\.(\d)", value):
             draft.component("gpu", f"sm_{match[1]}{match[2]}", where, 3)
     elif key == "framework":
-        note_present(draft, value.split()[0])
+        note_present(draft, value.split(maxsplit=1)[0])
     elif key in {"container", "docker image", "image", "base image"}:
         draft.host["container"] = value[:200]
     elif key in {"os", "operating system", "platform", "system"}:

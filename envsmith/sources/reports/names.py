@@ -65,7 +65,7 @@ def note_distribution(draft: Draft, name: str, version: str, source: str, streng
 
 def note_present(draft: Draft, name: str) -> None:
     """Record that a component is in use, its version not told (``host["present"]``)."""
-    component = component_of(name.split(".")[0])
+    component = component_of(name.split(".", maxsplit=1)[0])
     if component:
         present = [p for p in draft.host.get("present", "").split(",") if p]
         draft.host["present"] = ",".join(dict.fromkeys([*present, component]))

@@ -13,7 +13,9 @@ def judged(*texts: str):
 
 
 def test_a_version_rule_that_the_log_shows_comes_first_with_high_confidence():
-    d = judged(REPORT, "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' (/x/api.py)")
+    d = judged(
+        REPORT, "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' (/x/api.py)"
+    )
     assert d.status == "bad"
     assert (d.root.finding.rule, d.root.confidence, d.root.confirmed) == ("deepspeed-elastic-log", "high", True)
     assert d.root.where == "t1:1"
@@ -45,7 +47,9 @@ def test_a_consequence_gives_way_to_its_cause_wherever_it_stands():
 
 
 def test_an_unhandled_system_error_is_explained_by_small_shared_memory():
-    d = judged("NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)\nNCCL error in: x.cpp:1, unhandled system error, NCCL version 2.18.1\n")
+    d = judged(
+        "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)\nNCCL error in: x.cpp:1, unhandled system error, NCCL version 2.18.1\n"
+    )
     assert d.root.finding.rule == "shm-too-small"
     assert d.facts.version("nccl") == "2.18.1"
 
@@ -58,7 +62,9 @@ def test_running_out_of_memory_is_no_fault_of_the_environment():
 
 
 def test_versions_in_a_message_are_judged_and_named_in_the_fix():
-    d = judged("CUDAMismatchException: >- DeepSpeed Op Builder: Installed CUDA version 12.2 does not match the version torch was compiled with 11.7, unable to compile")
+    d = judged(
+        "CUDAMismatchException: >- DeepSpeed Op Builder: Installed CUDA version 12.2 does not match the version torch was compiled with 11.7, unable to compile"
+    )
     assert (d.facts.version("toolkit"), d.facts.version("cuda")) == ("12.2", "11.7")
     assert "11.7" in d.root.finding.fix
     assert "cu126" in d.root.finding.fix
@@ -100,7 +106,9 @@ def test_a_rule_that_may_apply_is_told_as_a_note_of_low_confidence():
 
 
 def test_pip_conflicts_name_the_requirement_in_the_fix():
-    d = judged("transformer-engine 1.0.0+66d91d5 requires flash-attn<=2.0.4,>=1.0.6, but you have flash-attn 2.3.6 which is incompatible.")
+    d = judged(
+        "transformer-engine 1.0.0+66d91d5 requires flash-attn<=2.0.4,>=1.0.6, but you have flash-attn 2.3.6 which is incompatible."
+    )
     assert "flash-attn<=2.0.4,>=1.0.6" in d.root.finding.fix
 
 
@@ -109,8 +117,12 @@ def test_a_nvcc_message_names_the_toolkit_that_is_needed():
 
 
 def test_the_json_has_the_shape_of_check():
-    value = judged(REPORT, "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'").to_json()
+    value = judged(
+        REPORT, "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'"
+    ).to_json()
     assert {"status", "findings", "repair", "understood"} <= set(value)
     first = value["findings"][0]
-    assert {"rule", "severity", "components", "message", "evidence", "fix", "role", "confidence", "taxonomy"} <= set(first)
+    assert {"rule", "severity", "components", "message", "evidence", "fix", "role", "confidence", "taxonomy"} <= set(
+        first
+    )
     assert set(first["taxonomy"]) == {"stage", "cause_group", "cause_key", "fix_pattern"}

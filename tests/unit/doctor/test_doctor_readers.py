@@ -58,7 +58,13 @@ def versions(text: str) -> dict[str, str]:
 
 def test_ds_report():
     f = facts(DS_REPORT)
-    assert {"torch": "2.1.2+cu121", "cuda": "12.1", "toolkit": "12.1", "deepspeed": "0.12.6", "python": "3.10"}.items() <= versions(DS_REPORT).items()
+    assert {
+        "torch": "2.1.2+cu121",
+        "cuda": "12.1",
+        "toolkit": "12.1",
+        "deepspeed": "0.12.6",
+        "python": "3.10",
+    }.items() <= versions(DS_REPORT).items()
     assert f.limits["shm"] == 64 << 20
     assert "ds_report" in f.read[0].kinds
 
@@ -68,12 +74,26 @@ def test_ds_report_with_ninja_missing():
 
 
 def test_collect_env():
-    expected = {"torch": "2.1.0.dev20230519+cu118", "cuda": "11.8", "gcc": "9.4.0", "glibc": "2.31", "python": "3.8.10", "toolkit": "11.8.89", "driver": "525.85.12", "cudnn": "8.7.0", "numpy": "1.24.3", "gpu": "sm_80"}
+    expected = {
+        "torch": "2.1.0.dev20230519+cu118",
+        "cuda": "11.8",
+        "gcc": "9.4.0",
+        "glibc": "2.31",
+        "python": "3.8.10",
+        "toolkit": "11.8.89",
+        "driver": "525.85.12",
+        "cudnn": "8.7.0",
+        "numpy": "1.24.3",
+        "gpu": "sm_80",
+    }
     assert {k: v for k, v in versions(COLLECT).items() if k in expected} | {"cudnn": "8.7.0"} == expected
     assert facts(COLLECT).gpu_count == 2
 
 
-@pytest.mark.parametrize(("text", "driver", "level", "gpu", "count"), [(OLD_SMI, "535.54.03", "12.2", "sm_89", 2), (NEW_SMI, "610.43.02", "13.3", "sm_90", 1)])
+@pytest.mark.parametrize(
+    ("text", "driver", "level", "gpu", "count"),
+    [(OLD_SMI, "535.54.03", "12.2", "sm_89", 2), (NEW_SMI, "610.43.02", "13.3", "sm_90", 1)],
+)
 def test_nvidia_smi_banners_old_and_new(text, driver, level, gpu, count):
     f = facts(text)
     assert (f.version("driver"), f.host["driver_cuda"], f.version("gpu"), f.gpu_count) == (driver, level, gpu, count)
@@ -104,23 +124,38 @@ def test_conda_builds_tell_the_cuda():
 
 
 def test_environment_yml():
-    assert {"python": "3.11", "deepspeed": "0.14.0"}.items() <= versions("name: x\nchannels: [conda-forge]\ndependencies:\n- python=3.11\n- pip\n- pip:\n  - deepspeed==0.14.0\n").items()
+    assert {"python": "3.11", "deepspeed": "0.14.0"}.items() <= versions(
+        "name: x\nchannels: [conda-forge]\ndependencies:\n- python=3.11\n- pip\n- pip:\n  - deepspeed==0.14.0\n"
+    ).items()
 
 
 def test_dockerfile_base_pins_and_variables():
-    f = facts("FROM nvidia/cuda:12.1.0-devel-ubuntu22.04\nENV NCCL_DEBUG=INFO\nRUN pip install torch==2.1.0 deepspeed==0.14.0\n")
-    assert {"toolkit": "12.1.0", "torch": "2.1.0", "deepspeed": "0.14.0"}.items() <= {k: v.version for k, v in f.components.items()}.items()
+    f = facts(
+        "FROM nvidia/cuda:12.1.0-devel-ubuntu22.04\nENV NCCL_DEBUG=INFO\nRUN pip install torch==2.1.0 deepspeed==0.14.0\n"
+    )
+    assert {"toolkit": "12.1.0", "torch": "2.1.0", "deepspeed": "0.14.0"}.items() <= {
+        k: v.version for k, v in f.components.items()
+    }.items()
     assert f.variables["NCCL_DEBUG"] == "INFO"
     assert "Dockerfile" in f.read[0].kinds
 
 
 def test_nccl_lines():
-    f = facts("node:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nNCCL version 2.18.1+cuda12.1\nNCCL INFO cudaDriverVersion 12020\nNCCL INFO NCCL_SOCKET_IFNAME set by environment to eth\n")
-    assert (f.version("nccl"), f.host["driver_cuda"], f.interfaces, f.variables["NCCL_SOCKET_IFNAME"]) == ("2.18.1", "12.2", ("eth0",), "eth")
+    f = facts(
+        "node:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nNCCL version 2.18.1+cuda12.1\nNCCL INFO cudaDriverVersion 12020\nNCCL INFO NCCL_SOCKET_IFNAME set by environment to eth\n"
+    )
+    assert (f.version("nccl"), f.host["driver_cuda"], f.interfaces, f.variables["NCCL_SOCKET_IFNAME"]) == (
+        "2.18.1",
+        "12.2",
+        ("eth0",),
+        "eth",
+    )
 
 
 def test_limits_of_ulimit_and_df():
-    f = facts("max locked memory       (kbytes, -l) 64\nopen files                      (-n) 1024\nshm              64M     0   64M   0% /dev/shm\n")
+    f = facts(
+        "max locked memory       (kbytes, -l) 64\nopen files                      (-n) 1024\nshm              64M     0   64M   0% /dev/shm\n"
+    )
     assert f.limits == {"memlock": 65536, "nofile": 1024, "shm": 64 << 20}
 
 
@@ -140,7 +175,17 @@ def test_the_more_precise_of_two_statements_wins_and_contradictions_are_kept():
 
 @pytest.mark.parametrize(
     ("name", "sm"),
-    [("8x NVIDIA A100-SXM4-80GB", "sm_80"), ("Tesla V100-SXM2-32GB", "sm_70"), ("RTX 4090 (several)", "sm_89"), ("2080Ti", "sm_75"), ("NVIDIA H800", "sm_90"), ("A100 (p4d.24xlarge)", "sm_80"), ("NVIDIA RTX A6000", "sm_86"), ("Tesla P100-PCIE-16GB", "sm_60"), ("some card", None)],
+    [
+        ("8x NVIDIA A100-SXM4-80GB", "sm_80"),
+        ("Tesla V100-SXM2-32GB", "sm_70"),
+        ("RTX 4090 (several)", "sm_89"),
+        ("2080Ti", "sm_75"),
+        ("NVIDIA H800", "sm_90"),
+        ("A100 (p4d.24xlarge)", "sm_80"),
+        ("NVIDIA RTX A6000", "sm_86"),
+        ("Tesla P100-PCIE-16GB", "sm_60"),
+        ("some card", None),
+    ],
 )
 def test_names_of_gpus(name, sm):
     from envsmith.graph import gpu_names
@@ -148,7 +193,16 @@ def test_names_of_gpus(name, sm):
     assert gpu_architecture(name, gpu_names()) == sm
 
 
-@pytest.mark.parametrize(("text", "count"), [("gpu: 8 x V100", 8), ("gpu: 8xH100", 8), ("gpu: RTX 3090 x2 per node", 2), ("gpu: RTX 4090", 1), ("gpu: 4 GPUs", 4)])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("gpu: 8 x V100", 8),
+        ("gpu: 8xH100", 8),
+        ("gpu: RTX 3090 x2 per node", 2),
+        ("gpu: RTX 4090", 1),
+        ("gpu: 4 GPUs", 4),
+    ],
+)
 def test_counts_of_gpus(text, count):
     assert facts(text).gpu_count == count
 
@@ -165,7 +219,9 @@ def test_escape_sequences_and_controls_are_removed():
 def test_a_large_text_keeps_head_tail_and_the_troubled_lines_between():
     noise = b"step 1 loss 2.0 everything fine\n" * 900_000
     middle = b"ImportError: cannot import name 'log' from 'torch.distributed.elastic'\n"
-    text, notes = read_bounded(io.BytesIO(b"HEAD\n" + noise[: len(noise) // 2] + middle + noise[len(noise) // 2 :] + b"TAIL\n"))
+    text, notes = read_bounded(
+        io.BytesIO(b"HEAD\n" + noise[: len(noise) // 2] + middle + noise[len(noise) // 2 :] + b"TAIL\n")
+    )
     assert text.startswith("HEAD")
     assert text.endswith("TAIL\n")
     assert middle.decode() in text
@@ -173,11 +229,28 @@ def test_a_large_text_keeps_head_tail_and_the_troubled_lines_between():
     assert len(text) < 15_000_000
 
 
-@pytest.mark.parametrize(("text", "size"), [("64M", 64 << 20), ("31.32 GB", int(31.32 * (1 << 30))), ("65536k", 65536 << 10), ("unlimited", -1), ("many", None)])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64M", 64 << 20),
+        ("31.32 GB", int(31.32 * (1 << 30))),
+        ("65536k", 65536 << 10),
+        ("unlimited", -1),
+        ("many", None),
+    ],
+)
 def test_sizes(text, size):
     assert bytes_of(text) == size
 
 
-@pytest.mark.parametrize(("text", "found"), [("2.1.0+cu118", ("2.1.0+cu118", True)), (">=1.24", ("1.24", False)), ("1.13 / 2.0 tried", ("1.13", False)), ("wrong pin", None)])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2.1.0+cu118", ("2.1.0+cu118", True)),
+        (">=1.24", ("1.24", False)),
+        ("1.13 / 2.0 tried", ("1.13", False)),
+        ("wrong pin", None),
+    ],
+)
 def test_versions_of_prose(text, found):
     assert version_in(text) == found

@@ -1,0 +1,102 @@
+"""Thirty environments that the solver itself gives, told in several ways, with a healthy log beside them: nothing may be an error."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from envsmith.doctor.judge import diagnose
+from envsmith.model.cell import Request
+from envsmith.model.version import Spec
+from envsmith.sources.reports import clean, read_texts
+
+LOG = """[2026-01-05 10:00:00,123] [INFO] [real_accelerator.py:222:get_accelerator] Setting ds_accelerator to cuda (auto detect)
+[2026-01-05 10:00:01,456] [INFO] [comm.py:652:init_distributed] cdb=None
+node-1:4711:4711 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
+node-1:4711:4711 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.
+node-1:4711:4899 [0] NCCL INFO NET/IB : No device found.
+node-1:4711:4899 [0] NCCL INFO Connected all rings
+node-1:4711:4899 [0] NCCL INFO comm 0x55 rank 0 nranks 8 cudaDev 0 busId 1a000 - Init COMPLETE
+Using /root/.cache/torch_extensions/PYTAG as PyTorch extensions root...
+Detected CUDA files, patching ldflags
+Emitting ninja build file /root/.cache/torch_extensions/PYTAG/fused_adam/build.ninja...
+ninja: no work to do.
+Loading extension module fused_adam...
+Time to load fused_adam op: 0.07 seconds
+ [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.
+UserWarning: torch.utils._pytree._register_pytree_node is deprecated.
+FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated.
+iteration 100/ 500 | lm loss: 2.31 | grad norm: 1.02 | number of skipped iterations: 0 |
+step=200, skipped=0, lr=[0.0001], mom=[[0.9, 0.95]]
+[rank0]: epoch 1 finished without errors, 0 failed samples
+"""
+
+
+def _requests():
+    frameworks = ("deepspeed", "megatron-core", "colossalai")
+    wishes = (
+        {},
+        {"torch": "2.5"},
+        {"python": "3.11"},
+        {"cuda": "==12.*"},
+        {"torch": "<2.8"},
+        {"torch": "2.4"},
+        {"python": "3.10"},
+    )
+    for framework, wish in itertools.product(frameworks, wishes):
+        yield Request(frameworks={framework: Spec.parse("*")}, constraints={k: Spec.parse(v) for k, v in wish.items()})
+
+
+def _cells():
+    from envsmith.errors import UnsatisfiableError
+    from envsmith.solve import api
+
+    found = []
+    for request in _requests():
+        try:
+            solution = api.solve(request)
+        except UnsatisfiableError:
+            continue
+        found += [solution.cell, *solution.alternatives[:2]]
+    return list({str(cell.id): cell for cell in found}.values())[:30]
+
+
+CELLS = _cells()
+
+
+def _freeze(cell) -> str:
+    names = {"cuda", "python", "driver", "gpu", "toolkit", "gcc", "glibc", "nccl", "cudnn"}
+    return "".join(f"{name}=={version}\n" for name, version in cell.components.items() if name not in names)
+
+
+def _collect_env(cell) -> str:
+    c = cell.components
+    lines = [
+        f"PyTorch version: {c['torch']}",
+        f"CUDA used to build PyTorch: {c.get('cuda', 'None')}",
+        f"Python version: {c['python']} (main)",
+        "OS: Ubuntu 22.04.4 LTS (x86_64)",
+        "Libc version: glibc-2.35",
+        "GPU 0: NVIDIA A100-SXM4-80GB",
+    ]
+    return (
+        "\n".join(
+            [*lines, *(f"[pip3] {n}=={v}" for n, v in c.items() if n in cell.frameworks or n in {"numpy", "triton"})]
+        )
+        + "\n"
+    )
+
+
+def test_there_are_thirty_healthy_environments():
+    assert len(CELLS) == 30
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda c: str(c.id))
+def test_a_healthy_environment_has_no_error_finding(cell):
+    tag = f"py{cell.components['python'].replace('.', '')}_cu{cell.components.get('cuda', 'cpu').replace('.', '')}"
+    log = LOG.replace("PYTAG", tag)
+    for text in (_freeze(cell) + log, _collect_env(cell) + log):
+        d = diagnose(read_texts([("report", text)]), [("report", clean(text))])
+        assert [x.finding.message for x in d.found if x.finding.severity.value == "error"] == []
+        assert d.status in {"ok", "unknown"}

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from envsmith.doctor.judge import diagnose
+from envsmith.doctor.setup_rules import judge_setup
+from envsmith.sources.reports import clean, read_texts
+from envsmith.sources.reports.facts import Facts, Library, Stated
+
+
+def rules(text: str) -> dict[str, str]:
+    d = diagnose(read_texts([("t", text)]), [("t", clean(text))])
+    return {x.finding.rule: x.finding.severity.value for x in d.found}
+
+
+def known(name: str, version: str) -> dict[str, Stated]:
+    return {name: Stated(version=version, source="t", strength=4)}
+
+
+TORCHRUN = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_endpoint=h:29500 pretrain_gpt.py --tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "severity"),
+    [
+        (
+            "GPU 0: NVIDIA A100 (UUID: x)\nGPU 1: NVIDIA A100 (UUID: y)\ntorchrun --nproc_per_node=4 t.py\n",
+            "more-ranks-than-gpus",
+            "error",
+        ),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node=4 t.py\n", "more-ranks-than-gpus", "error"),
+        (TORCHRUN.format(tp=3, pp=1), "world-size-not-divisible", "error"),
+        (TORCHRUN.format(tp=2, pp=1), "max-connections-unset", "warning"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS=8 " + TORCHRUN.format(tp=2, pp=1), "max-connections-unset", "error"),
+        ("torchrun --nnodes=2 --nproc_per_node=8 t.py\n", "rendezvous-address-missing", "error"),
+        ("torchrun --nnodes=2 --nproc_per_node=8 --master_addr=localhost t.py\n", "rendezvous-address-local", "error"),
+        (
+            "torchrun --nnodes=2 --node_rank=0 --master_addr=a --master_port=1 t.py\ntorchrun --nnodes=2 --node_rank=0 --master_addr=a --master_port=2 t.py\n",
+            "launch-commands-differ",
+            "error",
+        ),
+        (
+            "torchrun --nnodes=2 --node_rank=0 --master_addr=a t.py\ntorchrun --nnodes=2 --node_rank=0 --master_addr=a t.py\n",
+            "launch-node-rank-twice",
+            "error",
+        ),
+        ("deepspeed --include localhost:0,1 --num_gpus 2 t.py\n", "deepspeed-include-and-count", "error"),
+        ("docker run -it --gpus all nvcr.io/nvidia/pytorch:24.01-py3\n", "docker-without-shm", "warning"),
+        (
+            '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 1}',
+            "ds-batch-config",
+            "error",
+        ),
+        (
+            '{"train_batch_size": 16, "fp16": {"enabled": true}, "bf16": {"enabled": true}}',
+            "mixed-precision-options",
+            "error",
+        ),
+        ('gpu: Tesla V100\n{"train_batch_size": 16, "bf16": {"enabled": true}}', "bf16-on-old-gpu", "error"),
+        ("worker-1 slots=8\nworker-1 slots=8\n", "hostfile-host-twice", "error"),
+        ("localhost slots=8\nworker-1 slots=8\n", "hostfile-localhost", "error"),
+        ("plugin = LowLevelZeroPlugin(stage=3)\n", "colossalai-zero-stage", "error"),
+        (
+            "torchrun --nproc_per_node=6 t.py\nplugin = HybridParallelPlugin(tp_size=4, pp_size=1)\n",
+            "world-size-not-divisible",
+            "error",
+        ),
+        ("gpu: RTX 4090 (several)\n", "gpu-no-p2p", "warning"),
+        ("export CUDA_HOME=:/usr/local/cuda\n", "cuda-home-list", "error"),
+        ("nccl==2.27.5\nNCCL_IB_CUDA_SUPPORT=1\n", "variable-not-read", "warning"),
+        ("NCCL_SOCKET_IFNAM=eth0\n", "variable-misspelt", "warning"),
+        ("NCCL_SOCKET_IFNAME=lo\n", "interface-loopback", "warning"),
+        ("torch==2.14.0+cu130\nnvidia-nccl-cu13==2.30.7\nnvidia-nccl-cu12==2.29.3\n", "two-nccl-wheels", "error"),
+        ("CUDA Version: 11.4 Driver NVIDIA-SMI\ntorch==2.6.0+cu124\n", "driver-cuda-level", "error"),
+        ("shm 64M 0 64M 0% /dev/shm\n", "shm-small", "warning"),
+        ("torch==1.8.0\n", "torch-very-old", "warning"),
+    ],
+)
+def test_a_mistake_of_the_set_up_is_found(text, rule, severity):
+    assert rules(text).get(rule) == severity
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GPU 0: NVIDIA A100 (UUID: x)\nGPU 1: NVIDIA A100 (UUID: y)\ntorchrun --standalone --nproc_per_node=2 t.py\n",
+        "CUDA_DEVICE_MAX_CONNECTIONS=1 " + TORCHRUN.format(tp=2, pp=2),
+        "docker run --gpus all --shm-size=16g nvcr.io/nvidia/pytorch:24.01-py3\n",
+        "deepspeed --num_gpus 4 t.py\n",
+        '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}',
+        "worker-1 slots=8\nworker-2 slots=8\n",
+        "export CUDA_HOME=/usr/local/cuda-12.4\nexport NCCL_DEBUG=INFO\nexport NCCL_SOCKET_IFNAME=eth0\n",
+        "plugin = LowLevelZeroPlugin(stage=2)\n",
+        "gpu: RTX 4090 (several)\nNCCL_P2P_DISABLE=1\n",
+    ],
+)
+def test_a_sound_set_up_gives_nothing_but_notes(text):
+    assert set(rules(text).values()) <= {"note"}
+
+
+def test_a_library_put_first_by_ld_library_path_is_found():
+    libraries = (
+        Library(name="libnccl", path="/opt/old/libnccl.so.2", version="2.18.1", how="ld_library_path", first=True),
+        Library(name="libnccl", path="/env/nvidia/nccl/lib/libnccl.so.2", version="2.27.5", how="wheel"),
+    )
+    found = judge_setup(Facts(libraries=libraries))
+    assert [(d.finding.rule, d.finding.severity.value) for d in found] == [("nccl-shadowed", "error")]
+
+
+def test_no_nvcc_stops_the_deepspeed_releases_that_ask_for_it_at_import():
+    for version, severity in (("0.16.0", "error"), ("0.19.8", "note")):
+        facts = Facts(
+            components={**known("deepspeed", version), **known("cuda", "12.4")},
+            tools={"nvcc": None},
+            gpus=("NVIDIA A100",),
+        )
+        assert next(d for d in judge_setup(facts) if d.finding.rule == "nvcc-absent").finding.severity.value == severity
+
+
+def test_lost_libraries_are_an_error():
+    assert judge_setup(Facts(host={"lost_files": "torch/lib/libtorch.so"}))[0].finding.rule == "files-lost"
