@@ -1,7 +1,7 @@
 """The seam between a lock and whatever can turn it into something that runs.
 
 An engine builds a lock, says what is really installed in the result, and hands out the target on which the smoke test
-starts its ranks. ``docker`` makes an image, ``venv`` a virtual environment on this host; both satisfy :class:`Engine`.
+starts its ranks. ``docker`` makes an image, ``venv`` a virtual environment on this host, ``conda`` a Conda environment; each satisfies :class:`Engine`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def silent(_event: Event) -> None:
 class Built:
     """What an engine made of a lock.
 
-    ``digest`` is ``sha256:…``: the image id, or for a virtual environment the digest over its content; ``kind`` is ``image`` or ``venv``;
+    ``digest`` is ``sha256:…``: the image id, or for a virtual environment the digest over its content; ``kind`` is ``image``, ``venv`` or ``conda``;
     ``reference`` is the image's tag or the folder; ``python`` the interpreter's path inside.
     """
 
@@ -98,7 +98,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """``docker`` or ``venv``: the word of ``--engine``."""
+        """``docker``, ``venv`` or ``conda``: the word of ``--engine``."""
         ...
 
     def available(self) -> str | None:
@@ -134,8 +134,9 @@ class Choice:
     why: str
 
 
-# The words of ``--engine``, in the order in which they are tried when none is given.
+# The words of ``--engine``, in the order in which they are tried when none is given; conda only when it is asked for.
 ENGINES = ("docker", "venv")
+ON_REQUEST = ("conda",)
 
 
 def _engine(name: str) -> Engine:
@@ -143,6 +144,10 @@ def _engine(name: str) -> Engine:
         from envsmith.engine.docker import DockerEngine
 
         return DockerEngine()
+    if name == "conda":
+        from envsmith.engine.conda import CondaEngine
+
+        return CondaEngine()
     from envsmith.engine.venv import VenvEngine
 
     return VenvEngine()
@@ -150,8 +155,8 @@ def _engine(name: str) -> Engine:
 
 def choose_engine(name: str | None = None) -> Choice:
     """The engine asked for, or the first that can be used here; ``EngineError`` says what is missing, ``UsageError`` an unknown name."""
-    if name is not None and name not in ENGINES:
-        raise UsageError(f"unknown engine {name!r}", hint=f"choose one of {', '.join(ENGINES)}")
+    if name is not None and name not in {*ENGINES, *ON_REQUEST}:
+        raise UsageError(f"unknown engine {name!r}", hint=f"choose one of {', '.join((*ENGINES, *ON_REQUEST))}")
     if name is not None:
         engine = _engine(name)
         if reason := engine.available():

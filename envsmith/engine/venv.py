@@ -43,7 +43,7 @@ from envsmith.sources.uv import Uv, find_uv
 if TYPE_CHECKING:
     from envsmith.smoke.launch import Target
 
-__all__ = ["VenvEngine", "realise"]
+__all__ = ["VenvEngine", "inspect_python", "realise"]
 
 FOLDER = "venv"
 # Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the user's home.
@@ -106,7 +106,7 @@ class VenvEngine:
 
     def inspect(self, built: Built) -> dict[str, str]:
         """See :class:`envsmith.engine.base.Engine`."""
-        return _inspect(Path(built.python))
+        return inspect_python(Path(built.python))
 
     def target(self, built: Built) -> Target:
         """See :class:`envsmith.engine.base.Engine`."""
@@ -130,7 +130,7 @@ def realise(lock: Lock, directory: Path, *, progress: Progress = silent, uv: Uv 
             tool = dataclasses.replace(uv or Uv(), inherit=(held,))
             builder = _Builder(uv=tool, lock=lock, environment=environment, interpreter=interpreter, progress=progress)
             builder.build()
-            verify_content(lock, _inspect(builder.python))
+            verify_content(lock, inspect_python(builder.python))
             digest = venv_state.content_digest(environment)
     return Built(
         digest=digest,
@@ -396,7 +396,7 @@ def _wheel_bytes(pins: Sequence[Pin]) -> int:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _inspect(python: Path) -> dict[str, str]:
+def inspect_python(python: Path) -> dict[str, str]:
     """Ask the environment's own interpreter what it holds, isolated from the user's site and variables."""
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     try:

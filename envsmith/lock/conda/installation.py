@@ -32,6 +32,9 @@ from envsmith.errors import (
 from envsmith.lock.conda.channels import base_url, require_rattler
 from envsmith.lock.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock
 from envsmith.lock.conda.names import clean, fold, public_url
+from envsmith.lock.conda.render import pip_lines
+from envsmith.lock.requirements import layer_text
+from envsmith.model.lock import Pin
 from envsmith.model.platform import Platform
 from envsmith.sources.uv import Uv
 
@@ -48,11 +51,13 @@ def realise(
     cache_dir: Path,
     platform: Platform | None = None,
     channels: Sequence[str] = (),
+    build_pins: Sequence[Pin] = (),
     progress: Progress = silent,
 ) -> Path:
     """Install the lock into ``prefix`` and give the path of its interpreter.
 
-    A lock holds no credentials; ``channels`` are those of the lock with theirs, where the user gave them.
+    A lock holds no credentials; ``channels`` are those of the lock with theirs, where the user gave them. ``build_pins`` are what
+    source distributions of the pip section are built with, by hash; without them uv chooses.
 
     ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes packages).
     ``UsageError``: the prefix holds something that is no Conda environment. What was at the prefix is put back on every failure. A
@@ -76,7 +81,7 @@ def realise(
             _link(part, target, cache_dir, channels)
             if part.pip:
                 progress(_event(f"installing {len(part.pip)} packages with uv, by hash"))
-                _install_pip(part.pip, python, progress)
+                _install_pip(part.pip, build_pins, python, progress)
             _verify(part, target)
             (target / _STAMP).write_text(_stamp(part))
     except KeyboardInterrupt:
@@ -241,13 +246,18 @@ def _why(part: PlatformLock, text: str) -> EnvsmithError:
     return BuildError(f"{what} cannot be installed", details=[said])
 
 
-def _install_pip(packages: Sequence[PipPackage], python: Path, progress: Progress) -> None:
+def _install_pip(packages: Sequence[PipPackage], build_pins: Sequence[Pin], python: Path, progress: Progress) -> None:
     """``uv pip install --no-deps --require-hashes`` of addresses: uv reads the user's configuration, and nothing is resolved."""
-    lines = "".join(f"{p.name} @ {p.url} --hash=sha256:{p.sha256}\n" for p in packages)
     with tempfile.TemporaryDirectory(prefix="envsmith-pip-") as scratch:
         wanted = Path(scratch) / "pip.txt"
-        wanted.write_text(lines)
+        wanted.write_text(pip_lines(packages))
         command = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(python), "-r", str(wanted)]
+        if build_pins and any(not p.url.endswith(".whl") for p in packages):
+            build = Path(scratch) / "build.txt"
+            build.write_text(layer_text(build_pins))
+            # uv calls the second one a preview; without it a build tool that is not pinned would be fetched (as in engine/venv.py).
+            command += ["--build-constraints", str(build), "--require-build-hashes"]
+            command += ["--preview-features", "build-dependency-hashes"]
         Uv().check(command, what="pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
 
 

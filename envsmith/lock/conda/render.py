@@ -9,24 +9,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envsmith.lock.conda.content_hash import content_hash, entries_digest
-from envsmith.lock.conda.model import CondaLock, CondaPackage, PlatformLock
+from envsmith.lock.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock
 from envsmith.model.platform import Platform
 
-__all__ = ["conda_lock_yml", "environment_yml", "explicit", "files", "pixi_lock", "virtual_packages_yml"]
+__all__ = ["conda_lock_yml", "environment_yml", "explicit", "files", "pip_lines", "pixi_lock", "sums", "virtual_packages_yml"]
 
 # conda-lock's platform selectors, in the comment syntax of conda-build.
 _SELECTOR = {Platform.LINUX_64: "linux64", Platform.LINUX_AARCH64: "aarch64"}
 
 
 def files(lock: CondaLock) -> dict[str, str]:
-    """Every file of the lock by name; ``conda-lock.yml`` and ``pixi.lock`` cover all platforms, ``@EXPLICIT`` files one each."""
+    """Every file of the lock by name; ``conda-lock.yml`` and ``pixi.lock`` cover all platforms.
+
+    ``@EXPLICIT`` files, checksums and pip sections are for one platform each.
+    """
     texts = {
         "conda-lock.yml": conda_lock_yml(lock),
         "environment.yml": environment_yml(lock),
         "pixi.lock": pixi_lock(lock),
         "virtual-packages.yml": virtual_packages_yml(lock),
     }
-    return texts | {f"conda-{p.platform.value}.lock": explicit(p) for p in lock.platforms}
+    for part in lock.platforms:
+        texts[f"conda-{part.platform.value}.lock"] = explicit(part)
+        texts[f"conda-{part.platform.value}.sha256"] = sums(part)
+        if part.pip:
+            texts[f"conda-{part.platform.value}.pip.txt"] = pip_lines(part.pip)
+    return texts
+
+
+def sums(part: PlatformLock) -> str:
+    """What ``sha256sum --check`` takes in a folder of downloaded packages: ``@EXPLICIT`` knows only MD5."""
+    return "".join(f"{p.sha256}  {p.filename}\n" for p in sorted(part.packages, key=lambda p: p.filename))
+
+
+def pip_lines(packages: Sequence[PipPackage]) -> str:
+    """The pip section as requirements with hashes: what ``uv pip install --no-deps --require-hashes -r`` takes."""
+    return "".join(f"{p.name} @ {p.url} --hash=sha256:{p.sha256}\n" for p in packages)
 
 
 def conda_lock_yml(lock: CondaLock) -> str:
