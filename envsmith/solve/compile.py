@@ -216,8 +216,8 @@ def _marks(
 
 
 def _nogoods(row: Row, specs: _Specs) -> tuple[tuple[int, ...], ...]:
-    """``when`` all hold and one of ``needs`` does not; without ``needs``, ``when`` itself. Specs that bar nothing are left out."""
+    """``when`` all hold and one of ``needs`` does not; without ``needs``, ``when`` itself. ``*`` bars only a component that is known to be absent."""
     when = tuple(specs.number(name, spec) for name, spec in row.when.items())
     if not row.needs:
         return (when,)
-    return tuple((*when, ~specs.number(name, spec)) for name, spec in row.needs.items() if not spec.is_any)
+    return tuple((*when, ~specs.number(name, spec)) for name, spec in row.needs.items())

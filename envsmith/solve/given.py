@@ -20,6 +20,10 @@ from envsmith.solve.words import name_release
 __all__ = ["Given", "known_pair", "read_given"]
 
 
+# Some release of it is there; it is known to be absent.
+ANY, NONE = "*", "none"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Given:
     """By variable: component, mask of releases it stands for, text; ``plain`` are single components with their text.
@@ -36,7 +40,7 @@ class Given:
 
 
 def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
-    """Read ``{component: version}``. Names may be aliases; several GPUs are joined by commas."""
+    """Read ``{component: version}``. Names may be aliases; several GPUs are joined by commas; ``*`` is some release, ``none`` is absent."""
     compiled = solver.compiled
     components: dict[str, str] = {}
     masks: dict[str, int] = {}
@@ -49,6 +53,8 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
         if name is None:
             unknown.append(f"{spelling} {value}: envsmith knows no such component")
             continue
+        if value.strip() == ANY and compiled.roles[name] is Role.CORE:
+            continue  # that there is a Python and a torch says nothing
         for number, text in enumerate(_versions(solver, name, value)):
             variable = name if number == 0 else f"{name}#{number + 1}"
             mask, extra = stands_for(compiled.versions.get(name, ()), name, text)
@@ -57,12 +63,13 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
                 if extra not in listed:
                     listed.append(extra)
                 mask = 1 << (len(compiled.versions.get(name, ())) + listed.index(extra))
-                if compiled.roles[name] in (Role.FRAMEWORK, Role.CORE):
+                if compiled.roles[name] in (Role.FRAMEWORK, Role.CORE) and text not in (ANY, NONE):
                     unknown.append(
                         f"{name_release(name, text)} is not among the releases envsmith knows{_newest(compiled.versions.get(name, ()))}"
                     )
             components[variable], masks[variable], texts[variable] = name, mask, text
-            plain.setdefault(name, text)
+            if text not in (ANY, NONE):
+                plain.setdefault(name, text)
     return Given(
         components=components,
         masks=masks,
@@ -94,7 +101,7 @@ def _versions(solver: Solver, name: str, value: str) -> list[str]:
             if re.fullmatch(r"\d{1,2}\.\d", text):
                 text = "sm_" + text.replace(".", "")
         try:
-            found.append(parse_version(text))
+            found.append(ANY if text == ANY else parse_version(text))
         except ValueError as error:
             raise UsageError(f"{name}: {error}", hint=f"give a version, as {name}=={_example(name)}") from error
     return list(dict.fromkeys(found))
@@ -110,12 +117,14 @@ def stands_for(versions: tuple[str, ...], component: str, text: str) -> tuple[in
     Exactly that release; the same version spelt otherwise (``0.16``, ``0.16.0``); for torch without a build tag all builds; for Python and
     CUDA the minor series; for others than frameworks a shorter version stands for what begins with it (cuDNN ``9.1.0``).
     """
+    if text == ANY:
+        return ((1 << len(versions)) - 1, None) if versions else (0, text)
     key = version_key(text)
     if text in versions:
         return 1 << versions.index(text), None
     if key is None:
         return 0, text
-    if component in ("python", "cuda"):
+    if component in ("python", "cuda") and len(key.release) > 1:
         series = f"{key.major}.{key.minor}"
         if series in versions:
             return 1 << versions.index(series), None

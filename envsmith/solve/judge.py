@@ -1,8 +1,10 @@
 """Judging a set of releases that somebody has, without changing it.
 
 A set may be partial. It is judged on what is given; what a torch wheel carries is inferred and shown as inferred. ``torch==2.9.1`` stands for
-all builds of that release: it is bad only when every one of them is. What the default build alone would break is a warning, and the
-judgement is then ``unknown``, for nobody said which build it is.
+all builds of that release that can be meant. It is bad when every one of them is, and when the default build is, for that is what an index gives;
+where the set hints at another build (a toolkit of another CUDA major) what the default build alone would break is a warning, and the judgement is
+then ``unknown``. A component of version ``*`` is there in some release: it is bad only when every release is. One of version ``none`` is known to be
+absent.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.platform import Platform
 from envsmith.model.rule import Row, Rule, Severity
+from envsmith.model.version import version_key
 from envsmith.solve.explain import conflict_members
 from envsmith.solve.given import Given, known_pair, read_given
 from envsmith.solve.kernel import Domains, Net, bits
-from envsmith.solve.prefer import Preference
+from envsmith.solve.prefer import Nearest
 from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import CORE, FOLLOWS, Posed
 from envsmith.solve.solver import Solver
@@ -56,16 +59,22 @@ def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judge
     seen = {f.rule for f in findings}
     follows = {n: v for n, v in inferred.items() if n not in assumed}
     findings += [f for f in _violated(case, builds, follows) if f.rule not in seen]
-    unknown = list(read.unknown)
+    findings, other_build = _own_build(case, findings)
+    if other_build:
+        inferred, assumed = {}, frozenset()
+    unknown = [*read.unknown, *other_build]
     doubt = False
     if assumed:
         seen = {f.rule for f in findings}
-        more = _violated(case, [*builds, *_bits(problem, inferred)], inferred)
-        doubtful = [_doubt(f, inferred["torch"]) for f in more if f.rule not in seen and f.severity is Severity.ERROR]
-        findings += doubtful
-        doubt = bool(doubtful)
-    if not any(f.severity is Severity.ERROR for f in findings):
+        more = [f for f in _violated(case, [*builds, *_bits(problem, inferred)], inferred) if f.rule not in seen]
+        hinted = _hints_at_another(case, inferred)
+        findings += [
+            _of_default(f, inferred["torch"], hinted=hinted) for f in more if f.severity is Severity.ERROR or not hinted
+        ]
+        doubt = hinted and any(f.severity is Severity.ERROR for f in more)
+    if not other_build and not any(f.severity is Severity.ERROR for f in findings):
         findings += _derived(case)
+    findings += _of_nightly(solver, case, given, platform, findings)
     findings += _notes(case, {**read.plain, **inferred}, platform)
     bad = any(f.severity is Severity.ERROR for f in findings)
     if doubt and not bad:
@@ -221,19 +230,67 @@ def _message(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[st
     return sentence
 
 
-def _doubt(finding: Finding, build: str) -> Finding:
-    """A finding that holds for the default build only."""
-    return Finding(
-        rule=finding.rule,
-        severity=Severity.WARNING,
-        components=finding.components,
-        message=f"if torch is the default build {build}: {finding.message}",
-        evidence=finding.evidence,
-        fix=finding.fix,
-        symptom=finding.symptom,
-        stage=finding.stage,
-        inferred=finding.inferred,
+def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
+    """A finding that holds for the default build only: what it says where nobody named a build, a doubt where the set hints at another one."""
+    mild = hinted and finding.severity is Severity.ERROR
+    return replace(
+        finding,
+        severity=Severity.WARNING if mild else finding.severity,
+        message=f"{'if' if mild else 'as'} torch is the default build {build}: {finding.message}",
     )
+
+
+def _hints_at_another(case: _Case, inferred: Mapping[str, str]) -> bool:
+    """Whether the toolkit is of another CUDA major than the default build, and some build of this torch is of the toolkit's."""
+    toolkit, cuda = case.given.plain.get("toolkit"), inferred.get("cuda")
+    if toolkit is None or cuda is None or toolkit.split(".")[0] == cuda.split(".")[0]:
+        return False
+    tag = "+cu" + toolkit.split(".")[0]
+    versions = case.solver.compiled.versions["torch"]
+    return any(tag in versions[i] for i in bits(case.given.masks["torch"] & ((1 << len(versions)) - 1)))
+
+
+def _own_build(case: _Case, findings: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
+    """A torch without a build tag beside a CUDA that no published build of it has: the toolkit is meant, or torch was compiled from source."""
+    if "+" in case.given.text.get("torch", "+") or "cuda" not in case.given.text:
+        return list(findings), []
+    torch, cuda = case.given.text["torch"], case.given.text["cuda"]
+    kept, reasons = [], []
+    for finding in findings:
+        if finding.rule != "torch-bundles-cuda":
+            kept.append(finding)
+            continue
+        fix = f"If CUDA {cuda} is that of nvcc, say toolkit=={cuda}."
+        kept.append(
+            replace(finding, severity=Severity.WARNING, message=f"{finding.message} (no published build)", fix=fix)
+        )
+        reasons.append(
+            f"a build of torch {torch} with CUDA {cuda}: none was published, one compiled from source can be anything"
+        )
+    return kept, reasons
+
+
+def _of_nightly(
+    solver: Solver, case: _Case, given: Mapping[str, str], platform: Platform, findings: Sequence[Finding]
+) -> list[Finding]:
+    """What a nightly or vendor build of torch (``2.1.0.dev20230519``, ``2.4.0a0``) breaks if it has what the release after it has."""
+    text = case.given.text.get("torch", "")
+    key = version_key(text) if text else None
+    if key is None or not key.is_prerelease or text in solver.compiled.versions.get("torch", ()):
+        return []
+    base = {n: v for n, v in given.items() if case.given.text.get(n) != text} | {"torch": key.base_version}
+    seen = {f.rule for f in findings}
+    later = [f for f in judge(solver, base, platform).findings if "torch" in f.components and f.rule not in seen]
+    return [
+        replace(
+            f,
+            severity=Severity.WARNING,
+            components={**f.components, "torch": text},
+            message=f"if torch {text} already has what {key.base_version} has: {f.message}",
+        )
+        for f in later
+        if f.severity is not Severity.NOTE and not f.rule.startswith("torch-")
+    ]
 
 
 def _derived(case: _Case) -> list[Finding]:
@@ -280,7 +337,8 @@ def _notes(case: _Case, versions: Mapping[str, str], platform: Platform) -> list
         for row in rule.rows:
             if row.severity is not Severity.NOTE or (row.platforms and platform not in row.platforms):
                 continue
-            if any(c not in versions for c in row.scope):
+            # A note on what torch carries anyway, and on nothing that was given, would be true for nearly every set.
+            if any(c not in versions for c in row.scope) or not any(c in case.given.plain for c in row.scope):
                 continue
             holds = all(s.contains(versions[c]) for c, s in row.when.items())
             if not holds or (row.needs and all(s.contains(versions[c]) for c, s in row.needs.items())):
@@ -347,20 +405,50 @@ def _repair(case: _Case, names: Mapping[str, str], platform: Platform) -> Repair
     posed = Posed(
         Request(platform=platform),
         problem.with_wishes(wishes),
-        Preference(problem, frameworks, companions),
+        _nearest_first(case, problem, frameworks, companions),
         chosen,
         _without(problem, case.solver.compiled.pre),
         _without(problem, case.solver.compiled.yanked),
     )
-    repairs = case.solver.repairs(posed, limit=1)
+    repairs = case.solver.repairs(posed)
     if not repairs:
         return None
-    repair = repairs[0]
+    repair = min(repairs, key=lambda r: _dearness(roles, r))
     if not repair.changes and "torch" in case.given.text:
         build = repair.cell.components["torch"]
         change = Change(component="torch", old=case.given.text["torch"], new=build)
         return Repair(changes=(change,), cell=repair.cell, message=f"torch {build}, named as that build")
     return repair
+
+
+def _nearest_first(case: _Case, problem: Problem, frameworks: tuple[str, ...], companions: tuple[str, ...]) -> Nearest:
+    """The order of answers around what is given; only what is one release (of torch: one version) has a place to be near to."""
+    start = {
+        n: (m & -m).bit_length() - 1
+        for n, m in case.given.masks.items()
+        if n in problem.names and n in case.given.plain
+    }
+    return Nearest(problem, frameworks, companions, start=start, given=case.given.masks.get("torch", 0))
+
+
+def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int]:
+    """Of repairs with equally few changes: companions and tools move first, then a framework upwards, then torch upwards, then anything downwards."""
+
+    def dear(change: Change) -> int:
+        role = roles.get(change.component)
+        if role in (Role.COMPANION, Role.HOST):
+            return 0
+        return 3 if _is_older(change.new, change.old) else 1 if role is Role.FRAMEWORK else 2
+
+    return len(repair.changes), max(map(dear, repair.changes), default=0)
+
+
+def _is_older(new: str | None, old: str | None) -> bool:
+    try:
+        after, before = version_key((new or "none").split("+")[0]), version_key((old or "none").split("+")[0])
+    except ValueError:
+        return False
+    return after is not None and before is not None and after < before
 
 
 def _stay_with_cuda(case: _Case, problem: Problem) -> list[Wish]:

@@ -14,7 +14,7 @@ Over all of this: no warning, no pre-release, no yanked release, as long as ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envsmith.model.version import version_key
@@ -23,7 +23,7 @@ from envsmith.solve.problem import Problem
 
 Parts = Callable[[Domains], Iterable[int]]
 
-__all__ = ["PHASES", "PYTHON_ORDER", "Preference", "Support"]
+__all__ = ["PHASES", "PYTHON_ORDER", "Nearest", "Preference", "Support"]
 
 PYTHON_ORDER = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8")
 # Facts of a host of which an answer names the oldest that will do: they are demands, not choices.
@@ -191,6 +191,60 @@ class Preference:
                 yield ~seen
 
         return parts
+
+
+@dataclass(slots=True)
+class Nearest(Preference):
+    """The order for a repair: near to what somebody has, newer before older; ``start`` is the place of each given release.
+
+    A framework that moves goes first to releases that were tested with the ``given`` torch (a mask). A torch that moves keeps its build tag where
+    it can.
+    """
+
+    start: Mapping[str, int] = field(default_factory=dict)
+    given: int = 0
+
+    # Plain calls of the base class: a dataclass with slots makes the class anew, and super() without arguments does not survive that.
+    def steps(self) -> list[Step]:
+        """The decisions of the search, in order."""
+        steps: list[Step] = []
+        for name in self.frameworks:
+            support, variable = self.support[name], self.problem.names.index(name)
+            count = len(self.problem.values[variable])
+            tested = sum(1 << i for i in range(count) if support.torch(i) & self.given)
+            if tested:
+                steps.append((variable, _tiers(variable, tested)))
+        return [*steps, *Preference.steps(self)]
+
+    def _newest(self, variable: int) -> list[int]:
+        order = Preference._newest(self, variable)  # noqa: SLF001
+        start = self.start.get(self.problem.names[variable])
+        if start is None or self.problem.names[variable] == "torch":
+            return order
+        return sorted(order, key=lambda i: (i < start, abs(i - start)))
+
+    def _tested_torch(self, torch: int) -> Parts:
+        if "torch" in self.start:
+            return _tiers(torch, -1)
+        return Preference._tested_torch(self, torch)  # noqa: SLF001
+
+    def _torch_order(self, variable: int) -> list[int]:
+        order = Preference._torch_order(self, variable)  # noqa: SLF001
+        start = self.start.get("torch")
+        if start is None:
+            return order
+        values = [str(v) for v in self.problem.values[variable]]
+        versions = list(dict.fromkeys(v.split("+", maxsplit=1)[0] for v in values))
+        version, _, tag = values[start].partition("+")
+        here = versions.index(version)
+        single = not self.given & (self.given - 1)
+
+        def far(index: int) -> tuple[int, bool, bool]:
+            public, _, other = values[index].partition("+")
+            place = versions.index(public)
+            return abs(place - here), place < here, single and other != tag
+
+        return sorted(order, key=far)
 
 
 def _tiers(variable: int, first: int) -> Parts:

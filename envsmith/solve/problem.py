@@ -218,9 +218,13 @@ class _Lay:
         extra = self.extra[component]
         if extra:
             spec, size = Spec.parse(text), len(self.known[component])
-            mask |= sum(1 << (size + i) for i, version in enumerate(extra) if spec.contains(version))
+            mask |= sum(
+                1 << (size + i) for i, version in enumerate(extra) if _meets(self.compiled, component, spec, version)
+            )
         if number < 0:
             mask = self.everything(component) & ~mask
+            # Some release of it: nobody can say that it does not meet the spec.
+            mask &= ~sum(1 << (len(self.known[component]) + i) for i, version in enumerate(extra) if version == "*")
         self.masks[number] = component, mask
         return component, mask
 
@@ -282,6 +286,15 @@ class _Lay:
         if rule.id == "torch-runs-on-gpu" and component in self.index and missing:
             return [(-1, ((torch, missing),))]
         return []
+
+
+def _meets(compiled: Compiled, component: str, spec: Spec, version: str) -> bool:
+    """``Spec.contains`` for what a set can say beyond versions: ``*`` is some release, ``none`` is no release at all."""
+    if version == "*":
+        return spec.is_any
+    if version == "none" and compiled.roles.get(component) is not Role.CORE:
+        return not spec.is_any and spec.contains(version)
+    return spec.contains(version)
 
 
 def open_to_any(compiled: Compiled, component: str) -> bool:

@@ -48,14 +48,21 @@ def test_what_the_wheel_carries_is_inferred_and_shown_as_inferred(solver):
     assert found.findings[0].fix == "update the driver"
 
 
-def test_torch_without_a_build_is_bad_only_when_every_build_is(solver):
-    doubt = check({"torch": "2.3.0", "driver": "535.54.03"}, solver=solver)
-    assert doubt.status == "unknown"
-    assert [f.severity for f in doubt.findings] == [Severity.WARNING]
-    assert doubt.repair is not None
-    assert doubt.repair.changes[0].new == "2.3.0+cu126"
-    bad = check({"torch": "2.3.0", "driver": "470.57.02"}, solver=solver)
+def test_torch_without_a_build_is_bad_when_the_default_build_is(solver):
+    bad = check({"torch": "2.3.0", "driver": "535.54.03"}, solver=solver)
     assert bad.status == "bad"
+    assert bad.findings[0].message.startswith("as torch is the default build 2.3.0+cu130: ")
+    assert bad.repair is not None
+    assert bad.repair.changes[0].new == "2.3.0+cu126"
+    every = check({"torch": "2.3.0", "driver": "470.57.02"}, solver=solver)
+    assert (every.status, "default" in every.findings[0].message) == ("bad", False)
+
+
+def test_torch_with_a_cuda_that_no_build_of_it_has_is_not_known(solver):
+    found = check({"torch": "2.3.0", "cuda": "12.1"}, solver=solver)
+    assert (found.status, errors(found), found.inferred) == ("unknown", [], {})
+    assert [f.severity for f in found.findings] == [Severity.WARNING]
+    assert check({"torch": "2.3.0+cu126", "cuda": "12.1"}, solver=solver).status == "bad"
 
 
 def test_given_cuda_says_which_build_it_is(solver):
@@ -162,11 +169,6 @@ def test_giving_up_cuda_is_no_repair_beside_a_gpu(solver):
     found = check({"torch": "2.2.0", "gpu": "sm_100"}, solver=solver)
     assert found.status == "bad"
     assert found.repair.cell.components["torch"] == "2.3.0+cu130"
-
-
-def test_doubt_about_the_build_is_told_once(solver):
-    found = check({"torch": "2.3.0", "driver": "535.54.03"}, solver=solver)
-    assert found.unknown == ("which build of torch it is: 2.3.0+cu130 would be bad, another one is not",)
 
 
 def test_large_set_is_judged_quickly_and_in_any_order(solver):
