@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from envsmith.smoke import Progress as SmokeProgress
     from envsmith.smoke import SmokeResult
 
-__all__ = ["Options", "Outcome", "build", "lock_cell", "lock_difference", "lock_only", "narrow", "record_of", "today"]
+__all__ = [
+    "Options",
+    "Outcome",
+    "build",
+    "lock_cell",
+    "lock_difference",
+    "lock_only",
+    "narrow",
+    "record_of",
+    "last_day",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,15 +96,18 @@ class _Clock:
         self.progress(Event(kind=EventKind.WARNING if warning else EventKind.NOTE, step="", text=text))
 
 
-def today() -> str:
-    """The UTC day that ``exclude_newer`` defaults to; ``SOURCE_DATE_EPOCH`` sets another."""
+def last_day() -> str:
+    """The last complete UTC day, which ``exclude_newer`` defaults to; ``SOURCE_DATE_EPOCH`` sets another present.
+
+    The day that is not over yet would not do: what is published in its course would change a lock that was made on the same date.
+    """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    moment = (
+    now = (
         dt.datetime.fromtimestamp(int(epoch), tz=dt.timezone.utc)
         if epoch.isdigit()
         else dt.datetime.now(dt.timezone.utc)
     )
-    return moment.date().isoformat()
+    return (now.date() - dt.timedelta(days=1)).isoformat()
 
 
 def narrow(request: Request, engine: Engine) -> Request:
@@ -120,7 +133,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     from envsmith.solve.api import constraints_for
     from envsmith.sources.interpreters import find_interpreter
 
-    newest = options.request.exclude_newer or today()
+    newest = options.request.exclude_newer or last_day()
     constraints = constraints_for(cell)
     pinned = lock_pip(
         cell,
@@ -220,7 +233,7 @@ def lock_and_render(
     directory = options.output / str(cell.id)
     clock.start("lock")
     kept = store.reusable(
-        directory, cell=cell, request=options.request_text, exclude_newer=options.request.exclude_newer or today()
+        directory, cell=cell, request=options.request_text, exclude_newer=options.request.exclude_newer or last_day()
     )
     lock = kept or lock_cell(cell, options, progress=clock.progress)
     clock.done(
