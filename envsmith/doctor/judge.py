@@ -45,6 +45,8 @@ _STAGES = (
     "inference",
 )
 # Tools of the installation: their releases are not in the matrix, no rule speaks of them.
+# Groups whose message may also be a mere warning about something optional.
+_MAY_WARN = frozenset({"missing-optional-package", "python-version-pair"})
 _NO_RULES = frozenset({"pip", "wheel"})
 _HAVE = ("toolkit", "cuda", "nccl", "gcc", "python")
 
@@ -58,7 +60,7 @@ def diagnose(
     facts = _with_groups(facts, hits)
     judgement = _check(facts, platform or _platform(facts))
     own = [hit for hit in hits if not hit.signature.rule]
-    of_rules = {hit.signature.id: hit for hit in hits if hit.signature.rule}
+    of_rules = {hit.signature.id: hit for hit in hits if hit.signature.rule and _speaks(hit)}
     versions = _versions(judgement, facts, own, of_rules)
     taken = {d.finding.rule for d in versions if d.confirmed}
     found = [*versions, *_signatures(own, facts), *_rule_hits(of_rules.values(), own, taken, judgement)]
@@ -231,12 +233,15 @@ def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
             score = min(score, _SUGGESTED)
         elif signature.severity is Severity.NOTE:
             score = _OTHER if signature.kind == "other" else _OTHER - 5
+        severity = signature.severity
+        if severity is Severity.ERROR and signature.group in _MAY_WARN and _only_warns(hit.text):
+            severity, score = Severity.WARNING, min(score, _SUGGESTED)
         if set(signature.consequence_of) & ids:
             score = _EXPLAINED
         versions = {name: facts.components[name].version for name in signature.components if name in facts.components}
         finding = Finding(
             rule=signature.id,
-            severity=signature.severity,
+            severity=severity,
             components=versions or dict.fromkeys(signature.components, "*"),
             message=_told(signature, hit),
             evidence=signature.evidence,
@@ -262,6 +267,16 @@ def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
             )
         )
     return found
+
+
+def _only_warns(line: str) -> bool:
+    """The program itself calls it a warning: an optional part is missing, and the run goes on."""
+    return "warn" in line.lower().replace("nccl warn", "")
+
+
+def _speaks(hit: Hit) -> bool:
+    """A rule's message in a line that only warns shows nothing, but for the driver, whose failure torch tells as a warning."""
+    return "driver" in hit.signature.components or not _only_warns(hit.text)
 
 
 def _told(signature: Signature, hit: Hit) -> str:

@@ -28,6 +28,14 @@ Time to load fused_adam op: 0.07 seconds
 UserWarning: torch.utils._pytree._register_pytree_node is deprecated.
 FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated.
 iteration 100/ 500 | lm loss: 2.31 | grad norm: 1.02 | number of skipped iterations: 0 |
+ [WARNING]  sparse_attn requires one of the following commands '['llvm-config', 'llvm-config-9']', but it does not exist!
+ [WARNING]  sparse_attn requires a torch version >= 1.5 and < 2.0 but detected 2.1
+ [WARNING]  using untested triton version (2.1.0), only 1.0.0 is known to be compatible
+UserWarning: Attempted to use ninja as the BuildExtension backend but we could not find ninja.. Falling back to using the slow distutils backend.
+WARNING: could not load the optional plugin: No module named 'tensorrt'
+UserWarning: FlashAttention only supports Ampere GPUs or newer.
+[2026-01-05 10:09:00,000] [INFO] [launch.py:351:main] Process 4242 exits successfully.
+Installed CUDA version 12.1 does not match the version torch was compiled with 12.4 but since the APIs are compatible, accepting this combination
 step=200, skipped=0, lr=[0.0001], mom=[[0.9, 0.95]]
 [rank0]: epoch 1 finished without errors, 0 failed samples
 """
