@@ -755,7 +755,7 @@ def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int
         row.update(status="wrong", detail=str(error))
     except Exception as error:
         row.update(status="error", detail=one_line(error, 500))
-        if _everyone_raised(world, index, kit) and _canary(world):
+        if _everyone_raised(world, index, kit) and _canary(kit):
             row["status"] = "refused"
         else:
             row["trace"] = traceback.format_exc()[-1500:]
@@ -774,21 +774,21 @@ def _everyone_raised(world: World, index: int, kit: Optional[Kit]) -> bool:
         return False
     until = time.monotonic() + 1.0
     while time.monotonic() < until:
-        rows = [world.board.row(rank)[:2] for rank in range(world.size)]
+        rows = [world.board.row(rank)[:2] for rank in kit.ranks]
         if all(case > index or (case == index and step in (RAISED, DONE)) for case, step in rows):
             return True
         time.sleep(0.002)
     return False
 
 
-def _canary(world: World) -> bool:
+def _canary(k: Optional[Kit]) -> bool:
     """After a refusal the group must still work, or what follows would be its cascade."""
-    torch = world.torch
+    assert k is not None
     try:
-        probe = torch.full((3,), float(world.rank + 1), device=world.device)
-        world.dist.all_reduce(probe)
-        world.sync()
-        return bool((probe.cpu() == world.size * (world.size + 1) / 2).all())
+        probe = k.torch.full((3,), float(k.world.rank + 1), device=k.world.device)
+        k.dist.all_reduce(probe, group=k.group)
+        k.world.sync()
+        return bool((probe.cpu() == sum(rank + 1 for rank in k.ranks)).all())
     except Exception:
         return False
 
@@ -1610,31 +1610,41 @@ def bool_bytes(k: Kit) -> None:
         raise Wrong(f"a true element is stored as the byte {largest}: true for torch, not for who reads the bytes")
 
 
-CHUNK = 1 << 24
+# A multiple of every period that `pattern` can have, so that each piece of a large buffer holds the same values.
+CHUNK = 113 * 27720 * 5
+
+
+def _pieces(k: Kit) -> Iterator[slice]:
+    for start in range(0, k.n, CHUNK):
+        yield slice(start, min(start + CHUNK, k.n))
+
+
+def _filled(k: Kit) -> Any:
+    t = k.torch.empty(k.n, dtype=k.dtype, device=k.world.device)
+    values = k.pattern(k.me, min(CHUNK, k.n)).to(k.world.device)
+    for piece in _pieces(k):
+        t[piece] = values[: piece.stop - piece.start]
+    return t
+
+
+def _compare_pieces(k: Kit, t: Any, due: Any) -> None:
+    for piece in _pieces(k):
+        k.expect(t[piece], due[: piece.stop - piece.start], f"piece at {piece.start}")
 
 
 @operation()
 def large_broadcast(k: Kit) -> None:
     """More bytes than a 32-bit count holds; made and compared in pieces, so that only the buffer itself is large."""
-    t = k.torch.empty(k.n, dtype=k.dtype, device=k.world.device)
-    _fill(k, t, k.me)
+    t = _filled(k)
     k.issue(lambda: k.dist.broadcast(t, k.src, group=k.group))
-    for start in range(0, k.n, CHUNK):
-        k.expect(t[start : start + CHUNK], k.pattern(k.root, min(CHUNK, k.n - start), start), f"piece at {start}")
+    _compare_pieces(k, t, k.pattern(k.root, min(CHUNK, k.n)))
 
 
 @operation(reducing=True)
 def large_all_reduce(k: Kit) -> None:
-    t = k.torch.empty(k.n, dtype=k.dtype, device=k.world.device)
-    _fill(k, t, k.me)
+    t = _filled(k)
     k.issue(lambda: k.dist.all_reduce(t, k.op, group=k.group))
-    for start in range(0, k.n, CHUNK):
-        k.expect(t[start : start + CHUNK], k.reduced([k.pattern(r, min(CHUNK, k.n - start), start) for r in range(k.size)]), f"piece at {start}")
-
-
-def _fill(k: Kit, t: Any, rank: int) -> None:
-    for start in range(0, k.n, CHUNK):
-        t[start : start + CHUNK] = k.pattern(rank, min(CHUNK, k.n - start), start)
+    _compare_pieces(k, t, k.reduced([k.pattern(r, min(CHUNK, k.n)) for r in range(k.size)]))
 
 
 @operation(reducing=True)

@@ -22,6 +22,7 @@ MOVING = ("all_gather", "all_gather_single", "broadcast", "gather", "scatter", "
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single")
 POINT_TO_POINT = ("send_recv", "batch_isend_irecv", "isend_irecv")
 OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list")
+WITHOUT_TENSOR = frozenset({"barrier", "monitored_barrier", *OBJECTS})
 STRIDED = ("strided_all_reduce", "strided_broadcast", "strided_reduce", "strided_all_gather", "strided_gather", "strided_scatter", "strided_send_recv", "transposed_all_reduce")
 GROUPS = ("pairs", "stride", "head", "tail", "alone")
 
@@ -43,8 +44,8 @@ class Case:
     @property
     def id(self) -> str:
         """``reduce[float32,sum,1025]@root=2@pairs:async``: unique in a plan."""
-        inner = ",".join(part for part in (self.dtype if self.n or self.redop else "", self.redop, str(self.n) if self.n or self.redop else "") if part)
-        text = self.op + (f"[{inner}]" if inner else "")
+        inner = ",".join(part for part in (self.dtype, self.redop, str(self.n)) if part)
+        text = self.op + (f"[{inner}]" if self.op not in WITHOUT_TENSOR else "")
         text += f"@root={self.root}" if self.rooted else ""
         text += f"@{self.group}" if self.group != "world" else ""
         return text + (f":{self.mode}" if self.mode else "")

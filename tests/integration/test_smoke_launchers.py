@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from envsmith.smoke import agent, supervise
 from envsmith.smoke.cases import Case, quick_cases
-from envsmith.smoke.launch import LocalTarget, torchrun_argv
+from envsmith.smoke.launch import LocalTarget, srun_argv, torchrun_argv
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
 
@@ -109,3 +110,26 @@ def test_agent_runs_alone_from_a_plan_file(tmp_path) -> None:
     done = subprocess.run([PYTHON or "", "-I", agent.__file__, "--plan", str(tmp_path / "plan.json")], capture_output=True, timeout=60, check=False)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert judge(plan, events, agent_exit=done.returncode).passed
+
+
+def _slurm() -> dict[str, str] | None:
+    """A Slurm with two nodes that answers, named by SLURM_CONF."""
+    if "SLURM_CONF" not in os.environ or not shutil.which("srun"):
+        return None
+    done = subprocess.run(["sinfo", "-h", "-N"], capture_output=True, timeout=10, check=False, text=True)
+    return {"MASTER_ADDR": "127.0.0.1"} if len(done.stdout.splitlines()) >= 2 else None
+
+
+@pytest.mark.skipif(not _slurm(), reason="SLURM_CONF names no Slurm with two nodes")
+@pytest.mark.parametrize(("fault", "code"), [({}, 0), ({"kind": "hang"}, 5)])
+def test_srun_starts_the_agent_on_two_nodes(tmp_path, fault, code) -> None:
+    plan = _plan(**fault)
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
+    command = srun_argv(python=PYTHON or "", agent=agent.__file__, plan=str(tmp_path / "plan.json"), events=str(tmp_path / "events.%r"), nodes=2, ranks_per_node=1)
+    subprocess.run(command, capture_output=True, timeout=120, check=False, env={**os.environ, **(_slurm() or {})})
+    events = [json.loads(line) for path in sorted(tmp_path.glob("events.*")) for line in path.read_text().splitlines()]
+    result = judge(plan, events, agent_exit=0)
+    assert result.exit_code == code, result.blame
+    assert result.placement == "2 ranks started by slurm"
+    if fault:
+        assert "rank 1 never entered" in result.summary
