@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> None:
     """Run the command line and exit with its code, also when Ctrl-C comes before the command line is there."""
+    # A scheduler or `docker stop` ends us by SIGTERM: the same clean way out as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from envsmith.cli.app import run
 

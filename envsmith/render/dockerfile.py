@@ -181,7 +181,9 @@ def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdist
     mounts += [_bind(f"{WHEELS}/{title}", WHEELS)] if title in options.wheels else []
     mounts += _secrets()
     install = [f"{_IN}/uv pip install --require-hashes --no-deps --requirements {_IN}/requirements.txt"]
-    install += [f"--build-constraints {_IN}/build.txt"] if sdists else ["--only-binary :all:"]
+    # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview in uv 0.13.
+    pinned = f"--build-constraints {_IN}/build.txt --require-build-hashes --preview-features build-dependency-hashes"
+    install += [pinned] if sdists else ["--only-binary :all:"]
     install += [f"--torch-backend {backend}"] if backend else []
     install += [f"--find-links {_IN}/{WHEELS}"] if title in options.wheels else []
     # On the environment's own file system, so that files are linked: a cache elsewhere is copied from and removed again, which takes

@@ -51,7 +51,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     export SOURCE_DATE_EPOCH=1735689600 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1 && \
     if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
     if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
-    /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --build-constraints /dev/envsmith/build.txt && \
+    /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --build-constraints /dev/envsmith/build.txt --require-build-hashes --preview-features build-dependency-hashes && \
     rm -rf /opt/cell/.uv-cache /tmp/* ~/.cache /opt/cell/.lock && \
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /etc/hosts -o -path /etc/hostname -o -path /etc/resolv.conf \) -prune -o -newer /dev/envsmith/started -exec touch -h -d @1735689600 {} +
 
