@@ -20,10 +20,13 @@ from envsmith.engine.base import Built, Engine, Event, EventKind, Progress, choo
 from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Lock
+from envsmith.model.platform import Platform
 from envsmith.model.record import Record, Rung
 from envsmith.model.version import Spec
 
 if TYPE_CHECKING:
+    from envsmith.lock.conda.model import CondaLock
+    from envsmith.lock.conda.step import CondaAsk
     from envsmith.model.finding import Solution
     from envsmith.smoke import Progress as SmokeProgress
     from envsmith.smoke import SmokeResult
@@ -43,7 +46,11 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """How to build. ``output`` is the folder under which each cell gets its own; ``base`` a base image asked for by name."""
+    """How to build. ``output`` is the folder under which each cell gets its own; ``base`` a base image asked for by name.
+
+    ``conda_only`` makes a Conda part that cannot be made an error instead of a note, chooses a cell that the channels have, and leaves
+    pip's own files out. ``locked`` takes the lock that is there and fails when the request gives another now; ``frozen`` takes it unasked.
+    """
 
     request: Request
     request_text: str
@@ -53,9 +60,32 @@ class Options:
     tier: str = "quick"
     ranks: int = 4
     conda: bool = True
+    conda_only: bool = False
     conda_channels: tuple[str, ...] = ()
+    conda_platforms: tuple[Platform, ...] = ()
     conda_tolerate: tuple[str, ...] = ()
+    locked: bool = False
+    frozen: bool = False
+    offline: bool = False
     smoke: bool = True
+
+    @property
+    def conda_needed(self) -> bool:
+        """Nothing can be done without the Conda lock: it was asked for, or is what the engine installs."""
+        return self.conda_only or self.engine == "conda"
+
+    def conda_ask(self) -> CondaAsk:
+        """What is asked of Conda beside the cell."""
+        from envsmith.graph.cache import cache_folder
+        from envsmith.lock.conda.step import CondaAsk
+
+        return CondaAsk(
+            channels=self.conda_channels or ("conda-forge",),
+            platforms=self.conda_platforms,
+            tolerate=self.conda_tolerate,
+            offline=self.offline,
+            cache_dir=cache_folder() / "conda",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,67 +191,132 @@ def build(options: Options, *, progress: Progress = silent) -> Outcome:
     choice = choose_engine(options.engine)
     clock.note(f"engine: {choice.why}")
 
-    clock.start("solve")
-    solution = solve_for(narrow(options.request, choice.engine))
-    cell = solution.cell
-    clock.done("solve", str(cell.id))
-    for sentence in solution.why:
-        clock.note(sentence)
-    for finding in solution.warnings:
-        clock.note(f"{finding.message} [{finding.rule}]", warning=True)
-
-    lock, directory, files, notes = lock_and_render(cell, options, engine=choice.engine, clock=clock)
+    engine = _with_channels(choice.engine, options)
+    request = narrow(options.request, engine)
+    if options.locked or options.frozen:
+        found = _found(dataclasses.replace(options, request=request), clock)
+        lock, directory, files, notes = found.lock, found.directory, found.files, found.notes
+    else:
+        cell = _choose(request, options, clock)
+        lock, directory, files, notes = lock_and_render(cell, options, engine=engine, clock=clock)
+    cell = lock.cell
     # A record speaks of what was built from this lock; until that is proved again there is none.
     (directory / "record.json").unlink(missing_ok=True)
-    clock.start("build", f"with {choice.engine.name}")
-    built = choice.engine.build(lock, directory, progress=progress)
-    installed = choice.engine.inspect(built)
-    verify_content(lock, installed)
-    clock.done(
-        "build",
-        f"{built.kind} {built.reference} {built.digest[:19]}; {len(lock.pins)} distributions are what the lock says",
-    )
+    clock.start("build", f"with {engine.name}")
+    built = engine.build(lock, directory, progress=progress)
+    if built.kind != "conda":  # that engine has compared the prefix with the Conda lock, which names other packages
+        verify_content(lock, engine.inspect(built))
+    counted = "what is installed is" if built.kind == "conda" else f"{len(lock.pins)} distributions are"
+    clock.done("build", f"{built.kind} {built.reference} {built.digest[:19]}; {counted} what the lock says")
     outcome = Outcome(
         cell=cell, lock=lock, directory=directory, files=files, built=built, notes=notes, seconds=clock.seconds
     )
     if not options.smoke:
         return outcome
-    record = _prove(outcome, choice.engine, options, clock)
+    record = _prove(outcome, engine, options, clock)
     return dataclasses.replace(outcome, record=record, files=(*files, "record.json"))
 
 
 def lock_only(options: Options, *, progress: Progress = silent) -> Outcome:
     """Solve, lock and write the files; nothing is built."""
     clock = _Clock(progress)
+    if options.locked or options.frozen:
+        return _found(options, clock)
+    cell = _choose(options.request, options, clock)
+    lock, directory, files, notes = lock_and_render(cell, options, engine=None, clock=clock)
+    return Outcome(cell=cell, lock=lock, directory=directory, files=files, notes=notes, seconds=clock.seconds)
+
+
+def _choose(request: Request, options: Options, clock: _Clock) -> Cell:
+    """The best cell; one that the channels have, where Conda is to install it."""
     clock.start("solve")
-    solution = solve_for(options.request)
+    solution = solve_for(_of_channels(request, options, clock.progress))
     clock.done("solve", str(solution.cell.id))
     for sentence in solution.why:
         clock.note(sentence)
-    lock, directory, files, notes = lock_and_render(solution.cell, options, engine=None, clock=clock)
-    return Outcome(cell=solution.cell, lock=lock, directory=directory, files=files, notes=notes, seconds=clock.seconds)
+    for finding in solution.warnings:
+        clock.note(f"{finding.message} [{finding.rule}]", warning=True)
+    return solution.cell
+
+
+def _of_channels(request: Request, options: Options, progress: Progress) -> Request:
+    if not options.conda_needed:
+        return request
+    from envsmith.lock.conda import narrow_to_channels
+    from envsmith.solve.api import cells
+
+    ask = options.conda_ask()
+    return narrow_to_channels(
+        request,
+        cells,
+        channels=ask.channels,
+        cache_dir=ask.cache_dir,
+        offline=ask.offline,
+        exclude_newer=request.exclude_newer or last_day(),
+        tolerate=ask.tolerate,
+        progress=lambda line: progress(Event(kind=EventKind.LINE, step="solve", text=line)),
+    )
+
+
+def _with_channels(engine: Engine, options: Options) -> Engine:
+    """A Conda lock holds no credentials; the engine that installs it gets the channels as the user gave them."""
+    from envsmith.engine.conda import CondaEngine
+
+    return dataclasses.replace(engine, channels=options.conda_channels) if isinstance(engine, CondaEngine) else engine
+
+
+def _found(options: Options, clock: _Clock) -> Outcome:
+    """The lock that is there: as it is (``frozen``), or only when it is what the request gives now (``locked``, exit code 1 else)."""
+    from envsmith.lock import existing
+
+    clock.start("lock")
+    directory, lock = existing.need(options.output, options.request_text)
+    if options.locked and (told := lock_difference(options, progress=clock.progress)):
+        raise EnvsmithError(
+            f"{directory}: the lock is not what the request gives now",
+            details=told,
+            hint="lock again (leave --locked out), or take it as it is with --frozen",
+        )
+    files = tuple(sorted(p.name for p in directory.iterdir() if p.is_file() and not p.name.startswith(".")))
+    clock.done("lock", f"{directory}: {len(lock.pins)} distributions", cached=True)
+    return Outcome(cell=lock.cell, lock=lock, directory=directory, files=files, seconds=clock.seconds)
 
 
 def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[str, ...]:
-    """What differs between the lock that is there and what the request gives now; empty when it is up to date."""
-    from envsmith.lock import store
+    """What differs between the lock that is there and what the request gives now; empty when it is up to date.
 
-    cell = solve_for(options.request).cell
-    directory = options.output / str(cell.id)
-    there = store.read(directory)
-    if there is None:
-        return (f"{directory}: no lock is there",)
+    Without ``exclude_newer`` the lock's own date counts, as in uv: what was published since does not make a lock old.
+    """
+    from envsmith.lock import existing
+
+    found = existing.find(options.output, options.request_text)
+    if found is None:
+        return (f"{options.output}: no lock of this request is there",)
+    directory, there = found
+    request = dataclasses.replace(options.request, exclude_newer=options.request.exclude_newer or there.exclude_newer)
+    options = dataclasses.replace(options, request=request)
+    cell = solve_for(_of_channels(request, options, progress)).cell
+    if told := _changes(there.cell.components, cell.components):
+        return told
     now = lock_cell(cell, options, progress=progress)
-    old, new = ({p.name: p.version for p in lock.pins} for lock in (there, now))
-    changed = [
-        f"{n}: {old.get(n, 'absent')} -> {new.get(n, 'absent')}"
-        for n in sorted({*old, *new})
-        if old.get(n) != new.get(n)
-    ]
+    changed = _changes({p.name: p.version for p in there.pins}, {p.name: p.version for p in now.pins})
     hashes = [
         p.name for p in now.pins if (o := there.pin(p.name)) and o.version == p.version and o.artifacts != p.artifacts
     ]
-    return (*changed, *(f"{name}: other files" for name in hashes))
+    return (*changed, *(f"{name}: other files" for name in hashes), *_conda_difference(there, directory, options))
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    names = sorted({*old, *new})
+    return tuple(f"{n}: {old.get(n, 'absent')} -> {new.get(n, 'absent')}" for n in names if old.get(n) != new.get(n))
+
+
+def _conda_difference(there: Lock, directory: Path, options: Options) -> tuple[str, ...]:
+    if not options.conda:
+        return ()
+    from envsmith.lock.conda import step
+
+    return step.difference(there, directory, options.conda_ask(), required=options.conda_needed)
 
 
 def lock_and_render(
@@ -243,16 +338,18 @@ def lock_and_render(
     )
     lock = _with_image(lock, options, engine, clock)
     files = dict(_python_files(lock))
+    if options.conda_only:
+        files = {name: text for name, text in files.items() if not name.startswith("requirements")}
     notes = []
-    if options.conda:
-        note = _conda(lock, options, files, clock)
+    if options.conda or options.conda_needed:
+        note = _conda(lock, directory, options, files, clock)
         notes += [note] if note else []
-    if lock.base is not None:
+    if lock.base is None:
+        notes.append(f"no Dockerfile: {lock.image_note}")
+    elif not options.conda_only:
         from envsmith.render.dockerfile import render
 
         files["Dockerfile"] = render(lock)
-    else:
-        notes.append(f"no Dockerfile: {lock.image_note}")
     store.write(directory, files)
     return lock, directory, tuple(sorted(files)), tuple(notes)
 
@@ -275,30 +372,44 @@ def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: _Clo
     return pinned
 
 
-def _conda(lock: Lock, options: Options, files: dict[str, str], clock: _Clock) -> str | None:
-    """Add ``conda-lock.yml`` where a channel answers; otherwise one note, and the build goes on."""
-    from envsmith.graph.cache import cache_folder
-    from envsmith.lock import conda
+def _conda(lock: Lock, directory: Path, options: Options, files: dict[str, str], clock: _Clock) -> str | None:
+    """Add the Conda lock and its Dockerfile where a channel answers; otherwise one note, and the build goes on.
+
+    Where nothing can be done without it, its error is the error.
+    """
+    from envsmith.lock.conda import step
 
     clock.start("conda lock")
-    channels = options.conda_channels or ("conda-forge",)
+    ask = options.conda_ask()
     try:
-        made = conda.lock_conda(
-            lock.cell,
-            lock.pins,
-            channels=channels,
-            cache_dir=cache_folder() / "conda",
-            progress=clock.progress,
-            exclude_newer=lock.exclude_newer,
-            tolerate=options.conda_tolerate,
-        )
-        files.update(conda.files(made))
+        part = step.conda_part(lock, directory, ask, progress=clock.progress)
     except EnvsmithError as error:
+        if options.conda_needed:
+            raise
         note = f"no conda-lock.yml: {error.message}" + (f" ({error.hint})" if error.hint else "")
         clock.done("conda lock", note)
         return note
-    clock.done("conda lock", f"{', '.join(sorted(conda.files(made)))} from {', '.join(channels)}")
-    return "; ".join(made.notes) or None
+    files.update(part.texts)
+    more = _conda_image(lock, part.lock, files)
+    clock.done("conda lock", f"{', '.join(sorted(part.texts))} from {', '.join(ask.channels)}", cached=part.kept)
+    return "; ".join([*part.notes, *more]) or None
+
+
+def _conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tuple[str, ...]:
+    """Add ``Dockerfile.conda`` where its parts are known; a channel of this host's files is not inside a build."""
+    from envsmith.lock.requirements import layer_text
+    from envsmith.render.conda_dockerfile import render_conda
+    from envsmith.sources.images import load_bases
+
+    micromamba = load_bases().tool("micromamba")
+    if lock.base is None or micromamba is None:
+        return ()
+    if any(p.url.startswith("file:") for p in conda.on(lock.cell.platform).packages):
+        return ("no Dockerfile.conda: the channel is a folder of this machine",)
+    files["Dockerfile.conda"] = render_conda(lock, conda, micromamba)
+    if lock.build_pins:
+        files.setdefault("requirements-build.txt", layer_text(lock.build_pins))
+    return ()
 
 
 def _prove(outcome: Outcome, engine: Engine, options: Options, clock: _Clock) -> Record:

@@ -74,7 +74,9 @@ class CondaEngine:
         _prove(conda_lock, lock, progress)
         started = time.monotonic()
         step = "conda environment"
-        progress(Event(kind=EventKind.START, step=step, text=f"{len(part.packages)} packages, {len(part.pip)} from pip"))
+        progress(
+            Event(kind=EventKind.START, step=step, text=f"{len(part.packages)} packages, {len(part.pip)} from pip")
+        )
         prefix = (directory / FOLDER).absolute()
         try:
             python = realise(
@@ -271,5 +273,3 @@ def _file_lines(record: Mapping[str, object]) -> Sequence[str]:
         return [head]
     told = [e for e in entries if isinstance(e, Mapping) and not str(e.get("_path")).endswith((".pyc", ".pyo"))]
     return [head, *(f"{e.get('_path')},{e.get('sha256')}" for e in told)]
-
-

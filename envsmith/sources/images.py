@@ -24,6 +24,7 @@ __all__ = [
     "ImageProvider",
     "KnownImage",
     "PackageSet",
+    "Tool",
     "load_bases",
     "needs_of",
     "pin_image",
@@ -51,6 +52,16 @@ class KnownImage:
             distribution=self.distribution,
             evidence=self.evidence,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """An image that a build takes one program from (``micromamba``), by the digest of its multi-platform index."""
+
+    name: str
+    image: str
+    digest: str
+    evidence: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +96,11 @@ class Bases:
     bootstraps: tuple[Bootstrap, ...]
     needs: Mapping[str, tuple[str, ...]]
     packages: tuple[PackageSet, ...]
+    tools: tuple[Tool, ...] = ()
+
+    def tool(self, name: str) -> Tool | None:
+        """The tool of a name, or ``None``."""
+        return next((t for t in self.tools if t.name == name), None)
 
     def image(self, python: str) -> KnownImage | None:
         """The image for a Python minor, or ``None``."""
@@ -254,6 +270,7 @@ class _Reader:
             bootstraps=tuple(self._each("bootstraps", self._bootstrap)),
             needs=dict(self._each("needs", self._need)),
             packages=tuple(self._each("packages", self._packages)),
+            tools=tuple(self._each("tools", self._tool)) if "tools" in self.data else (),
         )
         if self.problems:
             raise DataError(
@@ -297,6 +314,14 @@ class _Reader:
             python=safe.version(row["python"]),
             interpreter=safe.path(row["interpreter"]),
             distribution=safe.distribution(row["distribution"]),
+            evidence=self._evidence(row),
+        )
+
+    def _tool(self, row: dict[str, Any]) -> Tool:
+        return Tool(
+            name=safe.file_name(row["name"]),
+            image=safe.image(row["image"]),
+            digest=safe.digest(row["digest"]),
             evidence=self._evidence(row),
         )
 

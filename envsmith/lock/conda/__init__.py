@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from envsmith.lock.conda.installation import realise
     from envsmith.lock.conda.load import load_lock
     from envsmith.lock.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock, RepoLimits
+    from envsmith.lock.conda.narrow import narrow_to_channels
     from envsmith.lock.conda.render import files
     from envsmith.lock.conda.writing import write
 
@@ -28,6 +29,7 @@ __all__ = [
     "files",
     "load_lock",
     "lock_conda",
+    "narrow_to_channels",
     "realise",
     "request_hash",
     "up_to_date",
@@ -42,6 +44,7 @@ _HOME = {
     "load_lock": "load",
     "realise": "installation",
     "files": "render",
+    "narrow_to_channels": "narrow",
     "write": "writing",
     **dict.fromkeys(("CondaLock", "CondaPackage", "CondaSpec", "PipPackage", "PlatformLock", "RepoLimits"), "model"),
 }

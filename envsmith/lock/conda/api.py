@@ -25,7 +25,7 @@ from envsmith.model.lock import Pin
 from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
 
-__all__ = ["lock_conda", "request_hash", "up_to_date"]
+__all__ = ["asked_of", "cutoff", "lock_conda", "request_hash", "up_to_date"]
 
 _FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
 _STALE_DAYS = 14
@@ -57,8 +57,8 @@ def lock_conda(
         raise UsageError("no channel is given", hint="give --channel conda-forge, a URL or file:///path")
     wanted = tuple(platforms or (cell.platform,))
     bounds = limits or RepoLimits()
-    newest = _cutoff(exclude_newer)
-    asked = _without(cell, tolerate)
+    newest = cutoff(exclude_newer)
+    asked = asked_of(cell, tolerate)
 
     def tell(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step="conda", text=line))
@@ -86,7 +86,7 @@ def lock_conda(
     return dataclasses.replace(lock, notes=tuple(dict.fromkeys(notes)))
 
 
-def _without(cell: Cell, tolerate: Sequence[str]) -> Cell:
+def asked_of(cell: Cell, tolerate: Sequence[str]) -> Cell:
     """What is asked of the channel: the cell without the components whose release may differ."""
     if wrong := sorted(set(tolerate) - set(MOVABLE)):
         raise UsageError(
@@ -101,7 +101,8 @@ def _shown(channel: str) -> str:
     return channel.strip() if "://" not in channel and "/" not in channel[:2] else public_url(base_url(channel))
 
 
-def _cutoff(day: str | None) -> dt.datetime | None:
+def cutoff(day: str | None) -> dt.datetime | None:
+    """The first moment that is too late: a day counts in full, in UTC. ``UsageError`` for what is no date."""
     if day is None:
         return None
     try:

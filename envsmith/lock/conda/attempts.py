@@ -57,8 +57,9 @@ def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
         build = f"pytorch {torch.version} {torch.build}" if torch else "its builds"
         told = [f"{n}: the cell has {asked[n]}, the channel's {build} goes with {v}" for n, v in moved.items()]
         flags = " ".join(f"--nccl {v}" if n == "nccl" else f"--with {n}=={v}" for n, v in moved.items())
+        accept = " ".join(f"--conda-tolerate {n}" for n in moved)
         return (
             told,
-            f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too, or give another --channel",
+            f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too; or accept the difference: {accept}; or give another --channel",
         )
     return [], "choose another cell (envsmith solve --all), or give another --channel"

@@ -22,7 +22,7 @@ from envsmith.model.lock import Pin
 from envsmith.model.platform import Platform
 from envsmith.model.version import WORDS
 
-__all__ = ["BUILDERS", "Plan", "cuda_of", "make_plan", "virtual_packages"]
+__all__ = ["BUILDERS", "Plan", "core_problems", "cuda_of", "make_plan", "python_of", "virtual_packages"]
 
 Offer = Callable[[str], Sequence[CondaPackage]]
 
@@ -72,6 +72,17 @@ def virtual_packages(cell: Cell, platform: Platform) -> dict[str, str]:
     if cuda := cuda_of(cell):
         packages["__cuda"] = cuda
     return dict(sorted(packages.items()))
+
+
+def core_problems(cell: Cell, offer: Offer, platform: Platform) -> list[str]:
+    """What the channel lacks of Python, torch, CUDA, NCCL, cuDNN and the compilers of ``cell``; empty when it has them all.
+
+    Frameworks may come from pip and are not asked for.
+    """
+    problems: list[str] = []
+    _core(cell, offer, platform, problems, [])
+    _compilers(cell, offer, problems)
+    return problems
 
 
 def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform) -> Plan:
@@ -169,7 +180,7 @@ def _torch_builds(cell: Cell, offer: Offer, platform: Platform, problems: list[s
         others = listing(sorted({str(cuda_of_build(p.build)) for p in here}, key=_numbers))
         problems.append(f"{what}: the channel has pytorch {version} for CUDA {others}")
     elif not fit:
-        others = listing(sorted({_python_of(p) for p in same} - {""}, key=_numbers))
+        others = listing(sorted({python_of(p) for p in same} - {""}, key=_numbers))
         problems.append(f"{what}: the channel has it for Python {others or '?'}, not {python}")
     return fit
 
@@ -182,7 +193,7 @@ def _build_glob(builds: Sequence[CondaPackage], cuda: str) -> str:
     return f"*cuda{cuda}*" if dotted else f"cuda{cuda.replace('.', '')}*"
 
 
-def _python_of(package: CondaPackage) -> str:
+def python_of(package: CondaPackage) -> str:
     """``3.12`` from what a build depends on, or nothing when it fits several."""
     for dependency in package.depends:
         name, _, rest = dependency.partition(" ")
@@ -197,7 +208,7 @@ def _python_of(package: CondaPackage) -> str:
 
 
 def _for_python(package: CondaPackage, python: str) -> bool:
-    return _python_of(package) in {"", python}
+    return python_of(package) in {"", python}
 
 
 def _distributions(

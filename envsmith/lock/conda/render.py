@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from envsmith.lock.conda.content_hash import content_hash, entries_digest
 from envsmith.lock.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock
 from envsmith.model.platform import Platform
 
-__all__ = ["conda_lock_yml", "environment_yml", "explicit", "files", "pip_lines", "pixi_lock", "sums", "virtual_packages_yml"]
+__all__ = [
+    "conda_lock_yml",
+    "environment_yml",
+    "explicit",
+    "files",
+    "pip_lines",
+    "pixi_lock",
+    "sums",
+    "virtual_packages_yml",
+]
 
 # conda-lock's platform selectors, in the comment syntax of conda-build.
 _SELECTOR = {Platform.LINUX_64: "linux64", Platform.LINUX_AARCH64: "aarch64"}
@@ -39,7 +49,7 @@ def files(lock: CondaLock) -> dict[str, str]:
 
 def sums(part: PlatformLock) -> str:
     """What ``sha256sum --check`` takes in a folder of downloaded packages: ``@EXPLICIT`` knows only MD5."""
-    return "".join(f"{p.sha256}  {p.filename}\n" for p in sorted(part.packages, key=lambda p: p.filename))
+    return "".join(sorted(f"{p.sha256}  {unquote(p.filename)}\n" for p in part.packages))
 
 
 def pip_lines(packages: Sequence[PipPackage]) -> str:
