@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import RequestFlags, request_options
+from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
 
@@ -23,7 +23,7 @@ __all__ = ["build"]
 @click.option(
     "--engine",
     metavar="NAME",
-    help="docker or venv. Default: docker when an engine answers, else a virtual environment.",
+    help="docker, venv or conda. Default: docker when an engine answers, else a virtual environment.",
 )
 @click.option("--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.")
 @click.option(
@@ -42,14 +42,7 @@ __all__ = ["build"]
     help="How much the smoke test tries.",
 )
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test.")
-@click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable.")
-@click.option(
-    "--conda-tolerate",
-    multiple=True,
-    type=click.Choice(["nccl", "cudnn", "triton"]),
-    help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
-)
-@click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
+@conda_options
 @click.option(
     "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
 )
@@ -72,9 +65,7 @@ def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> i
         base=how["base"],
         tier=str(how["tier"]),
         ranks=int(how["ranks"]),
-        conda=not how["no_conda"],
-        conda_channels=how["channel"],
-        conda_tolerate=how["conda_tolerate"],
+        **conda_settings(how),
         smoke=not how["no_smoke"],
     )
     try:
@@ -110,6 +101,7 @@ _SAID = {
     "requirements.txt": "pip lock: every file by sha256",
     "pylock.toml": "pip lock as PEP 751",
     "conda-lock.yml": "Conda lock",
+    "Dockerfile.conda": "the image from the Conda lock",
     "lock.json": "the whole lock",
     "record.json": "the proof",
 }
@@ -121,7 +113,7 @@ def _show(outcome: Outcome) -> None:
     click.echo(table(rows))
     if outcome.built:
         where = (
-            outcome.built.python if outcome.built.kind == "venv" else f"docker run --rm -it {outcome.built.reference}"
+            outcome.built.python if outcome.built.kind != "image" else f"docker run --rm -it {outcome.built.reference}"
         )
         click.echo(table([(where, f"{outcome.built.kind} {outcome.built.digest}")]))
     for note in outcome.notes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import RequestFlags, request_options
+from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
 
@@ -29,36 +29,44 @@ __all__ = ["lock"]
     help="Folder for the cell's own folder.",
 )
 @click.option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
-@click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable.")
 @click.option(
-    "--conda-tolerate",
-    multiple=True,
-    type=click.Choice(["nccl", "cudnn", "triton"]),
-    help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
+    "--format",
+    "form",
+    type=click.Choice(["pip", "conda", "all"]),
+    default="all",
+    show_default=True,
+    help="What is written; with 'conda' a channel that refuses or cannot be reached is an error, with 'all' a note.",
 )
-@click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
+@conda_options
 @click.option(
-    "--check", is_flag=True, help="Write nothing; exit 1 when the lock that is there is not what this request gives."
+    "--check",
+    is_flag=True,
+    help="Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
-def lock(*, flags: RequestFlags, check: bool, as_json: bool, verbose: bool, **how: Any) -> int:
+def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, verbose: bool, **how: Any) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
 
     The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
+
+    With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was compared with,
+    are the only files of pip's.
     """
     from envsmith import pipeline
 
     if not flags.framework and not flags.with_ and flags.torch is None:
         raise UsageError("nothing to lock", hint="name a framework: envsmith lock --framework deepspeed")
+    if form == "conda" and how["no_conda"]:
+        raise UsageError("--format conda and --no-conda exclude each other")
+    settings = conda_settings(how)
+    settings |= {"conda": settings["conda"] and form != "pip", "conda_only": form == "conda"}
     options = pipeline.Options(
         request=flags.request(),
         request_text=flags.text(),
         output=how["output"],
         base=how["base"],
-        conda=not how["no_conda"],
-        conda_channels=how["channel"],
-        conda_tolerate=how["conda_tolerate"],
+        **settings,
     )
     try:
         with Console(verbose=verbose, quiet=check) as console:

@@ -17,7 +17,15 @@ from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.platform import Platform
 from envsmith.model.version import Spec, parse_version
 
-__all__ = ["RequestFlags", "parse_component", "parse_pairs", "request_options"]
+__all__ = [
+    "RequestFlags",
+    "conda_options",
+    "conda_settings",
+    "parse_component",
+    "parse_pairs",
+    "parse_platform",
+    "request_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
@@ -70,7 +78,7 @@ class RequestFlags:
             constraints=constraints,
             driver=None if driver is None else _driver(driver),
             gpus=tuple(dict.fromkeys(_gpu(name, gpu_names()) for name in gpus)),
-            platform=_platform(self.platform),
+            platform=parse_platform(self.platform),
             exclude_newer=_day(self.exclude_newer),
         )
 
@@ -130,6 +138,60 @@ def request_options(function: F) -> F:
     for option in reversed(options):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
+
+
+def conda_options(function: F) -> F:
+    """Add the flags of the Conda part and of a lock that is there already; the same on ``lock`` and ``build``."""
+    options = [
+        click.option(
+            "--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."
+        ),
+        click.option(
+            "--conda-platform",
+            multiple=True,
+            metavar="PLATFORM",
+            help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
+        ),
+        click.option(
+            "--conda-tolerate",
+            multiple=True,
+            type=click.Choice(["nccl", "cudnn", "triton"]),
+            help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
+        ),
+        click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml."),
+        click.option(
+            "--locked",
+            is_flag=True,
+            help="Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
+        ),
+        click.option("--frozen", is_flag=True, help="Use the lock that is there; ask neither index nor channel."),
+        click.option("--offline", is_flag=True, help="Use no network: what is in the caches must be enough."),
+    ]
+    decorated: Any = function
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def conda_settings(how: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`conda_options` gave, as fields of :class:`envsmith.pipeline.Options`; ``--offline`` is told to uv too."""
+    import os
+
+    if how["locked"] and how["frozen"]:
+        raise UsageError(
+            "--locked and --frozen exclude each other", hint="--frozen does not look whether it is current"
+        )
+    if how["offline"]:
+        os.environ["UV_OFFLINE"] = "1"
+    return {
+        "conda": not how["no_conda"],
+        "conda_channels": how["channel"],
+        "conda_platforms": tuple(parse_platform(p, "--conda-platform") for p in how["conda_platform"]),
+        "conda_tolerate": how["conda_tolerate"],
+        "locked": how["locked"],
+        "frozen": how["frozen"],
+        "offline": how["offline"],
+    }
 
 
 def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
@@ -237,11 +299,12 @@ def _gpu(text: str, names: dict[str, str]) -> str:
     )
 
 
-def _platform(text: str) -> Platform:
+def parse_platform(text: str, flag: str = "--platform") -> Platform:
+    """A platform, or ``UsageError`` that names the flag."""
     try:
         return Platform.parse(text)
     except ValueError as error:
-        raise UsageError(f"--platform: {error}") from None
+        raise UsageError(f"{flag}: {error}") from None
 
 
 def _day(text: str | None) -> str | None:
