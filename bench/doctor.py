@@ -122,12 +122,12 @@ def specs_in(text: str) -> list[tuple[str, Spec]]:
                     Spec.parse(spec.strip(",").replace(" ", "")),
                 )
             )
-        except ValueError:
+        except ValueError:  # noqa: PERF203 - a handful of texts
             continue
     for name, version in re.findall(r"\b([A-Za-z][\w-]*(?:\+\+)?) (\d+(?:\.\d+){0,2})(?=[\s,;.)]|$)", text):
         try:
             found.append((ALIAS.get(name.lower(), name.lower()), Spec.parse(version)))
-        except ValueError:
+        except ValueError:  # noqa: PERF203 - a handful of texts
             continue
     return found
 

@@ -11,6 +11,8 @@ from envsmith.sources.reports.facts import Facts
 
 __all__ = ["possible", "taxonomy_of"]
 
+# Stages of rules in the words of the study.
+_STAGE = {"communication": "comm-setup", "init": "setup", "checkpoint": "load", "inference": "train"}
 # Above plain notes, below every warning: it is only possible.
 _SCORE = 22
 _MOST = 4
@@ -31,7 +33,7 @@ def taxonomy_of(finding: Finding) -> Taxonomy:
     else:
         group = "python-version-pair"
     return Taxonomy(
-        stage=finding.stage or "",
+        stage=_STAGE.get(finding.stage or "", finding.stage or ""),
         group=row.get("group", group),
         cause=row.get("cause", finding.rule),
         pattern=row.get("pattern", "version-and-dependency-management"),

@@ -13,15 +13,20 @@ __all__ = ["read_launches"]
 
 _TOOLS = (
     ("torchrun", re.compile(r"(?:^|[\s;&|/])(?:torchrun|torch\.distributed\.(?:run|launch))\s")),
-    ("accelerate", re.compile(r"(?:^|[\s;&|/])accelerate\s+launch\b")),
-    ("colossalai", re.compile(r"(?:^|[\s;&|/])colossalai\s+run\b")),
-    ("deepspeed", re.compile(r"(?:^|[;&|/]\s{0,4}|^\s*\$\s|=\S+\s+)deepspeed\s+(?:--?\w|\S+\.py)")),
+    ("accelerate", re.compile(r"(?:^|[\s;&|/])accelerate[ \t]{1,80}launch\b")),
+    ("colossalai", re.compile(r"(?:^|[\s;&|/])colossalai[ \t]{1,80}run\b")),
+    (
+        "deepspeed",
+        re.compile(
+            r"(?:^|[;&|/]\s{0,4}|^[ \t]{0,60}\$\s|=\S{1,200}[ \t]{1,80})deepspeed[ \t]{1,80}(?:--?\w|\S{1,200}\.py)"
+        ),
+    ),
     ("mpirun", re.compile(r"(?:^|[\s;&|/])(?:mpirun|mpiexec)\s")),
     ("srun", re.compile(r"(?:^|[\s;&|/])srun\s")),
-    ("docker", re.compile(r"(?:^|[\s;&|/])(?:docker|podman|nvidia-docker)\s+run\b")),
+    ("docker", re.compile(r"(?:^|[\s;&|/])(?:docker|podman|nvidia-docker)[ \t]{1,80}run\b")),
 )
 _OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
-_HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})\s+slots=(\d{1,4})\s*(?:#.*)?$", re.MULTILINE)
+_HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})[ \t]{1,80}slots=(\d{1,4})[ \t]{0,80}(?:#.*)?$", re.MULTILINE)
 _CONFIG_KEYS = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -40,7 +45,7 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
                 draft.launch(tool, _options(line), f"{source}: {line.strip()[:300]}")
                 kinds.append(f"{tool} command")
                 break
-    hosts = _HOST.findall(text[:500_000])
+    hosts = _HOST.findall(text[:500_000])[:2000]
     if hosts:
         names = [name for name, _ in hosts]
         slots = [slot for _, slot in hosts]

@@ -21,10 +21,10 @@ _BANNER_CUDA = re.compile(r"CUDA (?:UMD )?Version:\s{0,8}(\d{1,2}\.\d{1,2})")
 _SMI_GPU = re.compile(
     r"^\|\s{1,8}\d{1,3}\s{1,6}(\S[^|]{3,60}?)\s{1,30}(?:On|Off|N/A|Enabled|Disabled)\s{0,4}\|", re.MULTILINE
 )
-_SMI_LIST = re.compile(r"^\s{0,8}(?:\[\d\] )?GPU \d{1,3}: ([^\n(]{3,80}?)(?: \(UUID|\s*$)", re.MULTILINE)
+_SMI_LIST = re.compile(r"^\s{0,8}(?:\[\d\] )?GPU \d{1,3}: ([^\n(]{3,80}?)(?: \(UUID|[ \t]{0,80}$)", re.MULTILINE)
 _MEMLOCK = re.compile(r"max locked memory\s{1,40}\(kbytes, -l\)\s{1,8}(\d{1,14}|unlimited)")
 _NOFILE = re.compile(r"open files\s{1,40}\(-n\)\s{1,8}(\d{1,12}|unlimited)")
-_SHM = re.compile(r"^\S{1,40}\s{1,40}(\d[\d.]{0,12}[KMGT]?)\s[^\n]{0,80}\s/dev/shm\s*$", re.MULTILINE)
+_SHM = re.compile(r"^\S{1,40}\s{1,40}(\d[\d.]{0,12}[KMGT]?)\s[^\n]{0,80}\s/dev/shm[ \t]{0,80}$", re.MULTILINE)
 _PYTHON = re.compile(
     r"[/\\]python(3\.\d{1,2})[/\\](?:site|dist)-packages|\bcpython-3(\d{1,2})-|\bpy3(\d{1,2})_c(?:u|pu)"
 )
@@ -50,16 +50,19 @@ def kinds_of_log(text: str) -> list[str]:
         ),
         ("nvidia-smi", r"NVIDIA-SMI \d|Driver Version:\s|KMD Version:"),
         ("nvidia-smi -L", r"^GPU \d+: [^\n]{3,80} \(UUID"),
-        ("nvidia-smi topo", r"^\s{0,4}GPU0\s+(?:X|GPU1)\b"),
+        ("nvidia-smi topo", r"^\s{0,4}GPU0[ \t]{1,80}(?:X|GPU1)\b"),
         ("nvcc --version", r"Cuda compilation tools, release \d"),
         ("gcc --version", r"^(?:gcc|g\+\+|cc|c\+\+) \([^)\n]{0,80}\) \d"),
         ("traceback", r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): "),
         ("NCCL log", r"NCCL (?:INFO|WARN|version)\b"),
         ("compiler output", r"fatal error: |error: #error|nvcc fatal|ninja: build stopped|: error: "),
         ("pip output", r"^(?:ERROR|Collecting|Requirement already satisfied|error: subprocess)\b"),
-        ("ulimit", r"max locked memory\s|open files\s+\(-n\)"),
-        ("df", r"/dev/shm\s*$"),
-        ("training log", r"\[INFO\] \[|\[rank\d+\]|torch\.distributed\.run|step\s*[=:]\s*\d|iteration\s+\d+"),
+        ("ulimit", r"max locked memory\s|open files[ \t]{1,80}\(-n\)"),
+        ("df", r"/dev/shm[ \t]{0,80}$"),
+        (
+            "training log",
+            r"\[INFO\] \[|\[rank\d+\]|torch\.distributed\.run|step[ \t]{0,8}[=:][ \t]{0,8}\d|iteration[ \t]{1,80}\d+",
+        ),
     )
     head = text if len(text) < 2_000_000 else text[:1_000_000] + text[-1_000_000:]
     return [kind for kind, mark in marks if re.search(mark, head, re.MULTILINE)]
@@ -122,7 +125,9 @@ def _smi(text: str, draft: Draft, source: str) -> None:
             draft.component("gpu", architecture, f"{source}: {name.strip()[:60]}", 3)
     if not names and (rows := len(_TOPO.findall(text[:_FEW]))) > 1:
         draft.gpu_count = rows
-    if links := re.findall(r"^\s{0,4}GPU\d\s+[^\n]{0,200}\b(NV\d+|PIX|PXB|PHB|NODE|SYS)\b", text[:_FEW], re.MULTILINE):
+    if links := re.findall(
+        r"^\s{0,4}GPU\d[ \t]{1,80}[^\n]{0,200}\b(NV\d+|PIX|PXB|PHB|NODE|SYS)\b", text[:_FEW], re.MULTILINE
+    ):
         draft.host["gpu_links"] = ",".join(sorted(set(links)))
 
 
@@ -142,7 +147,7 @@ def _compilers(text: str, draft: Draft, source: str) -> None:
         r"^(?:gcc|g\+\+|cc|c\+\+) \([^)\n]{0,80}\) (\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", text, re.MULTILINE
     ):
         draft.component("gcc", match[1], f"{source}: gcc --version", 3)
-    if re.search(r"^\s*ninja \.{4,60} ?\S{0,12}\[FAIL\]", text, re.MULTILINE):
+    if re.search(r"^[ \t]{0,60}ninja \.{4,60} ?\S{0,12}\[FAIL\]", text, re.MULTILINE):
         draft.tools["ninja"] = None
 
 

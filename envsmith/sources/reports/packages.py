@@ -13,13 +13,17 @@ from envsmith.sources.reports.words import version_in
 __all__ = ["is_dockerfile", "read_dockerfile", "read_packages"]
 
 _PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
-_TABLE = re.compile(r"^\s*Package\s+Version(\s|$)", re.MULTILINE)
-_ROW = re.compile(r"^\s{0,8}([A-Za-z0-9][A-Za-z0-9._-]{0,80})\s{1,80}(\d[\w.+!-]{0,60})(?:\s+\S{1,200})?\s*$")
+_TABLE = re.compile(r"^[ \t]{0,60}Package[ \t]{1,80}Version(\s|$)", re.MULTILINE)
+_ROW = re.compile(
+    r"^\s{0,8}([A-Za-z0-9][A-Za-z0-9._-]{0,80})\s{1,80}(\d[\w.+!-]{0,60})(?:[ \t]{1,80}\S{1,200})?[ \t]{0,80}$"
+)
 _CONDA_ROW = re.compile(
-    r"^\s{0,8}(?:\[conda\]\s+)?([a-z0-9_][a-z0-9_.-]{0,80})\s{1,60}(\d[\w.+!-]{0,60})\s{1,60}(\S{1,80})(?:\s{1,60}([\w/.<>:-]{1,120}))?\s*$",
+    r"^\s{0,8}(?:\[conda\][ \t]{1,80})?([a-z0-9_][a-z0-9_.-]{0,80})\s{1,60}(\d[\w.+!-]{0,60})\s{1,60}(\S{1,80})(?:\s{1,60}([\w/.<>:-]{1,120}))?[ \t]{0,80}$",
     re.MULTILINE,
 )
-_FROM = re.compile(r"^\s*FROM\s+(?:--platform=\S+\s+)?(\S{1,200})", re.MULTILINE | re.IGNORECASE)
+_FROM = re.compile(
+    r"^[ \t]{0,60}FROM[ \t]{1,80}(?:--platform=\S{1,100}[ \t]{1,80})?(\S{1,200})", re.MULTILINE | re.IGNORECASE
+)
 _MAX = 6_000_000
 
 
@@ -41,7 +45,7 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
     if _TABLE.search(text):
         kinds.append("pip list")
         _table(text, draft, source)
-    if re.search(r"^\s*lock-version\s*=", text, re.MULTILINE) and "[[packages]]" in text:
+    if re.search(r"^[ \t]{0,60}lock-version[ \t]{0,8}=", text, re.MULTILINE) and "[[packages]]" in text:
         kinds.append("pylock.toml")
         _pylock(text, draft, source)
     pins = _PIN.findall(text[:_MAX]) if "==" in text else []
@@ -98,7 +102,7 @@ def _table(text: str, draft: Draft, source: str) -> None:
 
 def _conda(text: str, draft: Draft, source: str) -> str | None:
     if not re.search(
-        r"^@EXPLICIT|^# packages in environment|^#\s*Name\s+Version|^dependencies:|content_hash:|^environments:|\"dist_name\"|\bpypi_0\b|^\[conda\]|^\S+\s+\d\S*\s+\S+\s+(?:conda-forge|defaults|nvidia|pytorch|<pip>|pypi)\s*$",
+        r"^@EXPLICIT|^# packages in environment|^#[ \t]{0,20}Name[ \t]{1,80}Version|^dependencies:|content_hash:|^environments:|\"dist_name\"|\bpypi_0\b|^\[conda\]|^\S{1,200}[ \t]{1,80}\d\S{0,80}[ \t]{1,80}\S{1,200}[ \t]{1,80}(?:conda-forge|defaults|nvidia|pytorch|<pip>|pypi)[ \t]{0,80}$",
         text[:400_000],
         re.MULTILINE,
     ):
@@ -155,7 +159,7 @@ def _pylock(text: str, draft: Draft, source: str) -> None:
 def is_dockerfile(text: str) -> bool:
     """A FROM line and one more instruction."""
     return bool(_FROM.search(text[:200_000])) and bool(
-        re.search(r"^\s*(RUN|ENV|COPY|CMD|ENTRYPOINT|ARG|WORKDIR|ADD)\s", text[:400_000], re.MULTILINE)
+        re.search(r"^[ \t]{0,60}(RUN|ENV|COPY|CMD|ENTRYPOINT|ARG|WORKDIR|ADD)\s", text[:400_000], re.MULTILINE)
     )
 
 
@@ -165,7 +169,7 @@ def read_dockerfile(text: str, draft: Draft, source: str) -> None:
     if images:
         _image(draft, images[-1], source)
     for name, value in re.findall(
-        r"^\s*ENV\s+([A-Z][A-Z0-9_]{1,60})[ =]\s*\"?([^\s\"\\]{1,300})", text[:400_000], re.MULTILINE
+        r"^[ \t]{0,60}ENV[ \t]{1,80}([A-Z][A-Z0-9_]{1,60})[ =]\s*\"?([^\s\"\\]{1,300})", text[:400_000], re.MULTILINE
     )[:200]:
         draft.variable(name, value)
 
