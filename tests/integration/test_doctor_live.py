@@ -219,3 +219,32 @@ def test_deepspeed_0_14_0_on_torch_2_13_imported_for_real(tmp_path):
     assert first["rule"] == "deepspeed-elastic-log"
     assert first["role"] == "root"
     assert "imports" in first["where"]
+
+
+NVML = """
+#include <string.h>
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { strncpy(text, "535.54.03", size); return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *level) { *level = 12020; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
+int nvmlDeviceGetName(void *device, char *text, unsigned size) { strncpy(text, device == (void *)1 ? "NVIDIA GeForce RTX 4090" : "NVIDIA GeForce RTX 4090", size); return 0; }
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) { *major = 8; *minor = 9; return 0; }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="the stand-in for NVML is compiled")
+def test_driver_and_gpus_are_read_through_nvml(venv, tmp_path):
+    """A library with NVML's functions answers as a machine with two RTX 4090 and driver 535 would."""
+    (tmp_path / "nvml.c").write_text(NVML)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(tmp_path / "nvml.c")], check=True)
+    python, site = venv
+    distribution(site, "torch", "2.13.0+cu130", torch_files("2.13.0+cu130", "13.0"))
+    value = doctor("--python", str(python), env={"LD_LIBRARY_PATH": str(tmp_path)})
+    components = {n: s["version"] for n, s in value["facts"]["components"].items()}
+    assert (components["driver"], components["gpu"], value["facts"]["gpu_count"]) == ("535.54.03", "sm_89", 2)
+    assert value["facts"]["host"]["driver_cuda"] == "12.2"
+    found = rules(value)
+    assert found["cuda-driver-floor"] == "error"
+    assert found["gpu-no-p2p"] == "warning"

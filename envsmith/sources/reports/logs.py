@@ -13,7 +13,7 @@ from envsmith.sources.reports.words import bytes_of, cuda_of_level, first_versio
 __all__ = ["kinds_of_log", "read_log"]
 
 _VARIABLES = re.compile(
-    r"(?<![\w$/.-])((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|DEEPSPEED|ACCELERATE|TRITON)_[A-Z0-9_]{2,60}|WORLD_SIZE|RANK|LOCAL_RANK|CPATH|LIBRARY_PATH)=([\"']?)([^\s\"'\\;&|]{0,400})\2"
+    r"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|DEEPSPEED|ACCELERATE|TRITON)_[A-Z0-9_]{2,60}|WORLD_SIZE|RANK|LOCAL_RANK|CPATH|LIBRARY_PATH)=([\"']?)([^\s\"'\\;&|]{0,400})\2"
 )
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{2,60}) set by environment to ([^\s.]{1,200})")
 _BANNER = re.compile(r"(?:Driver|KMD) Version:\s{0,8}(\d{3}\.\d{1,4}(?:\.\d{1,4})?)")
