@@ -12,7 +12,7 @@ A record's ``env`` is turned into components by one parser (:func:`read_env`); l
     2.4.0). It stands for what the reporter had and did not write down; this round asks whether the rule is known.
 
 A record is caught when one error or warning names every component of its culprit (torch and the CUDA it is built with count as one; a
-culprit inside a framework is that framework). Records whose culprit has no component (a variable, a limit, a tool, ssh) are no matter of
+culprit inside a framework is that framework); a component that is only known to be there counts for any release of it. Records whose culprit has no component (a variable, a limit, a tool, ssh) are no matter of
 versions: they are counted apart, and ``doctor`` judges them on the same structured facts. A false alarm is an error on a negative record
 or on a cell that its framework's own CI runs or ships; warnings on those are counted beside.
 """
@@ -35,7 +35,6 @@ from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.judge import diagnose
-from envsmith.errors import EnvsmithError
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
@@ -198,6 +197,8 @@ def read_env(env: Mapping[str, Any]) -> Told:
         told.versions.setdefault("glibc", (match[1],))
     if "aarch64" in fields.get("arch", "") + fields.get("os", ""):
         told.platform = Platform.LINUX_AARCH64
+    if framework:
+        told.versions.setdefault(framework, ("*",))
     _settle(told)
     return told
 
@@ -208,23 +209,27 @@ def _settle(told: Told) -> None:
     if torch and any(local_cuda(v) for v in torch):
         told.versions.pop("cuda", None)
     for name, found in told.versions.items():
-        told.facts.component(name, found[0], "env", 3)
+        if found[0] != "*":
+            told.facts.component(name, found[0], "env", 3)
 
 
 def add_culprit(told: Told, culprit: Mapping[str, str]) -> tuple[str, ...]:
     """Fill what ``env`` left unsaid with a version inside the culprit's ranges; the names that were filled."""
     filled = []
     for name, text in _ranges(culprit):
-        if name not in told.versions and (found := versions_in(name, text)):
+        found = versions_in(name, text)
+        if found and told.versions.get(name, ("*",)) == ("*",):
             told.versions[name] = found[:1]
             told.facts.component(name, found[0], "culprit", 2)
             filled.append(name)
+    for name in culprits({"culprit": culprit}) - {"torch", "gpu"}:
+        told.versions.setdefault(name, ("*",))
     component = culprit.get("component", "")
     for tool in re.findall(r"(ninja|nvcc|cuda toolkit)\b.{0,12}\bmissing", component):
         told.facts.tools["nvcc" if tool != "ninja" else tool] = None
     if re.search(r"\bbf16\b", component):
         told.facts.launch("deepspeed-config", {"bf16.enabled": "true"}, "bf16")
-    if "/dev/shm" in component:  # noqa: S108 - read about, not written to
+    if "/dev/shm" in component:
         told.facts.limits["shm"] = 64 << 20  # docker's default, which every such report has
     return tuple(filled)
 
@@ -261,6 +266,7 @@ def culprits(record: Mapping[str, Any]) -> frozenset[str]:
     names = {KEYS.get(k) or PROSE.get(k) or component_of(k) for k in culprit if k not in {"component", "range"}}
     prose = f"{culprit.get('component', '')} {culprit.get('range', '')}".lower()
     matter = re.search(r"\d|[<>=]", prose) and not re.search(r"unset|p2p|p2p_disable", prose)
+    names |= {PROSE.get(prose.strip())}
     if matter:
         names |= {name for words, name in PROSE.items() if re.search(rf"\b{words}\b", prose)}
         names |= {"cuda"} if re.search(r"\bcu\d{3}\b", prose) else set()
@@ -272,25 +278,11 @@ def culprits(record: Mapping[str, Any]) -> frozenset[str]:
 
 
 def judge_sets(told: Told) -> list[Judgement]:
-    """``check`` on every alternative; a set that is no set of versions gives nothing."""
-    found = []
-    for given in told.sets():
-        try:
-            found.append(check(given, told.platform))
-        except EnvsmithError:
-            found.append(check({n: v for n, v in given.items() if _judgeable(n, v)}, told.platform))
-    return found
+    """``check`` on every alternative."""
+    return [check(given, told.platform) for given in told.sets()]
 
 
-def _judgeable(name: str, version: str) -> bool:
-    try:
-        check({name: version})
-    except EnvsmithError:
-        return False
-    return True
-
-
-def grave(judgements: Iterable[Judgement], worst: bool = False) -> list[Finding]:
+def grave(judgements: Iterable[Judgement], *, worst: bool = False) -> list[Finding]:
     """Errors and warnings, or errors alone."""
     wanted = {Severity.ERROR} if worst else {Severity.ERROR, Severity.WARNING}
     return [f for j in judgements for f in j.findings if f.severity in wanted]
@@ -346,7 +338,7 @@ def judge(record: Mapping[str, Any]) -> Row:
         told=told.versions,
         env=names_culprit(grave(first), wanted),
         filled=filled,
-        error=names_culprit(grave(second, True), wanted) is not None,
+        error=names_culprit(grave(second, worst=True), wanted) is not None,
         doctor_env=doctor_env,
         doctor=doctor,
         reason="" if filled else _reason(wanted, told, second),
@@ -358,7 +350,7 @@ def judge(record: Mapping[str, Any]) -> Row:
 def _reason(wanted: frozenset[str], told: Told, judged: Sequence[Judgement]) -> str:
     if not wanted:
         return "no matter of versions"
-    there = {"torch" if n == "cuda" else n for n in told.versions}
+    there = {"torch" if n == "cuda" else n for n, found in told.versions.items() if found != ("*",)}
     if missing := sorted(wanted - there):
         return f"no version of {', '.join(missing)}"
     notes = [f for j in judged for f in j.findings if f.severity is Severity.NOTE]
@@ -369,23 +361,78 @@ def _reason(wanted: frozenset[str], told: Told, judged: Sequence[Judgement]) -> 
 
 # --- healthy cells -----------------------------------------------------------------------------------------------------------------------
 
+# What a run of this kind never reaches, by its `kind`: inference trains nothing, a compile job does not even import.
+NOT_REACHED = {
+    "inference": {"train", "checkpoint"},
+    "build": {"import", "init", "train", "checkpoint", "communication"},
+}
 
-def healthy(path: Path | None) -> list[dict[str, str]]:
-    """What the frameworks test or ship, as sets for ``check``: of a file of such cells, or of ``matrix/tested``."""
-    found: list[dict[str, str]] = []
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthyCell:
+    """A set that a framework's own CI runs, its images ship or its lock holds. ``declared`` is false when its own metadata forbids it."""
+
+    given: Mapping[str, str]
+    kind: str
+    judgement: Judgement
+
+    @property
+    def alarms(self) -> list[Finding]:
+        """Errors of the stages that such a run reaches."""
+        skipped = NOT_REACHED.get(self.kind, set())
+        return [f for f in grave([self.judgement], worst=True) if f.stage not in skipped]
+
+    @property
+    def declared(self) -> bool:
+        return not any("-declares-" in f.rule for f in self.judgement.findings)
+
+
+def healthy(path: Path | None) -> list[HealthyCell]:
+    """Of a file of such cells, or of ``matrix/tested``.
+
+    Left out of a file: workflows that are switched off, other accelerators, images with a torch of the vendor's own, and torch releases that
+    no line names. ``cuda`` is the CUDA of the torch build only where it is spelt ``cu121`` or as ``torch_cuda``; otherwise it is that of the image,
+    which is a toolkit.
+    """
+    found: dict[tuple[tuple[tuple[str, str], ...], str], HealthyCell] = {}
     for fields in _tested_lines(path):
         framework = component_of(str(fields.get("framework", "")))
         torch = versions_in("torch", str(fields.get("torch", "")))
-        if not framework or not torch or "rocm" in str(fields.get("cuda", "")):
+        role = default_solver().compiled.roles.get(framework or "")
+        if framework is None or not torch or role is None or role.value != "framework" or _elsewhere(fields):
             continue
         given = {framework: str(fields["version"]), "torch": torch[0]}
-        for name in ("cuda", "python"):
-            text = re.sub(r"\bcu(\d{2})(\d)\b", r"\1.\2", str(fields.get(name) or ""))
+        for name, text in _hosts(fields):
             if versions := versions_in(name, text):
-                given[name] = versions[0]
-        if all(_is_version(v) for v in given.values()) and given not in found:
-            found.append(given)
-    return found
+                given.setdefault(name, versions[0])
+        kind = str(fields.get("kind", ""))
+        if re.search(r"nv-(inference|sd|mii|a6000)|inference", str(fields.get("evidence", ""))):
+            kind = "inference"
+        elif "ext_build" in kind or "pre-compile" in str(fields.get("evidence", "")):
+            kind = "build"
+        key = (tuple(given.items()), kind)
+        if key not in found and all(_is_version(v) for v in given.values()):
+            found[key] = HealthyCell(given=given, kind=kind, judgement=check(given))
+    return list(found.values())
+
+
+def _elsewhere(fields: Mapping[str, Any]) -> bool:
+    told = " ".join(str(fields.get(k, "")) for k in ("cuda", "base_image", "runner", "torch"))
+    return bool(re.search(r"rocm|xpu|intel|hpu|nvcr\.io|amd", told)) or fields.get("triggers") == ["none"]
+
+
+def _hosts(fields: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    cuda, python = str(fields.get("cuda") or ""), str(fields.get("python") or "")
+    for text in (str(fields.get("torch_cuda") or ""), cuda):
+        if build := re.search(r"\bcu(\d{2})(\d)\b", text):
+            yield "cuda", f"{build[1]}.{build[2]}"
+    if fields.get("cuda_spec"):
+        yield "cuda", str(fields["cuda_spec"])
+    elif re.fullmatch(r"\d+\.\d+(\.\d+)?", cuda):
+        yield "toolkit", cuda
+    yield "toolkit", str(fields.get("cuda_toolkit") or "")
+    if re.fullmatch(r"(==)?3\.\d+(\.\d+|\.\*)?", python):
+        yield "python", python.removeprefix("==").removesuffix(".*")
 
 
 def _tested_lines(path: Path | None) -> Iterable[Mapping[str, Any]]:
@@ -397,12 +444,14 @@ def _tested_lines(path: Path | None) -> Iterable[Mapping[str, Any]]:
     for t in default_solver().knowledge().tested:
         torch = [v for v in default_solver().compiled.versions["torch"] if t.torch.contains(v.split("+")[0])]
         if torch:
+            builds = [c for v in torch if (c := local_cuda(v)) and t.cuda is not None and t.cuda.contains(c)]
             yield {
                 "framework": t.framework,
                 "version": re.sub(r"^==", "", str(t.version)),
                 "torch": torch[-1].split("+")[0],
-                "cuda": str(t.cuda or ""),
+                "cuda_spec": builds[-1] if builds else str(t.cuda or ""),
                 "python": str(t.python or ""),
+                "kind": t.kind,
             }
 
 
@@ -469,12 +518,13 @@ def rate(good: int, of: int) -> str:
     return f"{good}/{of} = {100 * good / max(1, of):.1f} %"
 
 
-def summary(rows: Sequence[Row], negatives: Sequence[Row], cells: Sequence[tuple[Any, Judgement]]) -> dict[str, str]:
+def summary(rows: Sequence[Row], negatives: Sequence[Row], cells: Sequence[HealthyCell]) -> dict[str, str]:
     versioned = [r for r in rows if r.wanted]
     stated = [r for r in versioned if not r.reason.startswith("no version of")]
     other = [r for r in rows if not r.wanted]
-    bad = [c for c in cells if c[1].status == "bad"]
-    warned = [c for c in cells if c[1].status != "bad" and grave([c[1]])]
+    allowed = [c for c in cells if c.declared]
+    bad = [c for c in allowed if c.alarms]
+    warned = [c for c in allowed if not c.alarms and grave([c.judgement])]
     alarms = [r for r in negatives if grave_of(r, worst=True)]
     mild = [r for r in negatives if not grave_of(r, worst=True) and grave_of(r)]
     return {
@@ -500,8 +550,9 @@ def summary(rows: Sequence[Row], negatives: Sequence[Row], cells: Sequence[tuple
         ),
         "false alarms on negatives (errors)": rate(len(alarms), len(negatives)),
         "  negatives with a warning only": rate(len(mild), len(negatives)),
-        "false alarms on healthy cells (bad)": rate(len(bad), len(cells)),
-        "  healthy cells with a warning only": rate(len(warned), len(cells)),
+        "false alarms on healthy cells (errors)": rate(len(bad), len(allowed)),
+        "  healthy cells with a warning only": rate(len(warned), len(allowed)),
+        "  cells left out, for the metadata of the release itself forbids their torch": str(len(cells) - len(allowed)),
     }
 
 
@@ -520,9 +571,7 @@ def per_cause(rows: Sequence[Row]) -> dict[str, Counter[str]]:
     return dict(sorted(table.items()))
 
 
-def tell(
-    rows: Sequence[Row], negatives: Sequence[Row], cells: Sequence[tuple[Any, Judgement]], said: Mapping[str, Any]
-) -> None:
+def tell(rows: Sequence[Row], negatives: Sequence[Row], cells: Sequence[HealthyCell], said: Mapping[str, Any]) -> None:
     for key, value in summary(rows, negatives, cells).items():
         print(f"{key}: {value}")
     print(f"\n{'cause':<42}  n  env-only  caught  missed")
@@ -536,13 +585,12 @@ def tell(
     for row in negatives:
         for f in grave_of(row):
             print(f"  {row.record['id']} {f.severity.value} {f.rule} {dict(f.components)}")
-    for given, judgement in cells:
-        for f in grave([judgement], True):
-            print(f"  {given} {f.rule}: {f.message[:160]}")
+    for cell in cells:
+        for f in cell.alarms if cell.declared else ():
+            print(f"  {dict(cell.given)} {cell.kind} {f.rule}: {f.message[:160]}")
     print("\nwarnings on healthy cells, by rule:")
-    for rule, n in Counter(
-        f.rule for _, j in cells for f in j.findings if f.severity is Severity.WARNING
-    ).most_common():
+    warned = Counter(f.rule for c in cells for f in c.judgement.findings if f.severity is Severity.WARNING)
+    for rule, n in warned.most_common():
         print(f"  {n:>4} {rule}")
     for peer, counts in said.items():
         print(f"{peer}: " + ", ".join(f"{k} {v}" for k, v in counts.most_common()))
@@ -562,7 +610,7 @@ def main(argv: list[str] | None = None) -> int:
     started = time.process_time()
     rows = [judge(r) for r in evaluable if r["detectable_from"] in {"env", "both"} and not r.get("negative")]
     negatives = [judge(r) for r in evaluable if r.get("negative")]
-    cells = [(given, check(given)) for given in healthy(options.cells)]
+    cells = healthy(options.cells)
     seconds = time.process_time() - started
     said = ask_peers([r for r in rows if r.wanted], options.pip) if options.peers else {}
     if options.json:
@@ -573,7 +621,9 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\n{len(rows)} records, {len(negatives)} negatives, {len(cells)} cells in {seconds:.1f} CPU seconds")
     for row in (*rows, *negatives) if options.show else ():
         print(f"\n{row.record['id']} [{row.record['cause_key']}] culprit {sorted(row.wanted)}")
-        print(f"  sets {list(map(dict, row.sets))}\n  env={row.env} filled={row.filled} doctor={row.doctor} {row.reason}")
+        print(
+            f"  sets {list(map(dict, row.sets))}\n  env={row.env} filled={row.filled} doctor={row.doctor} {row.reason}"
+        )
         for f in row.findings:
             print(f"    {f.severity.value:<7} {f.rule} {dict(f.components)} {f.message[:110]}")
     return 0

@@ -180,6 +180,9 @@ def _violated(case: _Case, masks: Sequence[tuple[int, int]], inferred: Mapping[s
     for group in problem.groups:
         # Only what all of the given releases meet can be broken by them; that is next to nothing of most rules.
         met = [n for _, n in group.nogoods if all(domains[v] & m for v, m in n) and any(v in changed for v, _ in n)]
+        if group.severity is Severity.WARNING:
+            # That every listed release of something nobody named would be trouble is no trouble that anybody has.
+            met = [n for n in met if all(v in changed for v, _ in n)]
         if met and not _holds(Net(problem.full, met), domains, changed):
             found.append(_finding(case, group, dict(masks), inferred))
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
@@ -213,7 +216,14 @@ def _finding(case: _Case, group: Group, masks: Mapping[int, int], inferred: Mapp
 
 
 def _shown(case: _Case, scope: Mapping[str, None], inferred: Mapping[str, str]) -> dict[str, str]:
-    shown = {c: case.given.text[c] for c in scope if c in case.given.text}
+    text = case.given.text
+    shown = {c: text[c] for c in scope if c in text}
+    if (
+        "torch" in text
+        and "torch" not in shown
+        and any(c in _CARRIED and c not in text and c not in inferred for c in scope)
+    ):
+        shown = {"torch": text["torch"], **shown}  # of which every build is concerned
     return shown | {c: inferred[c] for c in scope if c in inferred and c not in shown}
 
 
@@ -338,8 +348,9 @@ def _notes(case: _Case, versions: Mapping[str, str], platform: Platform) -> list
             if row.severity is not Severity.NOTE or (row.platforms and platform not in row.platforms):
                 continue
             # A note on what torch carries anyway, and on nothing that was given, would be true for nearly every set.
-            if any(c not in versions for c in row.scope) or not any(c in case.given.plain for c in row.scope):
-                continue
+            told = sum(c in case.given.plain for c in row.scope)
+            if any(c not in versions for c in row.scope) or not told or (told == 1 and rule.signature):
+                continue  # what has a signature, a log will tell
             holds = all(s.contains(versions[c]) for c, s in row.when.items())
             if not holds or (row.needs and all(s.contains(versions[c]) for c, s in row.needs.items())):
                 continue
