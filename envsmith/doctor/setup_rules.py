@@ -97,6 +97,7 @@ def judge_setup(facts: Facts) -> list[Diagnosed]:
         _visible,
         _variables,
         _interfaces,
+        _used_interface,
         _nccl_copies,
         _tools,
         _fabric,
@@ -354,6 +355,28 @@ def _interfaces(facts: Facts) -> Iterator[Diagnosed]:
                 confidence="medium",
                 lines=("ip -br addr", f"export {name}=eth0"),
             )
+
+
+def _used_interface(facts: Facts) -> Iterator[Diagnosed]:
+    """What NCCL itself says it uses for its bootstrap."""
+    name = facts.host.get("nccl_interface", "")
+    if not name.startswith(("docker", "virbr", "br-", "veth", "lo")):
+        return
+    yield make(
+        "nccl-uses-local-interface",
+        Severity.WARNING if not name.startswith("lo") else Severity.NOTE,
+        f"NCCL uses the interface {name}: other nodes cannot reach it (one node alone works).",
+        "export NCCL_SOCKET_IFNAME=<interface that all nodes share> (or ^docker,lo), the same for GLOO_SOCKET_IFNAME.",
+        source="NVIDIA/nccl v2.30.7-1: src/misc/socket.cc",
+        taxonomy=Taxonomy(
+            stage="comm-setup",
+            group=_COMM,
+            cause="nccl-wrong-interface",
+            pattern="distributed-feature-api-communication-tuning",
+        ),
+        confidence="medium",
+        lines=("ip -br addr", "export NCCL_SOCKET_IFNAME=^docker,lo"),
+    )
 
 
 def _nccl_copies(facts: Facts) -> Iterator[Diagnosed]:

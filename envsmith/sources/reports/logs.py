@@ -102,6 +102,7 @@ def _nccl(text: str, draft: Draft, source: str) -> None:
         r"(?:Bootstrap ?: Using|NET/Socket ?: Using) ?(?:\[\d\])?([a-z][\w.-]{0,30}):[\d.]", text[:_FEW]
     )[:40]:
         draft.interfaces.append(name)
+        draft.host["nccl_interface"] = name
     if re.search(r"NET/IB ?: Using", text):
         draft.host["infiniband"] = "used"
     elif re.search(r"NET/IB ?: No device found", text):
