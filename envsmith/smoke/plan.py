@@ -175,7 +175,7 @@ def _expected(cases: tuple[Case, ...], versions: Mapping[str, str], lines: Expec
     """Only what is not simply expected to work, per case and backend."""
     found: dict[str, dict[str, dict[str, object]]] = {}
     for case in cases:
-        facts = {"op": case.op, "dtype": case.dtype, "redop": case.redop}
+        facts = {"op": case.op, "dtype": case.dtype, "redop": case.redop, "n": case.n}
         for backend in ("gloo", "nccl"):
             line = lines.of(facts, backend, versions)
             if line is None or (line.expect is Expect.OK and not line.min_sm):

@@ -309,6 +309,9 @@ def _summary(plan: Plan, cases: Sequence[CaseOutcome], steps: Sequence[StepOutco
     ran = [s.name for s in steps if s.verdict is Verdict.PASS]
     skipped = [s.name for s in steps if s.verdict is Verdict.SKIPPED]
     parts = [f"{verified} of {len(cases)} collective cases verified on {placement.get('backend')}, {placement.get('sentence', '')}"] if cases else []
+    defects = sum(c.verdict is Verdict.WRONG for c in cases)
+    if defects:
+        parts.append(f"{defects} cases show known defects of the backend")
     if ran:
         parts.append(f"steps passed: {', '.join(ran)}")
     if skipped:
