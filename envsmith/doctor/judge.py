@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
+from envsmith.doctor.fixes import better_fix, mended, told, typed
 from envsmith.doctor.launch_rules import judge_launches
 from envsmith.doctor.possible import possible, taxonomy_of
 from envsmith.doctor.setup_rules import judge_setup
@@ -20,7 +21,7 @@ from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
 from envsmith.sources.reports.facts import Draft, Facts
 from envsmith.sources.reports.names import component_of
-from envsmith.sources.reports.words import fold, version_in
+from envsmith.sources.reports.words import version_in
 
 __all__ = ["diagnose"]
 
@@ -171,9 +172,7 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
         place = hit or twin
         found.append(
             Diagnosed(
-                finding=dataclasses.replace(
-                    finding, severity=severity, fix=_better_fix(finding, taxonomy, facts, twin)
-                ),
+                finding=dataclasses.replace(finding, severity=severity, fix=better_fix(finding, taxonomy, facts, twin)),
                 confidence="high" if place and exact else "medium" if exact else "low",
                 score=score if exact or place else score - 3,
                 taxonomy=taxonomy,
@@ -185,15 +184,6 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
             )
         )
     return found
-
-
-def _better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts, twin: Hit | None) -> str | None:
-    """What the message itself asks for, and the versions that are known here, say more than the rule in general."""
-    if twin and {"spec", "floor", "limit"} & set(twin.groups):
-        return _mended(twin.signature, twin, facts)
-    if taxonomy.group == "cuda-torch-mismatch" and {"toolkit", "cuda"} <= set(finding.components):
-        return _cuda_fix(facts) or finding.fix
-    return finding.fix
 
 
 def _twin(hit: Hit, own: Sequence[Hit]) -> Hit | None:
@@ -243,9 +233,9 @@ def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
             rule=signature.id,
             severity=severity,
             components=versions or dict.fromkeys(signature.components, "*"),
-            message=_told(signature, hit),
+            message=told(signature, hit),
             evidence=signature.evidence,
-            fix=_mended(signature, hit, facts),
+            fix=mended(signature, hit, facts),
             symptom=hit.text[:300],
             stage=signature.stage,
         )
@@ -261,7 +251,7 @@ def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
                 taxonomy=_of_signature(signature),
                 where=f"{hit.source}:{hit.line}",
                 quote=hit.text,
-                lines=_typed(signature, hit),
+                lines=typed(signature, hit),
                 position=hit.position,
                 confirmed=True,
             )
@@ -277,91 +267,6 @@ def _only_warns(line: str) -> bool:
 def _speaks(hit: Hit) -> bool:
     """A rule's message in a line that only warns shows nothing, but for the driver, whose failure torch tells as a warning."""
     return "driver" in hit.signature.components or not _only_warns(hit.text)
-
-
-def _told(signature: Signature, hit: Hit) -> str:
-    groups = hit.groups
-    if signature.id == "pip-incompatible":
-        need = groups.get("need", "")
-        return f"{groups.get('who')} {groups.get('who_version')} requires {need}{groups.get('spec', '')}" + (
-            f", and {groups['have']} {groups['have_version']} is installed."
-            if "have" in groups
-            else ", which is not installed."
-        )
-    named = [
-        f"{k.replace('_', '-')} {v}"
-        for k, v in groups.items()
-        if k in {"package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec"}
-    ]
-    return signature.message + (f" ({', '.join(named)})" if named else "")
-
-
-def _mended(signature: Signature, hit: Hit, facts: Facts) -> str:
-    groups = hit.groups
-    if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in groups:
-        spec = groups.get("spec") or (f">={groups['floor']}" if "floor" in groups else "")
-        return f"{groups['need']}{spec}: pip install '{groups['need']}{spec}'" + (
-            f", or another release of {groups['who']}." if "who" in groups else "."
-        )
-    if signature.id == "te-flash-attn-range" and ("spec" in groups or "limit" in groups):
-        spec = groups.get("spec", "").strip().rstrip(",.") or f"<={groups.get('limit')}"
-        return f"Install flash-attn{spec.replace(' ', '')}: pip install --no-build-isolation 'flash-attn{spec.replace(' ', '')}'; or NVTE_FLASH_ATTN=0 (on GPUs before Ampere uninstall it)."
-    if signature.id == "optional-missing" and "package" in groups:
-        return f"pip install {fold(groups['package'].split('.')[0]) if groups['package'] != 'megatron.core' else 'megatron-core'} in this environment."
-    if signature.id == "pip-requires-python" and "spec" in groups:
-        return f"Use a Python that satisfies {groups['spec']}: uv venv --python 3.12."
-    if signature.id == "cxx-std-torch":
-        std = groups.get("std")
-        if std == "20":
-            return "deepspeed>=0.19.5 (it asks for C++20 with torch 2.12 and later), or torch<2.12; g++ 11 or later."
-        return "deepspeed>=0.11.0 (0.9.3 for the optimizer ops; async_io asks for C++17 from 0.11.0), or torch<2.1."
-    if signature.id == "nvcc-arch-unknown" and (floor := _NVCC_FLOOR.get(groups.get("gpu", ""))):
-        return f"nvcc>={floor}: compute_{groups['gpu']} needs a toolkit of CUDA {floor} or later (set CUDA_HOME to it; same major as torch's CUDA). If no such GPU is in use, leave it out: export TORCH_CUDA_ARCH_LIST to the GPUs at hand."
-    if signature.group == "cuda-torch-mismatch" and (aligned := _cuda_fix(facts)):
-        return aligned
-    if signature.id == "driver-too-old" and (level := facts.host.get("driver_cuda")):
-        return f"{signature.fix} The driver here supports CUDA {level}."
-    return signature.fix
-
-
-# The first toolkit whose nvcc knows an architecture: NVIDIA's release notes of each toolkit, as in matrix/rules/toolkit.yaml (toolkit-gpu-min).
-_NVCC_FLOOR = {
-    "70": "9.0",
-    "75": "10.0",
-    "80": "11.0",
-    "86": "11.1",
-    "87": "11.4",
-    "89": "11.8",
-    "90": "11.8",
-    "100": "12.8",
-    "101": "12.8",
-    "120": "12.8",
-    "103": "12.9",
-    "121": "12.9",
-    "110": "13.0",
-}
-# The torch build of each CUDA major that most machines of that major can use.
-_BUILD = {"11": "cu118", "12": "cu126", "13": "cu130"}
-
-
-def _cuda_fix(facts: Facts) -> str | None:
-    """The two ways out of a toolkit that is not of torch's CUDA, with the versions at hand."""
-    toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
-    if not toolkit or not cuda or cuda == "cpu":
-        return None
-    have, want = ".".join(toolkit.split(".")[:2]), ".".join(cuda.split(".")[:2])
-    build = _BUILD.get(have.split(".")[0], "cu" + have.replace(".", ""))
-    return (
-        f"Align nvcc and torch: install the CUDA toolkit {want} beside {have} and export CUDA_HOME=/usr/local/cuda-{want}; or install the torch build of the toolkit's"
-        f" major ({have.split('.')[0]}.x): uv pip install torch --torch-backend={build} (pip: PyTorch's index for {build})."
-    )
-
-
-def _typed(signature: Signature, hit: Hit) -> tuple[str, ...]:
-    if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in hit.groups:
-        spec = hit.groups.get("spec") or (f">={hit.groups['floor']}" if "floor" in hit.groups else "")
-        return (f"pip install '{hit.groups['need']}{spec}'",)
-    return signature.lines
 
 
 def _rule_hits(hits: Iterable[Hit], own: Sequence[Hit], taken: set[str], judgement: Judgement) -> list[Diagnosed]:

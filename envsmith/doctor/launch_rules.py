@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy
-from envsmith.doctor.setup_rules import make
+from envsmith.doctor.making import make
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.sources.reports.facts import Facts, Launch

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy
-from envsmith.doctor.setup_rules import make
+from envsmith.doctor.making import make
 from envsmith.errors import DataError, UsageError
 from envsmith.model.rule import Severity
 from envsmith.sources.reports.facts import Facts, Launch, Library, Read, Stated

@@ -238,7 +238,9 @@ int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) { *
 def test_driver_and_gpus_are_read_through_nvml(venv, tmp_path):
     """A library with NVML's functions answers as a machine with two RTX 4090 and driver 535 would."""
     (tmp_path / "nvml.c").write_text(NVML)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(tmp_path / "nvml.c")], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(tmp_path / "nvml.c")], check=True
+    )
     python, site = venv
     distribution(site, "torch", "2.13.0+cu130", torch_files("2.13.0+cu130", "13.0"))
     value = doctor("--python", str(python), env={"LD_LIBRARY_PATH": str(tmp_path)})
