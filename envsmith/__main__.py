@@ -16,7 +16,20 @@ def main() -> None:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
+    if "rattler" in sys.modules:
+        _leave(code)
     sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """End at once: rattler's workers call into an interpreter that is being taken down, and one run in three crashes (py-rattler 0.28)."""
+    import os
+    from contextlib import suppress
+
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import urllib.error
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,16 @@ def require_rattler() -> Any:
             "Conda locks need py-rattler, which is not installed",
             hint="pip install 'envsmith[conda]'  (or: pip install py-rattler)",
         ) from error
+    _let_workers_end()
     return rattler
+
+
+@cache
+def _let_workers_end() -> None:
+    """At exit, give rattler's workers the moment they need to let go of Python: py-rattler 0.28 crashes otherwise, now and then."""
+    import atexit
+
+    atexit.register(time.sleep, 0.1)
 
 
 def base_url(channel: str) -> str:

@@ -57,6 +57,8 @@ def narrow_to_channels(
         some = _roughly(request, builds, channels)
         first: list[str] = []
         for cell in _some(cells(some)):
+            if cuda_of(cell) is None and "cuda" not in request.constraints:
+                continue  # nobody means a CPU build who did not say so
             problems = core_problems(asked_of(cell, tolerate), offer, request.platform)
             if not problems:
                 return _bound(request, cell, channels)
