@@ -20,7 +20,19 @@ _NVSWITCH = re.compile(r"\b(h100|h200|h800|h20|b200|b300|a100|a800)\b", re.IGNOR
 def judge_installation(facts: Facts) -> list[Diagnosed]:
     """Everything these rules give."""
     found: list[Diagnosed] = []
-    for rule in (_nccl_copies, _tools, _fabric, _cpu_torch, _driver_level, _apex, _nvhpc, _installed, _old_torch):
+    for rule in (
+        _nccl_copies,
+        _ninja,
+        _compiler,
+        _nvcc,
+        _fabric,
+        _cpu_torch,
+        _driver_level,
+        _apex,
+        _nvhpc,
+        _installed,
+        _old_torch,
+    ):
         found += rule(facts)
     return found
 
@@ -84,8 +96,13 @@ def _copies(facts: Facts, taxonomy: Taxonomy) -> Iterator[Diagnosed]:
         )
 
 
-def _tools(facts: Facts) -> Iterator[Diagnosed]:
-    frameworks = [n for n in ("deepspeed", "colossalai") if n in facts.components]
+def _compiling(facts: Facts) -> list[str]:
+    """Frameworks that compile ops at run time."""
+    return [n for n in ("deepspeed", "colossalai") if n in facts.components]
+
+
+def _ninja(facts: Facts) -> Iterator[Diagnosed]:
+    frameworks = _compiling(facts)
     if "ninja" in facts.tools and facts.tools["ninja"] is None and (frameworks or "ninja" not in facts.components):
         yield make(
             "ninja-absent",
@@ -103,6 +120,10 @@ def _tools(facts: Facts) -> Iterator[Diagnosed]:
             lines=("pip install ninja",),
             score=48,
         )
+
+
+def _compiler(facts: Facts) -> Iterator[Diagnosed]:
+    frameworks = _compiling(facts)
     if "c++" in facts.tools and facts.tools["c++"] is None and frameworks:
         yield make(
             "compiler-absent",
@@ -119,6 +140,10 @@ def _tools(facts: Facts) -> Iterator[Diagnosed]:
             ),
             lines=("apt-get install -y build-essential",),
         )
+
+
+def _nvcc(facts: Facts) -> Iterator[Diagnosed]:
+    frameworks = _compiling(facts)
     if (
         "nvcc" in facts.tools
         and facts.tools["nvcc"] is None

@@ -104,6 +104,14 @@ def _megatron(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
             components={"megatron-core": facts.version("megatron-core") or "*"},
             taxonomy=_taxonomy("world-size-mismatch"),
         )
+    if {"fp16", "bf16"} <= set(options):
+        yield _both("--fp16 and --bf16 are given together", _MEGATRON)
+    yield from _connections(launch, facts, sizes)
+
+
+def _connections(launch: Launch, facts: Facts, sizes: Mapping[str, int]) -> Iterator[Diagnosed]:
+    """CUDA_DEVICE_MAX_CONNECTIONS, which parallelism and FSDP want otherwise."""
+    options = launch.options
     needs = (
         sizes["tensor-model-parallel-size"] > 1 or sizes["context-parallel-size"] > 1 or "sequence-parallel" in options
     )
@@ -129,8 +137,6 @@ def _megatron(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
             taxonomy=_taxonomy("cuda-device-max-connections", stage="setup"),
             lines=("unset CUDA_DEVICE_MAX_CONNECTIONS",),
         )
-    if {"fp16", "bf16"} <= set(options):
-        yield _both("--fp16 and --bf16 are given together", _MEGATRON)
 
 
 def _blackwell(facts: Facts) -> bool:
