@@ -162,6 +162,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     from envsmith.lock.pip import lock_pip
     from envsmith.solve.api import constraints_for
     from envsmith.sources.interpreters import find_interpreter
+    from envsmith.sources.uv import Uv
 
     newest = options.request.exclude_newer or last_day()
     constraints = constraints_for(cell)
@@ -171,6 +172,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         exclude_newer=newest,
         interpreter=find_interpreter(cell.components["python"]),
         progress=progress,
+        uv=Uv(offline=True) if options.offline else None,
     )
     return Lock(
         cell=cell,
@@ -191,7 +193,7 @@ def build(options: Options, *, progress: Progress = silent) -> Outcome:
     choice = choose_engine(options.engine)
     clock.note(f"engine: {choice.why}")
 
-    engine = _with_channels(choice.engine, options)
+    engine = _fitted(choice.engine, options)
     request = narrow(options.request, engine)
     if options.locked or options.frozen:
         found = _found(dataclasses.replace(options, request=request), clock)
@@ -258,11 +260,17 @@ def _of_channels(request: Request, options: Options, progress: Progress) -> Requ
     )
 
 
-def _with_channels(engine: Engine, options: Options) -> Engine:
-    """A Conda lock holds no credentials; the engine that installs it gets the channels as the user gave them."""
+def _fitted(engine: Engine, options: Options) -> Engine:
+    """The engine told what the user asked for: no network; and the channels with their credentials, which a Conda lock does not hold."""
     from envsmith.engine.conda import CondaEngine
+    from envsmith.engine.venv import VenvEngine
+    from envsmith.sources.uv import Uv
 
-    return dataclasses.replace(engine, channels=options.conda_channels) if isinstance(engine, CondaEngine) else engine
+    if isinstance(engine, CondaEngine):
+        return dataclasses.replace(engine, channels=options.conda_channels, offline=options.offline)
+    if isinstance(engine, VenvEngine) and options.offline:
+        return dataclasses.replace(engine, uv=Uv(offline=True))
+    return engine
 
 
 def _found(options: Options, clock: _Clock) -> Outcome:

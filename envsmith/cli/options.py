@@ -174,15 +174,11 @@ def conda_options(function: F) -> F:
 
 
 def conda_settings(how: dict[str, Any]) -> dict[str, Any]:
-    """What :func:`conda_options` gave, as fields of :class:`envsmith.pipeline.Options`; ``--offline`` is told to uv too."""
-    import os
-
+    """What :func:`conda_options` gave, as fields of :class:`envsmith.pipeline.Options`."""
     if how["locked"] and how["frozen"]:
         raise UsageError(
             "--locked and --frozen exclude each other", hint="--frozen does not look whether it is current"
         )
-    if how["offline"]:
-        os.environ["UV_OFFLINE"] = "1"
     return {
         "conda": not how["no_conda"],
         "conda_channels": how["channel"],

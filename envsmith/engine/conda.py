@@ -39,6 +39,7 @@ class CondaEngine:
     """:class:`envsmith.engine.base.Engine` over py-rattler. ``channels`` are those of the lock with the user's credentials."""
 
     channels: tuple[str, ...] = ()
+    offline: bool = False
 
     @property
     def name(self) -> str:
@@ -86,6 +87,7 @@ class CondaEngine:
                 platform=lock.cell.platform,
                 channels=self.channels,
                 build_pins=lock.build_pins,
+                offline=self.offline,
                 progress=progress,
             )
             installed = _inspect(prefix, python)

@@ -52,6 +52,7 @@ def realise(
     platform: Platform | None = None,
     channels: Sequence[str] = (),
     build_pins: Sequence[Pin] = (),
+    offline: bool = False,
     progress: Progress = silent,
 ) -> Path:
     """Install the lock into ``prefix`` and give the path of its interpreter.
@@ -81,7 +82,7 @@ def realise(
             _link(part, target, cache_dir, channels)
             if part.pip:
                 progress(_event(f"installing {len(part.pip)} packages with uv, by hash"))
-                _install_pip(part.pip, build_pins, python, progress)
+                _install_pip(part.pip, build_pins, Uv(offline=offline), python, progress)
             _verify(part, target)
             (target / _STAMP).write_text(_stamp(part))
     except KeyboardInterrupt:
@@ -246,7 +247,9 @@ def _why(part: PlatformLock, text: str) -> EnvsmithError:
     return BuildError(f"{what} cannot be installed", details=[said])
 
 
-def _install_pip(packages: Sequence[PipPackage], build_pins: Sequence[Pin], python: Path, progress: Progress) -> None:
+def _install_pip(
+    packages: Sequence[PipPackage], build_pins: Sequence[Pin], uv: Uv, python: Path, progress: Progress
+) -> None:
     """``uv pip install --no-deps --require-hashes`` of addresses: uv reads the user's configuration, and nothing is resolved."""
     with tempfile.TemporaryDirectory(prefix="envsmith-pip-") as scratch:
         wanted = Path(scratch) / "pip.txt"
@@ -258,7 +261,7 @@ def _install_pip(packages: Sequence[PipPackage], build_pins: Sequence[Pin], pyth
             # uv calls the second one a preview; without it a build tool that is not pinned would be fetched (as in engine/venv.py).
             command += ["--build-constraints", str(build), "--require-build-hashes"]
             command += ["--preview-features", "build-dependency-hashes"]
-        Uv().check(command, what="pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
+        uv.check(command, what="pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
 
 
 def _verify(part: PlatformLock, prefix: Path) -> None:

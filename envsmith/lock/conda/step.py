@@ -96,7 +96,8 @@ def difference(lock: Lock, directory: Path, ask: CondaAsk, *, required: bool) ->
         findings = compare(lock.cell, lock.pins, load_lock(text))
     except (DataError, StorageError) as error:
         return (error.message,)
-    wrong = tuple(f"{path.name}: {f.message}" for f in findings if f.severity is Severity.ERROR)
+    errors = [f for f in findings if f.severity is Severity.ERROR and not set(f.components) <= set(ask.tolerate)]
+    wrong = tuple(f"{path.name}: {f.message}" for f in errors)
     return wrong or (f"{path.name}: it was made from another request, or edited since",)
 
 
