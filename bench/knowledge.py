@@ -35,6 +35,7 @@ from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.judge import diagnose
+from envsmith.doctor.signatures import rule_taxonomy
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
@@ -315,6 +316,7 @@ class Row:
     env: str | None
     filled: str | None
     error: bool
+    exact: bool
     doctor_env: str | None
     doctor: str | None
     reason: str
@@ -339,24 +341,46 @@ def judge(record: Mapping[str, Any]) -> Row:
         env=names_culprit(grave(first), wanted),
         filled=filled,
         error=names_culprit(grave(second, worst=True), wanted) is not None,
+        exact=any(_same_cause(f, record) for f in grave(second) if names_culprit([f], wanted)),
         doctor_env=doctor_env,
         doctor=doctor,
-        reason="" if filled else _reason(wanted, told, second),
+        reason="" if filled else _reason(record, wanted, told, second),
         findings=tuple(f for j in second for f in j.findings),
         sets=tuple(told.sets()),
     )
 
 
-def _reason(wanted: frozenset[str], told: Told, judged: Sequence[Judgement]) -> str:
+def _reason(record: Mapping[str, Any], wanted: frozenset[str], told: Told, judged: Sequence[Judgement]) -> str:
+    """Why nothing caught it: the environment is too thin, only a note tells it, or there is no rule."""
     if not wanted:
         return "no matter of versions"
+    if thin := _too_thin(record, wanted, told):
+        return f"too thin: {thin}"
     there = {"torch" if n == "cuda" else n for n, found in told.versions.items() if found != ("*",)}
     if missing := sorted(wanted - there):
-        return f"no version of {', '.join(missing)}"
+        return f"too thin: no version of {', '.join(missing)}"
     notes = [f for j in judged for f in j.findings if f.severity is Severity.NOTE]
     if rule := names_culprit(notes, wanted):
         return f"told as a note only: {rule}"
     return "no rule"
+
+
+def _same_cause(finding: Finding, record: Mapping[str, Any]) -> bool:
+    return rule_taxonomy().get(finding.rule, {}).get("cause") == record["cause_key"]
+
+
+def _too_thin(record: Mapping[str, Any], wanted: frozenset[str], told: Told) -> str | None:
+    """The component whose release decides and that nobody told: with some release of it a rule of this very cause catches the record."""
+    compiled = default_solver().compiled
+    for name in sorted({*wanted, component_of(record.get("framework", "")) or "", "transformer-engine"}):
+        if not name or told.versions.get(name, ("*",)) != ("*",) or name not in compiled.versions:
+            continue
+        for version in dict.fromkeys(v.split("+")[0] for v in compiled.versions[name]):
+            given = {**told.sets()[0], name: version} if told.versions else {name: version}
+            for finding in grave([check(given, told.platform)]):
+                if _same_cause(finding, record) and names_culprit([finding], wanted):
+                    return f"{finding.rule} decides by the release of {name}, which was not told"
+    return None
 
 
 # --- healthy cells -----------------------------------------------------------------------------------------------------------------------
@@ -520,7 +544,7 @@ def rate(good: int, of: int) -> str:
 
 def summary(rows: Sequence[Row], negatives: Sequence[Row], cells: Sequence[HealthyCell]) -> dict[str, str]:
     versioned = [r for r in rows if r.wanted]
-    stated = [r for r in versioned if not r.reason.startswith("no version of")]
+    stated = [r for r in versioned if not r.reason.startswith("too thin")]
     other = [r for r in rows if not r.wanted]
     allowed = [c for c in cells if c.declared]
     bad = [c for c in allowed if c.alarms]
@@ -534,8 +558,11 @@ def summary(rows: Sequence[Row], negatives: Sequence[Row], cells: Sequence[Healt
         "caught by check, matters of versions, env+culprit": rate(
             sum(1 for r in versioned if r.filled), len(versioned)
         ),
-        "  of those whose components all have a version": rate(sum(1 for r in stated if r.filled), len(stated)),
+        "  of those where the versions that decide were told": rate(sum(1 for r in stated if r.filled), len(stated)),
         "  with an error, not only a warning": rate(sum(1 for r in versioned if r.error), len(versioned)),
+        "  by a rule that the doctor's taxonomy gives this very cause": rate(
+            sum(1 for r in versioned if r.exact), len(versioned)
+        ),
         "caught by doctor on structured facts, other matters, env only": rate(
             sum(1 for r in other if r.doctor_env), len(other)
         ),
