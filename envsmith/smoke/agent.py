@@ -815,7 +815,7 @@ def _altered(case: dict[str, Any], fault: Optional[Mapping[str, Any]]) -> dict[s
     return {**case, key: fault["value"]}
 
 
-def inject_before(fault: Mapping[str, Any], world: World) -> None:
+def inject_before(fault: Mapping[str, Any], world: Any) -> None:
     """Do what a broken rank does, for real."""
     kind = fault["kind"]
     if kind == "hang":
@@ -1873,6 +1873,9 @@ class Stage:
         self.board.sign(self.rank, what)
         self.board.mark(self.rank, self.at, ENTERED)
         self.at += 1
+        fault = self.job.get("fault") or {}
+        if fault.get("rank") == self.rank and fault.get("at") == what:
+            inject_before(fault, self)
 
     # -- the toy problem, the same for every data-parallel engine -----------------------------------------------------
 

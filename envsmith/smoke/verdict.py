@@ -203,6 +203,8 @@ def _step(name: str, tolerance: float | None, ranks: int, found: Events) -> Step
     seconds = max((float(r.get("seconds", 0)) for r in rows), default=None)
     halt = next((h for h in found.halts if h.get("run") == name), None)
     errors = [r for r in rows if r.get("status") == "error"]
+    if halt and any((e.get("code") or 0) < 0 for e in halt.get("exits", ())):
+        errors = []  # a signal comes before what the others say about it
     if errors:
         text = "; ".join(dict.fromkeys(f"rank {r['rank']} in {r.get('stage') or 'the step'}: {r.get('detail')}" for r in errors))
         return StepOutcome(name=name, verdict=Verdict.ERROR, seconds=seconds, detail=text, facts={"trace": str(errors[0].get("trace", ""))[-2000:]})
@@ -233,7 +235,10 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
         late = [int(w["rank"]) for w in where if int(w["case"]) == behind]
         at = stage.get(late[0], "start") if late else "start"
         names = ", ".join(map(str, late))
-        return Blame(sentence=f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}", verdict=Verdict.HANG, code=SmokeExit.HANG)
+        stacks = halt.get("stacks", {})
+        frames = "; ".join(f"rank {rank} in {stacks[str(rank)][0]}" for rank in late if str(rank) in stacks)
+        sentence = f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}" + (f" ({frames})" if frames else "")
+        return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG)
     return Blame(sentence=str(halt.get("detail") or f"ended: {halt.get('exits')}"), verdict=Verdict.ERROR, code=SmokeExit.ERROR)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,25 @@ def test_control_step_trains_like_the_reference() -> None:
     result = supervise.run(plan, _target())
     assert result.passed, result.blame
     assert [step.verdict.value for step in result.steps] == ["pass", "pass"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "code", "words"),
+    [
+        ("hang", "hang", 5, ["still in 'train step 2'", "rank 1 in inject_before"]),
+        ("segv", "crash", 6, ["rank 1", "SIGSEGV", "train step 2"]),
+        ("raise", "error", 1, ["rank 1 in train step 2", "injected"]),
+    ],
+)
+def test_fault_in_a_framework_step_names_rank_and_stage_and_the_next_step_still_runs(kind, verdict, code, words) -> None:
+    control = Plan.build({}, tier="framework", backend="gloo").steps[0]
+    broken = replace(control, name="broken", deadline=8.0)
+    fault = {"kind": kind, "rank": 1, "step": "broken", "at": "train step 2"}
+    result = supervise.run(Plan.build({}, tier="framework", backend="gloo").with_(steps=(broken, control), fault=fault), _target())
+    assert [step.verdict.value for step in result.steps] == [verdict, "pass"]
+    assert result.exit_code == code
+    for word in words:
+        assert word in result.summary
 
 
 def test_three_ranks_pass_too() -> None:
