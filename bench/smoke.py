@@ -55,7 +55,10 @@ def main() -> None:
             mine, cases = quick(target, plan)
             ours.append(mine)
             theirs.append(torchrun(python, options.ranks, script))
-            print(f"round {number}: quick tier {mine:.2f} s ({cases} cases verified), torchrun of an empty script {theirs[-1]:.2f} s", file=sys.stderr)
+            print(
+                f"round {number}: quick tier {mine:.2f} s ({cases} cases verified), torchrun of an empty script {theirs[-1]:.2f} s",
+                file=sys.stderr,
+            )
     answer = {
         "ranks": options.ranks,
         "rounds": options.rounds,

@@ -138,7 +138,7 @@ class Log:
         data = json.dumps(row, separators=(",", ":"), default=str).encode() + b"\n"
         with self.lock:
             while data:
-                data = data[os.write(self.fd, data):]
+                data = data[os.write(self.fd, data) :]
 
 
 class Board:
@@ -364,7 +364,11 @@ def _nccl_runtime() -> Optional[str]:
     if ctypes.CDLL(found[1]).ncclGetVersion(ctypes.byref(number)) != 0:
         return None
     value = number.value
-    return f"{value // 10000}.{value // 100 % 100}.{value % 100}" if value >= 10000 else f"{value // 1000}.{value // 100 % 10}.{value % 100}"
+    return (
+        f"{value // 10000}.{value // 100 % 100}.{value % 100}"
+        if value >= 10000
+        else f"{value // 1000}.{value // 100 % 10}.{value % 100}"
+    )
 
 
 def cuda_probe() -> dict[str, object]:
@@ -378,7 +382,9 @@ def cuda_probe() -> dict[str, object]:
         if facts["available"]:
             torch.zeros(1, device="cuda").add_(1).item()  # is there a kernel for this architecture?
             facts["free"] = [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
-            facts["arch"] = ["sm_%d%d" % torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
+            facts["arch"] = [
+                "sm_%d%d" % torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())
+            ]
     except Exception as error:
         facts["available"] = False
         facts["error"] = one_line(error)
@@ -490,7 +496,14 @@ def child_main(request: Mapping[str, Any], board: Board) -> NoReturn:
             job["rank"] = request["rank"]
             code = rank_main(job, board, log)
     except BaseException as error:
-        log.write({"row": "failed", "rank": request["rank"], "detail": one_line(error), "trace": traceback.format_exc()[-3000:]})
+        log.write(
+            {
+                "row": "failed",
+                "rank": request["rank"],
+                "detail": one_line(error),
+                "trace": traceback.format_exc()[-3000:],
+            }
+        )
     finally:
         try:
             sys.stdout.flush()
@@ -529,8 +542,25 @@ def _evidence(rank: int, board: Board, log: Log) -> None:
         if dump is None:
             return
         entries = json.loads(dump()).get("entries", [])
-        keep = ("collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "state", "input_sizes", "input_dtypes", "pg_name", "process_group")
-        log.write({"row": "flight", "rank": rank, "entries": [{k: e[k] for k in keep if k in e} for e in entries[-3:]], "count": len(entries)})
+        keep = (
+            "collective_seq_id",
+            "p2p_seq_id",
+            "op_id",
+            "profiling_name",
+            "state",
+            "input_sizes",
+            "input_dtypes",
+            "pg_name",
+            "process_group",
+        )
+        log.write(
+            {
+                "row": "flight",
+                "rank": rank,
+                "entries": [{k: e[k] for k in keep if k in e} for e in entries[-3:]],
+                "count": len(entries),
+            }
+        )
     except Exception as error:
         log.write({"row": "flight", "rank": rank, "detail": one_line(error)})
 
@@ -586,7 +616,9 @@ def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, o
     }  # fmt: skip
 
 
-def compare_manifests(mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str) -> dict[str, list[int]]:
+def compare_manifests(
+    mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str
+) -> dict[str, list[int]]:
     """Keys of `part` on which ranks differ, each with the ranks that are not in the majority (rank 0's side wins a tie)."""
     found = {}
     for key in sorted({k for m in all_of_them for k in m[part]}):
@@ -608,8 +640,21 @@ def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict
     others = [json.loads(store.get(f"manifest/{rank}")) for rank in range(job["world"])]
     bad, odd = compare_manifests(mine, others, "must"), compare_manifests(mine, others, "should")
     if job["rank"] == 0 or bad:
-        differing = {key: {str(rank): others[rank]["must"].get(key) for rank in range(job["world"])} for key in bad if key != "installed"}
-        log.write({"row": "manifest", "rank": job["rank"], "mismatch": bad, "values": differing, "warnings": odd, "manifest": mine})
+        differing = {
+            key: {str(rank): others[rank]["must"].get(key) for rank in range(job["world"])}
+            for key in bad
+            if key != "installed"
+        }
+        log.write(
+            {
+                "row": "manifest",
+                "rank": job["rank"],
+                "mismatch": bad,
+                "values": differing,
+                "warnings": odd,
+                "manifest": mine,
+            }
+        )
     return not bad, others
 
 
@@ -714,7 +759,15 @@ def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
         store.set(f"free/{rank}", str(free_bytes(world)))
         frees = [int(store.get(f"free/{r}")) for r in range(world.size)]
     except Exception as error:
-        log.write({"row": "failed", "rank": rank, "stage": STAGES.get(board.row(rank)[0], "?"), "detail": one_line(error, 600), "trace": traceback.format_exc()[-3000:]})
+        log.write(
+            {
+                "row": "failed",
+                "rank": rank,
+                "stage": STAGES.get(board.row(rank)[0], "?"),
+                "detail": one_line(error, 600),
+                "trace": traceback.format_exc()[-3000:],
+            }
+        )
         return ERROR
     if rank == 0:
         log.write({"row": "group", "implementation": world.implementation(), "free": frees})
@@ -825,7 +878,10 @@ def inject_before(fault: Mapping[str, Any], world: Any) -> None:
     elif kind == "raise":
         raise RuntimeError("injected: this rank raises")
     elif kind in ("segv", "kill", "stop", "abort"):
-        os.kill(os.getpid(), {"segv": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "abort": signal.SIGABRT}[kind])
+        os.kill(
+            os.getpid(),
+            {"segv": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "abort": signal.SIGABRT}[kind],
+        )
     elif kind == "oom":
         soft = int(read_text("/proc/self/statm").split()[0]) * mmap.PAGESIZE + (64 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (soft, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -881,7 +937,11 @@ class Kit:
         if expected.get("expect") == "avoid":
             raise Skip(expected.get("note") or "avoided")
         minimum = expected.get("min_sm")
-        if minimum and world.cuda and self.torch.cuda.get_device_capability(world.device) < (minimum // 10, minimum % 10):
+        if (
+            minimum
+            and world.cuda
+            and self.torch.cuda.get_device_capability(world.device) < (minimum // 10, minimum % 10)
+        ):
             raise Skip(f"needs sm_{minimum}")
         self.signature = ""
         self._zones: list[tuple[Any, int, int, str]] = []
@@ -897,7 +957,9 @@ class Kit:
         bytes_needed = self.n * itemsize * (2 if self.case["op"].startswith("large_") else 3 * width)
         if bytes_needed > min(frees):
             poorest = frees.index(min(frees))
-            raise Skip(f"memory: needs {bytes_needed / 2**30:.1f} GiB, smallest rank {poorest} has {min(frees) / 2**30:.1f} GiB")
+            raise Skip(
+                f"memory: needs {bytes_needed / 2**30:.1f} GiB, smallest rank {poorest} has {min(frees) / 2**30:.1f} GiB"
+            )
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -931,7 +993,15 @@ class Kit:
                 "sum": torch.add, "avg": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum,
                 "band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor,
             }[self.redop]  # fmt: skip
-        exact = torch.bool if self.dtype == torch.bool else torch.complex128 if self.dtype.is_complex else torch.float64 if self.dtype.is_floating_point else torch.int64
+        exact = (
+            torch.bool
+            if self.dtype == torch.bool
+            else torch.complex128
+            if self.dtype.is_complex
+            else torch.float64
+            if self.dtype.is_floating_point
+            else torch.int64
+        )
         total = parts[0].to(exact)
         for part in parts[1:]:
             total = fold(total, part.to(exact))
@@ -987,7 +1057,9 @@ class Kit:
         """Enter, issue, synchronise; the signature is what this rank is really about to call."""
         board, rank = self.world.board, self.world.rank
         c = self.case
-        self.signature = f"{c['op']}[{c.get('dtype', '')},{c.get('redop', '')},{self.n},root={self.root},{c.get('group', 'world')}]"
+        self.signature = (
+            f"{c['op']}[{c.get('dtype', '')},{c.get('redop', '')},{self.n},root={self.root},{c.get('group', 'world')}]"
+        )
         board.sign(rank, self.signature)
         board.mark(rank, self.index, ENTERED)
         work = call()
@@ -1066,7 +1138,9 @@ REDUCING: set[str] = set()
 WIDE: set[str] = set()
 
 
-def operation(*, reducing: bool = False, wide: bool = False) -> Callable[[Callable[[Kit], None]], Callable[[Kit], None]]:
+def operation(
+    *, reducing: bool = False, wide: bool = False
+) -> Callable[[Callable[[Kit], None]], Callable[[Kit], None]]:
     """Register under the function's name. `reducing`: values stay small; `wide`: buffers are as large as the group."""
 
     def register(function: Callable[[Kit], None]) -> Callable[[Kit], None]:
@@ -1231,7 +1305,10 @@ def isend_irecv(k: Kit) -> None:
     out, t = k.output(), k.input(k.pattern(k.me))
 
     def both() -> None:
-        works = [k.dist.irecv(out, k.ranks[(k.me + 1) % k.size], group=k.group), k.dist.isend(t, k.ranks[(k.me - 1) % k.size], group=k.group)]
+        works = [
+            k.dist.irecv(out, k.ranks[(k.me + 1) % k.size], group=k.group),
+            k.dist.isend(t, k.ranks[(k.me - 1) % k.size], group=k.group),
+        ]
         for work in works:
             work.wait()
 
@@ -1274,7 +1351,10 @@ def tags(k: Kit) -> None:
     a, b = k.input(k.pattern(k.me)), k.input(k.pattern(k.me, start=7))
 
     def exchange() -> None:
-        works = [k.dist.isend(a, k.ranks[peer], group=k.group, tag=11), k.dist.isend(b, k.ranks[peer], group=k.group, tag=12)]
+        works = [
+            k.dist.isend(a, k.ranks[peer], group=k.group, tag=11),
+            k.dist.isend(b, k.ranks[peer], group=k.group, tag=12),
+        ]
         works.append(k.dist.irecv(two, k.ranks[peer], group=k.group, tag=12))
         works.append(k.dist.irecv(one, k.ranks[peer], group=k.group, tag=11))
         for work in works:
@@ -1568,7 +1648,10 @@ def strided_send_recv(k: Kit) -> None:
     out = k.output()
 
     def ring() -> None:
-        works = [k.dist.isend(t, k.ranks[(k.me + 1) % k.size], group=k.group), k.dist.irecv(out, k.ranks[(k.me - 1) % k.size], group=k.group)]
+        works = [
+            k.dist.isend(t, k.ranks[(k.me + 1) % k.size], group=k.group),
+            k.dist.irecv(out, k.ranks[(k.me - 1) % k.size], group=k.group),
+        ]
         for work in works:
             work.wait()
 
@@ -1678,7 +1761,9 @@ def repeatable(k: Kit) -> None:
 
     k.issue(twice)
     k.expect(two, one.to("cpu"), "second run")
-    digest = torch.tensor(list(hashlib.sha256(bytes(k._bytes(one.to("cpu").contiguous()).tolist())).digest()), dtype=torch.uint8)
+    digest = torch.tensor(
+        list(hashlib.sha256(bytes(k._bytes(one.to("cpu").contiguous()).tolist())).digest()), dtype=torch.uint8
+    )
     outs = [torch.zeros(32, dtype=torch.uint8, device=k.world.device) for _ in range(k.size)]
     k.dist.all_gather(outs, digest.to(k.world.device), group=k.group)
     differing = [r for r, out in enumerate(outs) if not torch.equal(out.to("cpu"), digest)]
@@ -1688,7 +1773,9 @@ def repeatable(k: Kit) -> None:
 
 @operation(reducing=True)
 def premul_sum(k: Kit) -> None:
-    make = getattr(k.dist, "_make_nccl_premul_sum", None) or getattr(k.dist.distributed_c10d, "_make_nccl_premul_sum", None)
+    make = getattr(k.dist, "_make_nccl_premul_sum", None) or getattr(
+        k.dist.distributed_c10d, "_make_nccl_premul_sum", None
+    )
     if make is None:
         raise Skip(f"torch {k.torch.__version__} has no premultiplied sum")
     t = k.input(k.pattern(k.me), frozen=False)
@@ -1724,7 +1811,11 @@ def new_subgroups(k: Kit) -> None:
     if k.world.size % 2:
         raise Skip("needs an even number of ranks")
     mine, _ = k.dist.new_subgroups(group_size=2)
-    ranks = k.dist.get_process_group_ranks(mine) if hasattr(k.dist, "get_process_group_ranks") else [k.me // 2 * 2, k.me // 2 * 2 + 1]
+    ranks = (
+        k.dist.get_process_group_ranks(mine)
+        if hasattr(k.dist, "get_process_group_ranks")
+        else [k.me // 2 * 2, k.me // 2 * 2 + 1]
+    )
     t = k.input(k.pattern(k.me), frozen=False)
     k.issue(lambda: k.dist.all_reduce(t, k.op, group=mine))
     k.expect(t, k.reduced([k.pattern(r) for r in ranks]))
@@ -1905,10 +1996,16 @@ class Stage:
 
     def init_group(self) -> None:
         dist = self.torch.distributed
-        kwargs = {"device_id": self.device} if self.cuda and "device_id" in inspect.signature(dist.init_process_group).parameters else {}
+        kwargs = (
+            {"device_id": self.device}
+            if self.cuda and "device_id" in inspect.signature(dist.init_process_group).parameters
+            else {}
+        )
         dist.init_process_group(self.job["backend"], timeout=seconds(self.job["timeouts"]["group"]), **kwargs)
 
-    def train(self, forward: Callable[[Any], Any], backward: Callable[[Any], None], step: Callable[[], None]) -> list[float]:
+    def train(
+        self, forward: Callable[[Any], Any], backward: Callable[[Any], None], step: Callable[[], None]
+    ) -> list[float]:
         x, y = (t.to(self.device) for t in self.batch(self.rank))
         losses = []
         for i in range(TRAIN_STEPS):
@@ -1930,7 +2027,12 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     except Skip as reason:
         row.update(status="skipped", detail=str(reason))
     except Exception as error:
-        row.update(status="error", detail=one_line(error, 600), trace=traceback.format_exc()[-4000:], stage=board.row(job["rank"])[3])
+        row.update(
+            status="error",
+            detail=one_line(error, 600),
+            trace=traceback.format_exc()[-4000:],
+            stage=board.row(job["rank"])[3],
+        )
     row["seconds"] = round(time.monotonic() - started, 3)
     log.write(row)
     dist = sys.modules["torch"].distributed
@@ -2017,10 +2119,17 @@ def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
     if dtype == "bfloat16":
         config["bf16"] = {"enabled": True}
     model = s.model()
-    engine, optimizer, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), optimizer=s.optimizer(model), config=config)
+    engine, optimizer, _, _ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), optimizer=s.optimizer(model), config=config
+    )
     kind = getattr(s.torch, dtype)
     losses = s.train(lambda x: engine(x.to(kind)), engine.backward, engine.step)
-    facts = {"version": deepspeed.__version__, "optimizer": type(optimizer).__name__, "accelerator": deepspeed.accelerator.get_accelerator().device_name(), "backend": s.torch.distributed.get_backend()}
+    facts = {
+        "version": deepspeed.__version__,
+        "optimizer": type(optimizer).__name__,
+        "accelerator": deepspeed.accelerator.get_accelerator().device_name(),
+        "backend": s.torch.distributed.get_backend(),
+    }
     return {"losses": losses, "reference": s.reference(), "facts": facts}
 
 
@@ -2042,7 +2151,16 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
             super().__init__()
             self.first = torch.nn.Linear(16, 16)
             # Capacity for every token, so that none is dropped and the count must be conserved.
-            self.moe = MoE(hidden_size=16, expert=torch.nn.Linear(16, 16), num_experts=s.size, ep_size=s.size, k=1, capacity_factor=float(s.size), min_capacity=4, use_rts=False)
+            self.moe = MoE(
+                hidden_size=16,
+                expert=torch.nn.Linear(16, 16),
+                num_experts=s.size,
+                ep_size=s.size,
+                k=1,
+                capacity_factor=float(s.size),
+                min_capacity=4,
+                use_rts=False,
+            )
             self.last = torch.nn.Linear(16, 1)
 
         def forward(self, x: Any) -> Any:
@@ -2055,7 +2173,12 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
 
     groups = split({"params": list(model.parameters()), "name": "all"})
     optimizer = torch.optim.AdamW(groups, lr=1e-2)
-    config = {"train_micro_batch_size_per_gpu": 4, "steps_per_print": 1000, "gradient_clipping": 0.0, "zero_allow_untested_optimizer": True}
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "steps_per_print": 1000,
+        "gradient_clipping": 0.0,
+        "zero_allow_untested_optimizer": True,
+    }
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups, optimizer=optimizer, config=config)
     losses = s.train(engine, engine.backward, engine.step)
     tokens = int(torch.as_tensor(engine.module.counts).sum().item())
@@ -2089,10 +2212,19 @@ def step_megatron_tp(s: Stage) -> dict[str, Any]:
 
     torch, parallel = s.torch, bool(s.step.get("sequence_parallel"))
     s.enter("ColumnParallelLinear, RowParallelLinear")
-    config = TransformerConfig(num_layers=1, hidden_size=16, num_attention_heads=4, use_cpu_initialization=not s.cuda, sequence_parallel=parallel, tensor_model_parallel_size=s.size)
+    config = TransformerConfig(
+        num_layers=1,
+        hidden_size=16,
+        num_attention_heads=4,
+        use_cpu_initialization=not s.cuda,
+        sequence_parallel=parallel,
+        tensor_model_parallel_size=s.size,
+    )
     init = torch.nn.init.xavier_normal_
     column = ColumnParallelLinear(16, 32, config=config, init_method=init, bias=True, gather_output=False)
-    row = RowParallelLinear(32, 16, config=config, init_method=init, bias=True, input_is_parallel=True, skip_bias_add=False)
+    row = RowParallelLinear(
+        32, 16, config=config, init_method=init, bias=True, input_is_parallel=True, skip_bias_add=False
+    )
     torch.manual_seed(0)
     whole = [torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)]
     x = torch.randn(6 - 6 % s.size, 2, 16)
@@ -2103,17 +2235,25 @@ def step_megatron_tp(s: Stage) -> dict[str, Any]:
         column.bias.copy_(whole[0].bias[part])
         row.weight.copy_(whole[1].weight[:, part])
         row.bias.copy_(whole[1].bias)
-    reference = _two_layers(s, x, y, torch.nn.ModuleList(whole), lambda h: whole[1](torch.nn.functional.gelu(whole[0](h))), "reference")
+    reference = _two_layers(
+        s, x, y, torch.nn.ModuleList(whole), lambda h: whole[1](torch.nn.functional.gelu(whole[0](h))), "reference"
+    )
     layers = torch.nn.ModuleList([column, row]).to(s.device)
     x, y = x.to(s.device), y.to(s.device)
     if parallel:
         x, y = x.chunk(s.size)[s.rank], y.chunk(s.size)[s.rank]
     losses = _two_layers(s, x, y, layers, lambda h: row(torch.nn.functional.gelu(column(h)[0]))[0], "train", parallel)
-    facts = {"version": core.__version__, "weight": list(column.weight.shape), "backend": torch.distributed.get_backend()}
+    facts = {
+        "version": core.__version__,
+        "weight": list(column.weight.shape),
+        "backend": torch.distributed.get_backend(),
+    }
     return {"losses": losses, "reference": reference, "facts": facts}
 
 
-def _two_layers(s: Stage, x: Any, y: Any, layers: Any, forward: Callable[[Any], Any], what: str, parallel: bool = False) -> list[float]:
+def _two_layers(
+    s: Stage, x: Any, y: Any, layers: Any, forward: Callable[[Any], Any], what: str, parallel: bool = False
+) -> list[float]:
     """Losses of a few steps of SGD; under sequence parallelism the loss of the whole is the mean of the parts."""
     torch, losses = s.torch, []
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.05)
@@ -2144,7 +2284,11 @@ def step_megatron_gpt(s: Stage) -> dict[str, Any]:
     torch = s.torch
     s.enter("GPTModel")
     torch.manual_seed(0)
-    experts = {"num_moe_experts": 2 * ep, "expert_model_parallel_size": ep, "moe_token_dispatcher_type": "alltoall"} if ep > 1 else {}
+    experts = (
+        {"num_moe_experts": 2 * ep, "expert_model_parallel_size": ep, "moe_token_dispatcher_type": "alltoall"}
+        if ep > 1
+        else {}
+    )
     config = TransformerConfig(
         num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True, pipeline_dtype=torch.float32, hidden_dropout=0.0,
         attention_dropout=0.0, tensor_model_parallel_size=tp, sequence_parallel=bool(s.step.get("sequence_parallel")), **experts,
@@ -2206,7 +2350,12 @@ def step_colossalai(s: Stage) -> dict[str, Any]:
     losses = s.train(model, lambda loss: booster.backward(loss, optimizer), step)
     from colossalai.accelerator import get_accelerator
 
-    facts = {"version": colossalai.__version__, "plugin": s.step["plugin"], "accelerator": get_accelerator().name, "backend": s.torch.distributed.get_backend()}
+    facts = {
+        "version": colossalai.__version__,
+        "plugin": s.step["plugin"],
+        "accelerator": get_accelerator().name,
+        "backend": s.torch.distributed.get_backend(),
+    }
     return {"losses": losses, "reference": s.reference(), "facts": facts}
 
 
@@ -2273,7 +2422,13 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._signalled)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.emit("hello", protocol=PROTOCOL, pid=os.getpid(), python=platform.python_version(), executable=os.path.basename(sys.executable))
+        self.emit(
+            "hello",
+            protocol=PROTOCOL,
+            pid=os.getpid(),
+            python=platform.python_version(),
+            executable=os.path.basename(sys.executable),
+        )
         try:
             self._prepare_environment()
             self._start_nursery()
@@ -2329,7 +2484,9 @@ class Supervisor:
                 self._import_failed(time.monotonic() > deadline)
                 return False
         if self.facts.get("failed"):
-            self.emit("halt", run="import", reason="import", detail=self.facts["failed"], trace=self.facts.get("trace", ""))
+            self.emit(
+                "halt", run="import", reason="import", detail=self.facts["failed"], trace=self.facts.get("trace", "")
+            )
             self.codes.append(CONFIGURATION)
             return False
         self.marks["import"] = self.facts["seconds"]
@@ -2347,7 +2504,14 @@ class Supervisor:
             pass
         self.nursery = 0
         limit = self.plan["timeouts"]["import"]
-        self.emit("halt", run="import", reason="import", detail=f"`import torch` took more than {limit} s" if late else f"`import torch` ended the interpreter ({describe_exit(code)})")
+        self.emit(
+            "halt",
+            run="import",
+            reason="import",
+            detail=f"`import torch` took more than {limit} s"
+            if late
+            else f"`import torch` ended the interpreter ({describe_exit(code)})",
+        )
         self.codes.append(HANG if late else CRASH)
 
     # -- where the ranks go ------------------------------------------------------------------------------------------
@@ -2365,20 +2529,38 @@ class Supervisor:
             self._refuse(f"this torch is built without {backend}")
             return None
         if backend == "nccl" and not cuda["available"]:
-            self._refuse(f"the plan asks for NCCL, but CUDA is not usable here: {cuda.get('error', 'no GPU is visible')}")
+            self._refuse(
+                f"the plan asks for NCCL, but CUDA is not usable here: {cuda.get('error', 'no GPU is visible')}"
+            )
             return None
         ranks = int(self.plan["ranks"])
-        placement: dict[str, Any] = {"backend": backend, "ranks": ranks, "devices": None, "env": {}, "rank_env": [{} for _ in range(ranks)]}
+        placement: dict[str, Any] = {
+            "backend": backend,
+            "ranks": ranks,
+            "devices": None,
+            "env": {},
+            "rank_env": [{} for _ in range(ranks)],
+        }
         if backend == "nccl":
-            placement = place_nccl(ranks, int(cuda["count"]), str(ready.get("nccl_runtime") or ready.get("nccl") or "0"), self.plan, self.directory)
+            placement = place_nccl(
+                ranks,
+                int(cuda["count"]),
+                str(ready.get("nccl_runtime") or ready.get("nccl") or "0"),
+                self.plan,
+                self.directory,
+            )
         else:
             placement["sentence"] = f"{ranks} ranks on the CPU (gloo over the loopback interface)"
             if "GLOO_SOCKET_IFNAME" not in os.environ:
                 placement["env"]["GLOO_SOCKET_IFNAME"] = "lo"
         placement["env"].update(evidence_env(self.directory, backend, str(ready["torch"])))
         if wanted == "auto" and host["gpus"] and backend == "gloo":
-            placement["sentence"] += f"; GPUs are present but not usable: {cuda.get('error') or 'this torch has no CUDA or no NCCL'}"
-        self.emit("placement", cuda=cuda, **{k: placement[k] for k in ("backend", "ranks", "devices", "sentence", "env")})
+            placement["sentence"] += (
+                f"; GPUs are present but not usable: {cuda.get('error') or 'this torch has no CUDA or no NCCL'}"
+            )
+        self.emit(
+            "placement", cuda=cuda, **{k: placement[k] for k in ("backend", "ranks", "devices", "sentence", "env")}
+        )
         return placement
 
     def _ask_cuda(self) -> dict[str, Any]:
@@ -2410,7 +2592,14 @@ class Supervisor:
 
     def _collectives(self, placement: Mapping[str, Any]) -> None:
         began = time.monotonic()
-        job = self._job("collectives", "collectives", placement, cases=self.plan["cases"], port=self.plan.get("port"), master=self.plan.get("master"))
+        job = self._job(
+            "collectives",
+            "collectives",
+            placement,
+            cases=self.plan["cases"],
+            port=self.plan.get("port"),
+            master=self.plan.get("master"),
+        )
         self._spawn("collectives", placement["ranks"], job)
         halted = self._watch(lambda case: self._case_deadline(case, placement), self.plan["timeouts"]["tier"])
         self.marks["collectives"] = time.monotonic() - began
@@ -2446,20 +2635,39 @@ class Supervisor:
             return
         ranks = int(step.get("ranks", 2))
         if placement["devices"] is not None and ranks > placement["ranks"]:
-            self.emit("step", step=name, status="skipped", detail=f"needs {ranks} ranks, {placement['ranks']} are placed")
+            self.emit(
+                "step", step=name, status="skipped", detail=f"needs {ranks} ranks, {placement['ranks']} are placed"
+            )
             return
         with socket.socket() as reserved:
             # Bound but not listening: nobody is given this port, and the store may still listen on it.
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("", 0))
-            mine = {**placement, "ranks": ranks, "devices": placement["devices"][:ranks] if placement["devices"] else None}
+            mine = {
+                **placement,
+                "ranks": ranks,
+                "devices": placement["devices"][:ranks] if placement["devices"] else None,
+            }
             mine["env"] = {**placement["env"], **self._step_env(placement, reserved.getsockname()[1], ranks)}
-            mine["rank_env"] = [{**placement["rank_env"][r], "RANK": str(r), "LOCAL_RANK": str(mine["devices"][r] if mine["devices"] else r)} for r in range(ranks)]
+            mine["rank_env"] = [
+                {
+                    **placement["rank_env"][r],
+                    "RANK": str(r),
+                    "LOCAL_RANK": str(mine["devices"][r] if mine["devices"] else r),
+                }
+                for r in range(ranks)
+            ]
             began = time.monotonic()
             if not self._nursery_alive():
                 return
             fault = self.plan.get("fault")
-            self._spawn(name, ranks, self._job(name, "step", mine, step=dict(step), fault=fault if fault and fault.get("step") == name else None))
+            self._spawn(
+                name,
+                ranks,
+                self._job(
+                    name, "step", mine, step=dict(step), fault=fault if fault and fault.get("step") == name else None
+                ),
+            )
             limit = float(step.get("deadline", 120))
             halted = self._watch(lambda case: limit, limit)
             self.marks[name] = time.monotonic() - began
@@ -2467,7 +2675,12 @@ class Supervisor:
                 self._exits_event()
 
     def _step_env(self, placement: Mapping[str, Any], port: int, ranks: int) -> dict[str, str]:
-        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+        env = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+        }
         if placement["backend"] != "nccl":
             env.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
         # A home directory may not exist or not be writable, and what a run compiles must not outlive it unless the caller says where.
@@ -2493,7 +2706,13 @@ class Supervisor:
         assert self.sock is not None
         for rank in range(ranks):
             self.ranks.append(Rank(rank, f"{base}.{rank}.jsonl"))
-            request = {"name": name, "rank": rank, "job": base + ".json", "log": f"{base}.{rank}.jsonl", "output": f"{base}.{rank}.out"}
+            request = {
+                "name": name,
+                "rank": rank,
+                "job": base + ".json",
+                "log": f"{base}.{rank}.jsonl",
+                "output": f"{base}.{rank}.out",
+            }
             self.sock.sendall(json.dumps(request).encode() + b"\n")
         deadline = time.monotonic() + self.plan["timeouts"]["init"]
         while any(not r.pid for r in self.ranks) and self._listen(0.05) and time.monotonic() < deadline:
@@ -2588,7 +2807,9 @@ class Supervisor:
         while time.monotonic() < until and any(r.alive for r in self.ranks):
             self._listen(0.02)
 
-    def _late(self, positions: Mapping[int, tuple[int, int, float, str]], deadline_of: Callable[[int], float]) -> Optional[dict[str, Any]]:
+    def _late(
+        self, positions: Mapping[int, tuple[int, int, float, str]], deadline_of: Callable[[int], float]
+    ) -> Optional[dict[str, Any]]:
         """The ranks that are behind all others, when they have been so for longer than their deadline."""
         behind = min(positions[r.rank][:2] for r in self.ranks if r.alive)
         laggards = [r for r in self.ranks if r.alive and positions[r.rank][:2] == behind]
@@ -2598,7 +2819,11 @@ class Supervisor:
             for rank in laggards:
                 rank.ticks = -1
             return None
-        return {"limit": limit, "laggards": [r.rank for r in laggards]} if age > 4 * limit or not self._starved(laggards) else None
+        return (
+            {"limit": limit, "laggards": [r.rank for r in laggards]}
+            if age > 4 * limit or not self._starved(laggards)
+            else None
+        )
 
     def _starved(self, laggards: Sequence[Rank]) -> bool:
         """A rank that waits for a processor is slow, not stuck: give it up to four deadlines. A stuck gloo rank sleeps."""
@@ -2619,8 +2844,22 @@ class Supervisor:
         for rank in self.ranks:
             case, step, age, signature = positions[rank.rank]
             state = process_state(rank.pid)[0] if rank.alive and rank.pid else ""
-            where.append({"rank": rank.rank, "case": case, "step": STEPS[step], "age": round(age, 3), "signature": signature, "state": state, "pid": rank.pid})
-        exits = [{"rank": r.rank, "code": r.code, "at": round(r.ended_at - self.started, 3)} for r in self.ranks if not r.alive]
+            where.append(
+                {
+                    "rank": rank.rank,
+                    "case": case,
+                    "step": STEPS[step],
+                    "age": round(age, 3),
+                    "signature": signature,
+                    "state": state,
+                    "pid": rank.pid,
+                }
+            )
+        exits = [
+            {"rank": r.rank, "code": r.code, "at": round(r.ended_at - self.started, 3)}
+            for r in self.ranks
+            if not r.alive
+        ]
         leftover = self._end_ranks_only()
         self._forward()
         shm_size, shm_free = shm_bytes()
@@ -2628,7 +2867,9 @@ class Supervisor:
             "halt", run=self.run, reason=reason, where=where, exits=exits, stacks=self._stacks(), output=self._outputs(), unkillable=leftover,
             oom_kills=oom_kills() - self.oom, shm_bytes=shm_size, shm_free_bytes=shm_free, **more,
         )  # fmt: skip
-        self.codes.append(HANG if reason in ("deadline", "total") else CRASH if any((e["code"] or 0) < 0 for e in exits) else ERROR)
+        self.codes.append(
+            HANG if reason in ("deadline", "total") else CRASH if any((e["code"] or 0) < 0 for e in exits) else ERROR
+        )
 
     def _stack_path(self, rank: int) -> str:
         return os.path.join(self.directory, f"{_slug(self.run)}.{rank}.stack")
@@ -2641,7 +2882,9 @@ class Supervisor:
             block = text.rpartition("Current thread")[2] or text.rpartition("Thread 0x")[2]
             frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', block)
             if frames:
-                found[str(rank.rank)] = [f"{function} ({os.path.basename(file)}:{line})" for file, line, function in frames[:8]]
+                found[str(rank.rank)] = [
+                    f"{function} ({os.path.basename(file)}:{line})" for file, line, function in frames[:8]
+                ]
         return found
 
     def _outputs(self) -> dict[str, str]:
@@ -2692,14 +2935,20 @@ class Supervisor:
 
     def _exits_event(self) -> None:
         self._forward()
-        self.emit("end", run=self.run, exits=[{"rank": r.rank, "code": r.code} for r in self.ranks], output=self._warnings())
+        self.emit(
+            "end", run=self.run, exits=[{"rank": r.rank, "code": r.code} for r in self.ranks], output=self._warnings()
+        )
 
     def _warnings(self) -> dict[str, str]:
         """What NCCL warned about although all went well: transport lines are evidence."""
         found = {}
         for rank in self.ranks[:1]:
             text = tail_text(os.path.join(self.directory, f"nccl.{rank.rank}.log"), 20000)
-            lines = [line for line in text.splitlines() if re.search(r"WARN|via |Using network|NET/|NVLS|Init COMPLETE", line)]
+            lines = [
+                line
+                for line in text.splitlines()
+                if re.search(r"WARN|via |Using network|NET/|NVLS|Init COMPLETE", line)
+            ]
             if lines:
                 found[str(rank.rank)] = "\n".join(dict.fromkeys(lines))[:4000]
         return found
@@ -2789,7 +3038,14 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
         env["TORCH_DIST_USE_NCCL2"] = "0" if plan["engine"] == "legacy" else "1"
     if gpus >= ranks:
         devices = list(range(ranks))
-        return {"backend": "nccl", "ranks": ranks, "devices": devices, "env": env, "rank_env": [_nccl_log(directory, r) for r in devices], "sentence": f"{ranks} ranks on {ranks} GPUs"}
+        return {
+            "backend": "nccl",
+            "ranks": ranks,
+            "devices": devices,
+            "env": env,
+            "rank_env": [_nccl_log(directory, r) for r in devices],
+            "sentence": f"{ranks} ranks on {ranks} GPUs",
+        }
     if gpus == 1:
         ranks = min(ranks, 2)  # NCCL documents two ranks on one GPU
     devices = [rank % gpus for rank in range(ranks)]
@@ -2802,8 +3058,17 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
         for rank in range(ranks):
             rank_env[rank]["NCCL_HOSTID"] = f"envsmith-rank-{rank}"
         how = "NCCL_HOSTID, sockets"
-    sentence = f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network"
-    return {"backend": "nccl", "ranks": ranks, "devices": devices, "env": env, "rank_env": rank_env, "sentence": sentence}
+    sentence = (
+        f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network"
+    )
+    return {
+        "backend": "nccl",
+        "ranks": ranks,
+        "devices": devices,
+        "env": env,
+        "rank_env": rank_env,
+        "sentence": sentence,
+    }
 
 
 def _nccl_log(directory: str, rank: int) -> dict[str, str]:
@@ -2818,15 +3083,35 @@ def _nccl_log(directory: str, rank: int) -> dict[str, str]:
 def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> Optional[dict[str, Any]]:
     """Rank, world, local rank, master and port; flags first, then torchrun, Slurm, Open MPI, PMI. `None`: nobody started us as a rank."""
     if flags.get("rank") is not None and flags.get("world_size") is not None:
-        found: dict[str, Any] = {"how": "flags", "rank": flags["rank"], "world": flags["world_size"], "local": flags.get("local_rank") or 0}
+        found: dict[str, Any] = {
+            "how": "flags",
+            "rank": flags["rank"],
+            "world": flags["world_size"],
+            "local": flags.get("local_rank") or 0,
+        }
     elif "RANK" in env and "WORLD_SIZE" in env:
         found = {"how": "torchrun", "rank": env["RANK"], "world": env["WORLD_SIZE"], "local": env.get("LOCAL_RANK", 0)}
     elif "SLURM_PROCID" in env and int(env.get("SLURM_NTASKS", "1")) > 1:
-        found = {"how": "slurm", "rank": env["SLURM_PROCID"], "world": env["SLURM_NTASKS"], "local": env.get("SLURM_LOCALID", 0)}
+        found = {
+            "how": "slurm",
+            "rank": env["SLURM_PROCID"],
+            "world": env["SLURM_NTASKS"],
+            "local": env.get("SLURM_LOCALID", 0),
+        }
     elif "OMPI_COMM_WORLD_RANK" in env:
-        found = {"how": "openmpi", "rank": env["OMPI_COMM_WORLD_RANK"], "world": env["OMPI_COMM_WORLD_SIZE"], "local": env.get("OMPI_COMM_WORLD_LOCAL_RANK", 0)}
+        found = {
+            "how": "openmpi",
+            "rank": env["OMPI_COMM_WORLD_RANK"],
+            "world": env["OMPI_COMM_WORLD_SIZE"],
+            "local": env.get("OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        }
     elif "PMI_RANK" in env and "PMI_SIZE" in env:
-        found = {"how": "pmi", "rank": env["PMI_RANK"], "world": env["PMI_SIZE"], "local": env.get("MPI_LOCALRANKID", 0)}
+        found = {
+            "how": "pmi",
+            "rank": env["PMI_RANK"],
+            "world": env["PMI_SIZE"],
+            "local": env.get("MPI_LOCALRANKID", 0),
+        }
     else:
         return None
     for key in ("rank", "world", "local"):
@@ -2834,7 +3119,9 @@ def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> Optional[dict[
     found["master"] = flags.get("master_addr") or env.get("MASTER_ADDR") or first_host(env) or "127.0.0.1"
     port = flags.get("master_port") or env.get("ENVSMITH_MASTER_PORT")
     if not port and env.get("MASTER_PORT"):
-        port = int(env["MASTER_PORT"]) + (1 if found["how"] == "torchrun" else 0)  # torchrun's own store listens on MASTER_PORT
+        port = int(env["MASTER_PORT"]) + (
+            1 if found["how"] == "torchrun" else 0
+        )  # torchrun's own store listens on MASTER_PORT
     if not port and env.get("SLURM_JOB_ID", "").isdigit():
         port = 20000 + int(env["SLURM_JOB_ID"]) % 20000
     found["port"] = int(port) if port else 29411
@@ -2865,10 +3152,27 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
         "port": place["port"], "fault": plan.get("fault"), "image": plan.get("image"),
     }  # fmt: skip
     if rank == 0:
-        out.write({"event": "hello", "protocol": PROTOCOL, "pid": os.getpid(), "python": platform.python_version(), "launcher": place["how"]})
+        out.write(
+            {
+                "event": "hello",
+                "protocol": PROTOCOL,
+                "pid": os.getpid(),
+                "python": platform.python_version(),
+                "launcher": place["how"],
+            }
+        )
         out.write({"event": "host", **host_facts()})
         out.write({"event": "loaded", **facts})
-        out.write({"event": "placement", "backend": backend, "ranks": world, "devices": job["devices"], "sentence": f"{world} ranks started by {place['how']}", "env": {}})
+        out.write(
+            {
+                "event": "placement",
+                "backend": backend,
+                "ranks": world,
+                "devices": job["devices"],
+                "sentence": f"{world} ranks started by {place['how']}",
+                "env": {},
+            }
+        )
     board = Board()
     board.clear()
     log = _TaggedLog(out.fd, "collectives")
@@ -2915,8 +3219,18 @@ def _direct_watch(job: Mapping[str, Any], board: Board, out: Log) -> None:
         if heard["halt"] and rank == 0:
             out.write(json.loads(heard["halt"]))
         if not heard["halt"]:
-            here = {"rank": rank, "case": case, "step": STEPS[step], "age": round(age, 3), "signature": signature, "state": "", "pid": os.getpid()}
-            out.write({"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1)})
+            here = {
+                "rank": rank,
+                "case": case,
+                "step": STEPS[step],
+                "age": round(age, 3),
+                "signature": signature,
+                "state": "",
+                "pid": os.getpid(),
+            }
+            out.write(
+                {"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1)}
+            )
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         time.sleep(0.5)
         os._exit(HANG)
@@ -2955,17 +3269,41 @@ def _direct_judge(store: Any, job: Mapping[str, Any], heard: dict[int, tuple[str
         if heard.get(rank, ("", 0.0))[0] != text:
             heard[rank] = (text, now)
         case, step, signature, _ = json.loads(text)
-        rows.append({"rank": rank, "case": case, "step": STEPS[step], "age": round(now - heard[rank][1], 3), "signature": signature, "state": "", "pid": 0, "order": [case, step]})
+        rows.append(
+            {
+                "rank": rank,
+                "case": case,
+                "step": STEPS[step],
+                "age": round(now - heard[rank][1], 3),
+                "signature": signature,
+                "state": "",
+                "pid": 0,
+                "order": [case, step],
+            }
+        )
     behind = min(row["order"] for row in rows)
     laggards = [row for row in rows if row["order"] == behind]
     # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
     ahead = max(row["order"] for row in rows)
-    limit = limits["init"] if ahead[0] < 0 else limits["first" if behind[0] == 0 and job["backend"] == "nccl" else "case"]
+    limit = (
+        limits["init"] if ahead[0] < 0 else limits["first" if behind[0] == 0 and job["backend"] == "nccl" else "case"]
+    )
     if behind[0] == FINISHED or min(row["age"] for row in laggards) <= limit:
         return ""
     for row in rows:
         del row["order"]
-    return json.dumps({"event": "halt", "run": "collectives", "reason": "deadline", "where": rows, "exits": [], "laggards": [r["rank"] for r in laggards], "limit": limit, "stacks": {}})
+    return json.dumps(
+        {
+            "event": "halt",
+            "run": "collectives",
+            "reason": "deadline",
+            "where": rows,
+            "exits": [],
+            "laggards": [r["rank"] for r in laggards],
+            "limit": limit,
+            "stacks": {},
+        }
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------------

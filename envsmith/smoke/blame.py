@@ -15,7 +15,16 @@ from typing import Any
 
 from envsmith.model.record import Verdict
 
-__all__ = ["Blame", "SmokeExit", "blame_halt", "blame_unsupervised", "blame_wrong", "odd_ones", "ranks_text", "refreshed"]
+__all__ = [
+    "Blame",
+    "SmokeExit",
+    "blame_halt",
+    "blame_unsupervised",
+    "blame_wrong",
+    "odd_ones",
+    "ranks_text",
+    "refreshed",
+]
 
 _STAGES = {
     -6: "starting",
@@ -25,9 +34,23 @@ _STAGES = {
     -2: "making the subgroups",
     -1: "agreeing on the memory budget",
 }
-_WAITING = {"prep": "had not entered it", "entered": "waited inside it", "issued": "waited for the device in it", "synced": "had its result", "verified": "had verified it", "done": "were done with it", "raised": "had raised in it"}
-_INNOCENT = re.compile(r"closed by peer|connection reset|broken pipe|timed? ?out|remote process|ncclRemoteError|peer rank|socket closed|connection refused|Connection was likely closed", re.IGNORECASE)
-_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|MemoryError|std::bad_alloc|No space left on device", re.IGNORECASE)
+_WAITING = {
+    "prep": "had not entered it",
+    "entered": "waited inside it",
+    "issued": "waited for the device in it",
+    "synced": "had its result",
+    "verified": "had verified it",
+    "done": "were done with it",
+    "raised": "had raised in it",
+}
+_INNOCENT = re.compile(
+    r"closed by peer|connection reset|broken pipe|timed? ?out|remote process|ncclRemoteError|peer rank|socket closed|connection refused|Connection was likely closed",
+    re.IGNORECASE,
+)
+_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|MemoryError|std::bad_alloc|No space left on device",
+    re.IGNORECASE,
+)
 _PORT = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 # /dev/shm with less than this left is named as the cause of a bus error (a mapping of it that cannot be filled).
 _SMALL_SHM = 64 << 20
@@ -99,7 +122,11 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
         code = SmokeExit.CONFIGURATION if reason == "configuration" or "more than" not in detail else SmokeExit.HANG
         if "ended the interpreter" in detail:
             return Blame(sentence=detail, verdict=Verdict.CRASH, code=SmokeExit.CRASH)
-        return Blame(sentence=("torch cannot be imported: " if reason == "import" else "") + detail, verdict=Verdict.ERROR, code=code)
+        return Blame(
+            sentence=("torch cannot be imported: " if reason == "import" else "") + detail,
+            verdict=Verdict.ERROR,
+            code=code,
+        )
     if reason == "interrupted":
         return Blame(sentence=f"the run was interrupted: {detail}", verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
     where = [row for row in halt.get("where", ()) if isinstance(row, Mapping)]
@@ -117,7 +144,13 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
 # -- a rank ended -----------------------------------------------------------------------------------------------------
 
 
-def _blame_exit(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], exits: Mapping[int, int], rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Blame:
+def _blame_exit(
+    halt: Mapping[str, Any],
+    where: Sequence[Mapping[str, Any]],
+    exits: Mapping[int, int],
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+) -> Blame:
     early = _before_cases(rows)
     if early:
         return early
@@ -130,29 +163,52 @@ def _blame_exit(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], exi
         ranks, theirs, common = odd
         symptom = _symptom(dead, raised)
         verdict, code = (Verdict.CRASH, SmokeExit.CRASH) if dead else (Verdict.ERROR, SmokeExit.ERROR)
-        return Blame(sentence=f"{_who(ranks, where)} called {theirs} where the others called {common}, in {_place(case, names)}; {symptom}", verdict=verdict, code=code, case=case, ranks=tuple(ranks))
+        return Blame(
+            sentence=f"{_who(ranks, where)} called {theirs} where the others called {common}, in {_place(case, names)}; {symptom}",
+            verdict=verdict,
+            code=code,
+            case=case,
+            ranks=tuple(ranks),
+        )
     if dead:
         return _blame_signal(halt, where, dead, at, names)
     if raised:
         return _blame_raise(where, raised, at, names)
     ended = sorted(exits)
     codes = ", ".join(f"rank {r} with code {exits[r]}" for r in ended)
-    return Blame(sentence=f"ranks ended early: {codes}" if codes else "the process that starts ranks ended", verdict=Verdict.CRASH, code=SmokeExit.CRASH, case=case)
+    return Blame(
+        sentence=f"ranks ended early: {codes}" if codes else "the process that starts ranks ended",
+        verdict=Verdict.CRASH,
+        code=SmokeExit.CRASH,
+        case=case,
+    )
 
 
 def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
     mismatches = [r for r in rows if r.get("row") == "manifest" and r.get("mismatch")]
     if mismatches:
         return _blame_manifest(mismatches[0])
-    failed = sorted((r for r in rows if r.get("row") == "failed"), key=lambda r: bool(_INNOCENT.search(str(r.get("detail", "")))))
+    failed = sorted(
+        (r for r in rows if r.get("row") == "failed"), key=lambda r: bool(_INNOCENT.search(str(r.get("detail", ""))))
+    )
     if not failed:
         return None
     first = failed[0]
     detail, rank, stage = str(first.get("detail", "")), int(first.get("rank", 0)), str(first.get("stage", "start"))
     if _PORT.search(detail):
-        return Blame(sentence=f"rank {rank} cannot open the store: its port is taken by another process ({detail[:160]})", verdict=Verdict.ERROR, code=SmokeExit.CONFIGURATION, ranks=(rank,))
+        return Blame(
+            sentence=f"rank {rank} cannot open the store: its port is taken by another process ({detail[:160]})",
+            verdict=Verdict.ERROR,
+            code=SmokeExit.CONFIGURATION,
+            ranks=(rank,),
+        )
     code = SmokeExit.MEMORY if _MEMORY.search(detail) else SmokeExit.ERROR
-    return Blame(sentence=f"rank {rank} failed at stage {stage}, before the first case: {_explained(detail)}", verdict=Verdict.ERROR, code=code, ranks=(rank,))
+    return Blame(
+        sentence=f"rank {rank} failed at stage {stage}, before the first case: {_explained(detail)}",
+        verdict=Verdict.ERROR,
+        code=code,
+        ranks=(rank,),
+    )
 
 
 def _blame_manifest(row: Mapping[str, Any]) -> Blame:
@@ -166,11 +222,20 @@ def _blame_manifest(row: Mapping[str, Any]) -> Blame:
         odd = {mine.get(str(rank), "?") for rank in mismatch[key]}
         rest = {value for rank, value in mine.items() if int(rank) not in mismatch[key]}
         parts.append(f"{key} {'/'.join(sorted(odd))} instead of {'/'.join(sorted(rest))}" if seen else f"{key} differs")
-    return Blame(sentence=f"{ranks_text(ranks)} of the group does not match the others: {'; '.join(parts)}; no case was run", verdict=Verdict.ERROR, code=SmokeExit.MISMATCH, ranks=tuple(ranks))
+    return Blame(
+        sentence=f"{ranks_text(ranks)} of the group does not match the others: {'; '.join(parts)}; no case was run",
+        verdict=Verdict.ERROR,
+        code=SmokeExit.MISMATCH,
+        ranks=tuple(ranks),
+    )
 
 
-def _different_call(where: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], case: int) -> tuple[list[int], str, str] | None:
-    calls = {int(r["rank"]): str(r["sig"]) for r in rows if r.get("row") == "case" and r.get("case") == case and r.get("sig")}
+def _different_call(
+    where: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], case: int
+) -> tuple[list[int], str, str] | None:
+    calls = {
+        int(r["rank"]): str(r["sig"]) for r in rows if r.get("row") == "case" and r.get("case") == case and r.get("sig")
+    }
     for row in where:
         if row.get("case") == case and row.get("signature") and row.get("step") != "prep":
             calls.setdefault(int(row["rank"]), str(row["signature"]))
@@ -191,7 +256,13 @@ def _signal(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def _blame_signal(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], dead: Mapping[int, int], at: Mapping[int, int], names: Sequence[str]) -> Blame:
+def _blame_signal(
+    halt: Mapping[str, Any],
+    where: Sequence[Mapping[str, Any]],
+    dead: Mapping[int, int],
+    at: Mapping[int, int],
+    names: Sequence[str],
+) -> Blame:
     """Abort is what C++ does with an exception that a dying peer caused; any other signal comes first."""
     rank = min(dead, key=lambda r: (dead[r] == -signal.SIGABRT, r))
     case, step = at.get(rank, -1), next((str(row["step"]) for row in where if row["rank"] == rank), "")
@@ -199,21 +270,44 @@ def _blame_signal(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], d
     output = str(halt.get("output", {}).get(str(rank), "")).strip().splitlines()
     if dead[rank] == -signal.SIGBUS and int(halt.get("shm_free_bytes") or 0) < _SMALL_SHM:
         size = int(halt.get("shm_bytes") or 0)
-        return Blame(sentence=f"{sentence}: /dev/shm is full ({size >> 20} MiB in all); give the container more (--shm-size=1g or --ipc=host)", verdict=Verdict.CRASH, code=SmokeExit.MEMORY, case=case, ranks=(rank,))
+        return Blame(
+            sentence=f"{sentence}: /dev/shm is full ({size >> 20} MiB in all); give the container more (--shm-size=1g or --ipc=host)",
+            verdict=Verdict.CRASH,
+            code=SmokeExit.MEMORY,
+            case=case,
+            ranks=(rank,),
+        )
     if dead[rank] == -signal.SIGKILL and int(halt.get("oom_kills") or 0) > 0:
-        return Blame(sentence=f"{sentence}: the kernel ended it for lack of memory", verdict=Verdict.CRASH, code=SmokeExit.MEMORY, case=case, ranks=(rank,))
+        return Blame(
+            sentence=f"{sentence}: the kernel ended it for lack of memory",
+            verdict=Verdict.CRASH,
+            code=SmokeExit.MEMORY,
+            case=case,
+            ranks=(rank,),
+        )
     if dead[rank] == -signal.SIGABRT and output:
         sentence += f": {output[-1][:200]}"
     return Blame(sentence=sentence, verdict=Verdict.CRASH, code=SmokeExit.CRASH, case=case, ranks=(rank,))
 
 
-def _blame_raise(where: Sequence[Mapping[str, Any]], raised: Mapping[int, Mapping[str, Any]], at: Mapping[int, int], names: Sequence[str]) -> Blame:
+def _blame_raise(
+    where: Sequence[Mapping[str, Any]],
+    raised: Mapping[int, Mapping[str, Any]],
+    at: Mapping[int, int],
+    names: Sequence[str],
+) -> Blame:
     rank = min(raised, key=lambda r: (bool(_INNOCENT.search(str(raised[r].get("detail", "")))), at.get(r, 0), r))
     detail, case = str(raised[rank].get("detail", "")), int(raised[rank].get("case", -1))
     code = SmokeExit.MEMORY if _MEMORY.search(detail) else SmokeExit.ERROR
     others = sorted(set(raised) - {rank})
     after = f"; {ranks_text(others)} lost the connection after that" if others and not _INNOCENT.search(detail) else ""
-    return Blame(sentence=f"{_who([rank], where)} raised in {_place(case, names)}: {_explained(detail)}{after}", verdict=Verdict.ERROR, code=code, case=case, ranks=(rank,))
+    return Blame(
+        sentence=f"{_who([rank], where)} raised in {_place(case, names)}: {_explained(detail)}{after}",
+        verdict=Verdict.ERROR,
+        code=code,
+        case=case,
+        ranks=(rank,),
+    )
 
 
 def _explained(detail: str) -> str:
@@ -224,7 +318,9 @@ def _explained(detail: str) -> str:
     return detail
 
 
-def blame_unsupervised(rows: Sequence[Mapping[str, Any]], ended: Iterable[int], ranks: int, names: Sequence[str]) -> Blame | None:
+def blame_unsupervised(
+    rows: Sequence[Mapping[str, Any]], ended: Iterable[int], ranks: int, names: Sequence[str]
+) -> Blame | None:
     """Without a supervisor (torchrun, Slurm) nobody saw an exit status: a dead rank is one that neither ended nor raised."""
     early = _before_cases(rows)
     if early:
@@ -235,14 +331,21 @@ def blame_unsupervised(rows: Sequence[Mapping[str, Any]], ended: Iterable[int], 
         return _blame_raise((), raised, {}, names) if raised else None
     last = last_cases(rows, missing)
     rank = min(missing, key=lambda r: last[r])
-    after = f"; {ranks_text(raised)} raised after that: {str(next(iter(raised.values())).get('detail', ''))[:160]}" if raised else ""
+    after = (
+        f"; {ranks_text(raised)} raised after that: {str(next(iter(raised.values())).get('detail', ''))[:160]}"
+        if raised
+        else ""
+    )
     sentence = f"{ranks_text([rank])} ended without a word in {_place(last[rank] + 1, names)}{after}; the launcher's log has its exit status"
     return Blame(sentence=sentence, verdict=Verdict.CRASH, code=SmokeExit.CRASH, case=last[rank] + 1, ranks=(rank,))
 
 
 def last_cases(rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> dict[int, int]:
     """The last case that each rank finished; -1 for none."""
-    return {rank: max((int(r["case"]) for r in rows if r.get("rank") == rank and r.get("row") == "case"), default=-1) for rank in ranks}
+    return {
+        rank: max((int(r["case"]) for r in rows if r.get("rank") == rank and r.get("row") == "case"), default=-1)
+        for rank in ranks
+    }
 
 
 def refreshed(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -271,9 +374,15 @@ def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]],
     odd = _different_call(where, (), case)
     stopped = [int(r["rank"]) for r in laggards if r.get("state") == "T"]
     if odd:
-        sentence, ranks = f"{_who(odd[0], where)} called {odd[1]} where the others called {odd[2]}, in {place}; nobody moved for {limit:.1f} s", odd[0]
+        sentence, ranks = (
+            f"{_who(odd[0], where)} called {odd[1]} where the others called {odd[2]}, in {place}; nobody moved for {limit:.1f} s",
+            odd[0],
+        )
     elif stopped and len(stopped) < len(where):
-        sentence, ranks = f"{_who(stopped, where)} is stopped (SIGSTOP or a debugger) in {place}{_rest(where, case, stopped)}", stopped
+        sentence, ranks = (
+            f"{_who(stopped, where)} is stopped (SIGSTOP or a debugger) in {place}{_rest(where, case, stopped)}",
+            stopped,
+        )
     elif len(laggards) == len(where):
         sentence = f"all ranks are stuck in {place}, step {step}, for {limit:.1f} s"
     else:
@@ -285,7 +394,13 @@ def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]],
     unkillable = halt.get("unkillable")
     if unkillable:
         sentence += f"; unkillable: {ranks_text(unkillable)}"
-    return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG, case=case if case >= 0 else None, ranks=tuple(ranks))
+    return Blame(
+        sentence=sentence,
+        verdict=Verdict.HANG,
+        code=SmokeExit.HANG,
+        case=case if case >= 0 else None,
+        ranks=tuple(ranks),
+    )
 
 
 def _rest(where: Sequence[Mapping[str, Any]], case: int, ranks: Sequence[int]) -> str:
@@ -314,6 +429,9 @@ def blame_wrong(name: str, case: int, rows: Sequence[Mapping[str, Any]]) -> tupl
     wrong = [r for r in rows if r.get("status") == "wrong"]
     detail = f"{ranks_text(int(r['rank']) for r in wrong)}: {wrong[0].get('detail', '')}"
     if odd:
-        return f"{ranks_text(odd)} called {theirs} where the others called {common}, in case {case} {name}; {detail}", tuple(odd)
+        return (
+            f"{ranks_text(odd)} called {theirs} where the others called {common}, in case {case} {name}; {detail}",
+            tuple(odd),
+        )
     culprits = tuple(int(r["rank"]) for r in wrong)
     return f"case {case} {name} is wrong on {detail}", culprits

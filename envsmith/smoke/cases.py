@@ -18,12 +18,30 @@ COMMON = (*FLOATS, *INTS, "bool", *COMPLEX)
 RARE = ("int16", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz")
 # One element, primes, and the neighbours of powers of two: where chunking and vector loads go wrong.
 ODD_SIZES = (1, 3, 17, 127, 1023, 1025, 4099, 65535, 65537)
-MOVING = ("all_gather", "all_gather_single", "broadcast", "gather", "scatter", "all_to_all", "all_to_all_single", "all_to_all_uneven")
+MOVING = (
+    "all_gather",
+    "all_gather_single",
+    "broadcast",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "all_to_all_single",
+    "all_to_all_uneven",
+)
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single")
 POINT_TO_POINT = ("send_recv", "batch_isend_irecv", "isend_irecv")
 OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list")
 WITHOUT_TENSOR = frozenset({"barrier", "monitored_barrier", *OBJECTS})
-STRIDED = ("strided_all_reduce", "strided_broadcast", "strided_reduce", "strided_all_gather", "strided_gather", "strided_scatter", "strided_send_recv", "transposed_all_reduce")
+STRIDED = (
+    "strided_all_reduce",
+    "strided_broadcast",
+    "strided_reduce",
+    "strided_all_gather",
+    "strided_gather",
+    "strided_scatter",
+    "strided_send_recv",
+    "transposed_all_reduce",
+)
 GROUPS = ("pairs", "stride", "head", "tail", "alone")
 
 
@@ -121,7 +139,15 @@ def full_cases(ranks: int) -> tuple[Case, ...]:
     """
     body = _unique(_full(ranks))
     last = ("reinit",)
-    rare = [c for c in body if c.dtype in RARE or c.op in STRIDED or c.op == "sparse_all_reduce" or c.redop in {"band", "bor", "bxor", "premul"} or c.op == "premul_sum"]
+    rare = [
+        c
+        for c in body
+        if c.dtype in RARE
+        or c.op in STRIDED
+        or c.op == "sparse_all_reduce"
+        or c.redop in {"band", "bor", "bxor", "premul"}
+        or c.op == "premul_sum"
+    ]
     plain = [c for c in body if c not in set(rare) and c.op not in last]
     return (*plain, *rare, _reduced("reinit", "float32", "sum", 1025))
 

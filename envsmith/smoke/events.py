@@ -47,11 +47,20 @@ def _ranks(value: object) -> bool:
 
 
 def _exit(value: object) -> bool:
-    return isinstance(value, dict) and _rank(value.get("rank")) and (value.get("code") is None or _case(abs(value["code"]) if isinstance(value["code"], int) else None))
+    return (
+        isinstance(value, dict)
+        and _rank(value.get("rank"))
+        and (value.get("code") is None or _case(abs(value["code"]) if isinstance(value["code"], int) else None))
+    )
 
 
 def _where(value: object) -> bool:
-    if not (isinstance(value, dict) and _rank(value.get("rank")) and _case(value.get("case")) and value.get("step") in _STEPS):
+    if not (
+        isinstance(value, dict)
+        and _rank(value.get("rank"))
+        and _case(value.get("case"))
+        and value.get("step") in _STEPS
+    ):
         return False
     return _optional(value, {"age": _number, "signature": _text, "state": _text, "pid": _number})
 
@@ -73,7 +82,9 @@ def _mismatch(value: object) -> bool:
 
 
 def _values(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, dict) and all(str(key).isdigit() for key in item) for item in value.values())
+    return isinstance(value, dict) and all(
+        isinstance(item, dict) and all(str(key).isdigit() for key in item) for item in value.values()
+    )
 
 
 def _row(event: Mapping[str, Any]) -> bool:
@@ -84,7 +95,18 @@ def _row(event: Mapping[str, Any]) -> bool:
         return False
     if kind == "case" and not (_case(event.get("case")) and isinstance(event.get("status"), str)):
         return False
-    checks = {"status": _text, "sig": _text, "ms": _number, "seconds": _number, "losses": _numbers, "reference": _numbers, "facts": _mapping, "mismatch": _mismatch, "values": _values, "warnings": _mapping}
+    checks = {
+        "status": _text,
+        "sig": _text,
+        "ms": _number,
+        "seconds": _number,
+        "losses": _numbers,
+        "reference": _numbers,
+        "facts": _mapping,
+        "mismatch": _mismatch,
+        "values": _values,
+        "warnings": _mapping,
+    }
     return _optional(event, checks)
 
 
@@ -148,7 +170,14 @@ class Events:
                 lists[kind].append(event)
             else:
                 single.setdefault(kind, event)
-        return cls(rows=tuple(lists["row"]), halts=tuple(lists["halt"]), steps=tuple(lists["step"]), ends=tuple(lists["end"]), single=single, dropped=dropped)
+        return cls(
+            rows=tuple(lists["row"]),
+            halts=tuple(lists["halt"]),
+            steps=tuple(lists["step"]),
+            ends=tuple(lists["end"]),
+            single=single,
+            dropped=dropped,
+        )
 
     def of_run(self, run: str) -> list[Mapping[str, Any]]:
         """Rows of one run: ``collectives`` or a step's name."""

@@ -47,7 +47,9 @@ class Expectation:
         facts = {**{key: str(case.get(key, "")) for key in _SELECTORS}, "backend": backend}
         if any(facts[key] not in allowed for key, allowed in self.select.items()):
             return False
-        return all(spec.is_any or (name in versions and spec.contains(versions[name])) for name, spec in self.versions.items())
+        return all(
+            spec.is_any or (name in versions and spec.contains(versions[name])) for name, spec in self.versions.items()
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +96,12 @@ def _parse(document: Any, problems: list[str]) -> tuple[Expectation, ...]:
         return ()
     evidence = document["evidence"] if isinstance(document["evidence"], dict) else {}
     for key, entry in evidence.items():
-        if not isinstance(entry, dict) or entry.get("kind") not in _KINDS or not entry.get("source") or not isinstance(entry.get("date"), date):
+        if (
+            not isinstance(entry, dict)
+            or entry.get("kind") not in _KINDS
+            or not entry.get("source")
+            or not isinstance(entry.get("date"), date)
+        ):
             problems.append(f"evidence.{key}: needs kind (one of {', '.join(sorted(_KINDS))}), source and date")
     lines, seen = [], set()
     for number, row in enumerate(document["expectations"] or ()):
@@ -116,7 +123,9 @@ def _line(row: Any, where: str, evidence: Mapping[str, Any], problems: list[str]
     keys = row["evidence"] if isinstance(row.get("evidence"), list) else [row.get("evidence")]
     missing = [key for key in keys if key not in evidence]
     if missing:
-        problems.append(f"{where}: no evidence named {', '.join(map(str, missing))}; a line without evidence does not load")
+        problems.append(
+            f"{where}: no evidence named {', '.join(map(str, missing))}; a line without evidence does not load"
+        )
     allowed = ", ".join((*_SELECTORS, *_VERSIONS))
     problems.extend(f"{where}.when.{key}: not one of {allowed}" for key in set(row["when"]) - {*_SELECTORS, *_VERSIONS})
     try:

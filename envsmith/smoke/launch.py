@@ -14,7 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["BOOTSTRAP", "LocalTarget", "Target", "agent_arguments", "agent_input", "agent_source", "srun_argv", "torchrun_argv"]
+__all__ = [
+    "BOOTSTRAP",
+    "LocalTarget",
+    "Target",
+    "agent_arguments",
+    "agent_input",
+    "agent_source",
+    "srun_argv",
+    "torchrun_argv",
+]
 
 # Reads a line with the length of the source, the source, and runs it; the plan follows on the next line of the same stream.
 BOOTSTRAP = (
@@ -79,14 +88,22 @@ def agent_input(plan: bytes) -> bytes:
     return b"%d\n" % len(source) + source + plan.strip() + b"\n"
 
 
-def torchrun_argv(*, python: str, agent: str, plan: str, events: str, ranks: int, nodes: int = 1, rendezvous: str | None = None) -> list[str]:
+def torchrun_argv(
+    *, python: str, agent: str, plan: str, events: str, ranks: int, nodes: int = 1, rendezvous: str | None = None
+) -> list[str]:
     """A command for every node: one rank per process, no restarts. ``events`` may hold ``%r`` for the rank."""
-    where = ["--standalone"] if nodes == 1 else ["--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", rendezvous or "localhost:29400"]
+    where = (
+        ["--standalone"]
+        if nodes == 1
+        else ["--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", rendezvous or "localhost:29400"]
+    )
     launcher = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts", "0", *where]
     return [*launcher, agent, "--plan", plan, "--events", events]
 
 
-def srun_argv(*, python: str, agent: str, plan: str, events: str, nodes: int, ranks_per_node: int, gpus_per_node: int = 0) -> list[str]:
+def srun_argv(
+    *, python: str, agent: str, plan: str, events: str, nodes: int, ranks_per_node: int, gpus_per_node: int = 0
+) -> list[str]:
     """Slurm starts every rank itself; rank and master are read from its variables (agent.discover)."""
     gpus = ["--gpus-per-node", str(gpus_per_node)] if gpus_per_node else []
     size = ["--nodes", str(nodes), "--ntasks-per-node", str(ranks_per_node)]

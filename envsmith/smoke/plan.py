@@ -47,7 +47,14 @@ class Timeouts:
 
     def to_json(self) -> dict[str, float]:
         """As the agent reads it."""
-        return {"import": self.imports, "init": self.init, "first": self.first, "case": self.case, "group": self.group, "tier": self.tier}
+        return {
+            "import": self.imports,
+            "init": self.init,
+            "first": self.first,
+            "case": self.case,
+            "group": self.group,
+            "tier": self.tier,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,11 +103,17 @@ class Plan:
         if engine not in {None, "legacy", "2"}:
             raise UsageError(f"no NCCL engine {engine!r}; torch 2.15 has 'legacy' and '2'")
         components = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
-        versions: dict[str, str] = {name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components}
+        versions: dict[str, str] = {
+            name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components
+        }
         frameworks: dict[str, str] = {name: components[name] for name in FRAMEWORKS if name in components}
         cases = {Tier.QUICK: quick_cases, Tier.FULL: full_cases}[kind](count) if kind in {Tier.QUICK, Tier.FULL} else ()
         every = kind is Tier.FRAMEWORK
-        chosen = framework_steps(frameworks, every=every, control=every or kind is Tier.FULL) if steps and kind is not Tier.IMPORT else ()
+        chosen = (
+            framework_steps(frameworks, every=every, control=every or kind is Tier.FULL)
+            if steps and kind is not Tier.IMPORT
+            else ()
+        )
         return cls(
             tier=kind,
             ranks=count,
@@ -171,7 +184,9 @@ def _tier(tier: Tier | str) -> Tier:
         raise UsageError(f"no tier {tier!r}; there are {', '.join(t.value for t in Tier)}") from None
 
 
-def _expected(cases: tuple[Case, ...], versions: Mapping[str, str], lines: Expectations) -> dict[str, dict[str, dict[str, object]]]:
+def _expected(
+    cases: tuple[Case, ...], versions: Mapping[str, str], lines: Expectations
+) -> dict[str, dict[str, dict[str, object]]]:
     """Only what is not simply expected to work, per case and backend."""
     found: dict[str, dict[str, dict[str, object]]] = {}
     for case in cases:

@@ -37,8 +37,20 @@ class Step:
 
     def to_json(self) -> dict[str, object]:
         """As the agent reads it."""
-        row: dict[str, object] = {"name": self.name, "kind": self.kind, "ranks": self.ranks, "deadline": self.deadline, **self.options}
-        row.update({key: value for key, value in (("needs", self.needs), ("why", self.why), ("tolerance", self.tolerance)) if value})
+        row: dict[str, object] = {
+            "name": self.name,
+            "kind": self.kind,
+            "ranks": self.ranks,
+            "deadline": self.deadline,
+            **self.options,
+        }
+        row.update(
+            {
+                key: value
+                for key, value in (("needs", self.needs), ("why", self.why), ("tolerance", self.tolerance))
+                if value
+            }
+        )
         return row
 
 
@@ -60,7 +72,13 @@ def _deepspeed(*, every: bool) -> list[Step]:
     def zero(stage: int, dtype: str) -> Step:
         short = {"float32": "fp32", "bfloat16": "bf16"}[dtype]
         # bf16 keeps a float32 copy of the weights but computes in eight bits of mantissa.
-        return Step(name=f"deepspeed zero-{stage} {short}", kind="deepspeed-zero", options={"stage": stage, "dtype": dtype}, deadline=_DEEPSPEED_DEADLINE, tolerance=1e-4 if dtype == "float32" else 5e-2)
+        return Step(
+            name=f"deepspeed zero-{stage} {short}",
+            kind="deepspeed-zero",
+            options={"stage": stage, "dtype": dtype},
+            deadline=_DEEPSPEED_DEADLINE,
+            tolerance=1e-4 if dtype == "float32" else 5e-2,
+        )
 
     if not every:
         return [zero(2, "float32")]
@@ -73,11 +91,45 @@ def _megatron(*, every: bool) -> list[Step]:
     if every:
         gpt = _NO_CPU["gpt"]
         steps += [
-            Step(name="megatron-core sequence-parallel fp32", kind="megatron-tp", options={"sequence_parallel": True}, needs="gpu", why=_NO_CPU["sequence"]),
-            Step(name="megatron-core gpt tp=1 fp32", kind="megatron-gpt", options={"tp": 1}, tolerance=None, needs="gpu", why=gpt),
-            Step(name="megatron-core gpt tp=2 fp32", kind="megatron-gpt", options={"tp": 2}, tolerance=None, needs="gpu", why=gpt),
-            Step(name="megatron-core gpt tp=2 sp fp32", kind="megatron-gpt", options={"tp": 2, "sequence_parallel": True}, tolerance=None, needs="gpu", why=gpt),
-            Step(name="megatron-core gpt ep=2 fp32", kind="megatron-gpt", options={"ep": 2}, tolerance=None, needs="gpu", why=gpt),
+            Step(
+                name="megatron-core sequence-parallel fp32",
+                kind="megatron-tp",
+                options={"sequence_parallel": True},
+                needs="gpu",
+                why=_NO_CPU["sequence"],
+            ),
+            Step(
+                name="megatron-core gpt tp=1 fp32",
+                kind="megatron-gpt",
+                options={"tp": 1},
+                tolerance=None,
+                needs="gpu",
+                why=gpt,
+            ),
+            Step(
+                name="megatron-core gpt tp=2 fp32",
+                kind="megatron-gpt",
+                options={"tp": 2},
+                tolerance=None,
+                needs="gpu",
+                why=gpt,
+            ),
+            Step(
+                name="megatron-core gpt tp=2 sp fp32",
+                kind="megatron-gpt",
+                options={"tp": 2, "sequence_parallel": True},
+                tolerance=None,
+                needs="gpu",
+                why=gpt,
+            ),
+            Step(
+                name="megatron-core gpt ep=2 fp32",
+                kind="megatron-gpt",
+                options={"ep": 2},
+                tolerance=None,
+                needs="gpu",
+                why=gpt,
+            ),
         ]
     return steps
 
@@ -87,9 +139,26 @@ def _colossalai(*, every: bool) -> list[Step]:
     if every:
         zero, gemini = _NO_CPU["zero"], _NO_CPU["gemini"]
         steps += [
-            Step(name=f"colossalai low-level zero-{stage} bf16", kind="colossalai", options={"plugin": "LowLevelZeroPlugin", "stage": stage, "precision": "bf16"}, tolerance=5e-2, needs="gpu", why=zero)
+            Step(
+                name=f"colossalai low-level zero-{stage} bf16",
+                kind="colossalai",
+                options={"plugin": "LowLevelZeroPlugin", "stage": stage, "precision": "bf16"},
+                tolerance=5e-2,
+                needs="gpu",
+                why=zero,
+            )
             for stage in (1, 2)
         ]
         options = {"plugin": "GeminiPlugin", "precision": "bf16", "optimizer": "HybridAdam"}
-        steps.append(Step(name="colossalai gemini bf16", kind="colossalai", options=options, tolerance=5e-2, needs="gpu", why=gemini, deadline=_DEEPSPEED_DEADLINE))
+        steps.append(
+            Step(
+                name="colossalai gemini bf16",
+                kind="colossalai",
+                options=options,
+                tolerance=5e-2,
+                needs="gpu",
+                why=gemini,
+                deadline=_DEEPSPEED_DEADLINE,
+            )
+        )
     return steps

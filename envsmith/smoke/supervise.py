@@ -107,7 +107,13 @@ def run(plan: Plan, target: Target, *, progress: Callable[[Progress], None] | No
 def probe(target: Target) -> dict[str, str]:
     """Versions of torch and the frameworks that the cell's metadata names, for :meth:`Plan.build`. Raises :class:`SmokeError`."""
     try:
-        done = subprocess.run(target.argv(["-I", "-B", "-c", _PROBE]), env={**os.environ, **target.env()}, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            target.argv(["-I", "-B", "-c", _PROBE]),
+            env={**os.environ, **target.env()},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
         found = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise SmokeError(f"the cell's Python does not answer: {error}") from error
@@ -119,12 +125,26 @@ def probe(target: Target) -> dict[str, str]:
 def _start(target: Target) -> subprocess.Popen[bytes]:
     command = target.argv(agent_arguments())
     try:
-        return subprocess.Popen(command, env={**os.environ, **target.env()}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **target.env()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     except OSError as error:
-        raise SmokeError(f"{command[0]} cannot be started: {error.strerror or error}", hint="is that the Python of the cell?") from error
+        raise SmokeError(
+            f"{command[0]} cannot be started: {error.strerror or error}", hint="is that the Python of the cell?"
+        ) from error
 
 
-def _converse(process: subprocess.Popen[bytes], stream: _Stream, plan: Plan, target: Target, progress: Callable[[Progress], None] | None) -> int | None:
+def _converse(
+    process: subprocess.Popen[bytes],
+    stream: _Stream,
+    plan: Plan,
+    target: Target,
+    progress: Callable[[Progress], None] | None,
+) -> int | None:
     """Send source and plan, read until both streams end; ``None`` when the outer deadline had to end it."""
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     if not (stdin and stdout and stderr):

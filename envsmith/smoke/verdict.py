@@ -52,7 +52,9 @@ class SmokeResult:
     @property
     def known_defects(self) -> tuple[str, ...]:
         """Cases whose values are wrong as ``matrix/collectives.yaml`` says they are: they do not speak against this cell."""
-        return tuple(case.case for case in self.cases if case.verdict is Verdict.WRONG and " -- known: " in (case.blame or ""))
+        return tuple(
+            case.case for case in self.cases if case.verdict is Verdict.WRONG and " -- known: " in (case.blame or "")
+        )
 
     @property
     def collectives_good(self) -> bool:
@@ -79,8 +81,19 @@ class SmokeResult:
             "ranks": self.ranks,
             "placement": self.placement,
             "counts": self.counts(),
-            "cases": [{"case": c.case, "verdict": c.verdict.value, "seconds": c.seconds, "blame": c.blame} for c in self.cases],
-            "steps": [{"name": s.name, "verdict": s.verdict.value, "seconds": s.seconds, "detail": s.detail, "facts": dict(s.facts)} for s in self.steps],
+            "cases": [
+                {"case": c.case, "verdict": c.verdict.value, "seconds": c.seconds, "blame": c.blame} for c in self.cases
+            ],
+            "steps": [
+                {
+                    "name": s.name,
+                    "verdict": s.verdict.value,
+                    "seconds": s.seconds,
+                    "detail": s.detail,
+                    "facts": dict(s.facts),
+                }
+                for s in self.steps
+            ],
             "loaded": dict(self.loaded),
             "host": dict(self.host),
             "seconds": dict(self.seconds),
@@ -167,7 +180,9 @@ def _cases(plan: Plan, found: Events, backend: str, blame: Blame | None) -> tupl
     return tuple(outcomes), sentences
 
 
-def _combine(name: str, index: int, rows: Sequence[Mapping[str, Any]], expected: str, line: Mapping[str, object]) -> tuple[Verdict, str | None]:
+def _combine(
+    name: str, index: int, rows: Sequence[Mapping[str, Any]], expected: str, line: Mapping[str, object]
+) -> tuple[Verdict, str | None]:
     """One verdict from every rank's status and the expectation."""
     statuses = {str(row.get("status")) for row in rows}
     detail = next((str(row["detail"]) for row in rows if row.get("detail")), "")
@@ -206,8 +221,16 @@ def _step(name: str, tolerance: float | None, ranks: int, found: Events) -> Step
     if halt and any((e.get("code") or 0) < 0 for e in halt.get("exits", ())):
         errors = []  # a signal comes before what the others say about it
     if errors:
-        text = "; ".join(dict.fromkeys(f"rank {r['rank']} in {r.get('stage') or 'the step'}: {r.get('detail')}" for r in errors))
-        return StepOutcome(name=name, verdict=Verdict.ERROR, seconds=seconds, detail=text, facts={"trace": str(errors[0].get("trace", ""))[-2000:]})
+        text = "; ".join(
+            dict.fromkeys(f"rank {r['rank']} in {r.get('stage') or 'the step'}: {r.get('detail')}" for r in errors)
+        )
+        return StepOutcome(
+            name=name,
+            verdict=Verdict.ERROR,
+            seconds=seconds,
+            detail=text,
+            facts={"trace": str(errors[0].get("trace", ""))[-2000:]},
+        )
     if halt:
         blame = _blame_step(halt)
         return StepOutcome(name=name, verdict=blame.verdict, seconds=seconds, detail=blame.sentence)
@@ -215,21 +238,33 @@ def _step(name: str, tolerance: float | None, ranks: int, found: Events) -> Step
         return StepOutcome(name=name, verdict=Verdict.NOT_RUN, detail="the run ended before this step")
     skipped = [r for r in rows if r.get("status") == "skipped"]
     if skipped:
-        return StepOutcome(name=name, verdict=Verdict.SKIPPED, seconds=seconds, detail=str(skipped[0].get("detail", "")))
+        return StepOutcome(
+            name=name, verdict=Verdict.SKIPPED, seconds=seconds, detail=str(skipped[0].get("detail", ""))
+        )
     if len(rows) < ranks:
-        return StepOutcome(name=name, verdict=Verdict.CRASH, seconds=seconds, detail=f"only {len(rows)} of {ranks} ranks reported")
+        return StepOutcome(
+            name=name, verdict=Verdict.CRASH, seconds=seconds, detail=f"only {len(rows)} of {ranks} ranks reported"
+        )
     return _judge_losses(name, tolerance, rows, seconds)
 
 
 def _blame_step(halt: Mapping[str, Any]) -> Blame:
     """In a step the signature is the stage in words, and ranks legitimately stand in different ones."""
     where = [w for w in halt.get("where", ()) if isinstance(w, Mapping)]
-    dead = {int(e["rank"]): int(e["code"] or 0) for e in halt.get("exits", ()) if isinstance(e, Mapping) and (e.get("code") or 0) < 0}
+    dead = {
+        int(e["rank"]): int(e["code"] or 0)
+        for e in halt.get("exits", ())
+        if isinstance(e, Mapping) and (e.get("code") or 0) < 0
+    }
     stage = {int(w["rank"]): str(w.get("signature") or "start") for w in where}
     if dead:
         rank = min(dead)
         plain = blame_halt({**halt, "where": [{**w, "signature": ""} for w in where]}, (), ())
-        return Blame(sentence=f"{plain.sentence.split(' in ')[0]} in {stage.get(rank, 'the step')}", verdict=Verdict.CRASH, code=plain.code)
+        return Blame(
+            sentence=f"{plain.sentence.split(' in ')[0]} in {stage.get(rank, 'the step')}",
+            verdict=Verdict.CRASH,
+            code=plain.code,
+        )
     if halt.get("reason") in {"deadline", "total"}:
         behind = min(int(w["case"]) for w in where) if where else 0
         late = [int(w["rank"]) for w in where if int(w["case"]) == behind]
@@ -237,12 +272,18 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
         names = ", ".join(map(str, late))
         stacks = halt.get("stacks", {})
         frames = "; ".join(f"rank {rank} in {stacks[str(rank)][0]}" for rank in late if str(rank) in stacks)
-        sentence = f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}" + (f" ({frames})" if frames else "")
+        sentence = f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}" + (
+            f" ({frames})" if frames else ""
+        )
         return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG)
-    return Blame(sentence=str(halt.get("detail") or f"ended: {halt.get('exits')}"), verdict=Verdict.ERROR, code=SmokeExit.ERROR)
+    return Blame(
+        sentence=str(halt.get("detail") or f"ended: {halt.get('exits')}"), verdict=Verdict.ERROR, code=SmokeExit.ERROR
+    )
 
 
-def _judge_losses(name: str, tolerance: float | None, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:
+def _judge_losses(
+    name: str, tolerance: float | None, rows: Sequence[Mapping[str, Any]], seconds: float | None
+) -> StepOutcome:
     facts: dict[str, object] = dict(rows[0].get("facts", {}))
     problems, worst = [], 0.0
     for row in rows:
@@ -267,13 +308,27 @@ def _judge_losses(name: str, tolerance: float | None, rows: Sequence[Mapping[str
         return StepOutcome(name=name, verdict=Verdict.WRONG, seconds=seconds, detail="; ".join(problems), facts=facts)
     losses = [float(x) for x in rows[0]["losses"]]
     same = f", equal to the reference within {worst:.1e}" if tolerance is not None else ""
-    return StepOutcome(name=name, verdict=Verdict.PASS, seconds=seconds, detail=f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}", facts=facts)
+    return StepOutcome(
+        name=name,
+        verdict=Verdict.PASS,
+        seconds=seconds,
+        detail=f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}",
+        facts=facts,
+    )
 
 
 # -- the whole --------------------------------------------------------------------------------------------------------
 
 
-def _code(plan: Plan, found: Events, *, blame: Blame | None, cases: Sequence[CaseOutcome], steps: Sequence[StepOutcome], backend: str) -> SmokeExit:
+def _code(
+    plan: Plan,
+    found: Events,
+    *,
+    blame: Blame | None,
+    cases: Sequence[CaseOutcome],
+    steps: Sequence[StepOutcome],
+    backend: str,
+) -> SmokeExit:
     """The first of: what stopped the run, a bad case, a bad step, something that was not run, a rank's own exit."""
     if blame:
         return blame.code
@@ -302,18 +357,35 @@ def _not_the_cell(plan: Plan, found: Events) -> str:
 
 def _agent_died(agent_exit: int | None, words: str, found: Events) -> str:
     last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "")
-    how = "had to be ended at the outer deadline" if agent_exit is None else f"ended without a verdict (status {agent_exit})"
+    how = (
+        "had to be ended at the outer deadline"
+        if agent_exit is None
+        else f"ended without a verdict (status {agent_exit})"
+    )
     started = "" if found.single else " before its first word"
     return f"the agent {how}{started}" + (f": {last[:300]}" if last else "")
 
 
-def _summary(plan: Plan, cases: Sequence[CaseOutcome], steps: Sequence[StepOutcome], *, problems: Sequence[str], placement: Mapping[str, Any]) -> str:
+def _summary(
+    plan: Plan,
+    cases: Sequence[CaseOutcome],
+    steps: Sequence[StepOutcome],
+    *,
+    problems: Sequence[str],
+    placement: Mapping[str, Any],
+) -> str:
     if problems:
         return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
     verified = sum(c.verdict is Verdict.PASS for c in cases)
     ran = [s.name for s in steps if s.verdict is Verdict.PASS]
     skipped = [s.name for s in steps if s.verdict is Verdict.SKIPPED]
-    parts = [f"{verified} of {len(cases)} collective cases verified on {placement.get('backend')}, {placement.get('sentence', '')}"] if cases else []
+    parts = (
+        [
+            f"{verified} of {len(cases)} collective cases verified on {placement.get('backend')}, {placement.get('sentence', '')}"
+        ]
+        if cases
+        else []
+    )
     defects = sum(c.verdict is Verdict.WRONG for c in cases)
     if defects:
         parts.append(f"{defects} cases show known defects of the backend")
@@ -356,13 +428,21 @@ def _notes(plan: Plan, found: Events, cases: Sequence[CaseOutcome], backend: str
     for key, ranks in (manifest or {}).get("warnings", {}).items():
         notes.append(f"ranks {ranks} differ from the others in {key}")
     notes += [f"{r.get('row')}: rank {r.get('rank')}: {r.get('detail')}" for r in found.rows if r.get("row") == "note"]
-    known = sorted({str(plan.expect(c.case, backend).get("note")) for c in cases if c.verdict is Verdict.WRONG and plan.expect(c.case, backend)["expect"] == Expect.WRONG})
+    known = sorted(
+        {
+            str(plan.expect(c.case, backend).get("note"))
+            for c in cases
+            if c.verdict is Verdict.WRONG and plan.expect(c.case, backend)["expect"] == Expect.WRONG
+        }
+    )
     notes += [f"known defect seen: {note}" for note in known]
     if backend == "gloo":
         notes.append("NCCL was not run: this run says nothing about GPUs")
     host = found.single.get("host", {})
     if host.get("container") and 0 < int(host.get("shm_bytes") or 0) < 1 << 30:
-        notes.append(f"the container's shared memory is {int(host['shm_bytes']) >> 20} MiB; NCCL wants 1 GiB (--shm-size=1g)")
+        notes.append(
+            f"the container's shared memory is {int(host['shm_bytes']) >> 20} MiB; NCCL wants 1 GiB (--shm-size=1g)"
+        )
     memlock = host.get("memlock_bytes")
     if backend == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
         notes.append(f"memlock is limited to {memlock >> 10} KiB; InfiniBand needs it unlimited")

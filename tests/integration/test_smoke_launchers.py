@@ -20,7 +20,11 @@ from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
-pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.integration,
+    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
+]
 CASE = "all_reduce[int64,sum,1027]"
 
 
@@ -67,11 +71,15 @@ def test_control_step_trains_like_the_reference() -> None:
         ("raise", "error", 1, ["rank 1 in train step 2", "injected"]),
     ],
 )
-def test_fault_in_a_framework_step_names_rank_and_stage_and_the_next_step_still_runs(kind, verdict, code, words) -> None:
+def test_fault_in_a_framework_step_names_rank_and_stage_and_the_next_step_still_runs(
+    kind, verdict, code, words
+) -> None:
     control = Plan.build({}, tier="framework", backend="gloo").steps[0]
     broken = replace(control, name="broken", deadline=8.0)
     fault = {"kind": kind, "rank": 1, "step": "broken", "at": "train step 2"}
-    result = supervise.run(Plan.build({}, tier="framework", backend="gloo").with_(steps=(broken, control), fault=fault), _target())
+    result = supervise.run(
+        Plan.build({}, tier="framework", backend="gloo").with_(steps=(broken, control), fault=fault), _target()
+    )
     assert [step.verdict.value for step in result.steps] == [verdict, "pass"]
     assert result.exit_code == code
     for word in words:
@@ -85,7 +93,13 @@ def test_three_ranks_pass_too() -> None:
 
 def _torchrun(tmp_path: Path, plan: Plan) -> tuple[int, SmokeResult, float]:
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
-    command = torchrun_argv(python=PYTHON or "", agent=agent.__file__, plan=str(tmp_path / "plan.json"), events=str(tmp_path / "events.%r"), ranks=2)
+    command = torchrun_argv(
+        python=PYTHON or "",
+        agent=agent.__file__,
+        plan=str(tmp_path / "plan.json"),
+        events=str(tmp_path / "events.%r"),
+        ranks=2,
+    )
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, timeout=120, check=False)
     events = [json.loads(line) for path in sorted(tmp_path.glob("events.*")) for line in path.read_text().splitlines()]
@@ -93,7 +107,9 @@ def _torchrun(tmp_path: Path, plan: Plan) -> tuple[int, SmokeResult, float]:
 
 
 def _plan(**fault: Any) -> Plan:
-    return Plan.build({}, ranks=2, backend="gloo", steps=False).with_(fault={"rank": 1, "case": CASE, **fault} if fault else None)
+    return Plan.build({}, ranks=2, backend="gloo", steps=False).with_(
+        fault={"rank": 1, "case": CASE, **fault} if fault else None
+    )
 
 
 def test_torchrun_starts_the_agent_and_every_case_is_verified(tmp_path) -> None:
@@ -125,9 +141,16 @@ def test_fault_under_torchrun_names_the_rank(tmp_path, fault, code, words) -> No
 
 
 def test_agent_runs_alone_from_a_plan_file(tmp_path) -> None:
-    plan = Plan.build({}, ranks=2, backend="gloo", steps=False).with_(cases=(Case(op="barrier"), Case(op="all_reduce", redop="sum", n=3)))
+    plan = Plan.build({}, ranks=2, backend="gloo", steps=False).with_(
+        cases=(Case(op="barrier"), Case(op="all_reduce", redop="sum", n=3))
+    )
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
-    done = subprocess.run([PYTHON or "", "-I", agent.__file__, "--plan", str(tmp_path / "plan.json")], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [PYTHON or "", "-I", agent.__file__, "--plan", str(tmp_path / "plan.json")],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert judge(plan, events, agent_exit=done.returncode).passed
 
@@ -145,7 +168,14 @@ def _slurm() -> dict[str, str] | None:
 def test_srun_starts_the_agent_on_two_nodes(tmp_path, fault, code) -> None:
     plan = _plan(**fault)
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
-    command = srun_argv(python=PYTHON or "", agent=agent.__file__, plan=str(tmp_path / "plan.json"), events=str(tmp_path / "events.%r"), nodes=2, ranks_per_node=1)
+    command = srun_argv(
+        python=PYTHON or "",
+        agent=agent.__file__,
+        plan=str(tmp_path / "plan.json"),
+        events=str(tmp_path / "events.%r"),
+        nodes=2,
+        ranks_per_node=1,
+    )
     subprocess.run(command, capture_output=True, timeout=120, check=False, env={**os.environ, **(_slurm() or {})})
     events = [json.loads(line) for path in sorted(tmp_path.glob("events.*")) for line in path.read_text().splitlines()]
     result = judge(plan, events, agent_exit=0)

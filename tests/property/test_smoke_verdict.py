@@ -14,11 +14,27 @@ from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import judge
 
 FAULTS = sorted((Path(__file__).parents[1] / "smoke" / "faults").glob("*.json"))
-RECORDED = [(document["cases"], event) for document in (json.loads(path.read_text()) for path in FAULTS) for event in document["events"]]
-PLAN = Plan.build({"deepspeed": "1"}, ranks=4, backend="gloo").with_(cases=tuple(Case(**case) for case in RECORDED[0][0]), expected={})
+RECORDED = [
+    (document["cases"], event)
+    for document in (json.loads(path.read_text()) for path in FAULTS)
+    for event in document["events"]
+]
+PLAN = Plan.build({"deepspeed": "1"}, ranks=4, backend="gloo").with_(
+    cases=tuple(Case(**case) for case in RECORDED[0][0]), expected={}
+)
 junk = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["case", "exit", "deadline", "collectives", "ok", "wrong", "prep"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["rank", "case", "code", "step", "where", "exits", "age", "pid", "x"]), inner, max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["case", "exit", "deadline", "collectives", "ok", "wrong", "prep"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["rank", "case", "code", "step", "where", "exits", "age", "pid", "x"]), inner, max_size=5
+        )
+    ),
     max_leaves=12,
 )
 keys = sorted({key for _, event in RECORDED for key in event})
@@ -34,7 +50,9 @@ def damaged(draw: st.DrawFn) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(damaged() | junk, max_size=12), st.integers(-15, 20) | st.none(), st.text(max_size=50))
-def test_no_stream_makes_the_judge_raise_and_none_without_an_end_passes(events: list[Any], status: int | None, words: str) -> None:
+def test_no_stream_makes_the_judge_raise_and_none_without_an_end_passes(
+    events: list[Any], status: int | None, words: str
+) -> None:
     result = judge(PLAN, events, agent_exit=status, words=words)
     assert result.summary
     assert len(result.cases) == len(PLAN.cases)

@@ -30,7 +30,12 @@ def files() -> list[Path]:
 def plan_of(document: dict[str, Any]) -> Plan:
     cases = tuple(Case(**case) for case in document["cases"])
     timeouts = Timeouts(case=DEADLINE, init=20.0)
-    plan = Plan.build({"torch": "2.13.0"} if document.get("recorded_on", "").startswith("2.13") else {}, ranks=document["ranks"], backend="gloo", steps=False)
+    plan = Plan.build(
+        {"torch": "2.13.0"} if document.get("recorded_on", "").startswith("2.13") else {},
+        ranks=document["ranks"],
+        backend="gloo",
+        steps=False,
+    )
     return plan.with_(cases=cases, expected={}, timeouts=timeouts, fault=document.get("fault"))
 
 

@@ -14,7 +14,9 @@ from envsmith.smoke.launch import LocalTarget
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.integration,
-    pytest.mark.skipif(not faultlib.torch_python(), reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
+    pytest.mark.skipif(
+        not faultlib.torch_python(), reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"
+    ),
 ]
 
 
@@ -29,7 +31,9 @@ def test_fault_is_blamed_in_time_and_leaves_no_process(path: Path, monkeypatch: 
         pytest.skip("needs the right to mount a small /dev/shm")
     expect, events = document["expect"], []
     judge = supervise.judge
-    monkeypatch.setattr(supervise, "judge", lambda plan, found, **more: (events.extend(found), judge(plan, events, **more))[1])
+    monkeypatch.setattr(
+        supervise, "judge", lambda plan, found, **more: (events.extend(found), judge(plan, events, **more))[1]
+    )
     local = LocalTarget(python=Path(faultlib.torch_python() or ""))
     plan = faultlib.plan_of(document).with_(versions={})
     with faultlib.taken_port() as port:
@@ -45,7 +49,9 @@ def test_fault_is_blamed_in_time_and_leaves_no_process(path: Path, monkeypatch: 
     if expect["case"] and not result.passed:
         assert expect["case"] in result.summary
     assert result.seconds["collectives"] <= faultlib.DEADLINE + 5
-    pids = {row["pid"] for event in events for row in event.get("where", ())} | {e["pid"] for e in events if e["event"] == "hello"}
+    pids = {row["pid"] for event in events for row in event.get("where", ())} | {
+        e["pid"] for e in events if e["event"] == "hello"
+    }
     until = time.monotonic() + 2
     while any(map(_alive, pids)) and time.monotonic() < until:
         time.sleep(0.05)

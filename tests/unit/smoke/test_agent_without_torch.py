@@ -20,7 +20,9 @@ SOURCE = launch.agent_source().decode()
 
 def test_agent_imports_only_the_standard_library_when_it_is_loaded() -> None:
     top = [node for node in ast.parse(SOURCE).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0] for node in top}
+    names = {
+        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0] for node in top
+    }
     assert names <= set(sys.stdlib_module_names)
 
 
@@ -31,7 +33,9 @@ def test_agent_parses_as_python_3_9_and_never_imports_envsmith() -> None:
 
 def test_bootstrap_runs_the_source_from_standard_input_and_complains_about_a_missing_torch() -> None:
     plan = b'{"cases":[],"steps":[],"ranks":2,"backend":"gloo","timeouts":{"import":20,"init":5,"first":5,"case":1,"group":9,"tier":9}}'
-    with subprocess.Popen([sys.executable, "-S", *launch.agent_arguments()], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-S", *launch.agent_arguments()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdin
         assert process.stdout
         process.stdin.write(launch.agent_input(plan))
@@ -43,7 +47,13 @@ def test_bootstrap_runs_the_source_from_standard_input_and_complains_about_a_mis
 
 def test_agent_ends_when_its_outer_parent_goes_away() -> None:
     plan = b'{"cases":[],"steps":[],"ranks":2,"backend":"gloo","timeouts":{"import":20,"init":5,"first":5,"case":1,"group":9,"tier":9}}'
-    done = subprocess.run([sys.executable, "-S", *launch.agent_arguments()], input=launch.agent_input(plan), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-S", *launch.agent_arguments()],
+        input=launch.agent_input(plan),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode != 0
     assert b'"event":"bye"' in done.stdout
 
@@ -51,11 +61,26 @@ def test_agent_ends_when_its_outer_parent_goes_away() -> None:
 @pytest.mark.parametrize(
     ("env", "due"),
     [
-        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}, ("torchrun", 3, 8, "h", 29501)),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "node[03-05,9],x", "SLURM_JOB_ID": "17"}, ("slurm", 1, 2, "node03", 20017)),
+        (
+            {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "29500"},
+            ("torchrun", 3, 8, "h", 29501),
+        ),
+        (
+            {
+                "SLURM_PROCID": "1",
+                "SLURM_NTASKS": "2",
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_NODELIST": "node[03-05,9],x",
+                "SLURM_JOB_ID": "17",
+            },
+            ("slurm", 1, 2, "node03", 20017),
+        ),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ("openmpi", 0, 2, "127.0.0.1", 29411)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, ("pmi", 1, 2, "127.0.0.1", 29411)),
-        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, ("torchrun", 0, 2, "127.0.0.1", 29411)),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"},
+            ("torchrun", 0, 2, "127.0.0.1", 29411),
+        ),
     ],
 )
 def test_rank_is_discovered_in_the_documented_order(env, due) -> None:
@@ -64,7 +89,10 @@ def test_rank_is_discovered_in_the_documented_order(env, due) -> None:
 
 
 def test_flags_win_over_every_launcher_and_nothing_means_no_rank() -> None:
-    assert agent.discover({"RANK": "3", "WORLD_SIZE": "8"}, {"rank": 0, "world_size": 2, "master_port": 7})["how"] == "flags"
+    assert (
+        agent.discover({"RANK": "3", "WORLD_SIZE": "8"}, {"rank": 0, "world_size": 2, "master_port": 7})["how"]
+        == "flags"
+    )
     assert agent.discover({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, {}) is None
     assert agent.discover({}, {}) is None
 
@@ -79,7 +107,9 @@ def test_flags_win_over_every_launcher_and_nothing_means_no_rank() -> None:
         (2, "2.28.9", 4, [0, 1, 0, 1], "NCCL_HOSTID, sockets"),
     ],
 )
-def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says_so(gpus, nccl, ranks, devices, word) -> None:
+def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says_so(
+    gpus, nccl, ranks, devices, word
+) -> None:
     placement = agent.place_nccl(ranks, gpus, nccl, {}, "/run")
     assert placement["devices"] == devices
     assert word in placement["sentence"]
@@ -167,7 +197,16 @@ def test_host_facts_name_no_host_and_no_user() -> None:
     assert os.uname().nodename not in [str(value) for value in facts.values()]
 
 
-@pytest.mark.parametrize(("code", "text"), [(-11, "killed by SIGSEGV"), (-9, "killed by SIGKILL"), (4, "exit code 4"), (None, "still running"), (-200, "killed by signal 200")])
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (-11, "killed by SIGSEGV"),
+        (-9, "killed by SIGKILL"),
+        (4, "exit code 4"),
+        (None, "still running"),
+        (-200, "killed by signal 200"),
+    ],
+)
 def test_exit_is_described_in_words(code, text) -> None:
     assert agent.describe_exit(code) == text
 

@@ -60,7 +60,10 @@ def test_plan_is_one_line_of_json_that_says_everything() -> None:
 
 
 def test_plan_of_a_cell_carries_its_frameworks_and_id() -> None:
-    cell = Cell(components={"deepspeed": "0.19.8", "torch": "2.13.0+cu130", "cuda": "13.0", "python": "3.12"}, chosen=("deepspeed", "torch", "cuda", "python"))
+    cell = Cell(
+        components={"deepspeed": "0.19.8", "torch": "2.13.0+cu130", "cuda": "13.0", "python": "3.12"},
+        chosen=("deepspeed", "torch", "cuda", "python"),
+    )
     plan = Plan.build(cell)
     assert plan.cell == "ds0.19.8-torch2.13.0-cu130-py312"
     assert [step.kind for step in plan.steps] == ["deepspeed-zero"]

@@ -117,9 +117,13 @@ def test_launchers_start_one_rank_per_process_and_never_restart() -> None:
     one = torchrun_argv(python="p", agent="agent.py", plan="plan.json", events="e.%r", ranks=4)
     assert one[one.index("--max-restarts") + 1] == "0"
     assert "--standalone" in one
-    two = torchrun_argv(python="p", agent="agent.py", plan="plan.json", events="e.%r", ranks=4, nodes=2, rendezvous="h:1")
+    two = torchrun_argv(
+        python="p", agent="agent.py", plan="plan.json", events="e.%r", ranks=4, nodes=2, rendezvous="h:1"
+    )
     assert two[two.index("--rdzv-endpoint") + 1] == "h:1"
-    slurm = srun_argv(python="p", agent="agent.py", plan="plan.json", events="e.%r", nodes=2, ranks_per_node=8, gpus_per_node=8)
+    slurm = srun_argv(
+        python="p", agent="agent.py", plan="plan.json", events="e.%r", nodes=2, ranks_per_node=8, gpus_per_node=8
+    )
     assert slurm[0] == "srun"
     assert "--kill-on-bad-exit=1" in slurm
     assert json.dumps(slurm)
