@@ -1,0 +1,107 @@
+"""What the knowledge amounts to: how many rules, known-bad cells and cells, and that nothing healthy is called bad."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from envsmith.model.cell import Request
+from envsmith.model.version import Spec
+from envsmith.solve.api import cells, check, default_solver
+from envsmith.solve.known_bad import known_bad, stated_by_metadata
+
+FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+
+
+@pytest.fixture(scope="module")
+def knowledge():
+    return default_solver().knowledge()
+
+
+def test_a_hundred_rules_say_what_metadata_does_not(knowledge):
+    assert sum(1 for rule in knowledge.rules if not stated_by_metadata(rule)) >= 100
+
+
+def test_every_rule_has_evidence_and_a_cause(knowledge):
+    assert not [r.id for r in knowledge.rules if not all(row.evidence for row in r.rows)]
+    assert not [
+        r.id for r in knowledge.rules if not stated_by_metadata(r) and not all(row.cause or r.cause for row in r.rows)
+    ]
+
+
+def test_a_hundred_and_fifty_known_bad_cells_with_what_a_user_sees(knowledge):
+    bad = list(known_bad(knowledge))
+    assert len(bad) >= 150
+    assert sum(1 for _ in known_bad(knowledge, worst=True)) >= 150
+    assert all(cell.symptom.strip() for cell in bad)
+
+
+def test_check_finds_every_known_bad_cell_by_its_rule(knowledge):
+    missed = []
+    for cell in known_bad(knowledge):
+        findings = [f for f in check(cell.components).findings if f.rule == cell.rule]
+        if not findings or not all(f.symptom for f in findings):
+            missed.append((cell.rule, dict(cell.components)))
+    assert missed == []
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_default_requests_have_three_hundred_cells_over_the_pythons(framework):
+    found = set()
+    for python in PYTHONS:
+        request = Request(frameworks={framework: Spec.parse("*")}, constraints={"python": Spec.parse(python)})
+        found |= {str(cell.id) for cell in islice(cells(request), 200)}
+    assert len(found) >= 300
+
+
+def test_no_cell_that_a_framework_runs_or_ships_is_called_bad(healthy):
+    allowed = [cell for cell in healthy if cell.declared]
+    assert len(allowed) >= 100
+    assert [(dict(c.given), [f.rule for f in c.alarms]) for c in allowed if c.alarms] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "rules"),
+    [
+        ({"torch": "2.9.1", "driver": "470.82.01"}, "bad", {"cuda-driver-floor"}),
+        ({"torch": "2.13.0", "driver": "535.54.03"}, "bad", {"cuda-driver-floor"}),
+        ({"torch": "2.13.0", "driver": "535.54.03", "toolkit": "12.6"}, "unknown", {"cuda-driver-floor"}),
+        ({"torch": "2.13.0", "driver": "580.65.06"}, "ok", set()),
+        ({"flash-attn": "*", "gpu": "v100"}, "bad", {"flash-attn-gpu"}),
+        ({"deepspeed": "*", "gpu": "h100"}, "ok", set()),
+        ({"deepspeed": "0.12.0", "python": "3.12", "setuptools": "none"}, "bad", {"deepspeed-needs-distutils"}),
+        ({"deepspeed": "0.12.0", "python": "3.12", "setuptools": "75.0.0"}, "ok", set()),
+        ({"torch": "2.1.0.dev20230519+cu118", "deepspeed": "0.9.2"}, "unknown", {"deepspeed-cxx17"}),
+        ({"torch": "2.1.2", "cuda": "12.4"}, "unknown", {"torch-bundles-cuda"}),
+        ({"torch": "2.1.2+cu121", "cuda": "12.4"}, "bad", {"torch-bundles-cuda"}),
+        ({"deepspeed": "0.5.1"}, "ok", set()),
+    ],
+)
+def test_set_is_judged_by_what_can_be_meant(given, status, rules):
+    judgement = check(given)
+    grave = {f.rule for f in judgement.findings if f.severity.value != "note"}
+    assert (judgement.status, grave) == (status, rules)
+
+
+@pytest.mark.parametrize(
+    ("given", "component", "spec"),
+    [
+        ({"deepspeed": "0.14.0", "torch": "2.6.0"}, "deepspeed", ">=0.16,<0.17"),
+        ({"torch": "2.9.1", "driver": "470.82.01"}, "torch", "==2.7.1+cu118"),
+        ({"colossalai": "0.3.5", "python": "3.11"}, "colossalai", "==0.3.7"),
+        ({"torch": "2.13.0", "gpu": "sm_70"}, "torch", "==2.13.0+cu126"),
+    ],
+)
+def test_repair_is_near_and_goes_up_where_it_can(given, component, spec):
+    repair = check(given).repair
+    assert repair is not None
+    (change,) = repair.changes
+    assert change.component == component
+    assert Spec.parse(spec).contains(change.new or "")
+
+
+def test_tested_cells_show_hardly_a_note(healthy):
+    notes = sum(1 for cell in healthy for f in cell.judgement.findings if f.severity.value == "note")
+    assert notes <= len(healthy) / 2

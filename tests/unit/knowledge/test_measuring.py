@@ -1,0 +1,61 @@
+"""The measuring script: how it reads environments, when it counts a record as caught."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+CASES = json.loads((Path(__file__).resolve().parents[2] / "cases" / "knowledge" / "environments.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c["name"].replace(" ", "-") for c in CASES])
+def test_environment_is_read_as_people_write_it(bench, case):
+    told = bench.read_env(case["env"])
+    bench.add_culprit(told, case.get("culprit", {}))
+    assert (told.sets() if told.versions else []) == case["sets"]
+
+
+def record(env, culprit, cause="torch-six-removed"):
+    return {"env": env, "culprit": culprit, "cause_key": cause, "framework": "DeepSpeed"}
+
+
+def test_record_is_caught_by_the_environment_alone_when_it_says_enough(bench):
+    env = {"framework": "deepspeed", "framework_version": "0.8.1", "torch": "2.0.1"}
+    row = bench.judge(record(env, {"deepspeed": "<=0.8.1", "torch": ">=2.0"}))
+    assert (row.env, row.filled, row.error, row.exact) == ("deepspeed-torch-six", "deepspeed-torch-six", True, True)
+
+
+def test_thin_environment_is_caught_only_with_what_the_culprit_adds(bench):
+    row = bench.judge(record({"torch": "2.0.1"}, {"deepspeed": "<=0.8.1", "torch": ">=2.0"}))
+    assert (row.env, row.filled) == (None, "deepspeed-torch-six")
+
+
+def test_finding_that_names_one_of_two_culprits_does_not_count(bench):
+    env = {"framework": "deepspeed", "framework_version": "0.8.1", "torch": "2.0.1", "transformers": "4.30.0"}
+    assert bench.judge(record(env, {"transformers": "4.30.0", "torch": ">=2.0"})).filled is None
+
+
+def test_missed_record_says_which_release_would_decide(bench):
+    row = bench.judge(record({"torch": "2.6"}, {"torch": ">=2.6"}, cause="torch26-weights-only-default"))
+    assert row.filled is None
+    assert row.reason == "too thin: deepspeed-weights-only decides by the release of deepspeed, which was not told"
+
+
+def test_set_without_a_rule_says_so(bench):
+    row = bench.judge(record({"torch": "2.6"}, {"transformers": "4.50.0", "torch": "2.6"}, cause="not-known"))
+    assert row.reason == "no rule"
+
+
+def test_limits_and_variables_are_no_matter_of_versions_and_go_to_the_doctor(bench):
+    row = bench.judge(
+        record(
+            {"CUDA_HOME": ":/usr/local/cuda"}, {"component": "CUDA_HOME environment variable"}, "cuda-home-malformed"
+        )
+    )
+    assert (row.wanted, row.reason, row.doctor) == (frozenset(), "no matter of versions", "cuda-home-list")
+
+
+def test_torch_and_its_cuda_count_as_one_culprit(bench):
+    assert bench.culprits({"culprit": {"component": "nvcc 12.1 vs torch cu117"}}) == {"toolkit", "torch"}
