@@ -140,6 +140,8 @@ def module_of(local, record):
         site = work / "lib" / f"python{PYTHON}" / "site-packages"
         (site / name).mkdir(parents=True)
         (site / name / "__init__.py").write_text(f"__version__ = {record['version']!r}\n")
+        if name == "torch":
+            (site / name / "version.py").write_text(f"__version__ = {record['version']!r}\ncuda = '12.9'\n")
         info = site / f"{name}-{record['version']}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {record['version']}\n")
@@ -158,8 +160,8 @@ def cell_of(local, framework: str):
     return local.cell(**{framework: FRAMEWORKS[framework], **COMPONENTS})
 
 
-def pins_of(local, wheels, framework: str):
-    made = local.pins_for({framework: FRAMEWORKS[framework], **COMPONENTS})
+def pins_of(local, wheels, framework: str, components: dict[str, str] | None = None):
+    made = local.pins_for(components or {framework: FRAMEWORKS[framework], **COMPONENTS})
     real = {"megatron-core", "colossalai", "hjson"}
     fixed = []
     for pin in made:

@@ -35,7 +35,7 @@ def uv_asked(local, monkeypatch) -> list[str]:
     """A pip lock without an index: what uv would give for the cell; every call is noted."""
     asked: list[str] = []
 
-    def lock_cell(cell, options, *, progress=None):  # noqa: ARG001 - the signature of what is replaced
+    def lock_cell(cell, options, *, progress=None):
         asked.append(str(cell.id))
         return Lock(
             cell=cell,
