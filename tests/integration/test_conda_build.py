@@ -28,7 +28,7 @@ DAY = "2099-01-01"
 
 
 @pytest.fixture
-def options(local, channel, wheels, tmp_path, monkeypatch) -> pipeline.Options:  # noqa: F811, PLR0917
+def options(local, channel, wheels, tmp_path, monkeypatch) -> pipeline.Options:  # noqa: F811
     """The request of a user; the pip lock is the one thing that is made here, from wheels of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
 

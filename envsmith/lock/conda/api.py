@@ -16,7 +16,7 @@ from envsmith.lock.conda.channels import Index, base_url, fetch_indexes
 from envsmith.lock.conda.comparison import compare
 from envsmith.lock.conda.model import CondaLock, PlatformLock, RepoLimits
 from envsmith.lock.conda.names import fold, public_url
-from envsmith.lock.conda.pipfiles import pip_section
+from envsmith.lock.conda.pipfiles import More, pip_section
 from envsmith.lock.conda.plan import make_plan, virtual_packages
 from envsmith.lock.conda.solver import Ask
 from envsmith.lock.conda.view import Offers, opened
@@ -43,11 +43,14 @@ def lock_conda(
     exclude_newer: str | None = None,
     tolerate: Sequence[str] = (),
     limits: RepoLimits | None = None,
+    more: More | None = None,
 ) -> CondaLock:
     """Pin ``cell`` in Conda's terms, for its own platform or those given; what no channel has comes from ``pip_pins``.
 
     ``tolerate`` names components (``nccl``, ``cudnn``, ``triton``) that may be another release than in the pip lock: conda-forge builds
     PyTorch against a newer NCCL than the wheels carry. Each such difference is in the lock's ``notes``, and :func:`compare` finds it.
+
+    ``more`` finds the files of a pin for platforms that the pip lock has none for.
 
     Raises ``NetworkError`` when a channel cannot be reached or answers nonsense, ``LockError`` when it has no build of the cell
     (saying what it has), ``UsageError`` for a channel that is none or when py-rattler is missing. Nothing is written but the
@@ -71,9 +74,9 @@ def lock_conda(
         )
         notes += _stale(indexes)
         tell(f"solving for {platform.value}")
-        part, more = _lock_platform(asked, pip_pins, indexes, platform, newest, bounds)
+        part, told = _lock_platform(asked, pip_pins, indexes, platform, newest, bounds, more)
         parts.append(part)
-        notes += more
+        notes += told
     lock = CondaLock(
         cell_id=str(cell.id),
         channels=tuple(_shown(c) for c in channels),
@@ -128,6 +131,7 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
     platform: Platform,
     newest: dt.datetime | None,
     bounds: RepoLimits,
+    more: More | None,
 ) -> tuple[PlatformLock, list[str]]:
     virtual = virtual_packages(cell, platform)
     with opened(indexes) as sparse:
@@ -142,6 +146,7 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
         platform=platform,
         python=cell.components["python"],
         glibc=virtual["__glibc"],
+        more=more,
     )
     part = PlatformLock(platform=platform, specs=specs, virtual_packages=virtual, packages=packages, pip=pip)
     return part, [*plan.notes, *given_up, *notes]

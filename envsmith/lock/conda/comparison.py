@@ -27,7 +27,7 @@ def compare(cell: Cell, pip_pins: Sequence[Pin], conda_lock: CondaLock) -> tuple
         for component, version in cell.components.items():
             if component not in _HOST and version not in WORDS:
                 findings += _component(component, version, pins, part)
-        findings += _files(pins, part)
+        findings += _files(pins, part, own=part.platform is cell.platform)
     return tuple(findings)
 
 
@@ -94,12 +94,13 @@ def _absent(component: str, wanted: str, part: PlatformLock) -> list[Finding]:
     ]
 
 
-def _files(pins: dict[str, Pin], part: PlatformLock) -> list[Finding]:
-    """Every pip package of the Conda lock is a file of the pip lock."""
+def _files(pins: dict[str, Pin], part: PlatformLock, *, own: bool) -> list[Finding]:
+    """Every pip package of the Conda lock is a file of the pip lock; on a platform that is not the cell's own, of its release."""
     findings = []
     for wheel in part.pip:
         pin = pins.get(wheel.name)
-        if pin is None or wheel.sha256 not in {a.sha256 for a in pin.artifacts}:
+        listed = pin is not None and wheel.sha256 in {a.sha256 for a in pin.artifacts}
+        if not listed and (own or pin is None or pin.version != wheel.version):
             have = f"pip {pin.version if pin else 'none'}, conda {wheel.version}"
             message = f"{wheel.name} on {part.platform.value}: the file in the Conda lock (sha256 {wheel.sha256[:12]}…) is not in the pip lock"
             findings.append(

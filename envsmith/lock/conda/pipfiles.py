@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import urldefrag
 
 from envsmith.errors import LockError
@@ -13,8 +14,10 @@ from envsmith.lock.conda.plan import is_python
 from envsmith.model.lock import Artifact, Pin
 from envsmith.model.platform import Platform
 
-__all__ = ["pip_section"]
+__all__ = ["More", "pip_section"]
 
+# The files of a pinned release on the index, whatever their platform.
+More = Callable[[Pin], Sequence[Artifact]]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -27,10 +30,12 @@ def pip_section(
     platform: Platform,
     python: str,
     glibc: str,
+    more: More | None = None,
 ) -> tuple[tuple[PipPackage, ...], tuple[str, ...]]:
     """The pip packages in the order of their names, and a note for each distribution that Conda brings in another version.
 
-    Roots are always pip's; of the rest, what the Conda solution contains as a Python package stays Conda's.
+    Roots are always pip's; of the rest, what the Conda solution contains as a Python package stays Conda's. ``more`` is asked for the
+    files of a pin that has none for this platform: a pip lock holds those of one platform only.
     """
     conda = {p.name: p for p in packages if is_python(p)}
     chosen: list[Pin] = []
@@ -46,11 +51,15 @@ def pip_section(
             )
     tags = list(_tags(platform, python, glibc))
     names = {fold(p.name) for p in chosen}
-    return tuple(_package(p, tags, names, platform) for p in sorted(chosen, key=lambda p: fold(p.name))), tuple(notes)
+    return tuple(_package(p, tags, names, platform, more) for p in sorted(chosen, key=lambda p: fold(p.name))), tuple(
+        notes
+    )
 
 
-def _package(pin: Pin, tags: Sequence[str], names: set[str], platform: Platform) -> PipPackage:
+def _package(pin: Pin, tags: Sequence[str], names: set[str], platform: Platform, more: More | None) -> PipPackage:
     artifact = _best(pin, tags)
+    if artifact is None and more is not None:
+        artifact = _best(replace(pin, artifacts=tuple(more(pin))), tags)
     if artifact is None:
         raise LockError(
             f"{pin.name} {pin.version}: the pip lock has no file that {platform.value} can install",

@@ -12,8 +12,9 @@ from envsmith.lock.conda.api import lock_conda, up_to_date
 from envsmith.lock.conda.comparison import compare
 from envsmith.lock.conda.load import load_lock
 from envsmith.lock.conda.model import CondaLock
+from envsmith.lock.conda.pipfiles import More
 from envsmith.lock.conda.render import files
-from envsmith.model.lock import Lock
+from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
 
@@ -63,8 +64,29 @@ def conda_part(lock: Lock, directory: Path, ask: CondaAsk, *, progress: Progress
         progress=progress,
         exclude_newer=lock.exclude_newer,
         tolerate=ask.tolerate,
+        more=None if ask.offline else _files_on_index(),
     )
     return Part(lock=made, texts=files(made), notes=made.notes)
+
+
+def _files_on_index() -> More:
+    """Every hashed file of a pinned release on the user's own index, asked when it is first needed; yanked files are left out."""
+
+    def more(pin: Pin) -> tuple[Artifact, ...]:
+        from packaging.version import Version
+
+        from envsmith.sources.http import HttpClient
+        from envsmith.sources.index import PackageIndex, find_index
+
+        files = PackageIndex(HttpClient(), find_index()).project(pin.name).files
+        wanted = Version(pin.version)
+        usable = [f for f in files if f.sha256 and f.yanked is None and Version(f.version) == wanted]
+        return tuple(
+            Artifact(filename=f.filename, sha256=f.sha256 or "", size=f.size, url=f.url)
+            for f in sorted(usable, key=lambda f: f.filename)
+        )
+
+    return more
 
 
 def stored(lock: Lock, directory: Path, ask: CondaAsk) -> Part | None:

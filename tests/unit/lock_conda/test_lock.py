@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import sys
 
 import pytest
 
 from envsmith.errors import LockError, NetworkError, UsageError
 from envsmith.lock.conda import RepoLimits, compare, files, lock_conda, up_to_date, write
+from envsmith.model.lock import Artifact
 from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
 
@@ -247,3 +249,41 @@ def test_written_files_are_whole_and_equal_ones_are_left_alone(megatron, forge, 
     assert {p.name for p in paths} == set(files(lock))
     assert {p: p.stat().st_mtime_ns for p in write(lock, tmp_path / "out")} == before
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(files(lock))
+
+
+def test_second_platform_gets_its_own_wheel_from_the_index(local, tmp_path):
+    records = local.real_records()
+    arm = [{**r, "subdir": "linux-aarch64"} for r in records if r["subdir"] != "noarch"]
+    root = local.write_index(tmp_path / "ch", [*records, *arm], subdirs=("linux-64", "linux-aarch64", "noarch"))
+    components = {**local.MEGATRON}
+    pins = []
+    for made in local.pins_for(components):
+        if made.name != "hjson":
+            pins.append(made)
+            continue
+        wheel = "hjson-3.1.0-cp310-cp310-manylinux_2_28_{}.whl"
+        x86, aarch64 = (
+            Artifact(filename=wheel.format(m), sha256=c * 64, url="https://files.example/" + wheel.format(m))
+            for m, c in (("x86_64", "a"), ("aarch64", "b"))
+        )
+        pins.append(dataclasses.replace(made, artifacts=(x86,)))
+    asked: list[str] = []
+
+    def more(pin):
+        asked.append(pin.name)
+        return (x86, aarch64)
+
+    order = {
+        "channels": ((root / "conda-forge").as_uri(),),
+        "platforms": [Platform.LINUX_AARCH64, Platform.LINUX_64],
+        "cache_dir": tmp_path,
+    }
+    cell = local.cell(**components)
+    with pytest.raises(LockError, match="no file that linux-aarch64 can install"):
+        lock_conda(cell, pins, **order)
+    lock = lock_conda(cell, pins, more=more, **order)
+    found = {part.platform: {p.name: p.sha256 for p in part.pip}["hjson"] for part in lock.platforms}
+    assert found == {Platform.LINUX_64: "a" * 64, Platform.LINUX_AARCH64: "b" * 64}
+    assert asked == ["hjson"]
+    assert {"conda-linux-64.lock", "conda-linux-aarch64.lock", "conda-linux-aarch64.pip.txt"} <= set(files(lock))
+    assert files(lock) == files(lock_conda(cell, pins, more=more, **order))
