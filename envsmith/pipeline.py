@@ -432,8 +432,14 @@ def _prove(outcome: Outcome, engine: Engine, options: Options, clock: _Clock) ->
     result = run(plan, engine.target(outcome.built), progress=lambda p: clock.line("smoke test", progress_line(p)))
     clock.done("smoke test", result.summary)
     record = record_of(outcome, result, engine=engine.name, started=started, seconds=clock.seconds)
-    store.write(outcome.directory, {"record.json": json.dumps(record.to_json(), indent=1) + "\n"})
+    store.write(outcome.directory, {"record.json": record_text(record, outcome.directory)})
     return record
+
+
+def record_text(record: Record, directory: Path) -> str:
+    """A record as it is written and published: where the cell stood on this machine is nobody's business, ``.`` stands for it."""
+    text = json.dumps(record.to_json(), indent=1, ensure_ascii=False) + "\n"
+    return text.replace(str(directory.resolve()), ".")
 
 
 def progress_line(progress: SmokeProgress) -> str:
