@@ -17,8 +17,8 @@ from envsmith.lock.conda.comparison import compare
 from envsmith.lock.conda.model import CondaLock, PlatformLock, RepoLimits
 from envsmith.lock.conda.names import fold, public_url
 from envsmith.lock.conda.pipfiles import More, pip_section
-from envsmith.lock.conda.plan import make_plan, virtual_packages
-from envsmith.lock.conda.solver import Ask
+from envsmith.lock.conda.plan import Plan, make_plan, virtual_packages
+from envsmith.lock.conda.solver import Ask, Unsolvable, solve
 from envsmith.lock.conda.view import Offers, opened
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Pin
@@ -61,7 +61,7 @@ def lock_conda(
     wanted = tuple(platforms or (cell.platform,))
     bounds = limits or RepoLimits()
     newest = cutoff(exclude_newer)
-    asked = asked_of(cell, tolerate)
+    asked_of(cell, tolerate)  # a name that cannot be tolerated is told before any channel is asked
 
     def tell(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step="conda", text=line))
@@ -74,7 +74,7 @@ def lock_conda(
         )
         notes += _stale(indexes)
         tell(f"solving for {platform.value}")
-        part, told = _lock_platform(asked, pip_pins, indexes, platform, newest, bounds, more)
+        part, told = _lock_platform(cell, tolerate, pip_pins, indexes, platform, newest, bounds, more)
         parts.append(part)
         notes += told
     lock = CondaLock(
@@ -126,6 +126,7 @@ def _stale(indexes: Sequence[Index]) -> list[str]:
 
 def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
     cell: Cell,
+    tolerate: Sequence[str],
     pip_pins: Sequence[Pin],
     indexes: Sequence[Index],
     platform: Platform,
@@ -135,8 +136,8 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
 ) -> tuple[PlatformLock, list[str]]:
     virtual = virtual_packages(cell, platform)
     with opened(indexes) as sparse:
-        plan = make_plan(cell, pip_pins, Offers(sparse, newest), platform)
         ask = Ask(sparse=sparse, virtual=virtual, exclude_newer=newest, bounds=bounds)
+        plan = _plan(cell, tolerate, pip_pins, Offers(sparse, newest), platform, ask)
         specs, packages, given_up = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
     pip, notes = pip_section(
         plan.pip_closure,
@@ -150,6 +151,21 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
     )
     part = PlatformLock(platform=platform, specs=specs, virtual_packages=virtual, packages=packages, pip=pip)
     return part, [*plan.notes, *given_up, *notes]
+
+
+def _plan(  # noqa: PLR0917 - as above
+    cell: Cell, tolerate: Sequence[str], pins: Sequence[Pin], offers: Offers, platform: Platform, ask: Ask
+) -> Plan:
+    """As near to the cell as the channel allows: nothing given up, else one of what is tolerated, else all of it."""
+    alone = [(name,) for name in tolerate] if len(tolerate) > 1 else []
+    for dropped in [(), *alone] if tolerate else []:
+        try:
+            plan = make_plan(asked_of(cell, dropped), pins, offers, platform)
+            solve(plan.specs, plan.limits, ask)
+        except (LockError, Unsolvable):
+            continue
+        return plan
+    return make_plan(asked_of(cell, tolerate), pins, offers, platform)
 
 
 def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock, tolerate: Sequence[str]) -> list[str]:

@@ -287,3 +287,15 @@ def test_second_platform_gets_its_own_wheel_from_the_index(local, tmp_path):
     assert asked == ["hjson"]
     assert {"conda-linux-64.lock", "conda-linux-aarch64.lock", "conda-linux-aarch64.pip.txt"} <= set(files(lock))
     assert files(lock) == files(lock_conda(cell, pins, more=more, **order))
+
+
+def test_what_is_tolerated_differs_only_when_it_must(local, forge, tmp_path):
+    everything = ("nccl", "cudnn", "triton")
+    cell, pins = local.cell(**local.DEEPSPEED), local.pins_for(local.DEEPSPEED)
+    same = lock_conda(cell, pins, channels=forge, cache_dir=tmp_path, tolerate=everything)
+    assert compare(cell, pins, same) == ()
+    older = {**local.DEEPSPEED, "nccl": "2.27.5"}
+    cell, pins = local.cell(**older), local.pins_for(older)
+    lock = lock_conda(cell, pins, channels=forge, cache_dir=tmp_path, tolerate=everything)
+    assert [set(f.components) for f in compare(cell, pins, lock)] == [{"nccl"}]
+    assert versions(lock)["cudnn"] == "9.10.2.21"
