@@ -61,10 +61,11 @@ def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dic
     return components
 
 
-def _check(components: Mapping[str, str], platform: Platform) -> Judgement:
+def _check(cell: Cell, components: Mapping[str, str]) -> Judgement:
+    """What is pinned beside the cell may change; the cell itself is what was asked for."""
     from envsmith.solve.api import check
 
-    return check(components, platform)
+    return check(components, cell.platform, keep=tuple(cell.components))
 
 
 def refuse_differences(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable) -> None:
@@ -85,7 +86,8 @@ def broken_rules(
 
     ``judge`` is :func:`envsmith.solve.api.check` unless another one is given.
     """
-    judged = (judge or _check)(as_components(cell, pins, table), cell.platform)
+    components = as_components(cell, pins, table)
+    judged = judge(components, cell.platform) if judge else _check(cell, components)
     return judged if any(f.severity.value == "error" for f in judged.findings) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from envsmith.errors import UsageError
@@ -86,11 +86,20 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
         yield answer.cell
 
 
-def check(given: Mapping[str, str], platform: Platform | None = None, *, solver: Solver | None = None) -> Judgement:
-    """Judge ``{component: version}`` (aliases welcome; ``platform`` defaults to linux-64) without changing it."""
+def check(
+    given: Mapping[str, str],
+    platform: Platform | None = None,
+    *,
+    keep: Collection[str] = frozenset(),
+    solver: Solver | None = None,
+) -> Judgement:
+    """Judge ``{component: version}`` (aliases welcome; ``platform`` defaults to linux-64) without changing it.
+
+    The version ``*`` says that some release is there, ``none`` that it is absent. A repair leaves ``keep`` alone where it can.
+    """
     from envsmith.solve.judge import judge
 
-    return judge(solver or default_solver(), given, platform or Platform.LINUX_64)
+    return judge(solver or default_solver(), given, platform or Platform.LINUX_64, keep=keep)
 
 
 def judge_cell(

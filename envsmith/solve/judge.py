@@ -9,7 +9,7 @@ absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envsmith.model.cell import Request
@@ -32,20 +32,24 @@ __all__ = ["judge"]
 
 @dataclass(slots=True)
 class _Case:
-    """One judgement in the making."""
+    """One judgement in the making. ``keep`` are the components that no repair may change."""
 
     solver: Solver
     given: Given
     problem: Problem
     rules: Mapping[str, Rule]
+    keep: frozenset[str] = frozenset()
 
     def masks(self) -> list[tuple[int, int]]:
         return [(self.problem.names.index(name), mask) for name, mask in self.given.masks.items()]
 
 
-def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judgement:
+def judge(
+    solver: Solver, given: Mapping[str, str], platform: Platform, *, keep: Collection[str] = frozenset()
+) -> Judgement:
     """``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair when it is bad.
 
+    The repair leaves the components of ``keep`` as they are, as long as there is one that does.
     :class:`envsmith.errors.UsageError` when a version is none.
     """
     read = _plausible(solver, read_given(solver, given), platform)
@@ -53,7 +57,7 @@ def judge(solver: Solver, given: Mapping[str, str], platform: Platform) -> Judge
     core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
     names = dict(read.components) | ({n: n for n in core} if whole else {})
     problem = pose(solver.compiled, platform, names, read.extras, gaps=False)
-    case = _Case(solver, read, problem, {r.id: r for r in solver.knowledge().rules})
+    case = _Case(solver, read, problem, {r.id: r for r in solver.knowledge().rules}, frozenset(keep))
     builds, inferred, assumed = _infer(case)
     findings = _violated(case, case.masks(), {})
     seen = {f.rule for f in findings}
@@ -336,7 +340,9 @@ def _wishes(case: _Case, problem: Problem) -> list[Wish]:
     for name, mask in case.given.masks.items():
         component = case.given.components[name]
         host = case.solver.compiled.roles[component] is Role.HOST
-        wishes.append(Wish(component, case.given.text[name], ((problem.names.index(name), mask),), host=host))
+        kept = "it is to stay" if component in case.keep else ""
+        masks = ((problem.names.index(name), mask),)
+        wishes.append(Wish(component, case.given.text[name], masks, host=host, reason=kept))
     return wishes
 
 

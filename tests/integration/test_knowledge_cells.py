@@ -34,7 +34,7 @@ def drawn() -> list[Cell]:
             answers = islice(solver.cells(solver.pose(request)), 1500)
             clean = {"warning", "pre", "yanked"}
             pool.append([a.cell for a in answers if clean <= a.avoided and a.cell.index == "default"])
-    draw = random.Random(SEED)  # noqa: S311 - a draw that can be repeated
+    draw = random.Random(SEED)
     found: list[Cell] = []
     while len(found) < 20:
         cell = draw.choice(draw.choice([p for p in pool if p]))

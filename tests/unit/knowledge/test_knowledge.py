@@ -105,3 +105,19 @@ def test_repair_is_near_and_goes_up_where_it_can(given, component, spec):
 def test_tested_cells_show_hardly_a_note(healthy):
     notes = sum(1 for cell in healthy for f in cell.judgement.findings if f.severity.value == "note")
     assert notes <= len(healthy) / 2
+
+
+def test_repair_leaves_alone_what_is_to_stay():
+    given = {
+        "colossalai": "0.3.5",
+        "torch": "2.1.2+cu121",
+        "cuda": "12.1",
+        "python": "3.10",
+        "numpy": "2.2.6",
+        "setuptools": "84.0.0",
+    }
+    free, kept = check(given).repair, check(given, keep=("colossalai", "torch", "cuda", "python")).repair
+    assert free is not None
+    assert kept is not None
+    assert [c.component for c in free.changes] == ["torch"]
+    assert {c.component for c in kept.changes} == {"numpy", "setuptools"}
