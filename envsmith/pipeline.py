@@ -84,6 +84,7 @@ class Options:
             platforms=self.conda_platforms,
             tolerate=self.conda_tolerate,
             offline=self.offline,
+            dated=self.request.exclude_newer is not None,
             cache_dir=cache_folder() / "conda",
         )
 
@@ -254,7 +255,7 @@ def _of_channels(request: Request, options: Options, progress: Progress) -> Requ
         channels=ask.channels,
         cache_dir=ask.cache_dir,
         offline=ask.offline,
-        exclude_newer=request.exclude_newer or last_day(),
+        exclude_newer=ask.day(request.exclude_newer or last_day()),
         tolerate=ask.tolerate,
         progress=lambda line: progress(Event(kind=EventKind.LINE, step="solve", text=line)),
     )
@@ -302,11 +303,10 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
         return (f"{options.output}: no lock of this request is there",)
     directory, there = found
     request = dataclasses.replace(options.request, exclude_newer=options.request.exclude_newer or there.exclude_newer)
-    options = dataclasses.replace(options, request=request)
     cell = solve_for(_of_channels(request, options, progress)).cell
     if told := _changes(there.cell.components, cell.components):
         return told
-    now = lock_cell(cell, options, progress=progress)
+    now = lock_cell(cell, dataclasses.replace(options, request=request), progress=progress)
     changed = _changes({p.name: p.version for p in there.pins}, {p.name: p.version for p in now.pins})
     hashes = [
         p.name for p in now.pins if (o := there.pin(p.name)) and o.version == p.version and o.artifacts != p.artifacts

@@ -26,17 +26,27 @@ _MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CondaAsk:
-    """What is asked of Conda beside the cell. ``platforms`` besides the cell's own; ``tolerate`` as for :func:`lock_conda`."""
+    """What is asked of Conda beside the cell. ``platforms`` besides the cell's own; ``tolerate`` as for :func:`lock_conda`.
+
+    ``dated`` is True when the user named the day: a day that is only our default does not hide what stands in a folder of this machine,
+    whose index says when it was indexed, not when its packages were made.
+    """
 
     channels: tuple[str, ...] = ("conda-forge",)
     platforms: tuple[Platform, ...] = ()
     tolerate: tuple[str, ...] = ()
     offline: bool = False
+    dated: bool = False
     cache_dir: Path
 
     def platforms_of(self, lock: Lock) -> tuple[Platform, ...]:
         """The cell's own platform and those that were asked for, in one order."""
         return tuple(sorted({lock.cell.platform, *self.platforms}, key=lambda p: p.value))
+
+    def day(self, default: str | None) -> str | None:
+        """The day after which packages are not seen."""
+        own = all(c.startswith(("file:", "/", "./", "../")) for c in self.channels)
+        return None if own and not self.dated else default
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +72,7 @@ def conda_part(lock: Lock, directory: Path, ask: CondaAsk, *, progress: Progress
         cache_dir=ask.cache_dir,
         offline=ask.offline,
         progress=progress,
-        exclude_newer=lock.exclude_newer,
+        exclude_newer=ask.day(lock.exclude_newer),
         tolerate=ask.tolerate,
         more=None if ask.offline else _files_on_index(),
     )
@@ -124,14 +134,18 @@ def difference(lock: Lock, directory: Path, ask: CondaAsk, *, required: bool) ->
 
 
 def _answers(text: str, lock: Lock, ask: CondaAsk) -> bool:
-    return up_to_date(
-        text,
-        lock.cell,
-        lock.pins,
-        channels=ask.channels,
-        platforms=ask.platforms_of(lock),
-        exclude_newer=lock.exclude_newer,
-        tolerate=ask.tolerate,
+    days = dict.fromkeys((ask.day(lock.exclude_newer), lock.exclude_newer))
+    return any(
+        up_to_date(
+            text,
+            lock.cell,
+            lock.pins,
+            channels=ask.channels,
+            platforms=ask.platforms_of(lock),
+            exclude_newer=day,
+            tolerate=ask.tolerate,
+        )
+        for day in days
     )
 
 
