@@ -263,7 +263,7 @@ def _newest(component: str) -> str:
 
 def culprits(record: Mapping[str, Any]) -> frozenset[str]:
     """The components that the culprit names; none of them when it is no matter of versions."""
-    culprit = record.get("culprit") or {}
+    culprit = {k: str(v) for k, v in (record.get("culprit") or {}).items()}
     names = {KEYS.get(k) or PROSE.get(k) or component_of(k) for k in culprit if k not in {"component", "range"}}
     prose = f"{culprit.get('component', '')} {culprit.get('range', '')}".lower()
     matter = re.search(r"\d|[<>=]", prose) and not re.search(r"unset|p2p|p2p_disable", prose)
@@ -330,7 +330,7 @@ def judge(record: Mapping[str, Any]) -> Row:
     first = judge_sets(plain)
     doctor_env = by_doctor(diagnose(plain.facts.done(), platform=plain.platform), record)
     told = read_env(record.get("env") or {})
-    add_culprit(told, record.get("culprit") or {})
+    add_culprit(told, {k: str(v) for k, v in (record.get("culprit") or {}).items()})
     second = judge_sets(told)
     filled = names_culprit(grave(second), wanted)
     doctor = by_doctor(diagnose(told.facts.done(), platform=told.platform), record)
@@ -366,13 +366,15 @@ def _reason(record: Mapping[str, Any], wanted: frozenset[str], told: Told, judge
 
 
 def _same_cause(finding: Finding, record: Mapping[str, Any]) -> bool:
-    return rule_taxonomy().get(finding.rule, {}).get("cause") == record["cause_key"]
+    return bool(rule_taxonomy().get(finding.rule, {}).get("cause") == record["cause_key"])
 
 
 def _too_thin(record: Mapping[str, Any], wanted: frozenset[str], told: Told) -> str | None:
     """The component whose release decides and that nobody told: with some release of it a rule of this very cause catches the record."""
     compiled = default_solver().compiled
-    for name in sorted({*wanted, component_of(record.get("framework", "")) or "", "transformer-engine"}):
+    if not any(row.get("cause") == record["cause_key"] for row in rule_taxonomy().values()):
+        return None
+    for name in sorted({*wanted, component_of(str(record.get("framework", ""))) or "", "transformer-engine"}):
         if not name or told.versions.get(name, ("*",)) != ("*",) or name not in compiled.versions:
             continue
         for version in dict.fromkeys(v.split("+")[0] for v in compiled.versions[name]):
@@ -525,13 +527,15 @@ def ask_peers(rows: Sequence[Row], pip: int) -> dict[str, Counter[str]]:
     """Both peers on the sets of ``env+culprit`` that have a distribution; ``pip`` on the first ``pip`` of those with two or more."""
     said: dict[str, Counter[str]] = {"uv pip compile": Counter(), "pip install --dry-run": Counter()}
     for row in rows:
-        wanted = requirements(row.sets[0]) if row.sets else []
+        given = {n: v for n, v in row.sets[0].items() if v != "*"} if row.sets else {}
+        wanted = requirements(given)
+        ours = "check finds it" if row.filled else "check does not"
         if not wanted:
-            said["uv pip compile"]["nothing to ask"] += 1
+            said["uv pip compile"][f"nothing to ask ({ours})"] += 1
             continue
-        said["uv pip compile"][ask_peer("uv", wanted, row.sets[0].get("python"))] += 1
+        said["uv pip compile"][f"{ask_peer('uv', wanted, given.get('python'))} ({ours})"] += 1
         if len(wanted) > 1 and sum(said["pip install --dry-run"].values()) < pip:
-            said["pip install --dry-run"][ask_peer("pip", wanted, None)] += 1
+            said["pip install --dry-run"][f"{ask_peer('pip', wanted, None)} ({ours})"] += 1
     return said
 
 
@@ -620,7 +624,11 @@ def tell(rows: Sequence[Row], negatives: Sequence[Row], cells: Sequence[HealthyC
     for rule, n in warned.most_common():
         print(f"  {n:>4} {rule}")
     for peer, counts in said.items():
-        print(f"{peer}: " + ", ".join(f"{k} {v}" for k, v in counts.most_common()))
+        print(
+            f"\n{peer} on the same sets (refused: no versions fit; failed: another error, mostly a source that does not build):"
+        )
+        for verdict, n in sorted(counts.items()):
+            print(f"  {n:>4} {verdict}")
 
 
 def main(argv: list[str] | None = None) -> int:

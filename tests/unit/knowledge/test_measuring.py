@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 CASES = json.loads((Path(__file__).resolve().parents[2] / "cases" / "knowledge" / "environments.json").read_text())
 
@@ -59,3 +61,42 @@ def test_limits_and_variables_are_no_matter_of_versions_and_go_to_the_doctor(ben
 
 def test_torch_and_its_cuda_count_as_one_culprit(bench):
     assert bench.culprits({"culprit": {"component": "nvcc 12.1 vs torch cu117"}}) == {"toolkit", "torch"}
+
+
+KEYS = [
+    "torch",
+    "torch_cuda",
+    "system_cuda",
+    "gpu",
+    "gpu_arch",
+    "gcc",
+    "driver",
+    "python",
+    "framework",
+    "framework_version",
+    "numpy",
+    "os",
+    "odd",
+]
+TEXTS = st.one_of(
+    st.text(max_size=30),
+    st.from_regex(
+        r"([<>=!~]{0,2}[0-9]{1,3}(\.[0-9x]{1,3}){0,3}[ ,/+-]{0,2}(cu121|nightly|dev|a0|\(conda\))?){1,3}",
+        fullmatch=True,
+    ),
+    st.integers(),
+    st.lists(st.text(max_size=5), max_size=2),
+    st.none(),
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    env=st.dictionaries(st.sampled_from(KEYS), TEXTS, max_size=5),
+    culprit=st.dictionaries(
+        st.sampled_from(["torch", "deepspeed", "component", "range", "gpu_arch", "else"]), TEXTS, max_size=3
+    ),
+)
+def test_whatever_a_record_says_is_judged_without_a_crash(bench, env, culprit):
+    row = bench.judge({"env": env, "culprit": culprit, "cause_key": "any", "framework": "DeepSpeed"})
+    assert row.filled is None or row.filled in {f.rule for f in row.findings}
