@@ -30,6 +30,8 @@ __all__ = ["check"]
 def check(*, pairs: tuple[str, ...], sources: tuple[str, ...], platform: str, form: str, as_json: bool) -> int:
     """Judge a given set: any component, e.g. deepspeed==0.14.0 torch==2.6.0 driver==535.54.03 gpu==sm_90 nvcc==12.4.
 
+    A version may be '*' (some release of it is there) or none (it is known to be absent).
+
     Exit code 0 when nothing speaks against it (status ok or unknown), 1 when it is bad.
     """
     from envsmith.cli.options import parse_pairs

@@ -210,7 +210,10 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
 
 
 def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
-    """``NAME==VERSION`` arguments of ``check`` as component -> version; every problem is in one ``UsageError``."""
+    """``NAME==VERSION`` arguments of ``check`` as component -> version; every problem is in one ``UsageError``.
+
+    The version may be ``*`` (some release is there) or ``none`` (known to be absent).
+    """
     given: dict[str, str] = {}
     problems: list[str] = []
     for text in pairs:
@@ -223,7 +226,7 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
             problems.append(f"{_short(name)}: unknown component" + (f", did you mean {near[0]}?" if near else ""))
         else:
             try:
-                given[component.name] = parse_version(version)
+                given[component.name] = version if version == "*" else parse_version(version)
             except ValueError as error:
                 problems.append(f"{component.name}: {error}")
     if problems:
