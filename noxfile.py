@@ -17,7 +17,7 @@ def _install(session: nox.Session, *groups: str) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Ruff, rules and format."""
-    session.install("ruff>=0.14")
+    _install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
 

@@ -46,11 +46,21 @@ def main() -> None:
         runs: dict[str, tuple[list[str], dict[str, str], str, bool]] = {
             "envsmith --help": ([*envsmith, "--help"], base, "", False),
             "envsmith solve": ([*envsmith, "solve", "--framework", options.framework], base, "", False),
-            "envsmith solve, empty cache": ([*envsmith, "solve", "--framework", options.framework], {**base, "XDG_CACHE_HOME": empty}, "", True),
+            "envsmith solve, empty cache": (
+                [*envsmith, "solve", "--framework", options.framework],
+                {**base, "XDG_CACHE_HOME": empty},
+                "",
+                True,
+            ),
             "uv pip compile": (compile_, base, options.framework, False),
         }
         if options.cold:
-            runs["uv pip compile, empty cache"] = (compile_, {**base, "UV_CACHE_DIR": str(Path(empty) / "uv")}, options.framework, True)
+            runs["uv pip compile, empty cache"] = (
+                compile_,
+                {**base, "UV_CACHE_DIR": str(Path(empty) / "uv")},
+                options.framework,
+                True,
+            )
         results = {}
         for name, (argv, env, text, fresh) in runs.items():
             if not fresh:

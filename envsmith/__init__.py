@@ -12,10 +12,10 @@ __all__ = ["Cell", "CellId", "EnvsmithError", "Request", "Spec", "__version__", 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from envsmith import solve as solve
     from envsmith.errors import EnvsmithError
     from envsmith.model.cell import Cell, CellId, Request
     from envsmith.model.version import Spec
-    from envsmith import solve as solve
     from envsmith.solve.api import check
 
 _HOME = {

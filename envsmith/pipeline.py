@@ -35,12 +35,12 @@ __all__ = [
     "Options",
     "Outcome",
     "build",
+    "last_day",
     "lock_cell",
     "lock_difference",
     "lock_only",
     "narrow",
     "record_of",
-    "last_day",
 ]
 
 

@@ -33,7 +33,7 @@ def test_a_spec_contains_what_people_mean(spec, version, inside):
     assert Spec.parse(str(Spec.parse(spec))) == Spec.parse(spec)
 
 
-@pytest.mark.parametrize("text", [">=two", "|| 2", "2.4;x", "$(x)", ">=1" * 200, "==1.*,"  "!!"])
+@pytest.mark.parametrize("text", [">=two", "|| 2", "2.4;x", "$(x)", ">=1" * 200, "==1.*,!!"])
 def test_a_malformed_spec_is_refused(text):
     with pytest.raises(ValueError):
         Spec.parse(text)
