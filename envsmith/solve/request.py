@@ -124,15 +124,16 @@ def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str
 
 def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> list[Wish]:
     wishes = []
+    cuda = _with_cuda(problem, request)
     for name, spec in specs.items():
         variable = problem.names.index(name)
         if not spec.is_any:
             host = problem.compiled.roles[name] is Role.HOST
-            wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), host=host))
+            mask = (variable, problem.mask(variable, spec))
+            wishes.append(Wish(name, spec.text, (mask, *cuda) if name in _MEANS_CUDA else (mask,), host=host))
     for name, (spec, reason) in request.narrowed.items():
         variable = problem.names.index(name)
         wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason=reason))
-    cuda = _with_cuda(problem, request)
     if request.driver is not None:
         variable = problem.names.index("driver")
         mask = (variable, problem.bit(variable, _version(request.driver, "--driver")))
@@ -149,8 +150,12 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
     return wishes
 
 
+# Who names one of these wants to use it.
+_MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
+
+
 def _with_cuda(problem: Problem, request: Request) -> tuple[tuple[int, int], ...]:
-    """Who names a driver or a GPU wants to use it: a build without CUDA is no answer, unless ``cuda`` itself was asked for."""
+    """Who names a driver, a GPU or a toolkit wants to use it: a build without CUDA is no answer, unless ``cuda`` itself was asked for."""
     cuda = problem.variable("cuda")
     if cuda is None or "cuda" in request.constraints or "cpu" not in problem.values[cuda]:
         return ()

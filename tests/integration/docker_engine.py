@@ -23,8 +23,17 @@ def reason_not() -> str | None:
 def _install() -> bool:
     if not shutil.which("apt-get") or os.environ.get("ENVSMITH_TEST_NO_INSTALL"):
         return False
-    for command in (["update"], ["install", "--yes", "--no-install-recommends", "docker.io", "containerd", "runc", "mmdebstrap"]):
-        done = subprocess.run(["apt-get", "-qq", *command], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, capture_output=True, timeout=600, check=False)
+    for command in (
+        ["update"],
+        ["install", "--yes", "--no-install-recommends", "docker.io", "containerd", "runc", "mmdebstrap"],
+    ):
+        done = subprocess.run(
+            ["apt-get", "-qq", *command],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            capture_output=True,
+            timeout=600,
+            check=False,
+        )
         if done.returncode:
             return False
     return shutil.which("dockerd") is not None
@@ -39,7 +48,12 @@ def running(folder: Path):
         "--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver", os.environ.get("ENVSMITH_TEST_STORAGE_DRIVER", "overlay2"),
     ]  # fmt: skip
     log = folder / "log"
-    with log.open("wb") as out, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True) as process:
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        ) as process,
+    ):
         try:
             _wait(address, process, log)
             yield address

@@ -256,7 +256,7 @@ def test_lock_read_back_from_its_file_installs_over_http(local, channel, wheels,
 
 
 @pytest.mark.parametrize("scheme", ["file", "http"])
-def test_package_that_is_not_what_the_channel_said_is_refused_and_the_old_environment_stays(  # noqa: PLR0917
+def test_package_that_is_not_what_the_channel_said_is_refused_and_the_old_environment_stays(
     local, channel, wheels, tmp_path, scheme, request
 ):
     cell, pins = cell_of(local, "deepspeed"), pins_of(local, wheels, "deepspeed")
@@ -354,7 +354,7 @@ print(json.dumps({"hashes": hashes, "told": lock.metadata.content_hash,
 
 
 @pytest.mark.parametrize("framework", sorted(FRAMEWORKS))
-def test_conda_lock_itself_reads_the_file_and_agrees_on_its_hash(  # noqa: PLR0917
+def test_conda_lock_itself_reads_the_file_and_agrees_on_its_hash(
     local, channel, wheels, conda_lock_python, framework, tmp_path
 ):
     cell, pins = cell_of(local, framework), pins_of(local, wheels, framework)

@@ -71,12 +71,23 @@ def wheel(folder, name, version, body="x = 1\n"):
 def local_pin(path, layer):
     name, version = path.name.split("-")[:2]
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Pin(name=name, version=version, layer=layer, artifacts=(Artifact(filename=path.name, sha256=digest, url=path.as_uri()),))
+    return Pin(
+        name=name,
+        version=version,
+        layer=layer,
+        artifacts=(Artifact(filename=path.name, sha256=digest, url=path.as_uri()),),
+    )
 
 
 def lock_of(*pins, python="3.11", **components):
     values = {pins[-1].name: pins[-1].version, "python": python, **components}
-    return Lock(cell=Cell(components=values, chosen=(pins[-1].name, "python")), request="test", exclude_newer="2026-11-20", python_version=python, pins=tuple(pins))
+    return Lock(
+        cell=Cell(components=values, chosen=(pins[-1].name, "python")),
+        request="test",
+        exclude_newer="2026-11-20",
+        python_version=python,
+        pins=tuple(pins),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +95,11 @@ def tiny(engine, tmp_path_factory):
     """A cell of two tiny wheels that are on no index, one in each layer, on a bootstrapped base."""
     folder = tmp_path_factory.mktemp("wheels")
     python = engine.pythons()[0]
-    lock = lock_of(local_pin(wheel(folder, "heavy", "1.0"), "torch"), local_pin(wheel(folder, "light", "2.0"), "framework"), python=python)
+    lock = lock_of(
+        local_pin(wheel(folder, "heavy", "1.0"), "torch"),
+        local_pin(wheel(folder, "light", "2.0"), "framework"),
+        python=python,
+    )
     lock = pin_image(lock, engine=engine)
     return lock, engine.build(lock, folder)
 
@@ -130,7 +145,13 @@ def test_both_layers_hold_what_is_locked(engine, tiny):
 
 
 def test_the_image_runs_as_an_unprivileged_user_in_a_home_of_its_own(engine, tiny):
-    code, output = inside(engine, tiny[1], "sh", "-c", "id -u; id -un; touch ~/x && echo writable; touch /opt/cell/x 2>/dev/null || echo protected")
+    code, output = inside(
+        engine,
+        tiny[1],
+        "sh",
+        "-c",
+        "id -u; id -un; touch ~/x && echo writable; touch /opt/cell/x 2>/dev/null || echo protected",
+    )
     assert code == 0
     assert output.split() == ["10001", "cell", "writable", "protected"]
 
@@ -147,7 +168,12 @@ def test_nothing_of_the_build_stays_in_a_layer(engine, tiny):
     for name, data in layers(engine, tiny[1])[1:]:
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
             names = tar.getnames()
-        left = [n for n in names if n.startswith(("dev/", "run/secrets", "tmp/", "root/.c")) or n.endswith((".pyc", "/uv", "INSTALLER", ".lock"))]
+        left = [
+            n
+            for n in names
+            if n.startswith(("dev/", "run/secrets", "tmp/", "root/.c"))
+            or n.endswith((".pyc", "/uv", "INSTALLER", ".lock"))
+        ]
         assert left == [], name
 
 
@@ -161,7 +187,9 @@ def test_no_secret_is_found_in_any_layer_or_in_the_configuration(engine, tmp_pat
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.setenv("HTTP_PROXY", "")
-    lock = pin_image(lock_of(local_pin(wheel(tmp_path, "secretive", "1.0"), "framework"), python=engine.pythons()[0]), engine=engine)
+    lock = pin_image(
+        lock_of(local_pin(wheel(tmp_path, "secretive", "1.0"), "framework"), python=engine.pythons()[0]), engine=engine
+    )
     built = engine.build(lock, tmp_path)
     for name, data in layers(engine, built):
         assert SECRET.encode() not in data, name
@@ -200,9 +228,23 @@ def test_layers_are_the_same_when_nothing_is_cached(engine, tiny):
     lock, built = tiny
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as private:
         write_context(lock, Path(folder))
-        secrets = [f"--secret=id={name},src={path}" for name, path in write_secrets(read_host_settings(), Path(private)).items()]
-        command = [buildkit.find_client(), "build", "--no-cache", "--quiet", "--network", engine.network or "default", *secrets, folder]
-        done = subprocess.run(command, env={**os.environ, "DOCKER_BUILDKIT": "1"}, capture_output=True, text=True, check=True)
+        secrets = [
+            f"--secret=id={name},src={path}"
+            for name, path in write_secrets(read_host_settings(), Path(private)).items()
+        ]
+        command = [
+            buildkit.find_client(),
+            "build",
+            "--no-cache",
+            "--quiet",
+            "--network",
+            engine.network or "default",
+            *secrets,
+            folder,
+        ]
+        done = subprocess.run(
+            command, env={**os.environ, "DOCKER_BUILDKIT": "1"}, capture_output=True, text=True, check=True
+        )
     one, two = (engine.client.images.get(i).attrs["RootFS"]["Layers"] for i in (built.digest, done.stdout.strip()))
     assert one == two
 
@@ -231,7 +273,9 @@ def test_a_wheel_that_is_not_the_locked_one_is_refused(engine, tiny, tmp_path):
     pin = local_pin(wheel(tmp_path, "forged", "1.0"), "framework")
     wheel(tmp_path, "forged", "1.0", body="import os\n")
     with pytest.raises(ContentError):
-        engine.build(dataclasses.replace(lock_of(pin, python=tiny[0].cell.components["python"]), base=tiny[0].base), tmp_path)
+        engine.build(
+            dataclasses.replace(lock_of(pin, python=tiny[0].cell.components["python"]), base=tiny[0].base), tmp_path
+        )
 
 
 def test_an_image_whose_content_is_not_its_label_gets_no_name(engine, tiny, tmp_path):
@@ -257,7 +301,13 @@ def test_apt_is_asked_for_exact_versions_and_they_install(engine, tiny, tmp_path
     assert {"gcc", "libc6-dev", "binutils"} <= {p.name for p in packages}
     lock = dataclasses.replace(tiny[0], os_packages=packages)
     built = engine.build(lock, tmp_path, progress=steps)
-    code, output = inside(engine, built, "sh", "-c", "echo 'int main(void){return 7;}' | gcc -x c - -o /tmp/a && /tmp/a; echo $?; dpkg-query -W -f '${Version}' gcc")
+    code, output = inside(
+        engine,
+        built,
+        "sh",
+        "-c",
+        "echo 'int main(void){return 7;}' | gcc -x c - -o /tmp/a && /tmp/a; echo $?; dpkg-query -W -f '${Version}' gcc",
+    )
     assert code == 0
     assert output.splitlines() == ["7", next(p.version for p in packages if p.name == "gcc")]
 
@@ -265,14 +315,18 @@ def test_apt_is_asked_for_exact_versions_and_they_install(engine, tiny, tmp_path
 def test_the_target_runs_the_interpreter_with_our_streams(engine, tiny):
     target = engine.target(tiny[1])
     argv = target.argv(["-I", "-c", "import sys, os; print(sys.stdin.read().upper(), os.getuid(), sys.prefix)"])
-    done = subprocess.run(argv, input="hello", capture_output=True, text=True, timeout=60, env={**os.environ, **target.env()}, check=True)
+    done = subprocess.run(
+        argv, input="hello", capture_output=True, text=True, timeout=60, env={**os.environ, **target.env()}, check=True
+    )
     assert done.stdout.split() == ["HELLO", "10001", "/opt/cell"]
     assert engine.client.containers.list(all=True) == []
 
 
 def test_kill_ends_the_container_with_the_client(engine, tiny):
     target = engine.target(tiny[1])
-    with subprocess.Popen(target.argv(["-c", "import time; print('up', flush=True); time.sleep(600)"]), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        target.argv(["-c", "import time; print('up', flush=True); time.sleep(600)"]), stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout.readline() == b"up\n"
         target.kill(process)
         process.wait(30)
@@ -302,7 +356,9 @@ def test_ctrl_c_stops_the_build_and_the_next_run_resumes(engine, tiny, tmp_path)
     packages = engine.os_packages(tiny[0].base, ("patch", "make"), progress=Steps())
     lock = dataclasses.replace(tiny[0], os_packages=packages)
     (tmp_path / "lock").write_bytes(pickle.dumps(lock))
-    with subprocess.Popen([sys.executable, str(script), str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True
+    ) as child:
         seen = []
         for line in child.stdout:
             seen.append(line.strip())
@@ -317,13 +373,27 @@ def test_ctrl_c_stops_the_build_and_the_next_run_resumes(engine, tiny, tmp_path)
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(not os.environ.get("ENVSMITH_TEST_SLOW"), reason="ENVSMITH_TEST_SLOW is not set: a deepspeed cell takes gigabytes and minutes")
+@pytest.mark.skipif(
+    not os.environ.get("ENVSMITH_TEST_SLOW"),
+    reason="ENVSMITH_TEST_SLOW is not set: a deepspeed cell takes gigabytes and minutes",
+)
 def test_a_real_deepspeed_cell_is_built_and_proved(engine, tmp_path):
     from envsmith.cli.app import main  # noqa: F401 - the command line is what is tested
 
     if shutil.disk_usage("/tmp").free < 25 << 30:
         pytest.skip("a torch cell needs 25 GB of free disk")
-    command = ["envsmith", "build", "--framework", "deepspeed", "--engine", "docker", "--no-conda", "--json", "--output", str(tmp_path)]
+    command = [
+        "envsmith",
+        "build",
+        "--framework",
+        "deepspeed",
+        "--engine",
+        "docker",
+        "--no-conda",
+        "--json",
+        "--output",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout)

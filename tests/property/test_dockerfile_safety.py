@@ -17,7 +17,7 @@ PLAIN = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 ANY = st.one_of(NASTY, PLAIN, st.text(max_size=12))
 
 
-def lock(name, version, component, image, interpreter, distribution):  # noqa: PLR0917
+def lock(name, version, component, image, interpreter, distribution):
     cell = Cell(components={"six": component, "python": "3.11"}, chosen=("six", "python"))
     base = BaseImage(name=image, digest="sha256:" + "a" * 64, origin="registry", python=interpreter, distribution=distribution)
     return Lock(

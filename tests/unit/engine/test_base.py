@@ -10,7 +10,13 @@ from envsmith.model.cell import Cell
 
 
 def installed(**changes):
-    found = {"torch": "2.13.0", "deepspeed": "0.19.8", "python": "3.12.14", "torch.version": "2.13.0+cu130", "cuda.version": "13.0"}
+    found = {
+        "torch": "2.13.0",
+        "deepspeed": "0.19.8",
+        "python": "3.12.14",
+        "torch.version": "2.13.0+cu130",
+        "cuda.version": "13.0",
+    }
     found |= {k.replace("__", ".").replace("_", "-"): v for k, v in changes.items()}
     return {k: v for k, v in found.items() if v is not None}
 
@@ -63,8 +69,13 @@ def test_a_label_without_its_distribution_is_refused(locks):
 
 
 def test_words_are_no_versions(locks):
-    cell = Cell(components={"torch": "2.13.0", "cuda": "cpu", "python": "3.12", "nccl": "none", "deepspeed": "0.19.8"}, chosen=("torch", "python"))
-    base.verify_content(dataclasses.replace(locks.deepspeed(), cell=cell), installed(cuda__version="cpu", torch__version="2.13.0+cpu"))
+    cell = Cell(
+        components={"torch": "2.13.0", "cuda": "cpu", "python": "3.12", "nccl": "none", "deepspeed": "0.19.8"},
+        chosen=("torch", "python"),
+    )
+    base.verify_content(
+        dataclasses.replace(locks.deepspeed(), cell=cell), installed(cuda__version="cpu", torch__version="2.13.0+cpu")
+    )
 
 
 class Fake:

@@ -54,7 +54,9 @@ def tool(tmp_path, monkeypatch, body):
     folder = tmp_path / "bin"
     folder.mkdir()
     path = folder / "mmdebstrap"
-    path.write_text(f"#!{sys.executable}\nimport sys, os\nout = next(a for a in sys.argv if a.endswith('.partial'))\n{body}\n")
+    path.write_text(
+        f"#!{sys.executable}\nimport sys, os\nout = next(a for a in sys.argv if a.endswith('.partial'))\n{body}\n"
+    )
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
 

@@ -127,7 +127,11 @@ def only(monkeypatch):
     """Keep the search to the folders of the test."""
     monkeypatch.delenv("ENVSMITH_DOCKER", raising=False)
     real = buildkit.shutil.which
-    monkeypatch.setattr(buildkit.shutil, "which", lambda name, path: None if path in {"/usr/bin", "/usr/local/bin"} else real(name, path=path))
+    monkeypatch.setattr(
+        buildkit.shutil,
+        "which",
+        lambda name, path: None if path in {"/usr/bin", "/usr/local/bin"} else real(name, path=path),
+    )
 
 
 @pytest.mark.parametrize("body", [OLD, NEW_WITH])
@@ -172,7 +176,10 @@ def test_the_image_id_comes_back_and_nothing_is_tagged(tmp_path, events):
 
 
 def test_values_of_build_arguments_stand_in_no_command_line(tmp_path, events):
-    path = client(tmp_path, f"open({str(tmp_path / 'seen')!r}, 'w').write(repr(arguments) + '|' + os.environ['HTTPS_PROXY']); {WRITE}")
+    path = client(
+        tmp_path,
+        f"open({str(tmp_path / 'seen')!r}, 'w').write(repr(arguments) + '|' + os.environ['HTTPS_PROXY']); {WRITE}",
+    )
     run(path, tmp_path, events, build_args=[("HTTPS_PROXY", "http://user:secret@proxy")])
     argv, value = (tmp_path / "seen").read_text().split("|")
     assert "secret" not in argv
@@ -180,7 +187,10 @@ def test_values_of_build_arguments_stand_in_no_command_line(tmp_path, events):
 
 
 def test_a_failing_client_raises_with_its_last_words(tmp_path, events):
-    path = client(tmp_path, "print('#8 [1/1] RUN requirements-torch.txt'); print('#8 0.1 boom'); print('#8 ERROR: x'); sys.exit(1)")
+    path = client(
+        tmp_path,
+        "print('#8 [1/1] RUN requirements-torch.txt'); print('#8 0.1 boom'); print('#8 ERROR: x'); sys.exit(1)",
+    )
     with pytest.raises(BuildError) as caught:
         run(path, tmp_path, events)
     assert caught.value.details == ("boom",)

@@ -44,7 +44,17 @@ def test_a_broken_version_file_is_told_and_fails_no_script(tmp_path):
     assert parse_inspection(run(tmp_path))["torch.version"].startswith("unreadable")
 
 
-@pytest.mark.parametrize("output", ["", "noise\n", "ENVSMITH-CONTENT {", "ENVSMITH-CONTENT []", 'ENVSMITH-CONTENT {"a": 1}', 'ENVSMITH-CONTENT {"a": "1"}'])
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        "noise\n",
+        "ENVSMITH-CONTENT {",
+        "ENVSMITH-CONTENT []",
+        'ENVSMITH-CONTENT {"a": 1}',
+        'ENVSMITH-CONTENT {"a": "1"}',
+    ],
+)
 def test_what_is_no_answer_is_refused(output):
     with pytest.raises(ContentError):
         parse_inspection(output)

@@ -43,7 +43,11 @@ class Client:
         return self.known[reference]
 
     def list(self, name=None, names=None, filters=None):
-        return self.bridge if names else list({i.id: i for i in self.known.values() if any(t.startswith(name) for t in i.tags)}.values())
+        return (
+            self.bridge
+            if names
+            else list({i.id: i for i in self.known.values() if any(t.startswith(name) for t in i.tags)}.values())
+        )
 
     def remove(self, image=None, force=False):
         (self.removed if image else self.containers_removed).append(image)
@@ -104,7 +108,9 @@ def engine(client, shelf, locks, monkeypatch):
     lock = locks.megatron()
     base = FakeImage(client, lock.base.digest)
     base.tag("envsmith/base", "bookworm-cdcdcdcdcdcd")
-    built = FakeImage(client, IMAGE, Config={"Labels": labels(lock), "User": "10001:10001"}, RootFS={"Layers": ["a", "b"]}, Size=5)
+    built = FakeImage(
+        client, IMAGE, Config={"Labels": labels(lock), "User": "10001:10001"}, RootFS={"Layers": ["a", "b"]}, Size=5
+    )
     client.output = good_output(lock)
 
     def build(*_args, **_more):
@@ -145,7 +151,9 @@ def test_an_image_that_is_not_its_lock_gets_no_name_and_is_removed(wrong, engine
     assert engine.client.removed == [IMAGE]
 
 
-@pytest.mark.parametrize("error", [BuildError("torch layer failed"), InterruptedRunError("interrupted"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [BuildError("torch layer failed"), InterruptedRunError("interrupted"), KeyboardInterrupt()]
+)
 def test_a_build_that_ends_early_names_nothing(error, engine, tmp_path, monkeypatch):
     def fail(*_args, **_more):
         raise error
@@ -165,7 +173,12 @@ def test_secrets_reach_the_builder_as_files_outside_the_context(engine, tmp_path
     seen = {}
 
     def build(_client, context, *, secrets, **_more):
-        seen.update({name: (path.read_text(), path.stat().st_mode & 0o777, context in path.parents) for name, path in secrets.items()})
+        seen.update(
+            {
+                name: (path.read_text(), path.stat().st_mode & 0o777, context in path.parents)
+                for name, path in secrets.items()
+            }
+        )
         engine.client.known[IMAGE] = engine.image
         return IMAGE
 
@@ -294,7 +307,16 @@ def test_a_local_base_is_looked_into_and_gets_the_tag_of_its_id(shelf, client, e
     assert "envsmith/base:noble-444444444444" in client.known
 
 
-@pytest.mark.parametrize("output", [b"", b"sh: python3: not found", b"[]", b'["a", "$(id)", "3.12.3", "noble"]', b'["a", "/usr/bin/python3", "3.11.3", "noble"]'])
+@pytest.mark.parametrize(
+    "output",
+    [
+        b"",
+        b"sh: python3: not found",
+        b"[]",
+        b'["a", "$(id)", "3.12.3", "noble"]',
+        b'["a", "/usr/bin/python3", "3.11.3", "noble"]',
+    ],
+)
 def test_a_base_without_the_right_python_is_refused(output, shelf, client, events):
     FakeImage(client, "sha256:" + "4" * 64).tag("mine", "1")
     client.output = output

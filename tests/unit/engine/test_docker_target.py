@@ -17,7 +17,9 @@ def test_the_image_is_run_by_its_id_and_ends_with_the_interpreter_and_its_argume
 
 def test_the_container_has_no_network_and_no_capabilities_and_is_removed():
     argv = target().argv([])
-    assert {"--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm", "--interactive"} <= set(argv)
+    assert {"--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm", "--interactive"} <= set(
+        argv
+    )
 
 
 def test_gpus_are_passed_only_when_offered():
@@ -33,7 +35,7 @@ def test_every_start_has_a_container_of_its_own():
 
 def test_kill_removes_exactly_the_containers_that_were_started(tmp_path):
     client = tmp_path / "docker"
-    client.write_text(f"#!/bin/sh\necho \"$@\" >> {tmp_path / 'log'}\n")
+    client.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path / "log"}\n')
     client.chmod(0o755)
     one = DockerTarget(image="x", python="p", client=str(client))
     name = next(a for a in one.argv([]) if a.startswith("--name=")).removeprefix("--name=")

@@ -34,7 +34,10 @@ def test_the_bundle_that_tools_are_told_is_taken(tmp_path):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tomllib")
 def test_pip_settings_become_uv_settings(tmp_path):
-    path = pip_conf(tmp_path, "[global]\nindex-url = https://user:p%40ss@mirror.invalid/simple\n[install]\ntrusted-host = mirror.invalid\n")
+    path = pip_conf(
+        tmp_path,
+        "[global]\nindex-url = https://user:p%40ss@mirror.invalid/simple\n[install]\ntrusted-host = mirror.invalid\n",
+    )
     settings = read(tmp_path, PIP_CONFIG_FILE=path, PIP_EXTRA_INDEX_URL="https://a.invalid https://b.invalid")
     assert tomllib.loads(settings.uv_toml) == {
         "index-url": "https://user:p%40ss@mirror.invalid/simple",
@@ -74,7 +77,10 @@ def test_folders_of_the_host_are_named_not_passed(tmp_path):
 
 
 def test_proxies_are_collected_in_both_spellings(tmp_path):
-    assert read(tmp_path, https_proxy="http://p.invalid", NO_PROXY="localhost").proxies == (("https_proxy", "http://p.invalid"), ("NO_PROXY", "localhost"))
+    assert read(tmp_path, https_proxy="http://p.invalid", NO_PROXY="localhost").proxies == (
+        ("https_proxy", "http://p.invalid"),
+        ("NO_PROXY", "localhost"),
+    )
 
 
 def test_a_broken_pip_configuration_is_not_fatal(tmp_path):

@@ -11,7 +11,9 @@ from envsmith.sources import registry
 from envsmith.sources.images import load_bases, needs_of, pin_image
 
 BASES = load_bases()
-LOCAL = BaseImage(name="x", digest="sha256:" + "1" * 64, origin="bootstrapped", python="/usr/bin/python3", distribution="bookworm")
+LOCAL = BaseImage(
+    name="x", digest="sha256:" + "1" * 64, origin="bootstrapped", python="/usr/bin/python3", distribution="bookworm"
+)
 
 
 class Provider:
@@ -59,7 +61,10 @@ def test_a_cell_without_anything_that_compiles_needs_nothing(locks):
 
 def test_triton_brings_a_c_compiler(locks):
     lock = locks.megatron()
-    assert needs_of(dataclasses.replace(lock, pins=(*lock.pins, locks.pin("triton", "3.7.1", "torch"))), BASES) == ("cc", "headers")
+    assert needs_of(dataclasses.replace(lock, pins=(*lock.pins, locks.pin("triton", "3.7.1", "torch"))), BASES) == (
+        "cc",
+        "headers",
+    )
 
 
 def test_without_an_engine_the_known_digest_and_packages_are_taken(locks):
@@ -130,7 +135,9 @@ def test_a_base_by_digest_asks_nobody(locks, monkeypatch):
     assert lock.base.digest == "sha256:" + "e" * 64
 
 
-@pytest.mark.parametrize("base", ["ubuntu:22.04", "python:3.11-slim-bookworm", "python:3.12-alpine", "example.org/python:3.12-bookworm"])
+@pytest.mark.parametrize(
+    "base", ["ubuntu:22.04", "python:3.11-slim-bookworm", "python:3.12-alpine", "example.org/python:3.12-bookworm"]
+)
 def test_a_base_nobody_can_look_into_is_left_out_with_a_reason(base, locks):
     lock = pin_image(unpinned(locks.deepspeed()), base=base)
     assert lock.base is None
@@ -149,10 +156,22 @@ def test_a_need_that_is_unknown_on_every_distribution_is_an_error(locks):
 
 
 def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
-    good = {"image": "python:3.12", "digest": "sha256:" + "a" * 64, "python": "3.12", "interpreter": "/usr/bin/python3", "distribution": "x1", "evidence": "e"}
+    good = {
+        "image": "python:3.12",
+        "digest": "sha256:" + "a" * 64,
+        "python": "3.12",
+        "interpreter": "/usr/bin/python3",
+        "distribution": "x1",
+        "evidence": "e",
+    }
     data = {
         "evidence": {"e": {"kind": "measured", "date": "2026-11-21", "source": "s"}},
-        "images": [{**good, "digest": "latest"}, {**good, "evidence": "none"}, {k: v for k, v in good.items() if k != "python"}, "text"],
+        "images": [
+            {**good, "digest": "latest"},
+            {**good, "evidence": "none"},
+            {k: v for k, v in good.items() if k != "python"},
+            "text",
+        ],
         "bootstraps": [],
         "needs": [{"component": "x", "needs": ["fortran"], "evidence": "e"}],
     }
@@ -160,7 +179,14 @@ def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
     with pytest.raises(DataError) as caught:
         load_bases(tmp_path)
     told = "\n".join(caught.value.details)
-    for where in ("images[0]", "images[1]", "images[2]: python is missing", "images[3]: a mapping", "needs[0]: unknown needs ['fortran']", "packages: a list"):
+    for where in (
+        "images[0]",
+        "images[1]",
+        "images[2]: python is missing",
+        "images[3]: a mapping",
+        "needs[0]: unknown needs ['fortran']",
+        "packages: a list",
+    ):
         assert where in told
 
 

@@ -97,7 +97,16 @@ def test_a_broken_docker_configuration_means_no_login(text, tmp_path, monkeypatc
     assert "Authorization" not in registry.asked[1][1]
 
 
-@pytest.mark.parametrize("value", ["", "Basic realm=x", 'Bearer realm="http://auth.invalid/token"', 'Bearer realm="file:///etc/passwd"', 'Bearer service="x"'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "Basic realm=x",
+        'Bearer realm="http://auth.invalid/token"',
+        'Bearer realm="file:///etc/passwd"',
+        'Bearer service="x"',
+    ],
+)
 def test_a_realm_that_is_not_https_gets_nothing(value):
     registry = Registry(challenge(value))
     with pytest.raises(NetworkError):
@@ -105,13 +114,24 @@ def test_a_realm_that_is_not_https_gets_nothing(value):
     assert len(registry.asked) == 1
 
 
-@pytest.mark.parametrize("bad", [Answer(status=200, headers={}, body=b"<html>"), Answer(status=500, headers={}), token(""), token("a\r\nX: y"), Answer(status=200, headers={}, body=b"[]")])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Answer(status=200, headers={}, body=b"<html>"),
+        Answer(status=500, headers={}),
+        token(""),
+        token("a\r\nX: y"),
+        Answer(status=200, headers={}, body=b"[]"),
+    ],
+)
 def test_nonsense_for_a_token_is_refused(bad):
     with pytest.raises(NetworkError, match="token"):
         resolve_digest("reg.invalid/a:b", transport=Registry(challenge(), bad))
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>login</html>", b"[]", b"{}", b'{"schemaVersion": 1, "manifests": []}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>login</html>", b"[]", b"{}", b'{"schemaVersion": 1, "manifests": []}', b"\xff\xfe"]
+)
 def test_what_is_no_manifest_is_refused(body):
     with pytest.raises(NetworkError):
         resolve_digest("reg.invalid/a:b", transport=Registry(manifest(body)))
@@ -140,10 +160,14 @@ def test_a_missing_tag_is_a_usage_error():
 @pytest.mark.parametrize("status", [403, 429, 500, 302])
 def test_other_statuses_are_network_errors(status):
     with pytest.raises(NetworkError):
-        resolve_digest("reg.invalid/a:b", transport=Registry(Answer(status=status, headers={"location": "https://evil.invalid"})))
+        resolve_digest(
+            "reg.invalid/a:b", transport=Registry(Answer(status=status, headers={"location": "https://evil.invalid"}))
+        )
 
 
-@pytest.mark.parametrize("error", [OSError("no route"), TimeoutError("timed out"), ConnectionResetError(), ValueError("bad port")])
+@pytest.mark.parametrize(
+    "error", [OSError("no route"), TimeoutError("timed out"), ConnectionResetError(), ValueError("bad port")]
+)
 def test_no_answer_says_what_to_do_instead(error):
     with pytest.raises(NetworkError) as caught:
         resolve_digest("reg.invalid/a:b", transport=Registry(error))

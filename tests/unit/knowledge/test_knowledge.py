@@ -121,3 +121,9 @@ def test_repair_leaves_alone_what_is_to_stay():
     assert kept is not None
     assert [c.component for c in free.changes] == ["torch"]
     assert {c.component for c in kept.changes} == {"numpy", "setuptools"}
+
+
+@pytest.mark.parametrize(("toolkit", "cuda"), [("11.7", "11"), ("12.6", "12"), ("13.0", "13")])
+def test_toolkit_of_a_request_gives_a_build_of_its_major_and_never_one_without_cuda(toolkit, cuda):
+    request = Request(frameworks={"deepspeed": Spec.parse("*")}, constraints={"toolkit": Spec.parse(toolkit)})
+    assert next(iter(cells(request))).components["cuda"].split(".")[0] == cuda

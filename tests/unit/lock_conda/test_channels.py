@@ -221,7 +221,7 @@ def hostile(local, root: Path, name: str, **change) -> tuple[str, ...]:
         ({"depends": ["]][[ \x1b[31m"]}, LockError, ""),
     ],
 )
-def test_hostile_record_of_a_component_is_an_error_not_a_crash(local, megatron, tmp_path, change, error, said):  # noqa: PLR0917
+def test_hostile_record_of_a_component_is_an_error_not_a_crash(local, megatron, tmp_path, change, error, said):
     with pytest.raises(error) as caught:
         lock_conda(*megatron, channels=hostile(local, tmp_path / "ch", "nccl", **change), cache_dir=tmp_path)
     assert said in str(caught.value)

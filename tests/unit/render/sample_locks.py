@@ -24,11 +24,24 @@ BOOTSTRAPPED = BaseImage(
 def pin(name, version, layer, *, sdist=False, url=None):
     suffix = ".tar.gz" if sdist else "-py3-none-any.whl"
     file = f"{name.replace('-', '_')}-{version}{suffix}"
-    return Pin(name=name, version=version, layer=layer, sdist=sdist, artifacts=(Artifact(filename=file, sha256="0" * 64, url=url),))
+    return Pin(
+        name=name,
+        version=version,
+        layer=layer,
+        sdist=sdist,
+        artifacts=(Artifact(filename=file, sha256="0" * 64, url=url),),
+    )
 
 
 def deepspeed(base=REGISTRY, **components):
-    values = {"deepspeed": "0.19.8", "torch": "2.13.0+cu130", "cuda": "13.0", "python": "3.12", "nccl": "2.29.7", "driver": "580.1"}
+    values = {
+        "deepspeed": "0.19.8",
+        "torch": "2.13.0+cu130",
+        "cuda": "13.0",
+        "python": "3.12",
+        "nccl": "2.29.7",
+        "driver": "580.1",
+    }
     cell = Cell(components={**values, **components}, chosen=("deepspeed", "torch", "cuda", "python"))
     return Lock(
         cell=cell,
@@ -38,7 +51,10 @@ def deepspeed(base=REGISTRY, **components):
         pins=(pin("torch", "2.13.0", "torch"), pin("deepspeed", "0.19.8", "framework", sdist=True)),
         build_pins=(pin("setuptools", "80.9.0", "framework"),),
         base=base,
-        os_packages=(OsPackage(name="g++", version="4:12.2.0-3"), OsPackage(name="gcc-12", version="12.2.0-14+deb12u1")),
+        os_packages=(
+            OsPackage(name="g++", version="4:12.2.0-3"),
+            OsPackage(name="gcc-12", version="12.2.0-14+deb12u1"),
+        ),
     )
 
 

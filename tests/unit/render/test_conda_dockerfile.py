@@ -29,9 +29,18 @@ def package(name, version="1.0", subdir="linux-64"):
 def conda(*, pip=True, compilers=True, sdist=False):
     names = ["python", "pytorch", *(["gcc_impl_linux-64", "gxx_impl_linux-64", "cuda-nvcc"] if compilers else [])]
     suffix = ".tar.gz" if sdist else "-py3-none-any.whl"
-    wheel = PipPackage(name="megatron-core", version="0.16.1", url=f"https://files.example/megatron_core-0.16.1{suffix}", sha256="c3" * 32)
+    wheel = PipPackage(
+        name="megatron-core",
+        version="0.16.1",
+        url=f"https://files.example/megatron_core-0.16.1{suffix}",
+        sha256="c3" * 32,
+    )
     part = PlatformLock(
-        platform=Platform.LINUX_64, specs=(), virtual_packages={}, packages=tuple(map(package, names)), pip=(wheel,) if pip else ()
+        platform=Platform.LINUX_64,
+        specs=(),
+        virtual_packages={},
+        packages=tuple(map(package, names)),
+        pip=(wheel,) if pip else (),
     )
     return CondaLock(cell_id="x", channels=("forge",), platforms=(part,), request="")
 

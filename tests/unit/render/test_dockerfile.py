@@ -17,7 +17,10 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "dockerfile"
 def cases(locks):
     return {
         "deepspeed-registry": (locks.deepspeed(), None),
-        "deepspeed-local-wheels": (locks.deepspeed(locks.BOOTSTRAPPED), ImageOptions(wheels=frozenset({"torch"}), user=4321, prefix="/srv/env", epoch=1700000000)),
+        "deepspeed-local-wheels": (
+            locks.deepspeed(locks.BOOTSTRAPPED),
+            ImageOptions(wheels=frozenset({"torch"}), user=4321, prefix="/srv/env", epoch=1700000000),
+        ),
         "megatron-bootstrapped": (locks.megatron(), None),
     }
 
@@ -59,7 +62,12 @@ def test_nothing_of_the_cell_stands_before_the_framework_layer(locks):
 
 def test_torch_layer_comes_before_the_packages_of_the_distribution(locks):
     text = render(locks.deepspeed())
-    assert text.index("requirements-torch.txt,") < text.index("apt-get") < text.index("requirements-framework.txt,") < text.index("LABEL")
+    assert (
+        text.index("requirements-torch.txt,")
+        < text.index("apt-get")
+        < text.index("requirements-framework.txt,")
+        < text.index("LABEL")
+    )
 
 
 def test_labels_are_the_last_instruction(locks):
@@ -98,7 +106,9 @@ def test_source_distributions_are_built_with_pinned_requirements_only(locks):
     torch, framework = (line for line in instructions(render(locks.deepspeed())) if "uv pip install" in line)
     assert "--build-constraints" in framework
     assert "--only-binary :all:" in torch
-    assert "--only-binary :all:" in next(line for line in instructions(render(locks.megatron())) if "requirements-framework" in line)
+    assert "--only-binary :all:" in next(
+        line for line in instructions(render(locks.megatron())) if "requirements-framework" in line
+    )
 
 
 def test_a_cell_without_os_packages_installs_none(locks):
@@ -129,11 +139,24 @@ def test_a_lock_without_base_renders_nothing(locks):
         render(dataclasses.replace(locks.deepspeed(), base=None))
 
 
-HOSTILE = ['1.0"; rm -rf /', "1.0\nRUN id", "$(id)", "`id`", "1.0\\", "1.0 --index-url x", "'x'", "a\x00b", "../../etc", ""]
+HOSTILE = [
+    '1.0"; rm -rf /',
+    "1.0\nRUN id",
+    "$(id)",
+    "`id`",
+    "1.0\\",
+    "1.0 --index-url x",
+    "'x'",
+    "a\x00b",
+    "../../etc",
+    "",
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("field", ["version", "package", "base name", "base digest", "distribution", "interpreter", "prefix", "label"])
+@pytest.mark.parametrize(
+    "field", ["version", "package", "base name", "base digest", "distribution", "interpreter", "prefix", "label"]
+)
 def test_a_hostile_value_is_refused_and_never_quoted(text, field, locks):
     lock, options = locks.deepspeed(), ImageOptions()
     base = lock.base
