@@ -6,12 +6,13 @@ passes none, and pip's and uv's own defaults hold inside the build as they do ou
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from envsmith.sources.pip_settings import pip_values
 
 __all__ = ["HostSettings", "read_host_settings"]
 
@@ -38,7 +39,7 @@ def read_host_settings(environ: Mapping[str, str] | None = None, home: Path | No
     """Collect the settings; never raises for a file that is not there or does not parse."""
     env = os.environ if environ is None else environ
     home = home or Path(env.get("HOME") or Path.home())
-    pip = _pip_settings(env, home)
+    pip = pip_values({**env, "HOME": str(home)})
     settings: dict[str, list[str]] = {}
     unreachable: list[str] = []
     for key, values in _index_settings(env, pip).items():
@@ -54,29 +55,6 @@ def read_host_settings(environ: Mapping[str, str] | None = None, home: Path | No
 def _ca(env: Mapping[str, str], pip: Mapping[str, str]) -> Path | None:
     named = [env.get(name) for name in _CA_VARIABLES] + [pip.get("cert"), *_SYSTEM_BUNDLES]
     return next((Path(p) for p in named if p and Path(p).is_file()), None)
-
-
-def _pip_settings(env: Mapping[str, str], home: Path) -> dict[str, str]:
-    """``[global]`` and ``[install]`` of pip's files, later files over earlier ones, then ``PIP_*`` over all."""
-    config = env.get("XDG_CONFIG_HOME") or str(home / ".config")
-    files = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", str(home / ".pip" / "pip.conf"), f"{config}/pip/pip.conf"]
-    files += [env["PIP_CONFIG_FILE"]] if env.get("PIP_CONFIG_FILE") else []
-    if env.get("PIP_CONFIG_FILE") == os.devnull:
-        files = []
-    found: dict[str, str] = {}
-    for name in files:
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read(name, encoding="utf-8")
-        except (configparser.Error, OSError, UnicodeError):
-            continue
-        for section in ("global", "install"):
-            if parser.has_section(section):
-                found |= {key.replace("_", "-"): value for key, value in parser.items(section)}
-    for key in ("index-url", "extra-index-url", "find-links", "trusted-host", "no-index", "cert"):
-        if value := env.get("PIP_" + key.upper().replace("-", "_")):
-            found[key] = value
-    return found
 
 
 def _index_settings(env: Mapping[str, str], pip: Mapping[str, str]) -> dict[str, list[str]]:

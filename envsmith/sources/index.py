@@ -6,17 +6,14 @@ falls back to: uv is asked for it. Simple pages (HTML or JSON) and the project d
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
@@ -31,6 +28,7 @@ from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import NetworkError
 from envsmith.sources.http import Fetcher, redact
+from envsmith.sources.pip_settings import pip_values
 
 __all__ = [
     "IndexFile",
@@ -94,35 +92,6 @@ class Project:
         return {max((f.version for f in found[v]), key=len): tuple(found[v]) for v in sorted(found)}
 
 
-def _pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """Pip's configuration files, weakest first, as pip documents them for Linux."""
-    xdg = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    site = [Path(d) / "pip" / "pip.conf" for d in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":") if d]
-    own = environ.get("PIP_CONFIG_FILE")
-    if own == os.devnull:
-        return []
-    user = [Path.home() / ".pip" / "pip.conf", Path(xdg) / "pip" / "pip.conf"]
-    return [*site, Path("/etc/pip.conf"), *user, Path(sys.prefix) / "pip.conf", *([Path(own)] if own else [])]
-
-
-def _pip_index(environ: Mapping[str, str]) -> str | None:
-    if environ.get("PIP_INDEX_URL"):
-        return environ["PIP_INDEX_URL"]
-    found = None
-    for path in _pip_files(environ):
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read(path, encoding="utf-8")
-        except (configparser.Error, OSError, UnicodeDecodeError):
-            continue
-        found = (
-            parser.get("global", "index-url", fallback=None)
-            or parser.get("global", "index_url", fallback=None)
-            or found
-        )
-    return found
-
-
 @lru_cache(maxsize=4)
 def _uv_index(*, configured: bool) -> str:
     """The index that uv would ask: it is told to resolve nothing and to name its index in the output."""
@@ -164,7 +133,7 @@ def find_index(environ: Mapping[str, str] | None = None) -> str:
         if env.get(name):
             # uv allows NAME=URL here.
             return re.sub(r"^[A-Za-z0-9_.-]+=(?=https?:)", "", env[name])
-    pip = _pip_index(env)
+    pip = pip_values(env).get("index-url")
     if pip is None:
         return _uv_index(configured=True)
     configured = _uv_index(configured=True)

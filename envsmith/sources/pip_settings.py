@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["PipSettings", "pip_files", "read_pip_settings"]
+__all__ = ["PipSettings", "pip_files", "pip_values", "read_pip_settings"]
 
 _MAX_BYTES = 1 << 20
 
@@ -66,18 +66,23 @@ def _file_values(path: Path) -> dict[str, str]:
     return values
 
 
-def read_pip_settings(environ: Mapping[str, str] | None = None) -> PipSettings:
-    """Files first, then ``PIP_*`` variables, which win; what is malformed is ignored."""
-    env = os.environ if environ is None else environ
+def pip_values(environ: Mapping[str, str]) -> dict[str, str]:
+    """Pip's options by their long names, as text: files first, then ``PIP_*`` variables, which win; what is malformed is ignored."""
     values: dict[str, str] = {}
-    for path in pip_files(env):
+    for path in pip_files(environ):
         values |= _file_values(path)
     for key in ("index-url", "extra-index-url", "cert", "proxy", "trusted-host", "timeout", "find-links", "no-index"):
-        given = env.get("PIP_" + key.upper().replace("-", "_"))
+        given = environ.get("PIP_" + key.upper().replace("-", "_"))
         if given:
             values[key] = given
-    if "timeout" not in values and env.get("PIP_DEFAULT_TIMEOUT"):
-        values["timeout"] = env["PIP_DEFAULT_TIMEOUT"]
+    if "timeout" not in values and environ.get("PIP_DEFAULT_TIMEOUT"):
+        values["timeout"] = environ["PIP_DEFAULT_TIMEOUT"]
+    return values
+
+
+def read_pip_settings(environ: Mapping[str, str] | None = None) -> PipSettings:
+    """:func:`pip_values`, parsed: only indexes that can be reached from elsewhere."""
+    values = pip_values(os.environ if environ is None else environ)
     extra = values.get("extra-index-url", "").split()
     timeout = values.get("timeout", values.get("default-timeout", "")).strip()
     return PipSettings(

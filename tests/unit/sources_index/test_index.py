@@ -7,7 +7,7 @@ import json
 import pytest
 
 from envsmith.errors import NetworkError
-from envsmith.sources import index
+from envsmith.sources import index, pip_settings
 from envsmith.sources.index import PackageIndex, find_index, parse_html, parse_project_json, parse_simple_json
 
 PAGE = "https://index.test/simple/demo/"
@@ -165,7 +165,7 @@ def test_two_spellings_of_a_version_are_one_release():
 def uv(monkeypatch, tmp_path):
     answers = {True: "https://uv.test/simple", False: "https://uv.test/simple"}
     monkeypatch.setattr(index, "_uv_index", lambda *, configured: answers[configured])
-    monkeypatch.setattr(index, "_pip_files", lambda _: [tmp_path / "pip.conf"])
+    monkeypatch.setattr(pip_settings, "pip_files", lambda _: [tmp_path / "pip.conf"])
     return answers
 
 
