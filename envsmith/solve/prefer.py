@@ -6,7 +6,7 @@
 3. A torch release that is tested with the chosen framework release (or, when it has no line of its own, with its minor series) before one
    that is not; among those the newest; of one torch release the default build first, then the newest CUDA.
 4. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
-5. Companions, newest first; then whatever else is open, newest first. Of driver, GPU and glibc the oldest that
+5. Companions, newest first; then whatever else is open, newest first. Of driver and glibc the oldest that
    will do, because they are demands.
 
 Over all of this: no warning, no pre-release, no yanked release, as long as there is an answer without (see :data:`PHASES`).
@@ -27,7 +27,7 @@ __all__ = ["PHASES", "PYTHON_ORDER", "Nearest", "Preference", "Support"]
 
 PYTHON_ORDER = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8")
 # Facts of a host of which an answer names the oldest that will do: they are demands, not choices.
-_DEMANDS = frozenset({"driver", "glibc", "gpu"})
+_DEMANDS = frozenset({"driver", "glibc"})
 # What is avoided in each pass; the first pass with an answer decides.
 PHASES: tuple[frozenset[str], ...] = (
     frozenset({"warning", "pre", "yanked"}),
