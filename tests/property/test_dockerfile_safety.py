@@ -12,14 +12,18 @@ from envsmith.model.cell import Cell
 from envsmith.model.lock import BaseImage, Lock, OsPackage, Pin
 from envsmith.render.dockerfile import ImageOptions, render
 
-NASTY = st.text(alphabet=st.sampled_from("ab1.-+:/@_ \n\r\t\"'`$\\;|&<>(){}[]#=,~*?!\x00\u2028é"), min_size=0, max_size=24)
+NASTY = st.text(
+    alphabet=st.sampled_from("ab1.-+:/@_ \n\r\t\"'`$\\;|&<>(){}[]#=,~*?!\x00\u2028é"), min_size=0, max_size=24
+)
 PLAIN = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 ANY = st.one_of(NASTY, PLAIN, st.text(max_size=12))
 
 
 def lock(name, version, component, image, interpreter, distribution):
     cell = Cell(components={"six": component, "python": "3.11"}, chosen=("six", "python"))
-    base = BaseImage(name=image, digest="sha256:" + "a" * 64, origin="registry", python=interpreter, distribution=distribution)
+    base = BaseImage(
+        name=image, digest="sha256:" + "a" * 64, origin="registry", python=interpreter, distribution=distribution
+    )
     return Lock(
         cell=cell, request="", exclude_newer="2026-11-20", python_version="3.11.2", base=base,
         pins=(Pin(name="six", version=component, layer="framework", artifacts=()),), os_packages=(OsPackage(name=name, version=version),),
@@ -27,10 +31,14 @@ def lock(name, version, component, image, interpreter, distribution):
 
 
 def shape(text):
-    return [line.split(" ", 1)[0] for line in text.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
+    return [
+        line.split(" ", 1)[0] for line in text.replace("\\\n", " ").splitlines() if line and not line.startswith("#")
+    ]
 
 
-PLAIN_TEXT = render(lock("g++", "1", "1.0", "python:3", "/usr/bin/python3", "bookworm"), ImageOptions(extra_labels=(("a.b", "x"),)))
+PLAIN_TEXT = render(
+    lock("g++", "1", "1.0", "python:3", "/usr/bin/python3", "bookworm"), ImageOptions(extra_labels=(("a.b", "x"),))
+)
 
 
 PLAIN_VALUES = ("g++", "1", "1.0", "python:3", "/usr/bin/python3", "bookworm", "x")
