@@ -1,0 +1,196 @@
+"""The arrow with every edge pretended: what flows from stage to stage, and what stops it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from envsmith import pipeline, smoke
+from envsmith.engine.base import Built, Choice, EventKind
+from envsmith.errors import BuildError, ContentError, NetworkError
+from envsmith.lock import conda as conda_lock
+from envsmith.model.cell import Request
+from envsmith.model.lock import Artifact, Lock, Pin
+from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict
+from envsmith.smoke.verdict import SmokeResult
+
+
+class FakeEngine:
+    name = "venv"
+
+    def __init__(self, *, wrong=False, broken=False):
+        self.wrong, self.broken, self.builds = wrong, broken, 0
+
+    def available(self):
+        return None
+
+    def pythons(self):
+        return ("3.11",)
+
+    def build(self, lock, directory, *, progress):
+        self.builds += 1
+        self.lock = lock
+        if self.broken:
+            raise BuildError("torch layer failed", details=["no space"])
+        return Built(
+            digest="sha256:" + "1" * 64, kind="venv", reference=str(directory), python=str(directory / "python")
+        )
+
+    def inspect(self, built):
+        found = {pin.name: pin.version for pin in self.lock.pins} | {"python": "3.11.7"}
+        return found | ({"torch": "0.1"} if self.wrong else {})
+
+    def target(self, built):
+        return object()
+
+
+def _result(passed=True, *, steps=Verdict.PASS):
+    return SmokeResult(
+        passed=passed,
+        exit_code=0 if passed else 1,
+        summary="2 of 2 cases",
+        backend="gloo",
+        ranks=4,
+        placement="4 ranks on the CPU",
+        cases=(CaseOutcome(case="barrier", verdict=Verdict.PASS if passed else Verdict.HANG, seconds=0.1),),
+        steps=(StepOutcome(name="deepspeed zero-2", verdict=steps, detail=f"saw {Path.cwd()}"),),
+        loaded={"torch": "2.13.0+cu130"},
+    )
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    engine = FakeEngine()
+
+    def choose(_name=None):
+        return Choice(engine=engine, why="it is here")
+
+    def lock_cell(cell, options, **_):
+        pins = tuple(
+            Pin(
+                name=n,
+                version=v.split("+")[0],
+                layer=n if n == "torch" else "framework",
+                artifacts=(
+                    Artifact(
+                        filename=f"{n}-{v.split('+')[0]}-py3-none-any.whl",
+                        sha256="a" * 64,
+                        url="https://example.invalid/x.whl",
+                    ),
+                ),
+            )
+            for n, v in cell.components.items()
+            if n in {"torch", "deepspeed"}
+        )
+        return Lock(
+            cell=cell,
+            request=options.request_text,
+            exclude_newer="2026-11-20",
+            python_version="3.11",
+            pins=pins,
+            resolver="none",
+        )
+
+    def no_channel(*_args, **_kwargs):
+        raise NetworkError("the channel cannot be reached")
+
+    monkeypatch.setattr(pipeline, "choose_engine", choose)
+    monkeypatch.setattr(pipeline, "lock_cell", lock_cell)
+    monkeypatch.setattr(conda_lock, "lock_conda", no_channel)
+    monkeypatch.setattr(smoke, "run", lambda *_a, **_k: _result(), raising=False)
+    monkeypatch.chdir(tmp_path)
+    return engine
+
+
+def _options(tmp_path, **more):
+    return pipeline.Options(
+        request=Request(frameworks=["deepspeed"]), request_text="--framework deepspeed", output=tmp_path / "out", **more
+    )
+
+
+def test_a_build_ends_in_a_record_beside_its_lock(world, tmp_path):
+    outcome = pipeline.build(_options(tmp_path))
+    assert outcome.record is not None
+    assert outcome.record.passed
+    written = json.loads((outcome.directory / "record.json").read_text())
+    assert written["lock"] == outcome.lock.digest
+    assert written["environment"] == outcome.built.digest
+    assert written["loaded"] == {"torch": "2.13.0+cu130"}
+    assert written["rungs"][-1] == "framework step(cpu)"
+    assert {"Dockerfile", "requirements.txt", "pylock.toml", "lock.json"} <= {
+        p.name for p in outcome.directory.iterdir()
+    }
+
+
+def test_the_solver_is_told_which_pythons_the_engine_has(world, tmp_path):
+    assert pipeline.build(_options(tmp_path)).cell.components["python"] == "3.11"
+
+
+def test_an_unreachable_channel_is_a_note_and_the_build_goes_on(world, tmp_path):
+    outcome = pipeline.build(_options(tmp_path))
+    assert any("no conda-lock.yml" in note and "cannot be reached" in note for note in outcome.notes)
+    assert outcome.record is not None
+
+
+def test_content_that_differs_from_the_lock_fails_the_build_and_leaves_no_record(world, tmp_path):
+    first = pipeline.build(_options(tmp_path))
+    world.wrong = True
+    with pytest.raises(ContentError) as error:
+        pipeline.build(_options(tmp_path))
+    assert "torch" in str(error.value)
+    assert not (first.directory / "record.json").exists()
+
+
+def test_a_failed_build_step_leaves_the_lock_and_no_record(world, tmp_path):
+    world.broken = True
+    with pytest.raises(BuildError):
+        pipeline.build(_options(tmp_path))
+    folder = next((tmp_path / "out").iterdir())
+    assert (folder / "lock.json").exists()
+    assert not (folder / "record.json").exists()
+
+
+def test_the_lock_that_is_there_is_kept_for_the_same_request_and_date(world, tmp_path, monkeypatch):
+    options = dataclasses.replace(
+        _options(tmp_path), request=Request(frameworks=["deepspeed"], exclude_newer="2026-11-20")
+    )
+    pipeline.build(options)
+    monkeypatch.setattr(pipeline, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
+    events = []
+    pipeline.build(options, progress=events.append)
+    assert any(e.kind is EventKind.CACHED and e.step == "lock" for e in events)
+
+
+def test_a_failed_smoke_test_is_recorded_as_failed(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(smoke, "run", lambda *_a, **_k: _result(passed=False, steps=Verdict.ERROR), raising=False)
+    outcome = pipeline.build(_options(tmp_path))
+    assert not outcome.record.passed
+    assert outcome.record.rungs[-1] is Rung.IMPORTED
+
+
+@pytest.mark.parametrize(
+    ("steps", "last"),
+    [
+        (Verdict.PASS, Rung.FRAMEWORK_CPU),
+        (Verdict.SKIPPED, Rung.COLLECTIVES_CPU),
+        (Verdict.WRONG, Rung.COLLECTIVES_CPU),
+    ],
+)
+def test_a_rung_is_proved_only_by_a_step_that_ran_and_passed(steps, last):
+    assert pipeline.rungs_of(_result(steps=steps))[-1] is last
+
+
+def test_a_record_does_not_tell_where_the_cell_stood(world, tmp_path):
+    outcome = pipeline.build(_options(tmp_path))
+    step = StepOutcome(name="x", verdict=Verdict.ERROR, detail=f"in {outcome.directory.resolve()}/venv/lib/x.py")
+    text = pipeline.record_text(dataclasses.replace(outcome.record, steps=(step,)), Path(outcome.directory))
+    assert str(outcome.directory.resolve()) not in text
+    assert "in ./venv/lib/x.py" in text
+
+
+def test_the_default_date_is_the_last_complete_day(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")  # 2026-01-01T00:00:00Z
+    assert pipeline.last_day() == "2025-12-31"
