@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,7 @@ def test_a_line_that_is_not_a_hashed_pin_is_refused_with_its_number(line: str) -
     assert caught.value.details[0].startswith("line 3")
 
 
+@pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="this interpreter has no pip")
 @pytest.mark.parametrize("honest", [True, False])
 def test_pip_takes_the_files_of_the_lock_and_no_others(
     lock: Lock, index: TinyIndex, tmp_path: Path, *, honest: bool
