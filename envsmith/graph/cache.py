@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["cache_folder", "read_cache", "write_cache"]
 
 # Raised when the shape of what is kept changes.
-SCHEMA = 2
+SCHEMA = 3
 _KEEP = 12
 
 

@@ -171,7 +171,9 @@ def _record(root: Node, table: ComponentTable) -> list[Tested]:
         root.wrong(str(error))
         return []
     day = str(value.get("started", ""))[:10]
-    evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {cell}: {root.file}", date=day)
+    rungs = value.get("rungs")
+    reached = f", proved up to {rungs[-1]}" if isinstance(rungs, list) and rungs and isinstance(rungs[-1], str) else ""
+    evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {cell}{reached}: {root.file}", date=day)
     return [
         Tested(
             framework=name,

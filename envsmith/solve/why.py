@@ -111,6 +111,7 @@ def _torch_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
     head = f"torch {version}{where}"
     if tested:
         head += f": the newest that is tested with {label}" if newer else f": tested with {label}"
+        head += f" (how far and by whom: envsmith explain {answer.cell.id})"
     elif label and tiers:
         head += f": nobody is known to have tested it with {label}, and nothing that is tested satisfies the request"
     elif not newer:
