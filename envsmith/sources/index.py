@@ -10,7 +10,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -251,26 +251,44 @@ def parse_simple_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
     listed = document.get("files")
     if not isinstance(listed, list):
         raise NetworkError(f"{redact(page)}: `files` is missing")
+    return _files(
+        page,
+        listed,
+        hashes="hashes",
+        uploaded=lambda item: item.get("upload-time"),
+        requires="requires-python",
+        yanked=lambda item: _yanked(item.get("yanked", False)),
+    )
+
+
+def _files(
+    page: str,
+    items: Sequence[Any],
+    *,
+    hashes: str,
+    uploaded: Callable[[Mapping[str, Any]], Any],
+    requires: str,
+    yanked: Callable[[Mapping[str, Any]], str | None],
+) -> tuple[IndexFile, ...]:
+    """The files that ``items`` describe; the two JSON documents of an index differ only in how they spell a few fields."""
     found = []
-    for item in listed[:_MAX_FILES]:
-        if (
-            not isinstance(item, dict)
-            or not isinstance(item.get("url"), str)
-            or not isinstance(item.get("filename"), str)
-        ):
+    for item in items[:_MAX_FILES]:
+        if not isinstance(item, dict):
             continue
-        hashes = item.get("hashes")
-        size = item.get("size")
+        url, filename = item.get("url"), item.get("filename")
+        if not isinstance(url, str) or not isinstance(filename, str):
+            continue
+        digests, size = item.get(hashes), item.get("size")
         found.append(
             _file(
                 page,
-                item["url"],
-                item["filename"],
-                sha256=_digest(hashes.get("sha256")) if isinstance(hashes, dict) else None,
+                url,
+                filename,
+                sha256=_digest(digests.get("sha256")) if isinstance(digests, dict) else None,
                 size=size if isinstance(size, int) and size >= 0 else None,
-                uploaded=_time(item.get("upload-time")),
-                requires_python=_text(item.get("requires-python")),
-                yanked=_yanked(item.get("yanked", False)),
+                uploaded=_time(uploaded(item)),
+                requires_python=_text(item.get(requires)),
+                yanked=yanked(item),
                 **_alone(item),
             )
         )
@@ -282,31 +300,14 @@ def parse_project_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
     releases = _loads(text, page).get("releases")
     if not isinstance(releases, dict):
         raise NetworkError(f"{redact(page)}: `releases` is missing")
-    found = []
-    items = [item for files in releases.values() if isinstance(files, list) for item in files]
-    for item in items[:_MAX_FILES]:
-        if (
-            not isinstance(item, dict)
-            or not isinstance(item.get("url"), str)
-            or not isinstance(item.get("filename"), str)
-        ):
-            continue
-        digests = item.get("digests")
-        size = item.get("size")
-        found.append(
-            _file(
-                page,
-                item["url"],
-                item["filename"],
-                sha256=_digest(digests.get("sha256")) if isinstance(digests, dict) else None,
-                size=size if isinstance(size, int) and size >= 0 else None,
-                uploaded=_time(item.get("upload_time_iso_8601") or item.get("upload_time")),
-                requires_python=_text(item.get("requires_python")),
-                yanked=_yanked(item.get("yanked_reason") or True) if item.get("yanked") is True else None,
-                **_alone(item),
-            )
-        )
-    return tuple(f for f in found if f)
+    return _files(
+        page,
+        [item for files in releases.values() if isinstance(files, list) for item in files],
+        hashes="digests",
+        uploaded=lambda item: item.get("upload_time_iso_8601") or item.get("upload_time"),
+        requires="requires_python",
+        yanked=lambda item: _yanked(item.get("yanked_reason") or True) if item.get("yanked") is True else None,
+    )
 
 
 class PackageIndex:
