@@ -209,14 +209,16 @@ def build(
     build_args: Iterable[tuple[str, str]],
     image_id_file: Path,
     progress: Progress,
+    cache: bool = True,
 ) -> str:
-    """Build ``context`` without tagging anything; the image id.
+    """Build ``context`` without tagging anything; the image id. Without ``cache`` no step is taken from an earlier build.
 
     On Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the engine; nothing is tagged,
     finished steps stay in the engine's cache.
     """
     command = [client, "build", "--progress", "plain", "--iidfile", str(image_id_file)]
     command += ["--network", network] if network else []
+    command += [] if cache else ["--no-cache"]
     for name, path in secrets.items():
         command += ["--secret", f"id={name},src={path}"]
     environment = {**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"}

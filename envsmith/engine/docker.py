@@ -19,13 +19,15 @@ from envsmith.engine.base import Built, Event, EventKind, Progress, silent, veri
 from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.engine.context import write_context, write_secrets
 from envsmith.engine.docker_bases import BaseShelf
+from envsmith.engine.docker_settle import settle
 from envsmith.engine.host_settings import read_host_settings
-from envsmith.errors import ContentError, EngineError
+from envsmith.errors import ContentError, EngineError, StorageError
 from envsmith.model.lock import BaseImage, Lock, OsPackage
 from envsmith.render.dockerfile import ImageOptions
 from envsmith.render.labels import labels
 
 if TYPE_CHECKING:
+    from envsmith.engine.oci import OciImage
     from envsmith.smoke.launch import Target
 
 __all__ = ["DockerEngine", "engine_errors", "image_name"]
@@ -53,6 +55,19 @@ def engine_errors(what: str) -> Iterator[None]:
         raise EngineError(
             f"{what}: {str(explanation)[:400]}", hint="is the engine still running? (docker info)"
         ) from error
+
+
+@contextlib.contextmanager
+def disk_errors(directory: Path) -> Iterator[None]:
+    """Turn a full or unwritable disk into ``StorageError``."""
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except RequestException:  # an OSError too, but not the disk's
+        raise
+    except OSError as error:
+        raise StorageError(f"{directory}: cannot be written: {error.strerror or error}") from error
 
 
 class DockerEngine:
@@ -131,8 +146,8 @@ class DockerEngine:
 
     # -- build ---------------------------------------------------------------------------------------------------------
 
-    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
-        """See the protocol. ``directory`` is not needed: the engine keeps finished layers itself."""
+    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent, cache: bool = True) -> Built:
+        """See the protocol and :class:`envsmith.engine.rebuild.ImageEngine`. ``directory`` is not needed: the engine keeps finished layers itself."""
         del directory
         if lock.base is None:
             raise EngineError(
@@ -141,27 +156,62 @@ class DockerEngine:
             )
         self.shelf.check(lock.base)
         with tempfile.TemporaryDirectory(prefix="envsmith-build-") as scratch:
-            image = self._build_untagged(lock, Path(scratch), progress)
+            image = self._build_untagged(lock, Path(scratch), progress, cache=cache)
         self.shelf.check(lock.base)
+        image = settle(self.client, image, base_layers=self.shelf.layers(lock.base), epoch=self.options.epoch)
         try:
             facts = self._verify(lock, image, progress)
         except BaseException:
             with contextlib.suppress(Exception):
                 self.client.images.remove(image, force=True)
             raise
-        with engine_errors("the image cannot be tagged"):
-            repository, _, tag = image_name(lock).partition(":")
-            self.client.images.get(image).tag(repository, tag)
+        if cache:
+            with engine_errors("the image cannot be tagged"):
+                repository, _, tag = image_name(lock).partition(":")
+                self.client.images.get(image).tag(repository, tag)
         return Built(
             digest=image,
             kind="image",
-            reference=image_name(lock),
+            reference=image_name(lock) if cache else image,
             python=f"{self.options.prefix}/bin/python",
             cell=lock.cell.id,
-            facts={**facts, "cuda": lock.cell.components.get("cuda", "cpu")},
+            facts={
+                **facts,
+                "cuda": lock.cell.components.get("cuda", "cpu"),
+                "base layers": str(self.shelf.layers(lock.base)),
+            },
         )
 
-    def _build_untagged(self, lock: Lock, scratch: Path, progress: Progress) -> str:
+    def export(self, built: Built, directory: Path, *, compress: bool = False, progress: Progress = silent) -> OciImage:
+        """See :class:`envsmith.engine.rebuild.ImageEngine`. Needs as much free disk as two times the image while it runs."""
+        from envsmith.engine.oci_archive import DockerArchive, to_layout
+
+        progress(Event(kind=EventKind.START, step="export", text=built.reference))
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".image-", suffix=".tar", dir=directory.parent) as file:
+            with engine_errors("the image cannot be saved"), disk_errors(directory):
+                for chunk in self.client.images.get(built.digest).save(chunk_size=1 << 20):
+                    file.write(chunk)
+                file.flush()
+            archive = DockerArchive(Path(file.name))
+            with contextlib.closing(archive):
+                return to_layout(
+                    archive,
+                    directory,
+                    base_layers=int(built.facts["base layers"]),
+                    epoch=self.options.epoch,
+                    compress=compress,
+                    source=built.digest,
+                    progress=progress,
+                )
+
+    def discard(self, built: Built) -> None:
+        """See :class:`envsmith.engine.rebuild.ImageEngine`; an image that has a name stays."""
+        with contextlib.suppress(Exception):
+            if not self.client.images.get(built.digest).tags:
+                self.client.images.remove(built.digest)
+
+    def _build_untagged(self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool) -> str:
         context, private = scratch / "context", scratch / "private"
         context.mkdir()
         private.mkdir(mode=0o700)
@@ -178,6 +228,7 @@ class DockerEngine:
             build_args=settings.proxies,
             image_id_file=scratch / "image",
             progress=progress,
+            cache=cache,
         )
 
     def _verify(self, lock: Lock, image: str, progress: Progress) -> dict[str, str]:

@@ -90,6 +90,14 @@ class BaseShelf:
                 hint="run the command again: the image part of the lock is made anew with the base that is here",
             )
 
+    def layers(self, base: BaseImage) -> int:
+        """How many layers the base has: they are nobody's work of ours and stay as they are."""
+        try:
+            found = self.client.images.get(from_reference(base)).attrs
+        except _absent() as error:
+            raise EngineError(f"the engine cannot look up {from_reference(base)}: {str(error)[:200]}") from error
+        return len((found.get("RootFS") or {}).get("Layers") or [])
+
     def _image_id(self, reference: str) -> str | None:
         from docker.errors import ImageNotFound
 

@@ -1,0 +1,272 @@
+"""An image as an OCI layout on disk whose manifest digest is a function of its lock.
+
+An engine's own image is not: its configuration carries the hour of the build, its layers are written in whatever order and with whatever
+headers the engine's version uses. Here the layers of a cell are written anew in one canonical form (``oci_layers``), the configuration in
+one spelling, and the base's own layers are kept byte for byte. Layers are not compressed unless asked: a digest over compressed
+bytes would be one of the compressor's version too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envsmith.errors import ContentError, DataError, StorageError
+
+__all__ = [
+    "CONFIG_TYPE",
+    "INDEX_TYPE",
+    "LAYER_TYPE",
+    "MANIFEST_TYPE",
+    "OciImage",
+    "OciLayer",
+    "blob_path",
+    "canonical",
+    "canonical_config",
+    "finish_layout",
+    "place_blob",
+    "put_blob",
+    "read_layout",
+]
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MAX_JSON = 8 << 20
+# What of a configuration says how a container starts; the rest (hostname, build container) is the engine's own.
+_STARTS = ("Env", "Entrypoint", "Cmd", "WorkingDir", "User", "Labels", "ExposedPorts", "Volumes", "StopSignal")
+# Labels that an engine adds about itself.
+_ENGINE_LABELS = ("io.buildah.", "io.podman.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OciLayer:
+    """One layer: ``digest`` and ``size`` (bytes) of the blob as it is stored, ``diff_id`` the sha256 of the uncompressed tar."""
+
+    digest: str
+    diff_id: str
+    size: int
+    media_type: str = LAYER_TYPE
+
+    def descriptor(self) -> dict[str, object]:
+        """The layer as a manifest names it."""
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OciImage:
+    """An image in the OCI layout ``layout`` (a folder with ``index.json``, ``oci-layout`` and ``blobs/sha256``).
+
+    ``manifest_digest`` is what a registry calls the image; ``config`` the parsed configuration. ``source`` is the id of the engine's image
+    that it was made of, the one that a record names; empty when the layout came another way.
+    """
+
+    layout: Path
+    manifest_digest: str
+    manifest_size: int
+    config_digest: str
+    config: Mapping[str, Any]
+    layers: tuple[OciLayer, ...]
+    source: str = ""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of the configuration."""
+        found = (self.config.get("config") or {}).get("Labels") or {}
+        return {str(key): str(value) for key, value in found.items()}
+
+    def blob(self, digest: str) -> Path:
+        """Where a blob of this image lies."""
+        return blob_path(self.layout, digest)
+
+
+def blob_path(layout: Path, digest: str) -> Path:
+    """The file of a blob; ``DataError`` for what is not a sha256 digest, so that no name leads out of the layout."""
+    if not _DIGEST.fullmatch(digest):
+        raise DataError(f"{layout}: {digest[:80]!r} is not a sha256 digest")
+    return layout / "blobs" / "sha256" / digest[7:]
+
+
+def canonical(value: object) -> bytes:
+    """JSON in one spelling: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def canonical_config(
+    told: Mapping[str, Any], *, architecture: str, diff_ids: Sequence[str], base_layers: int, epoch: int
+) -> dict[str, Any]:
+    """The configuration of an image without anything of the engine or the hour: ``told`` is the engine's ``config`` object.
+
+    ``epoch`` (seconds) is the time of the image and of every line of its history, which has exactly one line a layer.
+    """
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
+    starts = {key: told[key] for key in _STARTS if told.get(key)}
+    if "Env" in starts:
+        starts["Env"] = sorted(str(line) for line in starts["Env"])
+    if "Labels" in starts:
+        labels = {str(k): str(v) for k, v in starts["Labels"].items() if not str(k).startswith(_ENGINE_LABELS)}
+        starts["Labels"] = labels
+    named = [
+        f"base layer {n + 1}" if n < base_layers else f"cell layer {n + 1 - base_layers}" for n in range(len(diff_ids))
+    ]
+    return {
+        "architecture": architecture,
+        "config": starts,
+        "created": created,
+        "history": [{"created": created, "created_by": f"envsmith {name}"} for name in named],
+        "os": "linux",
+        "rootfs": {"diff_ids": list(diff_ids), "type": "layers"},
+    }
+
+
+def put_blob(layout: Path, data: bytes) -> tuple[str, int]:
+    """Store a small blob under its digest; the digest and its size."""
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+    path = blob_path(layout, digest)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        raise StorageError(f"{layout}: cannot be written: {error.strerror or error}") from error
+    return digest, len(data)
+
+
+def finish_layout(layout: Path, config: Mapping[str, Any], layers: Sequence[OciLayer], *, source: str = "") -> OciImage:
+    """Write configuration, manifest and index; the index last, so that a layout with an index is whole."""
+    config_digest, config_size = put_blob(layout, canonical(config))
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": {"mediaType": CONFIG_TYPE, "digest": config_digest, "size": config_size},
+        "layers": [layer.descriptor() for layer in layers],
+    }
+    digest, size = put_blob(layout, canonical(manifest))
+    entry = {"mediaType": MANIFEST_TYPE, "digest": digest, "size": size}
+    try:
+        (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
+        index = layout / ".index.json.partial"
+        index.write_bytes(canonical({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [entry]}))
+        index.replace(layout / "index.json")
+    except OSError as error:
+        raise StorageError(f"{layout}: cannot be written: {error.strerror or error}") from error
+    if source:
+        (layout / "source").write_text(source + "\n", encoding="ascii")
+    return OciImage(
+        layout=layout,
+        manifest_digest=digest,
+        manifest_size=size,
+        config_digest=config_digest,
+        config=config,
+        layers=tuple(layers),
+        source=source,
+    )
+
+
+def read_layout(layout: Path, *, check: bool = False) -> OciImage:
+    """The one image of a layout. ``DataError`` for what is not one, ``ContentError`` when a blob is not what its name says.
+
+    The small blobs are always compared with their digests; the layers, gigabytes of them, only when ``check`` is given.
+    """
+    index = _json((layout / "index.json"), None)
+    manifests = index.get("manifests")
+    if not isinstance(manifests, list) or len(manifests) != 1 or not isinstance(manifests[0], dict):
+        raise DataError(f"{layout}/index.json: one manifest was expected")
+    digest = str(manifests[0].get("digest"))
+    manifest = _json(blob_path(layout, digest), digest)
+    told = manifest.get("config")
+    config_digest = str(told.get("digest")) if isinstance(told, dict) else ""
+    config = _json(blob_path(layout, config_digest), config_digest)
+    layers = _layers(layout, manifest, config)
+    if check:
+        for layer in layers:
+            _check(layout, layer)
+    source = ""
+    with contextlib.suppress(OSError, UnicodeError):
+        source = (layout / "source").read_text(encoding="ascii").strip()
+    return OciImage(
+        layout=layout,
+        manifest_digest=digest,
+        manifest_size=blob_path(layout, digest).stat().st_size,
+        config_digest=config_digest,
+        config=config,
+        layers=layers,
+        source=source if _DIGEST.fullmatch(source) else "",
+    )
+
+
+def _layers(layout: Path, manifest: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[OciLayer, ...]:
+    rows, rootfs = manifest.get("layers"), config.get("rootfs")
+    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not isinstance(rows, list) or not isinstance(diff_ids, list) or len(rows) != len(diff_ids):
+        raise DataError(f"{layout}: manifest and configuration do not name the same layers")
+    found = []
+    for number, (row, diff_id) in enumerate(zip(rows, diff_ids, strict=True)):
+        fields = row if isinstance(row, dict) else {}
+        size = fields.get("size")
+        if not isinstance(size, int) or isinstance(size, bool) or not _DIGEST.fullmatch(str(diff_id)):
+            raise DataError(f"{layout}: layers[{number}] of the manifest is no descriptor")
+        path = blob_path(layout, str(fields.get("digest")))
+        if not path.is_file() or path.stat().st_size != size:
+            raise ContentError(f"{layout}: layer {path.name[:12]} is missing or not {size} bytes long")
+        found.append(
+            OciLayer(digest=f"sha256:{path.name}", diff_id=str(diff_id), size=size, media_type=str(fields["mediaType"]))
+        )
+    return tuple(found)
+
+
+def _check(layout: Path, layer: OciLayer) -> None:
+    digest = hashlib.sha256()
+    with blob_path(layout, layer.digest).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if f"sha256:{digest.hexdigest()}" != layer.digest:
+        raise ContentError(
+            f"{layout}: layer {layer.digest[:19]} holds other bytes ({digest.hexdigest()[:12]})",
+            hint="the layout was changed after it was made; build the cell again",
+        )
+
+
+def _json(path: Path, digest: str | None) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_JSON:
+            raise DataError(f"{path}: larger than {_MAX_JSON >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if digest is not None and hashlib.sha256(data).hexdigest() != digest[7:]:
+        raise ContentError(f"{path}: holds other bytes than its name says")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {str(error)[:120]}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: not a mapping")
+    return value
+
+
+def place_blob(fresh: Path, digest: str, layout: Path, *, near: Path) -> None:
+    """Give the finished file ``fresh`` its blob name in ``layout``.
+
+    Where the layout of a neighbouring cell (beside ``near``, the layout's final place) has the same blob, both share these bytes on
+    disk: the layer with torch is gigabytes, and the same in all of them. It is the fresh file that is shared, because its digest was taken.
+    """
+    path = blob_path(layout, digest)
+    fresh.replace(path)
+    for twin in near.parent.parent.glob(f"*/{near.name}/blobs/sha256/{path.name}"):
+        shared = twin.with_name(f".{twin.name}.shared")
+        with contextlib.suppress(OSError):
+            shared.unlink(missing_ok=True)
+            os.link(path, shared)
+            shared.replace(twin)

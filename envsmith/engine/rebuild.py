@@ -1,0 +1,100 @@
+"""The same lock built a second time, without a cache: the same image, or the files that differ."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from envsmith.engine.base import Built, Engine, Event, EventKind, Progress, silent
+from envsmith.engine.oci import OciImage, read_layout
+from envsmith.engine.oci_diff import difference
+from envsmith.errors import EngineError, EnvsmithError
+from envsmith.model.lock import Lock
+
+__all__ = ["LAYOUT", "ImageEngine", "RebuildReport", "rebuild"]
+
+# The OCI layout of a cell, in its own folder.
+LAYOUT = "oci"
+
+
+@runtime_checkable
+class ImageEngine(Protocol):
+    """What building images adds to :class:`envsmith.engine.base.Engine`."""
+
+    @property
+    def name(self) -> str:
+        """The word of ``--engine``."""
+        ...
+
+    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent, cache: bool = True) -> Built:
+        """See :class:`envsmith.engine.base.Engine`; without ``cache`` every step is run again, and the result takes no name."""
+        ...
+
+    def export(self, built: Built, directory: Path, *, compress: bool = False, progress: Progress = silent) -> OciImage:
+        """Write what was built to the folder ``directory`` as an OCI layout in the canonical form."""
+        ...
+
+    def discard(self, built: Built) -> None:
+        """Remove an image that has no name."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RebuildReport:
+    """Both manifest digests, and what differs: one line a file (path and what differs) or key of the configuration."""
+
+    same: bool
+    first: str
+    second: str
+    differences: tuple[str, ...] = ()
+    first_source: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """For ``--json``."""
+        return {"same": self.same, "first": self.first, "second": self.second, "differences": list(self.differences)}
+
+
+def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> RebuildReport:
+    """Build the lock in the cell's folder ``directory`` anew and compare it with the layout that is there.
+
+    Without a layout the lock is first built (or taken from the engine's cache) and exported to ``directory/oci``. ``EngineError`` for an
+    engine that makes no images, ``EnvsmithError`` (exit code 1) when there is no lock.
+    """
+    from envsmith.lock import store
+
+    if not isinstance(engine, ImageEngine):
+        raise EngineError(
+            f"engine {engine.name} makes no images, so there is nothing to rebuild",
+            hint="start a container engine, or name one with --engine docker, podman or buildah",
+        )
+    lock = store.read(directory)
+    if lock is None:
+        raise EnvsmithError(f"{directory}: no lock is there", hint="build the cell first: envsmith build")
+    first = _first(lock, directory, engine, progress)
+    progress(Event(kind=EventKind.START, step="rebuild", text=f"{lock.cell.id} without a cache"))
+    built = engine.build(lock, directory, progress=progress, cache=False)
+    try:
+        # In a folder of its own depth: blobs that are equal are shared on disk with the first layout.
+        with tempfile.TemporaryDirectory(prefix=".rebuild-", dir=directory.parent) as scratch:
+            compress = any(layer.media_type.endswith("+gzip") for layer in first.layers)
+            second = engine.export(built, Path(scratch) / LAYOUT, compress=compress, progress=progress)
+            told = difference(first, second)
+            same, digest = first.manifest_digest == second.manifest_digest, second.manifest_digest
+    finally:
+        engine.discard(built)
+    progress(Event(kind=EventKind.DONE, step="rebuild", text="the same digest" if same else f"{len(told)} differences"))
+    return RebuildReport(
+        same=same, first=first.manifest_digest, second=digest, differences=told, first_source=first.source
+    )
+
+
+def _first(lock: Lock, directory: Path, engine: ImageEngine, progress: Progress) -> OciImage:
+    """The layout of this lock that is there, or one that is made now."""
+    layout = directory / LAYOUT
+    if (layout / "index.json").is_file():
+        image = read_layout(layout)
+        if image.labels.get("io.envsmith.lock") == lock.digest:
+            return image
+    return engine.export(engine.build(lock, directory, progress=progress), layout, progress=progress)

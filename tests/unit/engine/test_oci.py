@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import tarfile
+
+import pytest
+
+from envsmith.engine import oci
+from envsmith.engine.oci_archive import DockerArchive, LayoutFolder, to_layout
+from envsmith.engine.oci_diff import difference
+from envsmith.errors import ContentError, DataError
+
+EPOCH = 1735689600
+
+
+def member(name, content=None, **fields):
+    info = tarfile.TarInfo(name)
+    info.mode, info.mtime = 0o644, EPOCH
+    if content is None and "type" not in fields:
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+    for key, value in fields.items():
+        setattr(info, key, value)
+    data = (content or "").encode()
+    info.size = len(data)
+    return info, data
+
+
+def tar(*members, style=tarfile.PAX_FORMAT):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=style) as archive:
+        for info, data in members:
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+BASE = tar(member("etc"), member("etc/passwd", "root"), member("opt"))
+CELL = (member("opt/cell"), member("opt/cell/a.py", "a"), member("opt/cell/b.py", "b"))
+
+
+def tar_files(files):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def layout(path, *layers, base_layers=1, compress=False, **how):
+    told = {
+        "Env": ["PATH=/bin", "A=1"],
+        "Labels": {"io.envsmith.lock": "sha256:1"},
+        "Hostname": "x",
+        **how.pop("config", {}),
+    }
+    created = how.pop("created", "2026-11-21T10:00:00Z")
+    style = how.pop("style", "folders")
+    blob = json.dumps({"created": created, "architecture": "amd64", "os": "linux", "config": told}).encode()
+    names = [f"{n}/layer.tar" if style == "folders" else f"blobs/sha256/{n}" for n in range(len(layers))]
+    manifest = json.dumps([{"Config": "c.json", "RepoTags": None, "Layers": names}]).encode()
+    archive = path.parent / f"{path.name}.tar"
+    archive.write_bytes(tar_files([("c.json", blob), *zip(names, layers, strict=True), ("manifest.json", manifest)]))
+    saved = DockerArchive(archive)
+    try:
+        return to_layout(
+            saved, path / "oci", base_layers=base_layers, epoch=EPOCH, compress=compress, source="sha256:" + "1" * 64
+        )
+    finally:
+        saved.close()
+
+
+def names(image, number):
+    with LayoutFolder(image).layer(number) as file, tarfile.open(fileobj=file) as archive:
+        return archive.getnames()
+
+
+def test_order_hour_headers_and_the_engines_stubs_leave_no_trace(tmp_path):
+    one = layout(tmp_path / "one", BASE, tar(*CELL))
+    later = [(altered(info, mtime=EPOCH + 86400.5, uname="me", gname="me"), data) for info, data in CELL]
+    random.Random(1).shuffle(later)
+    stubs = [
+        member("etc", mtime=EPOCH + 5),
+        member("etc/resolv.conf", "nameserver"),
+        member("dev/envsmith"),
+        member(".dockerenv", ""),
+    ]
+    two = layout(
+        tmp_path / "two",
+        BASE,
+        tar(*stubs, *later, style=tarfile.GNU_FORMAT),
+        style="blobs",
+        created="2027-01-01T00:00:00Z",
+    )
+    assert two.manifest_digest == one.manifest_digest
+    assert one.config["created"] == "2025-01-01T00:00:00Z"
+    assert "Hostname" not in one.config["config"]
+    assert names(two, 1) == ["opt/cell", "opt/cell/a.py", "opt/cell/b.py"]
+
+
+def altered(info, **fields):
+    copy = tarfile.TarInfo(info.name)
+    for key in ("type", "mode", "uid", "gid", "size", "linkname", "mtime"):
+        setattr(copy, key, getattr(info, key))
+    for key, value in fields.items():
+        setattr(copy, key, value)
+    return copy
+
+
+def test_the_base_stays_byte_for_byte(tmp_path):
+    import hashlib
+
+    image = layout(tmp_path / "one", BASE, tar(*CELL))
+    assert image.layers[0].digest == "sha256:" + hashlib.sha256(BASE).hexdigest()
+
+
+def test_hard_links_are_the_same_whichever_name_carries_the_content(tmp_path):
+    link = {"type": tarfile.LNKTYPE}
+    one = layout(tmp_path / "one", BASE, tar(member("opt/a", "x"), member("opt/b", linkname="opt/a", **link)))
+    two = layout(tmp_path / "two", BASE, tar(member("opt/b", "x"), member("opt/a", linkname="opt/b", **link)))
+    assert one.manifest_digest == two.manifest_digest
+
+
+def test_a_folder_that_was_removed_and_made_again_is_kept(tmp_path):
+    image = layout(tmp_path / "one", BASE, tar(member(".wh.opt", "")), tar(member("opt"), member("opt/x", "1")))
+    assert names(image, 2) == ["opt", "opt/x"]
+
+
+def test_an_empty_layer_is_left_out(tmp_path):
+    image = layout(tmp_path / "one", BASE, tar(member("etc")), tar(*CELL))
+    assert len(image.layers) == len(image.config["history"]) == 2
+
+
+def test_what_differs_is_told_by_file(tmp_path):
+    one = layout(tmp_path / "one", BASE, tar(*CELL))
+    changed = (
+        CELL[0],
+        member("opt/cell/a.py", "A"),
+        member("opt/cell/b.py", "b", mode=0o600),
+        member("opt/cell/c.py", "c"),
+    )
+    two = layout(tmp_path / "two", BASE, tar(*changed), config={"User": "10001"})
+    told = difference(one, two)
+    assert told[0] == 'configuration config.User: absent and "10001"'
+    assert any(
+        line.startswith("layer 2: /opt/cell/a.py: content sha256 ca978112ca1b and sha256 559aead08264") for line in told
+    )
+    assert "layer 2: /opt/cell/b.py: mode 0o644 and 0o600" in told
+    assert "layer 2: /opt/cell/c.py: only in the second" in told
+    assert difference(one, one) == ()
+
+
+def test_gzip_changes_the_blobs_and_not_the_content(tmp_path):
+    one, two = layout(tmp_path / "one", BASE, tar(*CELL)), layout(tmp_path / "two", BASE, tar(*CELL), compress=True)
+    assert [x.diff_id for x in one.layers] == [x.diff_id for x in two.layers]
+    assert gzip.decompress(two.blob(two.layers[0].digest).read_bytes()) == BASE
+    assert two.layers[1].media_type.endswith("tar+gzip")
+    again = layout(tmp_path / "three", BASE, tar(*CELL), compress=True)
+    assert again.manifest_digest == two.manifest_digest
+
+
+def test_a_layout_reads_back_and_shares_its_blobs_with_its_neighbour(tmp_path):
+    one = layout(tmp_path / "one", BASE, tar(*CELL))
+    two = layout(tmp_path / "two", BASE, tar(member("opt/other", "o")))
+    assert one.blob(one.layers[0].digest).samefile(two.blob(two.layers[0].digest))
+    read = oci.read_layout(one.layout, check=True)
+    assert read == one
+    assert read.source == "sha256:" + "1" * 64
+
+
+@pytest.mark.parametrize("part", ["layer", "manifest", "config", "missing"])
+def test_a_changed_layout_is_refused(tmp_path, part):
+    image = layout(tmp_path / "one", BASE, tar(*CELL))
+    digest = {"layer": image.layers[1].digest, "missing": image.layers[1].digest, "manifest": image.manifest_digest}
+    path = image.blob(digest.get(part, image.config_digest))
+    if part == "missing":
+        path.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
+    with pytest.raises(ContentError):
+        oci.read_layout(image.layout, check=True)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"manifests": []}', '{"manifests": [{"digest": "sha256:../../x"}]}'])
+def test_a_hostile_index_is_refused(tmp_path, text):
+    image = layout(tmp_path / "one", BASE, tar(*CELL))
+    (image.layout / "index.json").write_text(text)
+    with pytest.raises(DataError):
+        oci.read_layout(image.layout)
+
+
+def test_a_path_that_leads_out_of_the_image_is_refused_and_nothing_stays(tmp_path):
+    with pytest.raises(ContentError, match="leads out"):
+        layout(tmp_path / "one", BASE, tar(member("opt/../../x", "1")))
+    assert not (tmp_path / "one" / "oci").exists()
+    assert [p for p in (tmp_path / "one").iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"nonsense" * 200, tar_files([("manifest.json", b"[]")]), tar_files([("x", b"")])]
+)
+def test_what_is_not_an_archive_is_refused(tmp_path, data):
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    with pytest.raises(ContentError):
+        DockerArchive(path)
