@@ -75,12 +75,13 @@ class Options:
         return self.conda_only or self.engine == "conda"
 
     def conda_ask(self) -> CondaAsk:
-        """What is asked of Conda beside the cell."""
+        """What is asked of Conda beside the cell; ``DataError`` when what this machine says about channels does not parse."""
         from envsmith.graph.cache import cache_folder
+        from envsmith.lock.conda.settings import default_channels
         from envsmith.lock.conda.step import CondaAsk
 
         return CondaAsk(
-            channels=self.conda_channels or ("conda-forge",),
+            channels=self.conda_channels or default_channels(),
             platforms=self.conda_platforms,
             tolerate=self.conda_tolerate,
             offline=self.offline,
@@ -388,8 +389,8 @@ def _conda(lock: Lock, directory: Path, options: Options, files: dict[str, str],
     from envsmith.lock.conda import step
 
     clock.start("conda lock")
-    ask = options.conda_ask()
     try:
+        ask = options.conda_ask()
         part = step.conda_part(lock, directory, ask, progress=clock.progress)
     except EnvsmithError as error:
         if options.conda_needed:

@@ -1,8 +1,8 @@
 """Brings the index of a channel (``repodata.json``) into the cache: bounded, atomic, and only when it parses.
 
 A channel is a name, a URL or ``file://``; what it answers is hostile until rattler has read it. A copy that is already in the
-cache stays as it is whatever happens to a new one. Nothing here knows the name of a host: names are resolved by rattler's own
-configuration (or ``CONDA_CHANNEL_ALIAS``).
+cache stays as it is whatever happens to a new one. Nothing here knows the name of a host: names are resolved by rattler, or by what
+the user configured (:mod:`envsmith.lock.conda.settings`). A server that offers its index in shards is asked for those.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.errors import NetworkError, StorageError, UsageError
+from envsmith.lock.conda.access import Access, user_access
 from envsmith.lock.conda.download import BadIndexError, download
 from envsmith.lock.conda.model import RepoLimits, Tell
-from envsmith.lock.conda.names import clean, public_url
+from envsmith.lock.conda.names import clean, public_url, scrub
+from envsmith.lock.conda.settings import ChannelSettings, read_settings
+from envsmith.lock.conda.shards import SHARDS_FILE, SHARDS_URL, ShardStore, read_index, shards_readable
 
 __all__ = ["Index", "base_url", "fetch_indexes", "require_rattler"]
 
@@ -35,7 +38,8 @@ _SCHEMES = frozenset({"http", "https", "file"})
 class Index:
     """One subdir of one channel in the cache. ``base`` may hold credentials and is never written; ``channel`` may be shown.
 
-    ``age`` is the number of seconds since the channel was asked.
+    ``age`` is the number of seconds since the channel was asked. ``shards`` says where the rest is when ``path`` is an index of
+    shards instead of the whole.
     """
 
     channel: str
@@ -43,6 +47,7 @@ class Index:
     subdir: str
     path: Path
     age: float
+    shards: ShardStore | None = None
 
 
 def require_rattler() -> Any:
@@ -66,8 +71,11 @@ def _let_workers_end() -> None:
     atexit.register(time.sleep, 0.1)
 
 
-def base_url(channel: str) -> str:
-    """The address below which the channel's subdirs lie, without a slash at the end; ``UsageError`` for what is no channel."""
+def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
+    """The address below which the channel's subdirs lie, without a slash at the end; ``UsageError`` for what is no channel.
+
+    A name means what ``settings`` (by default those of this user) say; an address and a folder need none.
+    """
     text = channel.strip()
     if not text or any(ord(c) < 33 for c in text):
         raise UsageError(
@@ -76,19 +84,25 @@ def base_url(channel: str) -> str:
     if "://" not in text and (text.startswith(("/", "./", "../")) or text == "."):
         return Path(text).resolve().as_uri()
     if "://" not in text:
-        rattler = require_rattler()
-        alias = os.environ.get("CONDA_CHANNEL_ALIAS")
-        config = rattler.ChannelConfig(channel_alias=alias) if alias else rattler.ChannelConfig()
-        try:
-            return str(rattler.Channel(text, config).base_url).rstrip("/")
-        except Exception as error:
-            raise UsageError(f"{clean(channel)!r} is not a channel: {clean(str(error))}") from error
+        return _named(text, settings or read_settings())
     scheme = urllib.parse.urlsplit(text).scheme.lower()
     if scheme not in _SCHEMES:
         raise UsageError(
             f"channel {clean(public_url(text))}: {scheme!r} is not a scheme that channels have (http, https, file)"
         )
     return text.rstrip("/")
+
+
+def _named(text: str, settings: ChannelSettings) -> str:
+    name, slash, rest = text.partition("/")
+    if name in settings.custom:
+        return f"{settings.custom[name]}{slash}{rest}".rstrip("/")
+    rattler = require_rattler()
+    config = rattler.ChannelConfig(channel_alias=f"{settings.alias}/") if settings.alias else rattler.ChannelConfig()
+    try:
+        return str(rattler.Channel(text, config).base_url).rstrip("/")
+    except Exception as error:
+        raise UsageError(f"{clean(text)!r} is not a channel: {clean(scrub(str(error)))}") from error
 
 
 def fetch_indexes(
@@ -105,12 +119,15 @@ def fetch_indexes(
     A channel without one of the subdirs is fine; a channel with none of them, an unreachable or a damaged one raises
     ``NetworkError``.
     """
+    access = user_access()
+    if access.settings.verify is False:
+        progress("certificates of channels are not checked: the configuration says so")
     found: list[Index] = []
     for channel in channels:
-        base = base_url(channel)
+        base = base_url(channel, access.settings)
         before = len(found)
         for subdir in (*subdirs, "noarch"):
-            index = _index(channel, base, subdir, cache_dir, offline=offline, progress=progress, limits=limits)
+            index = _index(channel, base, subdir, cache_dir / "conda", access, offline, progress, limits)
             if index:
                 found.append(index)
         if len(found) == before:
@@ -122,28 +139,46 @@ def fetch_indexes(
     return tuple(found)
 
 
-def _index(
-    channel: str, base: str, subdir: str, cache_dir: Path, *, offline: bool, progress: Tell, limits: RepoLimits
+def _index(  # noqa: PLR0917 - the circumstances of one question
+    channel: str,
+    base: str,
+    subdir: str,
+    cache: Path,
+    access: Access,
+    offline: bool,  # noqa: FBT001 - as above
+    progress: Tell,
+    limits: RepoLimits,
 ) -> Index | None:
-    folder = cache_dir / "conda" / hashlib.sha256(base.encode()).hexdigest()[:24] / subdir
-    target, meta_path = folder / "repodata.json", folder / "meta.json"
+    folder = cache / hashlib.sha256(base.encode()).hexdigest()[:24] / subdir
     shown = public_url(base) if "://" in channel or base.startswith("file:") else channel
-    meta = _read_meta(meta_path) if target.exists() else {}
+    meta = _read_meta(folder / "meta.json")
+    meta = meta if (folder / _name(meta)).exists() or meta.get("absent") else {}
     if not offline or base.startswith("file:"):
         progress(f"channel {shown}: {subdir}")
-        fresh = _refresh(base, subdir, folder, meta, limits)
-        if fresh is None:
-            return None
-        meta = fresh
-    elif not target.exists():
-        if _read_meta(meta_path).get("absent"):
-            return None
+        meta = _refresh(base, subdir, folder, {} if meta.get("absent") else meta, limits, access)
+    elif not meta:
         raise NetworkError(
             f"channel {shown}: no copy of its {subdir} index is in the cache, and the network is not used (--offline)",
             hint="run once without --offline, or give a file:// channel",
         )
+    if meta.get("absent"):
+        return None
     age = max(0.0, time.time() - float(meta.get("fetched", 0)))
-    return Index(channel=shown, base=base, subdir=subdir, path=target, age=age)
+    store = ShardStore(folder=cache / "shards", access=access, limits=limits, offline=offline)
+    sharded = _name(meta) == SHARDS_FILE
+    return Index(
+        channel=shown,
+        base=base,
+        subdir=subdir,
+        path=folder / _name(meta),
+        age=age,
+        shards=store if sharded else None,
+    )
+
+
+def _name(meta: Mapping[str, Any]) -> str:
+    """The file of the cache that ``meta`` speaks of."""
+    return SHARDS_FILE if meta.get("sharded") is True else "repodata.json"
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
@@ -154,42 +189,72 @@ def _read_meta(path: Path) -> dict[str, Any]:
     return meta if isinstance(meta, dict) and isinstance(meta.get("fetched", 0), (int, float)) else {}
 
 
-def _refresh(base: str, subdir: str, folder: Path, meta: dict[str, Any], limits: RepoLimits) -> dict[str, Any] | None:
+def _refresh(  # noqa: PLR0917 - as above
+    base: str, subdir: str, folder: Path, meta: dict[str, Any], limits: RepoLimits, access: Access
+) -> dict[str, Any]:
     """Ask the channel; keep the copy when it says that nothing changed, replace it when the new one parses."""
     where = f"{public_url(base)}/{subdir}/repodata.json"
     kept = "; the copy in the cache is kept, --offline uses it" if meta.get("size") else ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as scratch:
-            fresh = Path(scratch) / "repodata.json"
-            new = download(f"{base}/{subdir}/repodata.json", fresh, meta, limits)
-            if new is None:
-                _write_meta(folder, {"fetched": time.time(), "absent": True})
-                (folder / "repodata.json").unlink(missing_ok=True)
-                return None
-            if not new.get("unchanged"):
-                _validate(base, subdir, fresh)
-                fresh.replace(folder / "repodata.json")
-        kept_meta = (meta if new.get("unchanged") else new) | {"fetched": time.time()}
-        _write_meta(folder, kept_meta)
+            fresh = _ask(base, subdir, Path(scratch), meta, limits, access)
+            if (made := Path(scratch) / _name(fresh)).exists() and not fresh.get("absent"):
+                made.replace(folder / made.name)
+        _write_meta(folder, fresh)
+        for name in {"repodata.json", SHARDS_FILE} - ({_name(fresh)} if not fresh.get("absent") else set()):
+            (folder / name).unlink(missing_ok=True)
     except BadIndexError as error:
         raise NetworkError(
             f"channel index {where} is not usable: {error}{kept}",
             hint="the channel is damaged or the download was cut; try again, or use another channel",
         ) from error
     except urllib.error.HTTPError as error:
-        raise NetworkError(
-            f"channel index {where}: the server answers {error.code} {clean(str(error.reason))}{kept}"
-        ) from error
+        raise _refused(f"{base}/{subdir}/repodata.json", error, kept, access) from error
     except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise NetworkError(
-            f"channel {clean(public_url(base))} cannot be reached: {clean(str(reason))}{kept}",
+            f"channel {clean(public_url(base))} cannot be reached: {clean(scrub(str(reason)))}{kept}",
             hint="give --channel with a mirror or a file:// channel; the rest of the build needs no channel",
         ) from error
     except OSError as error:
         raise StorageError(f"channel index {where} cannot be kept in {folder}: {error}") from error
-    return kept_meta
+    return fresh
+
+
+def _ask(  # noqa: PLR0917 - as above
+    base: str, subdir: str, scratch: Path, meta: dict[str, Any], limits: RepoLimits, access: Access
+) -> dict[str, Any]:
+    """What is to be known next time; a new file, looked at, lies in ``scratch``. A folder of this machine is read whole at once."""
+    now: dict[str, Any] = {"fetched": time.time()}
+    if not base.startswith("file:") and shards_readable():
+        there, target = f"{base}/{subdir}/{SHARDS_URL}", scratch / SHARDS_FILE
+        new = download(there, target, meta if meta.get("sharded") else {}, limits, access, packed=True)
+        if new is not None:
+            if not new.get("unchanged"):
+                read_index(target, subdir)
+            return (meta if new.get("unchanged") else new) | now | {"sharded": True}
+    old = {} if meta.get("sharded") else meta
+    target = scratch / "repodata.json"
+    new = download(f"{base}/{subdir}/repodata.json", target, old, limits, access)
+    if new is None:
+        return now | {"absent": True}
+    if not new.get("unchanged"):
+        _validate(base, subdir, target)
+    return (old if new.get("unchanged") else new) | now
+
+
+def _refused(url: str, error: urllib.error.HTTPError, kept: str, access: Access) -> NetworkError:
+    """A server that says no; where it is about who asks, what was sent (by where it is from) and how to log in."""
+    said = f"channel index {public_url(url)}: the server answers {error.code} {clean(str(error.reason))}{kept}"
+    if error.code not in {401, 403, 407}:
+        return NetworkError(said)
+    sent = dict.fromkeys(f"{public_url(place)}: {access.told(place)}" for place in access.settings.places(url))
+    return NetworkError(
+        said,
+        details=[*sent, *access.logins.problems],
+        hint="store a login where rattler reads it: `pixi auth login`, RATTLER_AUTH_FILE, ~/.rattler/credentials.json or ~/.netrc",
+    )
 
 
 def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import http.client
 import importlib
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from envsmith.errors import EnvsmithError
+from envsmith.lock.conda.access import Access
 from envsmith.lock.conda.model import RepoLimits
 from envsmith.lock.conda.names import clean, public_url
 
-__all__ = ["BadIndexError", "download"]
+__all__ = ["BadIndexError", "can_unpack", "download", "unpacked"]
 
 _CHUNK = 1 << 20
 
@@ -28,23 +28,51 @@ class BadIndexError(Exception):
     """The index is not one; the text says why."""
 
 
-def download(url: str, target: Path, meta: Mapping[str, Any], limits: RepoLimits) -> dict[str, Any] | None:
-    """``None``: there is no such file. ``{"unchanged": True}``: the copy is the newest. Else what to ask with next time."""
+def download(
+    url: str, target: Path, meta: Mapping[str, Any], limits: RepoLimits, access: Access, *, packed: bool | None = None
+) -> dict[str, Any] | None:
+    """``None``: there is no such file. ``{"unchanged": True}``: the copy is the newest. Else what to ask with next time.
+
+    ``packed``: the file is zstd's and is unpacked (True) or kept as it came (False); by default the packed form of ``url`` is asked
+    for first. Mirrors are tried in order; one that cannot be reached or answers 5xx is passed over.
+    """
     if url.startswith("file:"):
         return _copy_file(url, target, meta, limits)
-    for suffix in (".zst", "") if _zstd() is not None else ("",):
-        for attempt in range(limits.attempts):
-            try:
-                return _get(url + suffix, target, meta, limits)
-            except urllib.error.HTTPError as error:
-                if error.code in {404, 410} or (error.code == 403 and suffix):
-                    break
-                if error.code < 500 or attempt + 1 == limits.attempts:
-                    raise
-            except (urllib.error.URLError, TimeoutError, ConnectionError):
-                if attempt + 1 == limits.attempts:
-                    raise
-            time.sleep(0.3 * (attempt + 1))
+    both = packed is None and _zstd() is not None
+    *others, last = access.settings.places(url) or (url,)
+
+    def ask(place: str) -> dict[str, Any] | None:
+        if both and (told := _attempts(f"{place}.zst", target, meta, limits, access, packed=True)) is not None:
+            return told
+        return _attempts(place, target, meta, limits, access, packed=bool(packed))
+
+    for place in others:
+        try:
+            return ask(place)
+        except urllib.error.HTTPError as error:  # noqa: PERF203 - a handful of mirrors
+            if error.code < 500:
+                raise
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            continue
+    return ask(last)
+
+
+def _attempts(
+    url: str, target: Path, meta: Mapping[str, Any], limits: RepoLimits, access: Access, *, packed: bool
+) -> dict[str, Any] | None:
+    """``None`` when the server says that there is no such file."""
+    for attempt in range(limits.attempts):
+        try:
+            return _get(url, target, meta, limits, access, packed=packed)
+        except urllib.error.HTTPError as error:
+            if error.code in {404, 410} or (error.code == 403 and url.endswith(".zst")):
+                return None
+            if error.code < 500 or attempt + 1 == limits.attempts:
+                raise
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            if attempt + 1 == limits.attempts:
+                raise
+        time.sleep(0.3 * (attempt + 1))
     return None
 
 
@@ -64,20 +92,17 @@ def _copy_file(url: str, target: Path, meta: Mapping[str, Any], limits: RepoLimi
     return {"stamp": stamp, "size": size}
 
 
-def _get(url: str, target: Path, meta: Mapping[str, Any], limits: RepoLimits) -> dict[str, Any]:
-    parts = urllib.parse.urlsplit(url)
-    plain = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1]))
-    request = urllib.request.Request(plain, headers={"User-Agent": "envsmith", "Accept-Encoding": "identity"})  # noqa: S310 - base_url() lets only http and https come here
-    if parts.username is not None:
-        pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
+def _get(
+    url: str, target: Path, meta: Mapping[str, Any], limits: RepoLimits, access: Access, *, packed: bool
+) -> dict[str, Any]:
+    headers = {"User-Agent": "envsmith", "Accept-Encoding": "identity"}
     if meta.get("url") == public_url(url):
         for name, key in (("If-None-Match", "etag"), ("If-Modified-Since", "modified")):
             if isinstance(meta.get(key), str):
-                request.add_header(name, meta[key])
+                headers[name] = meta[key]
     try:
-        with urllib.request.urlopen(request, timeout=limits.connect_seconds) as answer:  # noqa: S310 - as above
-            size = _receive(answer, target, limits, packed=url.endswith(".zst"))
+        with access.open(url, headers, limits.connect_seconds) as answer:
+            size = _receive(answer, target, limits, packed=packed)
             told = {"etag": answer.headers.get("ETag"), "modified": answer.headers.get("Last-Modified")}
     except urllib.error.HTTPError as error:
         error.close()
@@ -100,10 +125,15 @@ def _receive(answer: Any, target: Path, limits: RepoLimits, *, packed: bool) -> 
         raise BadIndexError(f"the download was cut: {got} of {announced} bytes came")
     if not packed:
         return got
-    with raw.open("rb") as file, _unpacked(file) as body, target.open("wb") as out:
-        size = _pour(body, out, limits.index_bytes)
+    size = unpacked(raw, target, limits.index_bytes)
     raw.unlink()
     return size
+
+
+def unpacked(source: Path, target: Path, limit: int) -> int:
+    """Unpack a zstd file of at most ``limit`` bytes; ``BadIndexError`` when it is larger or damaged."""
+    with source.open("rb") as file, _unpacked(file) as body, target.open("wb") as out:
+        return _pour(body, out, limit)
 
 
 def _pour(source: Any, out: IO[bytes], limit: int) -> int:
@@ -129,6 +159,11 @@ def _zstd() -> Any:
     except ImportError:
         return None
     return lambda file: zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_across_frames=True)
+
+
+def can_unpack() -> bool:
+    """True when some zstd is installed."""
+    return _zstd() is not None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -29,9 +29,10 @@ from envsmith.errors import (
     StorageError,
     UsageError,
 )
-from envsmith.lock.conda.channels import base_url, require_rattler
-from envsmith.lock.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock
-from envsmith.lock.conda.names import clean, fold, public_url
+from envsmith.lock.conda.channels import require_rattler
+from envsmith.lock.conda.model import CondaLock, PipPackage, PlatformLock
+from envsmith.lock.conda.names import clean, fold, scrub
+from envsmith.lock.conda.network import network_for
 from envsmith.lock.conda.render import pip_lines
 from envsmith.lock.requirements import layer_text
 from envsmith.model.lock import Pin
@@ -57,7 +58,8 @@ def realise(
 ) -> Path:
     """Install the lock into ``prefix`` and give the path of its interpreter.
 
-    A lock holds no credentials; ``channels`` are those of the lock with theirs, where the user gave them. ``build_pins`` are what
+    A lock holds no credentials; ``channels`` are those of the lock with theirs, where the user gave them, and rattler's client looks into
+    the stores that it knows; mirrors, proxies and certificates are those of the user's configuration. ``build_pins`` are what
     source distributions of the pip section are built with, by hash; without them uv chooses.
 
     ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes packages).
@@ -79,7 +81,7 @@ def realise(
     try:
         with _in_place_of(target):
             progress(_event(f"installing {len(part.packages)} Conda packages"))
-            _link(part, target, cache_dir, channels)
+            _link(part, target, cache_dir, channels or conda_lock.channels)
             if part.pip:
                 progress(_event(f"installing {len(part.pip)} packages with uv, by hash"))
                 _install_pip(part.pip, build_pins, Uv(offline=offline), python, progress)
@@ -184,19 +186,21 @@ def _put_back(aside: Path, prefix: Path) -> None:
 
 def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[str]) -> None:
     require_rattler()
-    private = {public_url(base): base for base in map(base_url, channels)}
+    network = network_for(channels)
     cache = cache_dir.absolute() / "conda-packages"
     order = {
         "prefix": str(prefix),
         "cache": str(cache),
         "platform": part.platform.value,
-        "packages": [_told(p, private) for p in part.packages],
+        "packages": [dataclasses.asdict(p) | {"filename": p.filename} for p in part.packages],
+        **network.told(),
     }
     try:
         cache.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
             [sys.executable, "-m", "envsmith.lock.conda.linker"],
             input=json.dumps(order),
+            env=network.environ,
             capture_output=True,
             text=True,
             errors="replace",
@@ -206,12 +210,6 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
         raise StorageError(f"packages cannot be linked into {prefix}: {error.strerror or error}") from error
     if done.returncode:
         raise _why(part, _error_of(done))
-
-
-def _told(package: CondaPackage, private: Mapping[str, str]) -> dict[str, object]:
-    """A package as the linker takes it, with the credentials that the user gave for its channel."""
-    url = next((base + package.url[len(p) :] for p, base in private.items() if package.url.startswith(p + "/")), None)
-    return dataclasses.asdict(package) | {"filename": package.filename, "url": url or package.url}
 
 
 def _error_of(done: subprocess.CompletedProcess[str]) -> str:
@@ -224,7 +222,7 @@ def _error_of(done: subprocess.CompletedProcess[str]) -> str:
 
 def _why(part: PlatformLock, text: str) -> EnvsmithError:
     """Rattler tells everything in one string; which kind it is decides the exit code."""
-    said = clean(text, 600)
+    said = clean(scrub(text), 600)
     named = next((p for p in part.packages if p.filename in text or f"{p.name}-{p.version}-{p.build}" in text), None)
     what = f"{named.name} {named.version}" if named else "a Conda package"
     low = text.lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,11 @@ class RepoLimits:
     connect_seconds: float = 10.0
     attempts: int = 2
     solve_seconds: float = 300.0
+    shard_bytes: int = 1 << 26
+
+    def for_shard(self) -> RepoLimits:
+        """The same for the shard of one name."""
+        return dataclasses.replace(self, index_bytes=self.shard_bytes, download_bytes=self.shard_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ __all__ = [
     "listing",
     "public_url",
     "same_version",
+    "scrub",
     "torch_release",
 ]
 
@@ -39,7 +40,8 @@ _CONDA_NAMES: dict[str, tuple[str, ...]] = {
 }
 _BUILD_CUDA = re.compile(r"(?:^|_)cuda(?:(\d{2})(\d)(?!\d|\.)|(\d{1,2})\.(\d+))")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_TOKEN = re.compile(r"/t/[^/]+(?=/)")
+_TOKEN = re.compile(r"/t/[^/\s]+(?=/)")
+_USER = re.compile(r"(?<=://)[^/\s\"'<>]+@")
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
@@ -123,3 +125,8 @@ def public_url(url: str) -> str:
     netloc = parts.netloc.rsplit("@", 1)[-1]
     path = parts.path if parts.scheme == "file" else _TOKEN.sub("", parts.path)
     return urllib.parse.urlunsplit((parts.scheme, netloc, path, "", ""))
+
+
+def scrub(text: str) -> str:
+    """A message of another program without what may stand in its addresses: user, password and token."""
+    return _TOKEN.sub("", _USER.sub("", text))

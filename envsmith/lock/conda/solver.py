@@ -15,7 +15,7 @@ from envsmith.errors import LockError
 from envsmith.lock.conda.channels import Index, require_rattler
 from envsmith.lock.conda.model import CondaPackage, CondaSpec, RepoLimits
 from envsmith.lock.conda.names import clean, public_url
-from envsmith.lock.conda.view import to_package
+from envsmith.lock.conda.view import to_package, whole
 
 __all__ = ["Ask", "Unsolvable", "run_async", "solve"]
 
@@ -70,10 +70,12 @@ def solve(specs: Sequence[CondaSpec], limits: Sequence[CondaSpec], ask: Ask) -> 
     rattler = require_rattler()
     from rattler.exceptions import SolverError
 
+    indexes = whole(ask.sparse, [s.name for s in (*specs, *limits)])
+
     async def answer() -> Any:
         return await rattler.solve_with_sparse_repodata(
             [_match(rattler, s) for s in specs],
-            [data for _, data in ask.sparse],
+            indexes,
             virtual_packages=[_virtual(rattler, name, text) for name, text in ask.virtual.items()],
             constraints=[_match(rattler, s) for s in limits],
             exclude_newer=ask.exclude_newer,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from envsmith.errors import NetworkError
+from envsmith.errors import EnvsmithError, NetworkError
 from envsmith.lock.conda.channels import Index, require_rattler
 from envsmith.lock.conda.model import CondaPackage
 from envsmith.lock.conda.names import clean
+from envsmith.lock.conda.shards import Shards, needed
 
-__all__ = ["Offers", "opened", "to_package"]
+__all__ = ["Offers", "opened", "to_package", "whole"]
 
 
 @dataclass(slots=True)
@@ -38,6 +39,8 @@ class Offers:
                 continue
             try:
                 records = sparse.load_records(name)
+            except EnvsmithError:
+                raise
             except Exception as error:
                 raise NetworkError(
                     f"channel {clean(index.channel)}: a record of {clean(name)!r} in {index.subdir} does not parse: {clean(str(error))}",
@@ -82,9 +85,17 @@ def to_package(record: Any, channel: str) -> CondaPackage:
     )
 
 
+def whole(sparse: Sequence[tuple[Index, Any]], roots: Iterable[str]) -> list[Any]:
+    """Rattler's own view of every index, with at least what a solve of ``roots`` can touch."""
+    if not any(isinstance(data, Shards) for _, data in sparse):
+        return [data for _, data in sparse]
+    names = needed([data for _, data in sparse], roots)
+    return [data.whole(names) if isinstance(data, Shards) else data for _, data in sparse]
+
+
 @contextmanager
 def opened(indexes: Sequence[Index]) -> Iterator[list[tuple[Index, Any]]]:
-    """Rattler's view of each index, closed (unmapped) at the end."""
+    """Rattler's view of each index, closed (unmapped) at the end; a channel in shards gives :class:`Shards`."""
     sparse: list[tuple[Index, Any]] = []
     try:
         sparse += ((index, _open(index)) for index in indexes)
@@ -96,6 +107,8 @@ def opened(indexes: Sequence[Index]) -> Iterator[list[tuple[Index, Any]]]:
 
 def _open(index: Index) -> Any:
     rattler = require_rattler()
+    if index.shards is not None:
+        return Shards(index.channel, index.base, index.subdir, index.path, index.shards)
     try:
         return rattler.SparseRepoData(rattler.Channel(index.base), index.subdir, index.path)
     except Exception as error:

@@ -1,0 +1,232 @@
+"""Sharded repodata (CEP 16) over HTTP on loopback: the same lock as from the whole index, far less of it read, every hash checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envsmith.errors import LockError, NetworkError
+from envsmith.lock.conda import RepoLimits, files, lock_conda
+from envsmith.lock.conda.shards import needed
+
+from .test_access import Guarded
+
+msgpack = pytest.importorskip("msgpack")
+zstandard = pytest.importorskip("zstandard")
+
+QUICK = RepoLimits(attempts=1, connect_seconds=5)
+INDEX = "repodata_shards.msgpack.zst"
+
+
+def pack(value: Any) -> bytes:
+    return zstandard.ZstdCompressor().compress(msgpack.packb(value))
+
+
+def write_shards(place: Path, *, base: str = "./shards/", edit: dict[str, bytes] | None = None) -> None:
+    """The shards of ``place/repodata.json``; ``edit`` gives names another content than the index says."""
+    data = json.loads((place / "repodata.json").read_text())
+    by_name: dict[str, dict[str, dict[str, Any]]] = {}
+    for kind in ("packages", "packages.conda"):
+        for file, record in data[kind].items():
+            raw = {k: bytes.fromhex(v) if k in {"sha256", "md5"} else v for k, v in record.items()}
+            by_name.setdefault(record["name"], {"packages": {}, "packages.conda": {}})[kind][file] = raw
+    (place / "shards").mkdir(exist_ok=True)
+    hashes = {}
+    for name, shard in by_name.items():
+        body = pack({**shard, "removed": []})
+        hashes[name] = hashlib.sha256(body).digest()
+        (place / "shards" / f"{hashes[name].hex()}.msgpack.zst").write_bytes((edit or {}).get(name, body))
+    info = {"subdir": place.name, "base_url": "", "shards_base_url": base, "created_at": "2026-11-21T00:00:00Z"}
+    (place / INDEX).write_bytes(pack({"version": 1, "info": info, "shards": hashes}))
+
+
+@pytest.fixture
+def sharded(channels, tmp_path) -> Path:
+    """The channel of real records in both forms."""
+    root = tmp_path / "root"
+    shutil.copytree(channels / "conda-forge", root / "conda-forge")
+    for subdir in ("linux-64", "noarch"):
+        write_shards(root / "conda-forge" / subdir)
+    return root
+
+
+def asked(server: Guarded, part: str) -> list[str]:
+    return [path for path, _ in server.seen if part in path]
+
+
+@pytest.mark.parametrize("cell", ["deepspeed", "megatron"])
+def test_lock_from_shards_is_the_lock_from_the_whole_index(sharded, cell, tmp_path, request):
+    what = request.getfixturevalue(cell)
+    with Guarded(sharded).up() as server:
+        channel = (server.url + "/conda-forge",)
+        by_shards = lock_conda(*what, channels=channel, cache_dir=tmp_path / "a", limits=QUICK, tolerate=("nccl",))
+        assert asked(server, "/shards/")
+        assert not asked(server, "repodata.json")
+        for subdir in ("linux-64", "noarch"):
+            (sharded / "conda-forge" / subdir / INDEX).unlink()
+        server.seen.clear()
+        whole = lock_conda(*what, channels=channel, cache_dir=tmp_path / "b", limits=QUICK, tolerate=("nccl",))
+        assert asked(server, "repodata.json")
+        assert not asked(server, "/shards/")
+    assert files(by_shards) == files(whole)
+
+
+def test_only_names_that_the_solve_can_touch_are_fetched(sharded, megatron, tmp_path):
+    with Guarded(sharded).up() as server:
+        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        fetched = len(set(asked(server, "/shards/")))
+    there = len(list(sharded.rglob("shards/*")))
+    assert 0 < fetched < there
+    assert len(asked(server, "/shards/")) == fetched  # none of them twice
+
+
+def test_second_run_transfers_no_shard_and_offline_needs_no_server(sharded, megatron, tmp_path):
+    with Guarded(sharded).up() as server:
+        channel = (server.url + "/conda-forge",)
+        first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "c", limits=QUICK)
+        server.seen.clear()
+        assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "c", limits=QUICK) == first
+        assert not asked(server, "/shards/")
+    again = lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "c", limits=QUICK, offline=True)
+    assert again == first
+    shutil.rmtree(tmp_path / "c" / "conda" / "shards")
+    with pytest.raises(NetworkError, match="no copy of what it says about"):
+        lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "c", limits=QUICK, offline=True)
+
+
+def shard_of(root: Path, name: str, subdir: str = "linux-64") -> Path:
+    place = root / "conda-forge" / subdir
+    index = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
+    return place / "shards" / f"{index['shards'][name].hex()}.msgpack.zst"
+
+
+def test_shard_that_is_not_what_the_index_says_is_refused_and_not_kept(sharded, megatron, tmp_path):
+    honest = shard_of(sharded, "nccl").read_bytes()
+    content = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress(honest))
+    for record in content["packages.conda"].values():
+        record["depends"] = ["evil"]
+    shard_of(sharded, "nccl").write_bytes(pack(content))
+    with Guarded(sharded).up() as server:
+        channel = (server.url + "/conda-forge",)
+        with pytest.raises(NetworkError, match=r"the shard of nccl is not usable: its sha256 is") as caught:
+            lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+        assert "the index says" in caught.value.message
+        shard_of(sharded, "nccl").write_bytes(honest)
+        assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK).platforms
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"not zstd", "zstd stream is damaged"),
+        (pack([1, 2]), "it is no mapping"),
+        (pack({"packages": 3}), "its packages are no mapping"),
+        (pack({"packages.conda": {"x.conda": {"name": "other"}}}), "is not a record of nccl"),
+        (pack({"packages.conda": {"x.conda": {"name": "nccl", "depends": [1]}}}), "depends is no list"),
+        (pack({"packages.conda": {"x.conda": {"name": "nccl", "version": 1}}}), "does not parse"),
+        (pack({"packages.conda": {"x.conda": {"name": "nccl", "z": b"\0" * 200_000_000}}}), "larger than"),
+    ],
+)
+def test_hostile_shard_with_an_honest_hash_is_told(sharded, megatron, tmp_path, body, said):
+    place = sharded / "conda-forge" / "linux-64"
+    index = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
+    index["shards"]["nccl"] = hashlib.sha256(body).digest()
+    (place / INDEX).write_bytes(pack(index))
+    (place / "shards" / f"{hashlib.sha256(body).hexdigest()}.msgpack.zst").write_bytes(body)
+    with Guarded(sharded).up() as server, pytest.raises(NetworkError) as caught:
+        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    assert said in caught.value.message
+    assert "conda-forge" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": 2}, "of a version that is not known"),
+        ({"shards": {"nccl": b"short"}}, "shards.nccl: not a sha256"),
+        ({"info": {"subdir": "osx-64"}}, "it is the index of 'osx-64'"),
+        ({"info": {"subdir": "linux-64", "shards_base_url": 5}}, "are no addresses"),
+        ({"shards": []}, "it is not an index of shards"),
+    ],
+)
+def test_damaged_index_of_shards_is_told_and_the_copy_stays(sharded, megatron, tmp_path, change, said):
+    with Guarded(sharded).up() as server:
+        channel = (server.url + "/conda-forge",)
+        first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+        place = sharded / "conda-forge" / "linux-64"
+        old = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
+        (place / INDEX).write_bytes(pack({**old, **change}) + b"")
+        with pytest.raises(NetworkError) as caught:
+            lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+    assert said in caught.value.message
+    assert "the copy in the cache is kept" in caught.value.message
+    assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK, offline=True) == first
+
+
+def test_shards_that_lie_on_this_machine_are_not_read(sharded, megatron, tmp_path):
+    for subdir in ("linux-64", "noarch"):
+        write_shards(sharded / "conda-forge" / subdir, base="file:///etc/")
+    with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its address is file:///etc/"):
+        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+
+
+def test_shards_may_lie_on_another_server(sharded, megatron, tmp_path):
+    with Guarded(sharded).up() as server, Guarded(sharded).up() as far:
+        for subdir in ("linux-64", "noarch"):
+            write_shards(sharded / "conda-forge" / subdir, base=f"{far.url}/conda-forge/{subdir}/shards")
+        lock = lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        assert not asked(server, "/shards/")
+    assert all(p.url.startswith(f"{server.url}/conda-forge/") for p in lock.platforms[0].packages)
+
+
+def test_channel_that_begins_or_ceases_to_offer_shards_is_read_anew(sharded, megatron, tmp_path):
+    place = sharded / "conda-forge"
+    with Guarded(sharded).up() as server:
+        channel = (server.url + "/conda-forge",)
+        first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+        for subdir in ("linux-64", "noarch"):
+            (place / subdir / INDEX).rename(place / subdir / "away")
+        assert files(lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)) == files(first)
+        for subdir in ("linux-64", "noarch"):
+            (place / subdir / "away").rename(place / subdir / INDEX)
+        assert files(lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)) == files(first)
+
+
+def test_missing_msgpack_means_the_whole_index(sharded, megatron, tmp_path, monkeypatch):
+    monkeypatch.setattr("envsmith.lock.conda.channels.shards_readable", lambda: False)
+    with Guarded(sharded).up() as server:
+        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        assert not asked(server, "shards")
+
+
+def test_component_that_the_shards_lack_is_refused_with_what_they_have(sharded, local, tmp_path):
+    other = {**local.DEEPSPEED, "nccl": "2.20.5"}
+    with Guarded(sharded).up() as server, pytest.raises(LockError) as caught:
+        lock_conda(
+            local.cell(**other),
+            local.pins_for(other),
+            channels=(server.url + "/conda-forge",),
+            cache_dir=tmp_path,
+            limits=QUICK,
+        )
+    assert caught.value.details[0].startswith("nccl 2.20.5: the channel has nccl 2.28")
+
+
+class Fake:
+    """An index of rattler's as far as the walk looks at it."""
+
+    def __init__(self, **depends: list[str]) -> None:
+        self.depends = depends
+
+    def load_records(self, name: str) -> list[Any]:
+        return [type("Record", (), {"depends": self.depends[name]})] if name in self.depends else []
+
+
+def test_walk_goes_over_all_indexes_and_ends_in_a_cycle():
+    one = Fake(a=["b >=1", "conda-forge::C[version='>=2']"], c=["a", "__glibc >=2"])
+    assert needed([one, Fake(b=["d==1", "e"])], ["a"]) == {"a", "b", "c", "d", "e"}
