@@ -1,0 +1,191 @@
+"""A preflight for training scripts: are all ranks of this job in the environment that was meant, and can they talk?
+
+    from envsmith import preflight
+    preflight.run()                    # raises PreflightError with one sentence that names the rank and the cause
+    with preflight.watch() as watch:   # goes on watching: NCCL's error state, memory, step times
+        for batch in data:
+            ...
+            watch.step()
+
+Or without touching the script: ``torchrun --nproc-per-node 8 -m envsmith.preflight``. It needs torch and the standard library;
+``pip install --no-deps envsmith`` or the package's folder on ``PYTHONPATH`` is enough.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from envsmith.errors import EnvsmithError, UsageError
+from envsmith.preflight.judge import Finding, findings_of, name_of
+
+if TYPE_CHECKING:
+    from envsmith.preflight.group import Place
+    from envsmith.preflight.watching import Watch
+
+__all__ = ["Finding", "PreflightError", "Report", "run", "watch"]
+
+BACKENDS = ("auto", "gloo", "nccl")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """The same on every rank. ``facts`` are every rank's; ``seconds`` is the time that this call took, without torch's import."""
+
+    ok: bool
+    sentence: str
+    ranks: int
+    backend: str
+    seconds: float
+    findings: tuple[Finding, ...] = ()
+    facts: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """One object, without the facts."""
+        return {
+            "ok": self.ok,
+            "sentence": self.sentence,
+            "ranks": self.ranks,
+            "backend": self.backend,
+            "seconds": self.seconds,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+class PreflightError(EnvsmithError):
+    """A rank is not in the environment that was meant, or the ranks cannot talk; ``report`` has every finding."""
+
+    exit_code = 1
+
+    def __init__(self, report: Report) -> None:
+        first = next((f for f in report.findings if f.severity == "error"), None)
+        super().__init__(report.sentence, hint=first.fix if first and first.fix else None)
+        self.report = report
+
+
+def run(
+    *,
+    timeout: float = 30.0,
+    backend: str = "auto",
+    collective: bool = True,
+    strict: bool = False,
+    expect: Mapping[str, str] | None = None,
+    min_gpu_free: int = 0,
+    raises: bool = True,
+    quiet: bool = False,
+) -> Report:
+    """Compare this rank with all others, look at its machine, and run one collective with a checked value.
+
+    Call it before or after ``init_process_group``, on every rank. ``timeout`` (seconds) bounds the wait for the others and for the
+    collective, each. ``expect`` maps ``torch``, ``nccl`` or a package to the version that must be loaded; ``min_gpu_free`` is in bytes;
+    ``strict`` takes warnings for errors. Raises :class:`PreflightError` unless ``raises`` is false, and
+    :class:`~envsmith.errors.SmokeError` when the job's store cannot be reached.
+    """
+    if backend not in BACKENDS:
+        raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
+    from envsmith.preflight.facts import collect
+    from envsmith.preflight.group import agree, find_place
+
+    started = time.monotonic()
+    place = find_place(timeout)
+    mine = {**collect(place.local), "rank": place.rank}
+    everyone, missing = ({place.rank: mine}, []) if place.world < 2 else agree(place, "facts", mine, timeout)
+    rows = [everyone[rank] for rank in sorted(everyone)]
+    found = findings_of(rows, expect=expect, min_gpu_free=min_gpu_free)
+    if missing:
+        text = f"{name_of(rows, missing)} did not come to the preflight within {timeout:.0f} s"
+        fix = "did that rank start? its own log has the reason"
+        found.insert(0, Finding(check="missing", severity="error", ranks=tuple(missing), message=text, fix=fix))
+    chosen = backend if backend != "auto" else _backend(rows)
+    fatal = any(f.severity == "error" for f in found)
+    if collective and place.world > 1 and not fatal:
+        found += _collective(place, chosen, mine, rows, timeout)
+    report = _report(found, rows, place=place, backend=chosen, strict=strict, seconds=time.monotonic() - started)
+    if not quiet and place.rank == min(everyone):
+        _say(report)
+    if raises and not report.ok:
+        raise PreflightError(report)
+    return report
+
+
+def _backend(rows: list[dict[str, Any]]) -> str:
+    """NCCL when every rank can use it; the same answer on every rank."""
+    return "nccl" if all(row.get("cuda_usable") and row.get("has_nccl") for row in rows) else "gloo"
+
+
+def _collective(
+    place: Place, backend: str, mine: Mapping[str, Any], rows: list[dict[str, Any]], timeout: float
+) -> list[Finding]:
+    """One all_reduce; every rank tells how it ended, and every rank hears it."""
+    from envsmith.preflight.group import agree, try_collective
+    from envsmith.smoke import agent
+
+    device = mine["gpu"]["index"] if isinstance(mine.get("gpu"), Mapping) else None
+    answer = try_collective(place, backend, device, timeout)
+    answers, missing = agree(place, "collective", answer, timeout + 2.0)
+    if all(a.get("ok") for a in answers.values()) and not missing:
+        return []
+    absent = [rank for rank in range(place.world) if not agent.stored(place.store, f"entered/{rank}")]
+    bad = {rank: a for rank, a in answers.items() if not a.get("ok")}
+    said = next((a for a in bad.values() if not a.get("hang")), next(iter(bad.values()), {"detail": "no answer"}))
+    if absent and len(absent) < place.world:
+        text = f"{name_of(rows, absent)} never entered the all_reduce on {backend}: {said['detail']}"
+        ranks = absent
+    elif missing:
+        text = f"{name_of(rows, missing)} never came out of the all_reduce on {backend}"
+        ranks = missing
+    else:
+        ranks = sorted(bad)
+        text = f"{name_of(rows, ranks)}: {said.get('stage', 'all_reduce')} on {backend} failed: {said['detail']}"
+    fix = f"`envsmith smoke --backend {backend}` says more; NCCL_DEBUG=INFO or GLOO_SOCKET_IFNAME for the interface"
+    return [Finding(check="collective", severity="error", ranks=tuple(ranks), message=text, fix=fix)]
+
+
+def _report(
+    found: list[Finding],
+    rows: list[dict[str, Any]],
+    *,
+    place: Place,
+    backend: str,
+    strict: bool,
+    seconds: float,
+) -> Report:
+    bad = [f for f in found if f.severity == "error" or (strict and f.severity == "warning")]
+    head = rows[0]
+    what = ", ".join(f"{name} {head[key]}" for name, key in (("torch", "torch"), ("NCCL", "nccl")) if head.get(key))
+    if bad:
+        sentence = bad[0].message + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else "")
+    else:
+        many = f"{place.world} ranks agree" if place.world > 1 else "one process"
+        hosts = len({row["host"] for row in rows})
+        nodes = f" on {hosts} nodes" if hosts > 1 else ""
+        talk = f", all_reduce on {backend} is right" if place.world > 1 else ""
+        warned = sum(f.severity == "warning" for f in found)
+        sentence = f"{many}{nodes}: {what}{talk}" + (f"; {warned} warning(s)" if warned else "")
+    return Report(
+        ok=not bad,
+        sentence=sentence,
+        ranks=place.world,
+        backend=backend,
+        seconds=round(seconds, 3),
+        findings=tuple(found),
+        facts={int(row["rank"]): row for row in rows},
+    )
+
+
+def _say(report: Report) -> None:
+    """Rank 0 talks, on stderr."""
+    lines = [f"preflight: {f.severity}: {f.message}" + (f" -- {f.fix}" if f.fix else "") for f in report.findings]
+    lines.append(f"preflight: {'passed' if report.ok else 'failed'} in {report.seconds:.1f} s: {report.sentence}")
+    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.flush()
+
+
+def watch(**options: Any) -> Watch:
+    """Go on watching in the background: see :class:`~envsmith.preflight.watching.Watch`."""
+    from envsmith.preflight.watching import Watch
+
+    return Watch(**options)

@@ -1,0 +1,314 @@
+"""Watching a job from inside: a thread per rank that publishes four numbers every few seconds through the store, never a collective.
+
+The training script calls ``step()`` once a step, which costs less than a microsecond; everything else happens in the thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from envsmith.preflight.group import Place, find_place, second_connection
+from envsmith.smoke import agent
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Alert", "Limits", "Sample", "Watch", "alerts_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    """Something that a person should know; ``kind`` is ``skew``, ``stall``, ``silent``, ``memory`` or ``nccl``."""
+
+    kind: str
+    rank: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """``skew``: times the median of the others; ``stall`` and ``silent`` in seconds; ``growth`` in bytes and as a part of the start."""
+
+    skew: float = 1.5
+    stall: float = 60.0
+    silent: float = 60.0
+    growth_bytes: int = 1 << 30
+    growth_part: float = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One rank at one moment. ``mean`` is seconds per step since the last sample (of the rank's own work where ``computed`` is called)."""
+
+    rank: int
+    step: int = 0
+    computed: int = 0
+    steps: int = 0
+    mean: float = 0.0
+    age: float = 0.0
+    rss: int = 0
+    gpu: int = 0
+    error: str = ""
+    heard: float = field(default=0.0, compare=False)
+
+    def to_json(self) -> dict[str, object]:
+        """What goes through the store."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "heard"}
+
+    @classmethod
+    def parse(cls, text: bytes | str, heard: float) -> Sample | None:
+        """The inverse; ``None`` for what is no sample."""
+        try:
+            row = json.loads(text)
+            return cls(**{k: row[k] for k in cls.__slots__ if k in row and k != "heard"}, heard=heard)
+        except (ValueError, TypeError, KeyError):
+            return None
+
+
+def alerts_of(
+    before: Sequence[Mapping[int, Sample]], now: Mapping[int, Sample], clock: float, limits: Limits
+) -> list[Alert]:
+    """What rank 0 sees in everybody's samples: who is slow (in two samples running), who stands still, who is silent. Pure."""
+    found = []
+    for rank, sample in now.items():
+        if clock - sample.heard > limits.silent:
+            text = f"rank {rank} has not been heard of for {clock - sample.heard:.0f} s (it was in step {sample.step})"
+            found.append(Alert(kind="silent", rank=rank, message=text))
+    found += _stalled(now, limits)
+    for rank in now:
+        factor = _slower(now, rank)
+        if before and factor >= limits.skew and _slower(before[-1], rank) >= limits.skew:
+            others = statistics.median(s.mean for r, s in now.items() if r != rank and s.steps)
+            text = f"rank {rank} is slow: {now[rank].mean * 1e3:.0f} ms a step, the others {others * 1e3:.0f} ms ({factor:.1f} times)"
+            found.append(Alert(kind="skew", rank=rank, message=text))
+    return found
+
+
+def _slower(samples: Mapping[int, Sample], rank: int) -> float:
+    """How many times the median of the others; 0 when it cannot be said."""
+    mine = samples.get(rank)
+    others = [s.mean for r, s in samples.items() if r != rank and s.steps and s.mean > 0]
+    if mine is None or not mine.steps or not others:
+        return 0.0
+    return mine.mean / statistics.median(others)
+
+
+def _stalled(now: Mapping[int, Sample], limits: Limits) -> list[Alert]:
+    """The ranks that are behind while nobody moves: they are what the others wait for."""
+    if len(now) < 2 or any(sample.age < limits.stall for sample in now.values()):
+        return []
+    at = {rank: (sample.step, sample.computed) for rank, sample in now.items()}
+    behind = min(at.values())
+    if behind == max(at.values()):
+        return []
+    return [
+        Alert(
+            kind="stall",
+            rank=rank,
+            message=f"rank {rank} has not done its part of step {behind[0] + 1} for {now[rank].age:.0f} s; the others have and wait",
+        )
+        for rank, place in at.items()
+        if place == behind
+    ]
+
+
+class Watch:
+    """A context manager; ``step()`` at the end of every training step.
+
+    ``computed()`` (optional) just before the step waits for other ranks makes the step time the rank's own: without it a synchronous
+    job's ranks all take as long as the slowest one. Every ``interval`` seconds each rank publishes a :class:`Sample`; rank 0 compares. Alerts are
+    kept in ``alerts`` and given to ``on_alert`` (by default a line on stderr), each kind once per rank until it has been quiet.
+    ``cost`` is the processor time of the thread, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval: float = 5.0,
+        limits: Limits | None = None,
+        on_alert: Callable[[Alert], None] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self.interval, self.limits, self.cost = interval, limits or Limits(), 0.0
+        self.alerts: list[Alert] = []
+        self._tell = on_alert or _print
+        self._timeout = timeout
+        self._steps = self._computed = 0
+        self._total = self._own = 0.0
+        self._last = self._started_step = time.perf_counter()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._place: Place | None = None
+        self._active: set[tuple[str, int]] = set()
+
+    # -- the training script's side ------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """A step is done."""
+        now = time.perf_counter()
+        self._total += now - self._started_step
+        self._started_step = self._last = now
+        self._steps += 1
+
+    def computed(self) -> None:
+        """The rank's own work of the step is done; what follows waits for others."""
+        now = time.perf_counter()
+        self._own += now - self._started_step
+        self._last = now
+        self._computed += 1
+
+    def start(self) -> Self:
+        """Find the others and start the thread."""
+        self._place = find_place(self._timeout)
+        self._started_step = self._last = time.perf_counter()
+        self._thread = threading.Thread(target=self._run, name="envsmith-watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the thread; a rank that stopped is not called silent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10.0)
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- the thread's side ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        place = self._place
+        assert place is not None  # noqa: S101 - start() has set it
+        store: Any = None
+        history: list[dict[int, Sample]] = []
+        seen: dict[int, tuple[bytes, Sample]] = {}
+        first: Sample | None = None
+        before = (0, 0.0, 0, 0.0)
+        if place.store is not None:
+            with contextlib.suppress(Exception):
+                store = second_connection(place, self._timeout)
+        while True:
+            ended = self._stop.wait(self.interval)
+            before, mine = self._sample(place.rank, before)
+            first = first or (mine if mine.steps else None)
+            found = _own_alerts(first, mine, self.limits)
+            if store is not None:
+                try:
+                    store.set(f"watch/{place.rank}", b"" if ended else json.dumps(mine.to_json()).encode())
+                    if place.rank == 0 and not ended:
+                        heard = _hear(store, place.world, seen)
+                        found += alerts_of(history, heard, time.monotonic(), self.limits)
+                        history = [heard]
+                except Exception:  # noqa: BLE001 - the store went with rank 0: the job ends, and so do we
+                    store = None
+            self._raise(found)
+            self.cost = time.thread_time()
+            if ended:
+                return
+
+    def _sample(self, rank: int, before: tuple[int, float, int, float]) -> tuple[tuple[int, float, int, float], Sample]:
+        """Differences since the last sample; nothing is locked: a sample that is torn by one step is as good."""
+        now = (self._steps, self._total, self._computed, self._own)
+        steps = now[0] - before[0]
+        own, computed = now[3] - before[3], now[2] - before[2]
+        mean = own / computed if computed else (now[1] - before[1]) / steps if steps else 0.0
+        sample = Sample(
+            rank=rank,
+            step=now[0],
+            computed=now[2],
+            steps=steps,
+            mean=round(mean, 6),
+            age=round(time.perf_counter() - self._last, 1),
+            rss=_rss(),
+            gpu=_gpu_bytes(),
+            error=_nccl_error(),
+        )
+        return now, sample
+
+    def _raise(self, found: Sequence[Alert]) -> None:
+        """Tell what is new; what has gone may be told again when it comes back."""
+        active = {(alert.kind, alert.rank) for alert in found}
+        for alert in found:
+            if (alert.kind, alert.rank) not in self._active:
+                self.alerts.append(alert)
+                with contextlib.suppress(Exception):
+                    self._tell(alert)
+        self._active = active
+
+
+def _hear(store: Any, world: int, seen: dict[int, tuple[bytes, Sample]]) -> dict[int, Sample]:
+    """Everybody's last sample; ``heard`` is when it last changed, by this rank's clock. An empty one says that the rank has stopped."""
+    clock = time.monotonic()
+    for rank in range(world):
+        if not agent.stored(store, f"watch/{rank}"):
+            continue
+        text = store.get(f"watch/{rank}")
+        if not text:
+            seen.pop(rank, None)
+        elif rank not in seen or seen[rank][0] != text:
+            sample = Sample.parse(text, clock)
+            if sample is not None:
+                seen[rank] = (text, sample)
+    return {rank: sample for rank, (_, sample) in seen.items()}
+
+
+def _own_alerts(first: Sample | None, now: Sample, limits: Limits) -> list[Alert]:
+    """What a rank says of itself: memory that grows, and NCCL's error."""
+    found = []
+    for what, start, here in (("host", first.rss, now.rss), ("GPU", first.gpu, now.gpu)) if first else ():
+        more = here - start
+        if start and more > limits.growth_bytes and more > limits.growth_part * start:
+            each = more / max(now.step - (first.step if first else 0), 1)
+            text = f"rank {now.rank}: {what} memory grew from {start / 2**30:.2f} to {here / 2**30:.2f} GiB ({each / 2**20:.2f} MiB a step)"
+            found.append(Alert(kind="memory", rank=now.rank, message=text))
+    if now.error:
+        found.append(Alert(kind="nccl", rank=now.rank, message=f"rank {now.rank}: NCCL reports {now.error}"))
+    return found
+
+
+def _rss() -> int:
+    import mmap
+
+    fields = agent.read_text("/proc/self/statm", 256).split()
+    return int(fields[1]) * mmap.PAGESIZE if len(fields) > 1 else 0
+
+
+def _gpu_bytes() -> int:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.memory_reserved())
+
+
+def _nccl_error() -> str:
+    """The default group's error state, where this torch can be asked (``ProcessGroupNCCL.get_error``); nothing is waited for."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    try:
+        group = torch.distributed.group.WORLD
+        state = group._get_backend(torch.device("cuda")).get_error()  # noqa: SLF001 - there is no public name
+    except Exception:  # noqa: BLE001 - gloo, an older torch, no group
+        return ""
+    name = str(getattr(state, "name", state)).rpartition(".")[2]
+    return "" if name == "SUCCESS" else name
+
+
+def _print(alert: Alert) -> None:
+    sys.stderr.write(f"preflight: watch: {alert.message}\n")
+    sys.stderr.flush()

@@ -1,0 +1,157 @@
+"""The preflight under torchrun with four real ranks, one of which is different."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
+ROOT = Path(__file__).parents[2]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.integration,
+    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
+]
+SCRIPT = """
+import os, sys, time
+rank = int(os.environ["RANK"])
+{before}
+import torch, torch.distributed as dist
+{after}
+from envsmith import preflight
+try:
+    report = preflight.run(timeout=8, **{options})
+except preflight.PreflightError as error:
+    print(f"rank {{rank}} says: {{error.message}}", flush=True)
+    sys.exit(error.exit_code)
+print(f"rank {{rank}} passed in {{report.seconds}} s: {{report.sentence}}", flush=True)
+{then}
+"""
+
+
+def _run(
+    tmp_path: Path, *, before: str = "", after: str = "", then: str = "", options: dict[str, object] | None = None
+) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(before=before, after=after, then=then, options=options or {}))
+    command = [PYTHON or "", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(script)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    # Every rank says what it found before torchrun ends the others.
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=env)
+
+
+def test_four_ranks_pass_within_three_seconds_and_the_script_goes_on(tmp_path: Path) -> None:
+    then = "dist.init_process_group('gloo'); preflight.run(quiet=True); dist.destroy_process_group(); print('trained')"
+    done = _run(tmp_path, then=then)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("trained") == 4
+    assert "4 ranks agree: torch" in done.stderr
+    assert "all_reduce on gloo is right" in done.stderr
+    seconds = [
+        float(line.split(" passed in ")[1].split(" s:")[0])
+        for line in done.stdout.splitlines()
+        if " passed in " in line
+    ]
+    assert len(seconds) == 4
+    assert min(seconds) < 3.0  # the last rank waits for nobody: what it needs is the preflight's own time
+
+
+@pytest.mark.parametrize(
+    ("inject", "words"),
+    [
+        ({"after": "if rank == 2: torch.__version__ = '2.12.1'"}, ["rank 2 has torch 2.12.1, the others"]),
+        (
+            {
+                "before": "if rank == 1: os.environ['NCCL_SOCKET_IFNAME'] = 'eth7'",
+                "options": {"strict": True},
+            },
+            ["rank 1 has NCCL_SOCKET_IFNAME=eth7, the others do not set it"],
+        ),
+        ({"before": "if rank == 3: time.sleep(1e3)"}, ["rank 3 did not come to the preflight within 8 s"]),
+        ({"options": {"expect": {"torch": "1.0"}}}, ["have torch", "but 1.0 is expected"]),
+        (
+            {"after": "if rank == 2: real = dist.all_reduce; dist.all_reduce = lambda t, **k: real(t.add_(1), **k)"},
+            ["all_reduce on gloo failed: read 4 where 0 was due", "read 1 where 0 was due"],
+        ),
+    ],
+    ids=["another torch", "another variable", "a rank that does not come", "expected version", "wrong value"],
+)
+def test_a_rank_that_is_different_is_named_in_one_sentence(
+    tmp_path: Path, inject: dict[str, object], words: list[str]
+) -> None:
+    done = _run(tmp_path, **inject)  # type: ignore[arg-type]
+    assert done.returncode != 0
+    assert any(word in done.stderr + done.stdout for word in words), done.stderr[-3000:]
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0
+    or not shutil.which("unshare")
+    or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0,
+    reason="a /dev/shm of its own for one rank needs root and mount namespaces",
+)
+def test_full_shm_of_one_rank_is_found(tmp_path: Path) -> None:
+    before = (
+        "if rank == 2 and 'AGAIN' not in os.environ:\n"
+        "    os.environ['AGAIN'] = '1'\n"
+        "    mount = 'mount -t tmpfs -o size=32m tmpfs /dev/shm && head -c 31M /dev/zero > /dev/shm/full && exec \"$@\"'\n"
+        "    os.execvp('unshare', ['unshare', '-m', 'sh', '-c', mount, 'sh', sys.executable, *sys.argv])\n"
+    )
+    done = _run(tmp_path, before=before)
+    assert done.returncode != 0
+    assert "rank 2 has 1 MiB of /dev/shm free (32 MiB in all)" in done.stderr, done.stderr[-3000:]
+
+
+def test_watch_names_the_slow_rank_and_the_one_that_stands(tmp_path: Path) -> None:
+    then = """
+from envsmith.preflight.watching import Limits
+dist.init_process_group("gloo")
+with preflight.watch(interval=0.5, limits=Limits(stall=2.0)) as watch:
+    end = time.time() + 6
+    going = torch.ones(1)
+    while going.item():
+        time.sleep(0.2 if rank == 2 else 0.02)
+        watch.computed()
+        going[0] = float(time.time() < end)
+        dist.all_reduce(going, dist.ReduceOp.MIN)
+        watch.step()
+    if rank == 1:
+        time.sleep(8)
+    watch.computed()
+    dist.barrier()
+dist.destroy_process_group()
+"""
+    done = _run(tmp_path, then=then)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "watch: rank 2 is slow" in done.stderr
+    assert "watch: rank 1 has not done its part of step" in done.stderr
+
+
+def test_alone_it_looks_at_its_own_machine() -> None:
+    done = subprocess.run(
+        [PYTHON or "", "-m", "envsmith.preflight", "--expect", "torch==0.1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 1
+    assert "rank 0 has torch" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_usage_error_is_exit_code_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "envsmith.preflight", "--expect", "torch"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2
