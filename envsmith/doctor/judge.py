@@ -47,7 +47,7 @@ _STAGES = (
 )
 # Tools of the installation: their releases are not in the matrix, no rule speaks of them.
 # Groups whose message may also be a mere warning about something optional.
-_MAY_WARN = frozenset({"missing-optional-package", "python-version-pair"})
+_MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
 _NO_RULES = frozenset({"pip", "wheel"})
 _HAVE = ("toolkit", "cuda", "nccl", "gcc", "python")
 
@@ -152,6 +152,8 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
     causes = [h for h in own if h.signature.kind == "cause" and h.signature.severity is Severity.ERROR]
     symptoms = [h for h in own if h.signature.kind in {"symptom", "consequence"}]
     stages = {h.signature.stage for h in symptoms}
+    if "install" in stages:  # an installation from source is a build
+        stages.add("build")
     found = []
     for finding in judgement.findings:
         hit = of_rules.get(finding.rule)
@@ -203,6 +205,7 @@ def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
             for h in own
             if h.signature.cause == cause
             and h.signature.kind in {"cause", "symptom"}
+            and not (h.signature.group in _MAY_WARN and _only_warns(h.text))
             and set(finding.components) & set(h.signature.components)
         ),
         None,

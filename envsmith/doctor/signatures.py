@@ -17,6 +17,7 @@ from envsmith.graph.cache import read_cache, write_cache
 from envsmith.graph.data import DataFiles, find_matrix, list_files
 from envsmith.model.evidence import Evidence, EvidenceKind
 from envsmith.model.rule import Severity
+from envsmith.sources.reports.text import unprefixed, unwrapped
 
 __all__ = [
     "KINDS",
@@ -34,6 +35,8 @@ KINDS = ("cause", "symptom", "consequence", "other")
 _FILE = "signatures.yaml"
 _LINE = 1600
 _MOST_HITS = 40
+# Longer texts are files, not what somebody copied from a terminal.
+_WRAPPED = 400_000
 _FIELDS = frozenset(
     {
         "id",
@@ -349,9 +352,28 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
     lower = text.lower()
     if len(lower) != len(text):
         text = lower
-    hits = [hit for signature in signatures if (hit := _find(text, lower, source, signature))]
+    every = tuple(signatures)
+    hits = [hit for signature in every if (hit := _find(text, lower, source, signature))]
+    hits += _find_unwrapped(text, source, every, {hit.signature.id for hit in hits})
     hits.sort(key=lambda hit: hit.position)
     return _count_lines(text, hits)
+
+
+def _find_unwrapped(text: str, source: str, signatures: Iterable[Signature], found: set[str]) -> list[Hit]:
+    """Hits of messages that a terminal broke in the middle of a word; their place is that of the first part."""
+    import dataclasses
+    from bisect import bisect_right
+
+    told = unwrapped(text) if len(text) <= _WRAPPED else None
+    if told is None:
+        return []
+    whole, breaks = told
+    lower = whole.lower()
+    if len(lower) != len(whole):
+        return []
+    rest = (s for s in signatures if s.id not in found and not s.last)
+    hits = [hit for signature in rest if (hit := _find(whole, lower, source, signature))]
+    return [dataclasses.replace(h, position=h.position + bisect_right(breaks, h.position)) for h in hits]
 
 
 def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
@@ -399,7 +421,7 @@ def _search(text: str, lower: str, source: str, signature: Signature, pattern: s
             end = text.find("\n", position)
             end = min(end if end >= 0 else len(text), position + _LINE)
             line = text[start:end]
-            match = compiled.search(line)
+            match = compiled.search(line) or _over_lines(compiled, text, start, end)
             if match:
                 if chosen is None or start + match.start() < chosen.position:
                     groups = {k: v for k, v in match.groupdict().items() if v}
@@ -414,6 +436,20 @@ def _search(text: str, lower: str, source: str, signature: Signature, pattern: s
                 break
             position = lower.find(needle, end) if not signature.last else -1
     return chosen
+
+
+def _over_lines(compiled: re.Pattern[str], text: str, start: int, end: int) -> re.Match[str] | None:
+    """A match that begins on this line and ends on one of the next two: messages of several lines, and lines that a writer broke at a blank."""
+    stop = end
+    for _ in range(2):
+        following = text.find("\n", stop + 1)
+        stop = following if following >= 0 else len(text)
+    if end - start > _LINE or stop - end > _LINE:
+        return None
+    first, *more = unprefixed(text[start:stop]).split("\n")
+    joined = " ".join([first.rstrip(), *(part.strip() for part in more)])
+    match = compiled.search(joined)
+    return match if match and match.start() < len(first) else None
 
 
 def _anywhere(text: str, lower: str, pattern: str) -> bool:

@@ -10,7 +10,7 @@ from envsmith.sources.reports.launching import read_launches
 from envsmith.sources.reports.lines import read_lines
 from envsmith.sources.reports.logs import kinds_of_log, read_log
 from envsmith.sources.reports.packages import is_dockerfile, read_dockerfile, read_packages
-from envsmith.sources.reports.text import clean, decode, read_bounded
+from envsmith.sources.reports.text import clean, decode, read_bounded, unprefixed
 
 __all__ = ["Draft", "Facts", "Read", "clean", "decode", "read_bounded", "read_text", "read_texts"]
 
@@ -18,6 +18,7 @@ __all__ = ["Draft", "Facts", "Read", "clean", "decode", "read_bounded", "read_te
 def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ()) -> Read:
     """Add what ``text`` (already :func:`~envsmith.sources.reports.text.clean`) tells to ``draft``; what was understood is returned."""
     before = draft.size()
+    text = unprefixed(text)
     kinds = kinds_of_log(text)
     if is_dockerfile(text):
         kinds.append("Dockerfile")

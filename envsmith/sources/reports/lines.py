@@ -17,6 +17,19 @@ _PAIR = re.compile(
 )
 # `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`: a name and a version alone on a line.
 _BARE = re.compile(r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24})\s{1,3}[vV]?(\d[\w.+]{0,40})\s*$")
+# `nvcc 11.5.119, pytorch 2.1.0+cu121`: an enumeration. A line that speaks of what would be needed or tried states nothing.
+_NAMED = re.compile(
+    r"(?<![\w/.=<>~-])(torch|pytorch|nvcc|cuda|python|gcc|nccl|cudnn|triton|deepspeed|megatron-core|colossalai|flash[-_]attn|transformer[-_]engine|transformers|accelerate|peft|apex)(?: version)?(?:\s{1,2}|\s?[:=]{1,2}\s?)[vV]?(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?(?:\+cu\d{2,3}|\+cpu)?)(?![\w./-]*\w)",
+    re.IGNORECASE,
+)
+# `4xRTX 4090`, `multiple RTX 4090 GPUs` in a sentence; the table of GPU names decides whether it is one.
+_MANY_GPUS = re.compile(
+    r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA|GeForce|Tesla|Quadro)\s)?(?:RTX|GTX|A|H|V|B|L|P|T)\s?\d{1,4}[\w ]{0,14})"
+)
+_CONDITIONAL = re.compile(
+    r"requir|need|support|later|newer|older|below|above|than|since|until|only|upgrad|downgrad|instead|compatib|tried|works?\b|fixed|change|\bor\b|→|->",
+    re.IGNORECASE,
+)
 _TORCH = ("torch", "pytorch", "torch version", "pytorch version", "pytorch version gpu")
 _KEYS = {
     **dict.fromkeys(_TORCH, "torch"),
@@ -92,6 +105,24 @@ def read_lines(text: str, draft: Draft, source: str) -> None:
             _pair(draft, pair[1].strip(), pair[2].strip(" `'\"|,"), source)
         elif bare := _BARE.match(line):
             _bare(draft, bare[1], bare[2], source)
+        else:
+            _enumeration(draft, line, source)
+
+
+def _enumeration(draft: Draft, line: str, source: str) -> None:
+    """Versions of two or more components named in one sentence, as people describe what they have."""
+    if not draft.gpus and (many := _MANY_GPUS.search(line)) and gpu_architecture(many[2], gpu_table()):
+        _gpus(draft, f"{many[1] or 2} x {many[2].strip()}", single=False)
+    named = _NAMED.findall(line)
+    if len({name.lower() for name, _ in named}) < 2 or _CONDITIONAL.search(line):
+        return
+    for name, version in named[:12]:
+        if name.lower() == "cuda":
+            draft.host.setdefault("cuda_stated", version)
+            continue
+        component = _KEYS.get(name.lower()) or is_distribution(fold(name))
+        if component and (found := version_in(version)):
+            _version(draft, component, found[0], f"{source}: {name} {version}", 2)
 
 
 def _bare(draft: Draft, name: str, version: str, source: str) -> None:
@@ -151,7 +182,7 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
         _version(draft, component, value, where)
 
 
-def _version(draft: Draft, component: str, value: str, where: str) -> None:
+def _version(draft: Draft, component: str, value: str, where: str, most: int = 3) -> None:
     if component == "python":
         value = value.split("(", maxsplit=1)[0]
     if tuple_like := re.match(r"\((\d+), ?(\d+), ?(\d+)\)", value):
@@ -175,7 +206,7 @@ def _version(draft: Draft, component: str, value: str, where: str) -> None:
     version, exact = found
     if component == "driver" and int(version.split(".")[0]) < 300:
         return
-    strength = 3 if exact else 1
+    strength = most if exact else 1
     draft.component(component, version, where, strength, exact=exact)
     if component == "torch" and (cuda := local_cuda(version)):
         draft.component("cuda", cuda, where, strength, exact=exact)

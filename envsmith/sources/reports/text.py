@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import BinaryIO
 
-__all__ = ["KEEP", "clean", "decode", "read_bounded"]
+__all__ = ["KEEP", "clean", "decode", "read_bounded", "unprefixed", "unwrapped"]
 
 # What is looked at whole; of more, the first and the last part are kept, and of the rest only lines that talk of trouble.
 KEEP = 6 << 20
@@ -16,6 +16,14 @@ _ESCAPE = re.compile(r"\x1b\[[0-?]{0,32}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b]{0,400}
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u0085\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
 )
+# What launchers, schedulers and collectors of logs put before a line: a time, `[rank3]:`, `[default0]:`, `12: ` (srun --label).
+_PREFIX = re.compile(
+    r"^[ \t]{0,4}(?:(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?[ \t]{1,4}|\[[A-Za-z]{0,10}[ ]?\d{1,5}\]:[ \t]?|\d{1,5}:[ \t]))+",
+    re.MULTILINE,
+)
+# pdsh, docker compose and kubectl name the host on every line.
+_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,60})(?:: |[ \t]{0,12}\| )")
+_WIDTHS = range(60, 301)
 _TROUBLE = re.compile(
     rb"[Ee]rror|WARN|[Ff]ail|[Cc]annot|[Ee]xception|NCCL|[Uu]nsupported|[Ii]ncompatible|[Mm]ismatch|not found|No module|undefined symbol|No such|fatal|refused"
 )
@@ -88,3 +96,35 @@ def _troubled(block: bytes) -> list[bytes]:
         if len(found) >= 2000:
             break
     return found
+
+
+def unprefixed(text: str) -> str:
+    """``text`` without what a launcher puts before each line (a time, a rank, a host), so that tables and lists are seen. Lines stay lines."""
+    text = _PREFIX.sub("", text)
+    lines = [line for line in text[:200_000].split("\n") if line.strip()]
+    hosts = {match[0] for line in lines if (match := _HOST.match(line))}
+    if len(lines) < 4 or not 0 < len(hosts) <= max(2, len(lines) // 4):
+        return text
+    if sum(1 for line in lines if _HOST.match(line)) < len(lines) * 0.8:
+        return text
+    return "\n".join(line[match.end() :] if (match := _HOST.match(line)) else line for line in text.split("\n"))
+
+
+def unwrapped(text: str) -> tuple[str, list[int]] | None:
+    """``text`` as it was before a terminal broke its lines at one width, and where the breaks were; ``None`` when no width shows."""
+    lengths = [len(line) for line in text.split("\n")]
+    width = max(lengths, default=0)
+    if width not in _WIDTHS or lengths.count(width) < 2:
+        return None
+    parts: list[str] = []
+    breaks: list[int] = []
+    at = 0
+    for line, length in zip(text.split("\n"), lengths, strict=True):
+        parts.append(line)
+        at += length
+        if length == width:
+            breaks.append(at)
+        else:
+            parts.append("\n")
+            at += 1
+    return "".join(parts), breaks
