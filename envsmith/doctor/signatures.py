@@ -355,25 +355,27 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
     every = tuple(signatures)
     hits = [hit for signature in every if (hit := _find(text, lower, source, signature))]
     hits += _find_unwrapped(text, source, every, {hit.signature.id for hit in hits})
-    hits.sort(key=lambda hit: hit.position)
+    order = {
+        signature.id: number for number, signature in enumerate(every)
+    }  # of the same place the more special one first
+    hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))
     return _count_lines(text, hits)
 
 
 def _find_unwrapped(text: str, source: str, signatures: Iterable[Signature], found: set[str]) -> list[Hit]:
-    """Hits of messages that a terminal broke in the middle of a word; their place is that of the first part."""
+    """Hits of messages that a terminal or a writer broke into lines; their place is that of the first part."""
     import dataclasses
     from bisect import bisect_right
 
-    told = unwrapped(text) if len(text) <= _WRAPPED else None
-    if told is None:
-        return []
-    whole, breaks = told
-    lower = whole.lower()
-    if len(lower) != len(whole):
-        return []
-    rest = (s for s in signatures if s.id not in found and not s.last)
-    hits = [hit for signature in rest if (hit := _find(whole, lower, source, signature))]
-    return [dataclasses.replace(h, position=h.position + bisect_right(breaks, h.position)) for h in hits]
+    hits: list[Hit] = []
+    for whole, breaks in unwrapped(text) if len(text) <= _WRAPPED else ():
+        lower = whole.lower()
+        whole = whole if len(lower) == len(whole) else lower  # noqa: PLW2901 - the same text
+        seen = found | {hit.signature.id for hit in hits}
+        rest = (s for s in signatures if s.id not in seen and not s.last)
+        more = [hit for signature in rest if (hit := _find(whole, lower, source, signature))]
+        hits += [dataclasses.replace(h, position=h.position + bisect_right(breaks, h.position)) for h in more]
+    return hits
 
 
 def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:

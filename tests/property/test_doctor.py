@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 import tracemalloc
 
@@ -28,7 +29,9 @@ PIECES = [
 TEXTS = st.lists(
     st.one_of(st.sampled_from(PIECES), st.text(max_size=60), st.sampled_from(["\n", " ", ": "])), max_size=40
 ).map("".join)
-SLOW = settings(max_examples=150, deadline=5000, suppress_health_check=[HealthCheck.too_slow])
+# `make fuzz` sets it to what fits into an hour.
+EXAMPLES = int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "60"))
+SLOW = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @SLOW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import BinaryIO
 
@@ -23,7 +24,7 @@ _PREFIX = re.compile(
 )
 # pdsh, docker compose and kubectl name the host on every line.
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,60})(?:: |[ \t]{0,12}\| )")
-_WIDTHS = range(60, 301)
+_WIDTHS = range(50, 301)
 _TROUBLE = re.compile(
     rb"[Ee]rror|WARN|[Ff]ail|[Cc]annot|[Ee]xception|NCCL|[Uu]nsupported|[Ii]ncompatible|[Mm]ismatch|not found|No module|undefined symbol|No such|fatal|refused"
 )
@@ -110,21 +111,43 @@ def unprefixed(text: str) -> str:
     return "\n".join(line[match.end() :] if (match := _HOST.match(line)) else line for line in text.split("\n"))
 
 
-def unwrapped(text: str) -> tuple[str, list[int]] | None:
-    """``text`` as it was before a terminal broke its lines at one width, and where the breaks were; ``None`` when no width shows."""
-    lengths = [len(line) for line in text.split("\n")]
+def unwrapped(text: str) -> list[tuple[str, list[int]]]:
+    """``text`` as it was before its lines were broken at one width, and where characters were taken out; nothing when no width shows.
+
+    A terminal breaks in the middle of a word; a writer breaks at a blank, when the next word would not have fitted.
+    """
+    lines = text.split("\n")
+    lengths = [len(line) for line in lines]
     width = max(lengths, default=0)
-    if width not in _WIDTHS or lengths.count(width) < 2:
-        return None
+    found = []
+    if width in _WIDTHS and lengths.count(width) > 1:
+        found.append(_joined_at(lines, width))
+    # A path without a blank stays longer than the rest, so the width may be that of the others.
+    blank = max((len(line) for line in lines if " " in line.strip()), default=0)
+    for each in {width, blank} & set(_WIDTHS):
+        if (reflowed := _reflowed(lines, each)) != text:
+            found.append((reflowed, []))
+    return found
+
+
+def _joined_at(lines: list[str], width: int) -> tuple[str, list[int]]:
     parts: list[str] = []
     breaks: list[int] = []
     at = 0
-    for line, length in zip(text.split("\n"), lengths, strict=True):
-        parts.append(line)
-        at += length
-        if length == width:
+    for line in lines:
+        whole = len(line) < width
+        parts.append(line + "\n" if whole else line)
+        at += len(parts[-1])
+        if not whole:
             breaks.append(at)
-        else:
-            parts.append("\n")
-            at += 1
-    return "".join(parts), breaks
+    return "".join(parts)[: -1 if lines and len(lines[-1]) < width else None], breaks
+
+
+def _reflowed(lines: list[str], width: int) -> str:
+    """Each line end that a greedy writer made becomes a blank, so that places in the text stay what they were."""
+    parts = []
+    for line, following in itertools.pairwise([*lines, ""]):
+        word = following.partition(" ")[0]
+        broken = bool(line and word) and len(line) + 1 + len(word) > width
+        parts.append(line + (" " if broken else "\n"))
+    return "".join(parts)[:-1]
