@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from envsmith.engine.base import Built, Engine, Event, EventKind, Progress, choose_engine, silent, verify_content
 from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.model.cell import Cell, Request
-from envsmith.model.lock import Lock
+from envsmith.model.lock import RUNTIME, Lock, folder_name
 from envsmith.model.platform import Platform
 from envsmith.model.record import Record, Rung
 from envsmith.model.version import Spec
@@ -68,6 +68,7 @@ class Options:
     frozen: bool = False
     offline: bool = False
     smoke: bool = True
+    flavour: str = RUNTIME
 
     @property
     def conda_needed(self) -> bool:
@@ -164,6 +165,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     from envsmith.lock.pip import lock_pip
     from envsmith.solve.api import constraints_for
     from envsmith.sources.interpreters import find_interpreter
+    from envsmith.sources.runtime import toolkit_requirements
     from envsmith.sources.uv import Uv
 
     newest = options.request.exclude_newer or last_day()
@@ -175,6 +177,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         interpreter=find_interpreter(cell.components["python"]),
         progress=progress,
         uv=Uv(offline=True) if options.offline else None,
+        also=toolkit_requirements(cell, options.flavour),
     )
     return Lock(
         cell=cell,
@@ -186,6 +189,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         constraints=pinned.constraints,
         resolver=pinned.resolver,
         facts=pinned.facts,
+        flavour=options.flavour,
     )
 
 
@@ -334,7 +338,7 @@ def lock_and_render(
     """Lock the cell, add the image part, write every file of the cell's folder at once."""
     from envsmith.lock import store
 
-    directory = options.output / str(cell.id)
+    directory = options.output / folder_name(cell, options.flavour)
     clock.start("lock")
     kept = store.reusable(
         directory, cell=cell, request=options.request_text, exclude_newer=options.request.exclude_newer or last_day()

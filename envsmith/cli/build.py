@@ -11,6 +11,7 @@ from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.model.lock import FLAVOURS, RUNTIME
 
 if TYPE_CHECKING:
     from envsmith.pipeline import Outcome
@@ -42,6 +43,13 @@ __all__ = ["build"]
     help="How much the smoke test tries.",
 )
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test.")
+@click.option(
+    "--flavour",
+    type=click.Choice(FLAVOURS),
+    default=RUNTIME,
+    show_default=True,
+    help="runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
+)
 @conda_options
 @click.option(
     "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
@@ -59,7 +67,8 @@ def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> i
         raise UsageError("nothing to build", hint="name a framework: envsmith build --framework deepspeed")
     options = pipeline.Options(
         request=flags.request(),
-        request_text=flags.text(),
+        request_text=flags.text(flavour=how["flavour"]),
+        flavour=how["flavour"],
         output=how["output"],
         engine=how["engine"],
         base=how["base"],

@@ -11,6 +11,7 @@ from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.model.lock import FLAVOURS, RUNTIME
 
 if TYPE_CHECKING:
     from envsmith.pipeline import Options
@@ -36,6 +37,13 @@ __all__ = ["lock"]
     default="all",
     show_default=True,
     help="What is written; with 'conda' a channel that refuses or cannot be reached is an error, with 'all' a note.",
+)
+@click.option(
+    "--flavour",
+    type=click.Choice(FLAVOURS),
+    default=RUNTIME,
+    show_default=True,
+    help="runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
 )
 @conda_options
 @click.option(
@@ -63,7 +71,8 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, verbose:
     settings |= {"conda": settings["conda"] and form != "pip", "conda_only": form == "conda"}
     options = pipeline.Options(
         request=flags.request(),
-        request_text=flags.text(),
+        request_text=flags.text(flavour=how["flavour"]),
+        flavour=how["flavour"],
         output=how["output"],
         base=how["base"],
         **settings,

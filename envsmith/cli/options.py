@@ -82,13 +82,14 @@ class RequestFlags:
             exclude_newer=_day(self.exclude_newer),
         )
 
-    def text(self) -> str:
+    def text(self, *, flavour: str = "runtime") -> str:
         """The flags spelt out in one order: what a lock says it was made from."""
         parts = [f"--framework {f}" for f in sorted(self.framework)] + [f"--with {w}" for w in sorted(self.with_)]
         parts += [
             f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None
         ]
         parts += [f"--gpu {g}" for g in sorted(self.gpu)]
+        parts += [f"--flavour {flavour}"] if flavour != "runtime" else []
         return " ".join([*parts, f"--platform {self.platform}"])
 
 

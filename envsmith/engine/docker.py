@@ -22,13 +22,14 @@ from envsmith.engine.docker_bases import BaseShelf
 from envsmith.engine.docker_settle import settle
 from envsmith.engine.host_settings import read_host_settings
 from envsmith.errors import ContentError, EngineError, StorageError
-from envsmith.model.lock import BaseImage, Lock, OsPackage
+from envsmith.model.lock import BaseImage, Lock
 from envsmith.render.dockerfile import ImageOptions
 from envsmith.render.labels import labels
 
 if TYPE_CHECKING:
     from envsmith.engine.oci import OciImage
     from envsmith.smoke.launch import Target
+    from envsmith.sources.images import OsAnswer
 
 __all__ = ["DockerEngine", "engine_errors", "image_name"]
 
@@ -38,8 +39,8 @@ NETWORK_VARIABLE = "ENVSMITH_BUILD_NETWORK"
 
 
 def image_name(lock: Lock) -> str:
-    """``envsmith/cell:<cell id>``: the name that a verified image gets."""
-    return f"envsmith/cell:{lock.cell.id}"
+    """``envsmith/cell:<cell id>`` (``…-devel``): the name that a verified image gets."""
+    return f"envsmith/cell:{lock.name}"
 
 
 @contextlib.contextmanager
@@ -140,7 +141,7 @@ class DockerEngine:
         """See :class:`envsmith.sources.images.ImageProvider`."""
         return self.shelf.base_for(python, wanted, progress=progress)
 
-    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> tuple[OsPackage, ...]:
+    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
         """See :class:`envsmith.sources.images.ImageProvider`."""
         return self.shelf.os_packages(base, install, progress=progress)
 

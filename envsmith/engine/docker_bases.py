@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import re
 import tempfile
 import time
@@ -18,8 +19,9 @@ from envsmith.errors import EngineError
 from envsmith.model.lock import BaseImage, OsPackage
 from envsmith.model.platform import Platform
 from envsmith.render import safe
+from envsmith.render.apt import APT_DATED, apt_probe
 from envsmith.render.dockerfile import from_reference
-from envsmith.sources.images import Bases, Bootstrap, KnownImage, load_bases
+from envsmith.sources.images import Bases, Bootstrap, KnownImage, OsAnswer, load_bases
 
 __all__ = ["BaseShelf"]
 
@@ -33,6 +35,10 @@ _PROBE = (
 )
 # Inst g++ [old] (4:12.2.0-3 Debian:12.15/oldstable [amd64])
 _INST = re.compile(r"Inst (\S+) (?:\[[^\]]*\] )?\((\S+)[ )]")
+
+
+def _today() -> str:
+    return dt.datetime.now(dt.timezone.utc).date().isoformat()
 
 
 def _absent() -> tuple[type[Exception], ...]:
@@ -268,13 +274,16 @@ class BaseShelf:
 
     # -- containers ----------------------------------------------------------------------------------------------------
 
-    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> tuple[OsPackage, ...]:
-        """See :class:`envsmith.sources.images.ImageProvider`. Nothing is installed: apt is asked to simulate."""
+    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
+        """See :class:`envsmith.sources.images.ImageProvider`. Nothing is installed: apt is asked to simulate.
+
+        The dated archive that a base names is asked first; where it does not answer, its live mirror, and the lock says so.
+        """
         step = "distribution packages"
         progress(Event(kind=EventKind.START, step=step, text=" ".join(install)))
         names = " ".join(safe.os_package(name) for name in install)
         ca = "ca=; if [ -s /dev/envsmith/ca.pem ]; then ca='-o Acquire::https::CaInfo=/dev/envsmith/ca.pem'; fi"
-        script = f"{ca}; apt-get $ca -qq update && apt-get $ca -qq --simulate install --no-install-recommends {names}"
+        script = f"{ca}; {apt_probe(names)}"
         settings = read_host_settings()
         with tempfile.TemporaryDirectory(prefix="envsmith-apt-") as folder:
             secrets = write_secrets(replace(settings, uv_toml=""), Path(folder))
@@ -295,8 +304,11 @@ class BaseShelf:
                 hint="the base's own mirror did not answer; check the network, then run again",
             )
         found = {m[1]: m[2] for line in output.splitlines() if (m := _INST.match(line))}
-        progress(Event(kind=EventKind.DONE, step=step, text=f"{len(found)} packages by exact version"))
-        return tuple(OsPackage(name=safe.os_package(n), version=safe.os_version(v)) for n, v in sorted(found.items()))
+        dated = next((line.split()[1] for line in output.splitlines() if line.startswith(APT_DATED)), "")
+        source = f"snapshot {dated}" if dated else f"mirror {_today()}"
+        progress(Event(kind=EventKind.DONE, step=step, text=f"{len(found)} packages by exact version, {source}"))
+        packages = [OsPackage(name=safe.os_package(n), version=safe.os_version(v)) for n, v in sorted(found.items())]
+        return OsAnswer(packages=tuple(packages), source=source)
 
     def run(
         self, image: str, command: list[str], *, network: str | None, timeout: int, **options: Any

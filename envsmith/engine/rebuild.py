@@ -75,6 +75,11 @@ def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> 
     first = _first(lock, directory, engine, progress)
     progress(Event(kind=EventKind.START, step="rebuild", text=f"{lock.cell.id} without a cache"))
     built = engine.build(lock, directory, progress=progress, cache=False)
+    if first.source and built.digest == first.source:
+        # An image's id is the sha256 of its configuration, which holds that of every layer: nothing is left that could differ.
+        progress(Event(kind=EventKind.DONE, step="rebuild", text="the same digest"))
+        digest = first.manifest_digest
+        return RebuildReport(same=True, first=digest, second=digest, first_source=first.source)
     try:
         # In a folder of its own depth: blobs that are equal are shared on disk with the first layout.
         with tempfile.TemporaryDirectory(prefix=".rebuild-", dir=directory.parent) as scratch:

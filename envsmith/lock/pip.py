@@ -55,16 +55,18 @@ def lock_pip(
     fetcher: Fetcher | None = None,
     judge: Judge | None = None,
     find_links: Sequence[str] = (),
+    also: Sequence[str] = (),
 ) -> Pinned:
     """Resolve and pin a cell. The same cell, constraints and date give the same pins.
 
     ``constraints`` are ``(requirement, rule id)``; ``exclude_newer`` an ISO day, counted in full and in UTC; ``find_links`` are folders or
-    pages of files that the caller asks for by name (pip's own setting is not used: a local build would replace the wheel of the cell).
+    pages of files that the caller asks for by name (pip's own setting is not used: a local build would replace the wheel of the cell);
+    ``also`` are requirements beside the cell (the toolkit of a ``devel`` image).
     Raises ``LockError``, ``NetworkError``, ``StorageError``, ``ContentError``, ``InterruptedRunError``.
     """
     uv = uv or Uv()
     table = table or _components()
-    want = wanted(cell, table, constraints)
+    want = wanted(cell, table, constraints, also)
     query = Query(
         requirements=want.requirements,
         constraints=want.constraints,

@@ -11,7 +11,7 @@ from packaging.utils import is_normalized_name
 
 from envsmith.errors import DataError
 from envsmith.model.cell import Cell, CellId
-from envsmith.model.lock import Artifact, BaseImage, Lock, OsPackage, Pin
+from envsmith.model.lock import FLAVOURS, RUNTIME, Artifact, BaseImage, BuiltWheel, Lock, OsPackage, Pin
 from envsmith.model.platform import Platform
 from envsmith.model.version import version_key
 
@@ -126,6 +126,14 @@ class _Reader:
         }
         return BaseImage(digest=self.text(fields.get("digest"), f"{path}.digest", _DIGEST), **told)
 
+    def wheel(self, value: object, path: str) -> BuiltWheel:
+        fields = self.mapping(value, path)
+        return BuiltWheel(
+            name=self.text(fields.get("name"), f"{path}.name", limit=200),
+            filename=self.text(fields.get("filename"), f"{path}.filename", _FILENAME),
+            sha256=self.text(fields.get("sha256"), f"{path}.sha256", _SHA256),
+        )
+
     def os_package(self, value: object, path: str) -> OsPackage:
         fields = self.mapping(value, path)
         return OsPackage(
@@ -161,6 +169,11 @@ def parse_lock(text: str, *, where: str) -> Lock:
         base=reader.base(fields.get("base"), "base"),
         os_packages=reader.items(fields.get("os_packages"), "os_packages", reader.os_package),
         resolver=reader.text(fields.get("resolver"), "resolver"),
+        os_source=reader.text(
+            fields.get("os_source", ""), "os_source", re.compile(r"|(?:snapshot|mirror) [0-9TZ-]{8,20}")
+        ),
+        flavour=reader.text(fields.get("flavour", RUNTIME), "flavour", re.compile("|".join(FLAVOURS))),
+        wheels=reader.items(fields.get("wheels", []), "wheels", reader.wheel),
     )
     names = [pin.name for pin in lock.pins]
     for name in sorted({n for n in names if names.count(n) > 1}):

@@ -105,6 +105,10 @@ def parse_edges(text: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(needed)) for name, needed in requires.items()}
 
 
+# What only torch decides about: itself, NVIDIA's and AMD's libraries, Triton.
+_HEAVY = re.compile(r"torch|nvidia-.+|cuda-.+|(?:pytorch-)?triton(?:-rocm)?")
+
+
 def closure(roots: Iterable[str], requires: Mapping[str, Iterable[str]]) -> frozenset[str]:
     """``roots`` and everything they require."""
     seen: set[str] = set()
@@ -120,8 +124,12 @@ def closure(roots: Iterable[str], requires: Mapping[str, Iterable[str]]) -> froz
 def to_pins(
     resolved: Iterable[Resolved], requires: Mapping[str, tuple[str, ...]], *, layer: str | None = None
 ) -> tuple[Pin, ...]:
-    """Pins with their layer: ``torch`` for torch and all it requires, ``framework`` for the rest, or ``layer`` for all."""
-    heavy = closure(["torch"], requires)
+    """Pins with their layer: ``torch`` for torch and the heavy part of what it requires, ``framework`` for the rest, or ``layer`` for all.
+
+    The light part (setuptools, numpy, sympy …) goes with the framework: a framework may want another release of it, and the layer of
+    gigabytes would not be the same in two cells of one torch.
+    """
+    heavy = frozenset(name for name in closure(["torch"], requires) if _HEAVY.fullmatch(name))
     return tuple(
         Pin(
             name=r.name,

@@ -42,8 +42,10 @@ class Wanted:
     backend: str = ""
 
 
-def wanted(cell: Cell, table: ComponentTable, constraints: Sequence[tuple[str, str]]) -> Wanted:
-    """The request to uv. ``LockError`` names the rule whose constraint is not a requirement."""
+def wanted(
+    cell: Cell, table: ComponentTable, constraints: Sequence[tuple[str, str]], also: Sequence[str] = ()
+) -> Wanted:
+    """The request to uv; ``also`` are requirements beside the cell. ``LockError`` names the rule whose constraint is not a requirement."""
     lines: dict[str, str] = {canonicalize_name(_name(line)): line for line in _requirements(cell, table)}
     extra = ["numpy"] + [name for framework in cell.frameworks for name in _UNDECLARED.get(framework, ())]
     for name in extra:
@@ -51,7 +53,7 @@ def wanted(cell: Cell, table: ComponentTable, constraints: Sequence[tuple[str, s
     for text, rule in constraints:
         _parse(text, rule)
     return Wanted(
-        requirements=tuple(sorted(lines.values())),
+        requirements=tuple(sorted({*lines.values(), *also})),
         constraints=tuple(sorted({text for text, _ in constraints})),
         python=".".join(cell.components["python"].split(".")[:2]),
         platform=uv_platform(cell.platform, cell.components.get("glibc")),

@@ -9,7 +9,23 @@ from dataclasses import dataclass, field
 
 from envsmith.model.cell import Cell
 
-__all__ = ["Artifact", "BaseImage", "Layer", "Lock", "OsPackage", "Pin"]
+__all__ = [
+    "DEVEL",
+    "FLAVOURS",
+    "RUNTIME",
+    "Artifact",
+    "BaseImage",
+    "BuiltWheel",
+    "Layer",
+    "Lock",
+    "OsPackage",
+    "Pin",
+    "folder_name",
+]
+
+# What an image is for: to train, or to compile operators in as well.
+RUNTIME, DEVEL = "runtime", "devel"
+FLAVOURS = (RUNTIME, DEVEL)
 
 # The layers of an image, heaviest and most shared first. A pin belongs to exactly one.
 Layer = str  # "torch" | "framework"
@@ -46,6 +62,15 @@ class OsPackage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltWheel:
+    """What became of the source distribution of a pin when it was first built: the wheel's file name and its sha256 (64 hex digits)."""
+
+    name: str
+    filename: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BaseImage:
     """The image a cell is built on. ``digest`` is ``sha256:…`` of its manifest (or of its image id, for a local base).
 
@@ -65,7 +90,9 @@ class Lock:
     """Everything that is installed for a cell on one platform.
 
     ``build_pins`` are what source distributions are built with; ``constraints`` what rules added to the package resolution, with the rule id.
-    ``base`` and ``os_packages`` are ``None``/empty when no image was asked for (``image_note`` then says why).
+    ``base`` and ``os_packages`` are ``None``/empty when no image was asked for (``image_note`` then says why); ``os_source`` is where the
+    versions of the packages come from, ``snapshot DATE`` or ``mirror DATE``. ``wheels`` are what the source distributions became in the
+    pinned builder, once they were built.
     """
 
     cell: Cell
@@ -77,6 +104,9 @@ class Lock:
     constraints: tuple[tuple[str, str], ...] = ()
     base: BaseImage | None = None
     os_packages: tuple[OsPackage, ...] = ()
+    os_source: str = ""
+    flavour: str = RUNTIME
+    wheels: tuple[BuiltWheel, ...] = ()
     image_note: str = ""
     resolver: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +131,23 @@ class Lock:
             if self.base is None
             else {k: getattr(self.base, k) for k in ("name", "digest", "origin", "python", "distribution")},
             "os_packages": [{"name": p.name, "version": p.version} for p in self.os_packages],
+            **self._later(),
         }
+
+    @property
+    def name(self) -> str:
+        """The cell's id, with the flavour where it is not the usual one: the name of its folder and image."""
+        return folder_name(self.cell, self.flavour)
+
+    def _later(self) -> dict[str, object]:
+        """What locks did not have from the start; left out where it is empty, so that an older lock keeps its digest."""
+        wheels = [{"name": w.name, "filename": w.filename, "sha256": w.sha256} for w in self.wheels]
+        told = {
+            "os_source": self.os_source,
+            "flavour": "" if self.flavour == RUNTIME else self.flavour,
+            "wheels": wheels,
+        }
+        return {key: value for key, value in told.items() if value}
 
     def text(self) -> str:
         """Canonical JSON: the bytes that :attr:`digest` is taken over."""
@@ -111,6 +157,11 @@ class Lock:
     def digest(self) -> str:
         """``sha256:`` and 64 hex digits over :meth:`text`."""
         return "sha256:" + hashlib.sha256(self.text().encode()).hexdigest()
+
+
+def folder_name(cell: Cell, flavour: str) -> str:
+    """The name of a cell's folder and image: its id, with the flavour where that is not ``runtime``."""
+    return str(cell.id) if flavour == RUNTIME else f"{cell.id}-{flavour}"
 
 
 def _pin_json(pin: Pin) -> dict[str, object]:

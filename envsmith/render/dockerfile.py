@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envsmith.model.lock import BaseImage, Lock
-from envsmith.render import safe
+from envsmith.render import apt, safe
 from envsmith.render.labels import labels
 
 __all__ = [
@@ -94,6 +94,7 @@ def render(lock: Lock, options: ImageOptions | None = None) -> str:
             if has_framework
             else []
         ),
+        *([_toolkit(options)] if _has_nvcc(lock) else []),
         _environment(lock, prefix),
         f"USER {safe.user(options.user)}:{safe.user(options.user)}",
         "WORKDIR /home/cell",
@@ -119,6 +120,11 @@ def _backend(lock: Lock) -> str:
     return safe.torch_backend(lock.cell.components.get("torch", "").partition("+")[2] or "cpu")
 
 
+def _has_nvcc(lock: Lock) -> bool:
+    """The lock brings the CUDA compiler from the package index."""
+    return any(pin.name == "nvidia-cuda-nvcc" for pin in lock.pins)
+
+
 def _environment(lock: Lock, prefix: str) -> str:
     """``ENV``: the cell's interpreter first on PATH; a CUDA cell asks the NVIDIA runtime for compute and nvidia-smi only.
 
@@ -128,6 +134,7 @@ def _environment(lock: Lock, prefix: str) -> str:
     # The layers hold no byte-code (it would differ from build to build); the user's own folder keeps what a first process compiles.
     pairs["PYTHONPYCACHEPREFIX"] = "/home/cell/.cache/python"
     if lock.cell.components.get("cuda", "cpu") != "cpu":
+        pairs |= {"CUDA_HOME": f"{prefix}/cuda"} if _has_nvcc(lock) else {}
         pairs |= {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     return "ENV " + " \\\n    ".join(f"{key}={value}" for key, value in pairs.items()) + "\n"
 
@@ -169,6 +176,8 @@ def _user(options: ImageOptions, python: str, prefix: str) -> str:
         "mkdir -p /home/cell",
         f"chown {uid}:{uid} /home/cell",
         f"{_IN}/uv --no-config --cache-dir {_IN}/cache venv --quiet --no-python-downloads --python {python} {prefix}",
+        # Which uv made the environment is nothing of the cell: another one would give another layer.
+        f"sed -i '/^uv = /d' {prefix}/pyvenv.cfg",
         _settle(options),
     ]
     return "# User and empty environment.\n" + _run([_bind(UV_FILE, "uv")], commands)
@@ -217,18 +226,33 @@ def _os_layer(lock: Lock, options: ImageOptions) -> str:
         f"{safe.os_package(p.name)}={safe.os_version(p.version)}"
         for p in sorted(lock.os_packages, key=lambda p: p.name)
     )
+    dated = f"{apt.DATED_OPTIONS} " if lock.os_source.startswith("snapshot ") else ""
     ca = f"-o Acquire::https::CaInfo={_IN}/ca"
     commands = [
         _START,
         f"ca=; if [ -s {_IN}/ca ]; then ca='{ca}'; fi",
         "export DEBIAN_FRONTEND=noninteractive",
-        "apt-get $ca -qq update",
-        f"apt-get $ca -qq install --yes --no-install-recommends {pins}",
+        *([apt.DATED_SOURCES] if lock.os_source.startswith("snapshot ") else []),
+        f"apt-get $ca {dated}-qq update",
+        f"apt-get $ca {dated}-qq install --yes --no-install-recommends {pins}",
         "rm -rf /var/lib/apt/lists/*_* /var/lib/apt/lists/auxfiles /var/cache/apt/*.bin /var/cache/apt/archives/*.deb /tmp/*",
         f"find /var/log /var/cache/ldconfig -type f -newer {_IN}/started -exec truncate --size 0 {{}} +",
         _settle(options),
     ]
     return "# Packages of the distribution.\n" + _run(_secrets()[:1], commands)
+
+
+def _toolkit(options: ImageOptions) -> str:
+    """``CUDA_HOME`` as build systems expect it: wheels have ``lib`` and versioned names only, linkers look for ``lib64`` and ``libcudart.so``."""
+    prefix = safe.path(options.prefix)
+    commands = [
+        _START,
+        f'set -- {prefix}/lib/python*/site-packages/nvidia/*/bin/nvcc && test -x "$1" && home="${{1%/bin/nvcc}}"',
+        f'ln -s "$home" {prefix}/cuda && ln -s lib "$home/lib64"',
+        'for so in "$home"/lib/lib*.so.*; do link="${so%%.so.*}.so"; [ -e "$link" ] || ln -s "${so##*/}" "$link"; done',
+        _settle(options),
+    ]
+    return "# The toolkit at CUDA_HOME.\n" + _run([], commands)
 
 
 def _labels(pairs: Mapping[str, str]) -> str:

@@ -28,6 +28,7 @@ def labels(lock: Lock) -> dict[str, str]:
         **base,
         "io.envsmith.cell": cell,
         "io.envsmith.lock": lock.digest,
+        "io.envsmith.flavour": lock.flavour,
         "io.envsmith.platform": lock.cell.platform.value,
         **components,
     }

@@ -7,7 +7,6 @@ an engine knows which bases it has or can get, and a base knows best what its ow
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,16 +16,17 @@ from envsmith.engine.base import Engine, Event, EventKind, Progress, silent
 from envsmith.errors import DataError, EngineError, EnvsmithError
 from envsmith.model.lock import BaseImage, Lock, OsPackage
 from envsmith.render import safe
+from envsmith.sources.runtime import load_runtime, needs_of
 
 __all__ = [
     "Bases",
     "Bootstrap",
     "ImageProvider",
     "KnownImage",
+    "OsAnswer",
     "PackageSet",
     "Tool",
     "load_bases",
-    "needs_of",
     "pin_image",
 ]
 
@@ -86,15 +86,15 @@ class PackageSet:
     install: tuple[str, ...]
     closure: tuple[OsPackage, ...]
     evidence: str
+    date: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bases:
-    """``matrix/bases.yaml`` as values; ``needs`` maps a component to the needs it brings."""
+    """``matrix/bases.yaml`` as values."""
 
     images: tuple[KnownImage, ...]
     bootstraps: tuple[Bootstrap, ...]
-    needs: Mapping[str, tuple[str, ...]]
     packages: tuple[PackageSet, ...]
     tools: tuple[Tool, ...] = ()
 
@@ -111,6 +111,14 @@ class Bases:
         return next((b for b in self.bootstraps if python == b.python or distribution == b.distribution), None)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OsAnswer:
+    """``source`` is ``snapshot 20260805T000000Z`` (the dated archive that the base itself names) or ``mirror 2026-11-21``."""
+
+    packages: tuple[OsPackage, ...] = ()
+    source: str = ""
+
+
 @runtime_checkable
 class ImageProvider(Protocol):
     """What :func:`pin_image` asks of an engine that makes images; an engine without these is asked nothing."""
@@ -123,18 +131,9 @@ class ImageProvider(Protocol):
         """Whether a build can start from exactly this base."""
         ...
 
-    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> tuple[OsPackage, ...]:
-        """Everything that installing ``install`` on ``base`` would add, by exact version, as the base's own mirror has it now."""
+    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
+        """Everything that installing ``install`` on ``base`` would add, by exact version, and where the versions come from."""
         ...
-
-
-def needs_of(lock: Lock, bases: Bases) -> tuple[str, ...]:
-    """The needs of a cell, sorted: of its components and of the distributions that come with them; ``c++`` includes ``cc``."""
-    names = set(lock.cell.components) | {pin.name for pin in lock.pins}
-    needs = {need for name in names for need in bases.needs.get(name, ())}
-    if lock.cell.components.get("triton") == "none" and lock.pin("triton") is None:
-        needs -= set(bases.needs.get("triton", ())) - {n for c in names - {"triton"} for n in bases.needs.get(c, ())}
-    return tuple(sorted(needs - {"cc"} if "c++" in needs else needs))
 
 
 def pin_image(
@@ -161,27 +160,28 @@ def pin_image(
         return lock
     if isinstance(engine, ImageProvider):
         chosen = engine.base_for(python, base, progress=progress)
-        install = _install(needs_of(lock, bases), chosen, bases, lock.cell.platform.value)
-        packages = engine.os_packages(chosen, install, progress=progress) if install else ()
-        return replace(lock, base=chosen, os_packages=packages, image_note="")
+        install = _install(_needs(lock), chosen, bases, lock.cell.platform.value)
+        told = engine.os_packages(chosen, install, progress=progress) if install else OsAnswer()
+        return replace(lock, base=chosen, os_packages=told.packages, os_source=told.source, image_note="")
     asked = _asked(base, python, bases) if base is not None else bases.image(python)
     if isinstance(asked, str):
-        return replace(lock, base=None, os_packages=(), image_note=asked)
+        return replace(lock, base=None, os_packages=(), os_source="", image_note=asked)
     known = asked
     if known is None:
         return replace(
             lock,
             base=None,
             os_packages=(),
+            os_source="",
             image_note=f"no base image with Python {python} is known (matrix/bases.yaml)",
         )
-    found = _known_packages(needs_of(lock, bases), known, bases, lock.cell.platform.value)
+    found = _known_packages(_needs(lock), known, bases, lock.cell.platform.value)
     if isinstance(found, str):
-        return replace(lock, base=None, os_packages=(), image_note=found)
+        return replace(lock, base=None, os_packages=(), os_source="", image_note=found)
     progress(
         Event(kind=EventKind.NOTE, step="image", text=f"base {known.image} by its known digest; no engine was asked")
     )
-    return replace(lock, base=known.base(), os_packages=found, image_note="")
+    return replace(lock, base=known.base(), os_packages=found.packages, os_source=found.source, image_note="")
 
 
 def _asked(base: str, python: str, bases: Bases) -> KnownImage | str:
@@ -206,6 +206,11 @@ def _asked(base: str, python: str, bases: Bases) -> KnownImage | str:
     )
 
 
+def _needs(lock: Lock) -> tuple[str, ...]:
+    """What the distribution has to provide; nvcc is none of it, the lock has it from the package index."""
+    return tuple(need for need in needs_of(lock, load_runtime()) if need != "nvcc")
+
+
 def _install(needs: tuple[str, ...], base: BaseImage, bases: Bases, platform: str) -> tuple[str, ...]:
     """Package names for ``apt-get install``. A registry's Python brings its own headers; the distribution's own does not."""
     names: list[str] = []
@@ -223,11 +228,10 @@ def _install(needs: tuple[str, ...], base: BaseImage, bases: Bases, platform: st
     return tuple(dict.fromkeys(names))
 
 
-def _known_packages(
-    needs: tuple[str, ...], image: KnownImage, bases: Bases, platform: str
-) -> tuple[OsPackage, ...] | str:
+def _known_packages(needs: tuple[str, ...], image: KnownImage, bases: Bases, platform: str) -> OsAnswer | str:
     """The closure that was measured for each need, or the sentence that says what is not known."""
     found: dict[str, OsPackage] = {}
+    dates: set[str] = set()
     for need in needs:
         if need == "headers":
             continue  # python:… images carry Python.h themselves
@@ -238,7 +242,9 @@ def _known_packages(
         if known is None:
             return f"the packages for {need} on {image.distribution} {platform} are not known; build with an engine to ask the base itself"
         found |= {p.name: p for p in known.closure}
-    return tuple(found[name] for name in sorted(found))
+        dates.add(known.date)
+    packages = tuple(found[name] for name in sorted(found))
+    return OsAnswer(packages=packages, source=f"mirror {max(dates)}" if packages else "")
 
 
 @lru_cache(maxsize=4)
@@ -268,7 +274,6 @@ class _Reader:
         result = Bases(
             images=tuple(self._each("images", self._image)),
             bootstraps=tuple(self._each("bootstraps", self._bootstrap)),
-            needs=dict(self._each("needs", self._need)),
             packages=tuple(self._each("packages", self._packages)),
             tools=tuple(self._each("tools", self._tool)) if "tools" in self.data else (),
         )
@@ -335,13 +340,6 @@ class _Reader:
             evidence=self._evidence(row),
         )
 
-    def _need(self, row: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        self._evidence(row)
-        unknown = set(row["needs"]) - {"c++", "cc", "headers"}
-        if unknown:
-            raise ValueError(f"unknown needs {sorted(unknown)}")
-        return str(row["component"]), tuple(row["needs"])
-
     def _packages(self, row: dict[str, Any]) -> PackageSet:
         return PackageSet(
             distribution=safe.distribution(row["distribution"]),
@@ -353,4 +351,5 @@ class _Reader:
                 for n, v in sorted(row["closure"].items())
             ),
             evidence=self._evidence(row),
+            date=str(self.data["evidence"][row["evidence"]]["date"]),
         )

@@ -58,6 +58,7 @@ LABEL io.envsmith.cell="ds0.19.8-torch2.13.0-cu130-py312" \
       io.envsmith.conda="sha256:55200f84f5c299b8357ca1b0ef3c5ce7abcf8e7f6c992513b763858427386687" \
       io.envsmith.cuda="13.0" \
       io.envsmith.deepspeed="0.19.8" \
+      io.envsmith.flavour="runtime" \
       io.envsmith.lock="sha256:3dfa9dcd719d901fa22e990f2936f9fee964ed9e6d30e5ccfa7056fcc059e07e" \
       io.envsmith.nccl="2.29.7" \
       io.envsmith.platform="linux-64" \

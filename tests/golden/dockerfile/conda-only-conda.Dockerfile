@@ -42,6 +42,7 @@ LABEL io.envsmith.cell="ds0.19.8-torch2.13.0-cu130-py312" \
       io.envsmith.conda="sha256:ca7256aba18aa5e8dfe6e977b41034777a52e9b30eae22e561a4897e2e712c07" \
       io.envsmith.cuda="13.0" \
       io.envsmith.deepspeed="0.19.8" \
+      io.envsmith.flavour="runtime" \
       io.envsmith.lock="sha256:3dfa9dcd719d901fa22e990f2936f9fee964ed9e6d30e5ccfa7056fcc059e07e" \
       io.envsmith.nccl="2.29.7" \
       io.envsmith.platform="linux-64" \

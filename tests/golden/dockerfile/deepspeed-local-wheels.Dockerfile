@@ -13,6 +13,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     mkdir -p /home/cell && \
     chown 4321:4321 /home/cell && \
     /dev/envsmith/uv --no-config --cache-dir /dev/envsmith/cache venv --quiet --no-python-downloads --python /usr/bin/python3 /srv/env && \
+    sed -i '/^uv = /d' /srv/env/pyvenv.cfg && \
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /etc/hosts -o -path /etc/hostname -o -path /etc/resolv.conf \) -prune -o -newer /dev/envsmith/started -exec touch -h -d @1700000000 {} +
 
 # torch layer: requirements-torch.txt
@@ -72,6 +73,7 @@ CMD ["python"]
 LABEL io.envsmith.cell="ds0.19.8-torch2.13.0-cu130-py312" \
       io.envsmith.cuda="13.0" \
       io.envsmith.deepspeed="0.19.8" \
+      io.envsmith.flavour="runtime" \
       io.envsmith.lock="sha256:9d4c7abb7faabecc045de02495743df232a30d7d8949cd60effa806ca4f04f87" \
       io.envsmith.nccl="2.29.7" \
       io.envsmith.platform="linux-64" \

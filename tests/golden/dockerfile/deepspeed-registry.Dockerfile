@@ -13,6 +13,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     mkdir -p /home/cell && \
     chown 10001:10001 /home/cell && \
     /dev/envsmith/uv --no-config --cache-dir /dev/envsmith/cache venv --quiet --no-python-downloads --python /usr/local/bin/python3 /opt/cell && \
+    sed -i '/^uv = /d' /opt/cell/pyvenv.cfg && \
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /etc/hosts -o -path /etc/hostname -o -path /etc/resolv.conf \) -prune -o -newer /dev/envsmith/started -exec touch -h -d @1735689600 {} +
 
 # torch layer: requirements-torch.txt
@@ -71,6 +72,7 @@ CMD ["python"]
 LABEL io.envsmith.cell="ds0.19.8-torch2.13.0-cu130-py312" \
       io.envsmith.cuda="13.0" \
       io.envsmith.deepspeed="0.19.8" \
+      io.envsmith.flavour="runtime" \
       io.envsmith.lock="sha256:3dfa9dcd719d901fa22e990f2936f9fee964ed9e6d30e5ccfa7056fcc059e07e" \
       io.envsmith.nccl="2.29.7" \
       io.envsmith.platform="linux-64" \

@@ -13,6 +13,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     mkdir -p /home/cell && \
     chown 10001:10001 /home/cell && \
     /dev/envsmith/uv --no-config --cache-dir /dev/envsmith/cache venv --quiet --no-python-downloads --python /usr/bin/python3 /opt/cell && \
+    sed -i '/^uv = /d' /opt/cell/pyvenv.cfg && \
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /etc/hosts -o -path /etc/hostname -o -path /etc/resolv.conf \) -prune -o -newer /dev/envsmith/started -exec touch -h -d @1735689600 {} +
 
 # torch layer: requirements-torch.txt
@@ -56,6 +57,7 @@ CMD ["python"]
 # Last, because they differ for every cell.
 LABEL io.envsmith.cell="mc0.16.1-torch2.13.0-cpu-py311" \
       io.envsmith.cuda="cpu" \
+      io.envsmith.flavour="runtime" \
       io.envsmith.lock="sha256:2f00197b987a365379cdeba8fd64bbde973f1abc9b492484b31d9706d23510e6" \
       io.envsmith.megatron-core="0.16.1" \
       io.envsmith.platform="linux-64" \

@@ -8,7 +8,8 @@ import pytest
 from envsmith.errors import DataError, EngineError, UsageError
 from envsmith.model.lock import BaseImage, OsPackage
 from envsmith.sources import registry
-from envsmith.sources.images import load_bases, needs_of, pin_image
+from envsmith.sources.images import OsAnswer, load_bases, pin_image
+from envsmith.sources.runtime import load_runtime, needs_of
 
 BASES = load_bases()
 LOCAL = BaseImage(
@@ -33,7 +34,7 @@ class Provider:
 
     def os_packages(self, base, install, *, progress):
         self.asked.append(install)
-        return (OsPackage(name="g++", version="1"),)
+        return OsAnswer(packages=(OsPackage(name="g++", version="1"),), source="mirror 2026-11-21")
 
 
 def unpinned(lock):
@@ -52,16 +53,18 @@ def test_every_closure_contains_what_it_installs():
 
 def test_a_compiler_for_c_plus_plus_includes_one_for_c(locks):
     lock = dataclasses.replace(locks.deepspeed(), pins=(*locks.deepspeed().pins, locks.pin("triton", "3.7.1", "torch")))
-    assert needs_of(lock, BASES) == ("c++", "headers")
+    assert needs_of(lock, load_runtime()) == ("c++", "headers")
 
 
 def test_a_cell_without_anything_that_compiles_needs_nothing(locks):
-    assert needs_of(locks.megatron(), BASES) == ()
+    assert needs_of(locks.megatron(), load_runtime()) == ()
 
 
 def test_triton_brings_a_c_compiler(locks):
     lock = locks.megatron()
-    assert needs_of(dataclasses.replace(lock, pins=(*lock.pins, locks.pin("triton", "3.7.1", "torch"))), BASES) == (
+    assert needs_of(
+        dataclasses.replace(lock, pins=(*lock.pins, locks.pin("triton", "3.7.1", "torch"))), load_runtime()
+    ) == (
         "cc",
         "headers",
     )
@@ -173,7 +176,6 @@ def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
             "text",
         ],
         "bootstraps": [],
-        "needs": [{"component": "x", "needs": ["fortran"], "evidence": "e"}],
     }
     (tmp_path / "bases.yaml").write_text(json.dumps(data))
     with pytest.raises(DataError) as caught:
@@ -184,7 +186,6 @@ def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
         "images[1]",
         "images[2]: python is missing",
         "images[3]: a mapping",
-        "needs[0]: unknown needs ['fortran']",
         "packages: a list",
     ):
         assert where in told
@@ -195,13 +196,3 @@ def test_a_file_that_is_no_mapping_is_a_data_error(text, tmp_path):
     (tmp_path / "bases.yaml").write_text(text)
     with pytest.raises(DataError):
         load_bases(tmp_path)
-
-
-def test_names_are_those_of_components(locks):
-    """A need for a name that no cell can have would never be met."""
-    import yaml
-
-    from envsmith.graph.data import find_matrix
-
-    known = {c["name"] for c in yaml.safe_load((find_matrix() / "components.yaml").read_text())["components"]}
-    assert set(BASES.needs) <= known

@@ -191,3 +191,41 @@ def test_root_and_system_users_are_refused(user, locks):
 def test_a_hostile_component_of_the_cell_is_refused(locks):
     with pytest.raises(UsageError):
         render(locks.deepspeed(nccl='2.29"; RUN id'))
+
+
+def test_packages_of_a_dated_archive_come_from_the_address_that_the_base_names(locks):
+    text = render(dataclasses.replace(locks.deepspeed(), os_source="snapshot 20260805T000000Z"))
+    assert "Dir::Etc::sourcelist=/dev/envsmith/dated.sources" in text
+    assert "dated.sources" not in render(dataclasses.replace(locks.deepspeed(), os_source="mirror 2026-11-21"))
+
+
+def test_the_base_s_own_comment_becomes_the_address(tmp_path):
+    """The words of the Dockerfile, run on the file that Debian's own images have."""
+    import subprocess
+
+    from envsmith.render.apt import DATED_SOURCES
+
+    live = tmp_path / "debian.sources"
+    live.write_text(
+        "Types: deb\n# http://archive.example/archive/debian/20260805T000000Z\nURIs: http://live.example/debian\n"
+        "Suites: bookworm\nSigned-By: /x.gpg\n\nTypes: deb\n"
+        "# http://archive.example/archive/debian-security/20260805T000000Z\nURIs: http://live.example/debian-security\nSuites: s\n"
+    )
+    script = DATED_SOURCES.replace("/etc/apt/sources.list.d/debian.sources", str(live))
+    script = script.replace("/dev/envsmith/dated.sources", str(tmp_path / "dated"))
+    subprocess.run(["sh", "-c", script], check=True)
+    lines = (tmp_path / "dated").read_text().splitlines()
+    assert [line for line in lines if line.startswith("URIs")] == [
+        "URIs: http://archive.example/archive/debian/20260805T000000Z",
+        "URIs: http://archive.example/archive/debian-security/20260805T000000Z",
+    ]
+    assert "Suites: bookworm" in lines
+
+
+def test_a_devel_image_has_its_toolkit_at_cuda_home(locks):
+    lock = locks.deepspeed()
+    lock = dataclasses.replace(lock, pins=(*lock.pins, locks.pin("nvidia-cuda-nvcc", "13.0.88", "framework")))
+    text = render(lock)
+    assert "CUDA_HOME=/opt/cell/cuda" in text
+    assert text.index("requirements-framework") < text.index("CUDA_HOME")
+    assert "CUDA_HOME=" not in render(locks.deepspeed())

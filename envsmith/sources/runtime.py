@@ -1,0 +1,199 @@
+"""What a cell needs beside its Python packages, by flavour of the image: ``matrix/runtime.yaml`` as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from envsmith.errors import DataError, EnvsmithError, LockError
+from envsmith.model.cell import Cell
+from envsmith.model.lock import DEVEL, FLAVOURS, Lock
+from envsmith.model.version import Spec
+from envsmith.render import safe
+
+__all__ = [
+    "KNOWN_NEEDS",
+    "Need",
+    "Runtime",
+    "Toolkit",
+    "load_runtime",
+    "needs_of",
+    "toolkit_for",
+    "toolkit_requirements",
+]
+
+KNOWN_NEEDS = frozenset({"c++", "cc", "headers", "nvcc"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """What the releases of a component need in images of a flavour (a ``devel`` image has what a ``runtime`` image has)."""
+
+    component: str
+    flavour: str
+    needs: tuple[str, ...]
+    why: str
+    evidence: str
+    releases: Spec | None = None
+
+    def holds(self, version: str | None) -> bool:
+        """Whether it speaks of this release; one that cannot be told apart counts."""
+        return self.releases is None or version is None or self.releases.contains(version)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Toolkit:
+    """Where nvcc of a CUDA major comes from: ``distributions`` and the folder below site-packages; or ``missing`` says why there is none."""
+
+    cuda: str
+    evidence: str
+    distributions: tuple[str, ...] = ()
+    home: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runtime:
+    """The whole file."""
+
+    needs: tuple[Need, ...]
+    toolkits: tuple[Toolkit, ...]
+
+
+def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:
+    """The needs of a lock in its flavour, sorted: of its components and of the distributions that come with them; ``c++`` includes ``cc``.
+
+    ``nvcc`` is none of a cell without CUDA.
+    """
+    versions: dict[str, str] = {pin.name: pin.version for pin in lock.pins}
+    versions |= {n: v for n, v in lock.cell.components.items() if v != "none"}
+    needs = {
+        need
+        for row in runtime.needs
+        if row.component in versions
+        and (row.flavour != DEVEL or lock.flavour == DEVEL)
+        and row.holds(versions[row.component])
+        for need in row.needs
+    }
+    needs -= {"cc"} if "c++" in needs else set()
+    needs -= {"nvcc"} if lock.cell.components.get("cuda", "cpu") == "cpu" else set()
+    return tuple(sorted(needs))
+
+
+def toolkit_for(cell: Cell, runtime: Runtime) -> Toolkit | None:
+    """Where the nvcc of the cell's CUDA comes from; ``None`` when nothing is known or the cell has no CUDA."""
+    major = cell.components.get("cuda", "cpu").partition(".")[0]
+    return next((t for t in runtime.toolkits if t.cuda == major), None)
+
+
+def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = None) -> tuple[str, ...]:
+    """What a lock of the flavour asks the package index for besides the cell: the parts of the toolkit at the cell's CUDA.
+
+    ``LockError`` for a ``devel`` image of a cell that needs nvcc where the index has none.
+    """
+    cuda = cell.components.get("cuda", "cpu")
+    if flavour != DEVEL or cuda == "cpu":
+        return ()
+    runtime = runtime or load_runtime()
+    asks = [row for row in runtime.needs if "nvcc" in row.needs and row.component in cell.components]
+    if not asks:
+        return ()
+    found = toolkit_for(cell, runtime)
+    if found is None or found.missing:
+        raise LockError(
+            f"cell {cell.id}: no devel image: {found.missing if found else f'no toolkit is known for CUDA {cuda}'}",
+            details=[f"{row.component} needs nvcc: {row.why} ({row.evidence})" for row in asks],
+            hint="take --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index",
+        )
+    minor = ".".join(cuda.split(".")[:2])
+    return tuple(f"{name}=={minor}.*" for name in found.distributions)
+
+
+@lru_cache(maxsize=4)
+def load_runtime(folder: Path | None = None) -> Runtime:
+    """Parse ``runtime.yaml``; ``DataError`` lists every problem with its key path."""
+    from envsmith.graph.data import find_matrix
+
+    path = (folder or find_matrix()) / "runtime.yaml"
+    try:
+        import yaml
+
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        data = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506 - a safe loader
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"runtime.yaml: cannot be read: {error}") from error
+    return _Reader(data).runtime()
+
+
+class _Reader:
+    """Turns the parsed YAML into values and collects problems on the way."""
+
+    def __init__(self, data: object) -> None:
+        self.data: dict[str, Any] = data if isinstance(data, dict) else {}
+        self.problems: list[str] = [] if isinstance(data, dict) else ["runtime.yaml: not a mapping"]
+
+    def runtime(self) -> Runtime:
+        result = Runtime(
+            needs=tuple(self._each("needs", self._need)), toolkits=tuple(self._each("toolkits", self._toolkit))
+        )
+        if self.problems:
+            raise DataError(
+                f"runtime.yaml: {len(self.problems)} problems", details=self.problems, hint="see matrix/README.md"
+            )
+        return result
+
+    def _each(self, section: str, parse: Any) -> list[Any]:
+        rows = self.data.get(section)
+        if not isinstance(rows, list):
+            self.problems.append(f"{section}: a list is wanted")
+            return []
+        found = [self._one(f"{section}[{number}]", row, parse) for number, row in enumerate(rows)]
+        return [value for value in found if value is not None]
+
+    def _one(self, where: str, row: Any, parse: Any) -> Any:
+        try:
+            return parse(row)
+        except KeyError as error:
+            self.problems.append(f"{where}: {error.args[0]} is missing")
+        except EnvsmithError as error:
+            self.problems.append(f"{where}: {error.message}")
+        except (ValueError, TypeError, AttributeError) as error:
+            self.problems.append(f"{where}: {error}")
+        return None
+
+    def _evidence(self, row: Mapping[str, Any]) -> str:
+        known = self.data.get("evidence")
+        entry = known.get(row["evidence"]) if isinstance(known, dict) else None
+        if not isinstance(entry, dict):
+            raise ValueError(f"evidence {row['evidence']!r} is not defined")  # noqa: TRY004 - told like every other problem
+        return f"{entry['kind']} {entry['date']}: {entry['source']}"
+
+    def _need(self, row: Mapping[str, Any]) -> Need:
+        unknown = sorted(set(row["needs"]) - KNOWN_NEEDS)
+        if unknown or row["flavour"] not in FLAVOURS:
+            raise ValueError(f"unknown needs {unknown} or flavour {row['flavour']!r}")
+        return Need(
+            component=str(row["component"]),
+            flavour=str(row["flavour"]),
+            needs=tuple(row["needs"]),
+            why=str(row["why"]),
+            evidence=self._evidence(row),
+            releases=Spec.parse(str(row["releases"])) if "releases" in row else None,
+        )
+
+    def _toolkit(self, row: Mapping[str, Any]) -> Toolkit:
+        home = str(row.get("home", ""))
+        if home:
+            safe.path(f"/{home}")
+        elif "missing" not in row:
+            raise ValueError("home or missing is wanted")
+        return Toolkit(
+            cuda=safe.version(str(row["cuda"])),
+            distributions=tuple(safe.os_package(n) for n in row.get("distributions", ())),
+            home=home,
+            missing=str(row.get("missing", "")),
+            evidence=self._evidence(row),
+        )

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from envsmith.errors import DataError, LockError
+from envsmith.graph import components
+from envsmith.lock.read_lock import parse_lock
+from envsmith.model.lock import DEVEL, BuiltWheel
+from envsmith.model.version import Spec
+from envsmith.sources.runtime import load_runtime, needs_of, toolkit_requirements
+
+RUNTIME = load_runtime()
+
+
+def test_names_are_those_of_components():
+    """A need for a name that no cell can have would never be met."""
+    known = set(components().by_name)
+    assert {row.component for row in RUNTIME.needs} <= known
+
+
+def test_a_devel_image_needs_what_a_runtime_image_needs_and_nvcc(locks):
+    lock = locks.deepspeed()
+    assert needs_of(lock, RUNTIME) == ("c++", "headers")
+    assert needs_of(dataclasses.replace(lock, flavour=DEVEL), RUNTIME) == ("c++", "headers", "nvcc")
+
+
+def test_a_cell_without_cuda_needs_no_nvcc(locks):
+    lock = dataclasses.replace(locks.deepspeed(cuda="cpu", torch="2.13.0+cpu"), flavour=DEVEL)
+    assert "nvcc" not in needs_of(lock, RUNTIME)
+    assert toolkit_requirements(lock.cell, DEVEL) == ()
+
+
+def test_a_need_may_be_one_of_some_releases_only(locks):
+    rows = tuple(dataclasses.replace(row, releases=Spec.parse("<0.19")) for row in RUNTIME.needs)
+    old = dataclasses.replace(RUNTIME, needs=rows)
+    assert needs_of(locks.deepspeed(), old) == ()
+    assert needs_of(locks.deepspeed(deepspeed="0.18.5"), old) == ("c++", "headers")
+
+
+def test_the_toolkit_is_asked_for_at_the_minor_of_the_cell_s_cuda(locks):
+    asked = toolkit_requirements(locks.deepspeed().cell, DEVEL)
+    assert "nvidia-cuda-nvcc==13.0.*" in asked
+    assert toolkit_requirements(locks.deepspeed().cell, "runtime") == ()
+
+
+@pytest.mark.parametrize("cuda", ["12.8", "11.8"])
+def test_a_toolkit_that_the_index_does_not_have_is_refused_with_a_reason(locks, cuda):
+    cell = locks.deepspeed(cuda=cuda, torch="2.9.1+cu128").cell
+    with pytest.raises(LockError, match=r"nvcc|no toolkit is known") as caught:
+        toolkit_requirements(cell, DEVEL)
+    assert any("deepspeed needs nvcc" in line for line in caught.value.details)
+
+
+def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
+    data = {
+        "evidence": {"e": {"kind": "measured", "date": "2026-11-21", "source": "s"}},
+        "needs": [
+            {"component": "x", "flavour": "runtime", "needs": ["fortran"], "why": "w", "evidence": "e"},
+            {"component": "x", "flavour": "slim", "needs": [], "why": "w", "evidence": "e"},
+            {"component": "x", "flavour": "devel", "needs": []},
+            "text",
+        ],
+        "toolkits": [{"cuda": "13", "home": "../x", "evidence": "e"}, {"cuda": "12", "evidence": "e"}],
+    }
+    (tmp_path / "runtime.yaml").write_text(json.dumps(data))
+    with pytest.raises(DataError) as caught:
+        load_runtime(tmp_path)
+    assert [d.split(":")[0] for d in caught.value.details] == [f"needs[{n}]" for n in range(4)] + [
+        "toolkits[0]",
+        "toolkits[1]",
+    ]
+
+
+def test_what_is_new_in_a_lock_reads_back_and_leaves_older_locks_alone(locks):
+    lock = locks.deepspeed()
+    assert not {"flavour", "os_source", "wheels"} & set(lock.to_json())
+    wheels = (BuiltWheel(name="deepspeed", filename="deepspeed-0.19.8-py3-none-any.whl", sha256="1" * 64),)
+    full = dataclasses.replace(lock, flavour=DEVEL, os_source="snapshot 20260805T000000Z", wheels=wheels)
+    back = parse_lock(full.text(), where="x")
+    assert (back.flavour, back.os_source, back.wheels) == (full.flavour, full.os_source, full.wheels)
+    assert full.name == f"{lock.cell.id}-devel"
+    assert lock.name == str(lock.cell.id)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("flavour", "slim"),
+        ("os_source", "mirror $(id)"),
+        ("wheels", [{"name": "x", "filename": "../x", "sha256": "1" * 64}]),
+    ],
+)
+def test_hostile_values_in_a_lock_are_refused(locks, key, value):
+    document = {**locks.deepspeed().to_json(), key: value}
+    with pytest.raises(DataError):
+        parse_lock(json.dumps(document), where="x")
