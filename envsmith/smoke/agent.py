@@ -20,9 +20,11 @@ Works with Python >= 3.9 and torch >= 2.0: names that moved between releases are
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import faulthandler
+import functools
 import hashlib
 import inspect
 import json
@@ -1929,6 +1931,176 @@ def symmetric_memory(k: Kit) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------------
+# What a framework really issued, and the CPU where it asks for a GPU by name
+# --------------------------------------------------------------------------------------------------------------------
+
+# One word per operation: torch renamed some, and the point-to-point ones differ in who waits, not in what is sent.
+CANONICAL = {
+    "all_gather_into_tensor": "all_gather_single", "_all_gather_base": "all_gather_single", "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single", "all_gather_into_tensor_coalesced": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single", "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single", "isend": "send", "irecv": "recv", "recv_any_source": "recv",
+    "allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all", "alltoall_base": "all_to_all_single",
+    "all_to_all_base": "all_to_all_single", "allreduce_coalesced": "all_reduce", "all_reduce_coalesced": "all_reduce",
+}  # fmt: skip
+COUNTED = (
+    "all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base",
+    "all_gather_coalesced", "gather", "gather_single", "scatter", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
+    "_reduce_scatter_base", "all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv", "barrier", "monitored_barrier",
+)  # fmt: skip
+# Made of tensor operations, which count as well.
+COUNTED_OBJECTS = (
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list",
+)  # fmt: skip
+
+
+class Counter:
+    """The collectives that a framework issues: torch.distributed's functions, wrapped before the framework is imported.
+
+    Only the outermost call counts (a deprecated name that calls its successor is one call). `bytes` adds up the largest buffer of every call,
+    a list of tensors being one buffer. What C++ issues by itself (the gradient buckets of DistributedDataParallel) passes by here and is in
+    torch's flight recorder, where this torch has one for the backend.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.calls: dict[str, list[int]] = {}
+        self.here = threading.local()
+
+    def install(self) -> None:
+        dist = self.torch.distributed
+        for name in (*COUNTED, *COUNTED_OBJECTS):
+            original = getattr(dist.distributed_c10d, name, None)
+            if original is None:
+                continue
+            wrapped = self._wrapped(name, original, outermost=name not in COUNTED_OBJECTS)
+            for module in (dist.distributed_c10d, dist):
+                # The same object in both: P2POp compares the function that it is given with its own.
+                if getattr(module, name, None) is original:
+                    setattr(module, name, wrapped)
+
+    def _wrapped(self, name: str, original: Callable[..., Any], outermost: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self.here, "deep", False):
+                return original(*args, **kwargs)
+            row = self.calls.setdefault(CANONICAL.get(name, name), [0, 0])
+            row[0] += 1
+            row[1] += max((self._size(a) for a in (*args, *kwargs.values())), default=0)
+            self.here.deep = outermost
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.here.deep = False
+
+        return counted
+
+    def _size(self, value: Any) -> int:
+        if isinstance(value, self.torch.Tensor):
+            return int(value.numel() * value.element_size())
+        return sum(self._size(v) for v in value) if isinstance(value, (list, tuple)) else 0
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """For what the test itself has to say to the other ranks."""
+        self.here.deep = True
+        try:
+            yield
+        finally:
+            self.here.deep = False
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        return {name: {"count": row[0], "bytes": row[1]} for name, row in sorted(self.calls.items())}
+
+    @staticmethod
+    def recorded() -> Optional[dict[str, int]]:
+        """What torch's flight recorder holds, by name; `None` where it has none for this backend."""
+        try:
+            from torch._C import _distributed_c10d as c10d
+
+            dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
+            entries = json.loads(dump()).get("entries", []) if dump else []
+        except Exception:
+            return None
+        found: dict[str, int] = {}
+        for entry in entries:
+            name = str(entry.get("profiling_name", "")).rpartition(":")[2].split(" ")[0]
+            name = CANONICAL.get(name, name)
+            found[name] = found.get(name, 0) + 1
+        return dict(sorted(found.items())) or None
+
+
+@contextlib.contextmanager
+def cpu_for_cuda(s: "Stage", package: str) -> Iterator[dict[str, int]]:
+    """Megatron asks for the current GPU by name even where every tensor could live on the CPU: give it the CPU, and note every place that asked.
+
+    `torch.cuda.current_device()` answers `cpu`, a tensor asked for on `cuda` is made on the CPU, streams and events wait for nothing. No more is replaced:
+    layers, schedules, dispatchers and collectives are the framework's own. Yields {file:line of the framework: how often}; on a GPU nothing is done.
+    """
+    asked: dict[str, int] = {}
+    if s.cuda:
+        yield asked
+        return
+    torch = s.torch
+    cpu = torch.device("cpu")
+
+    def note() -> None:
+        frame: Any = sys._getframe(1)
+        while frame is not None and f"/{package}/" not in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame is not None:
+            place = f"{frame.f_code.co_filename.rpartition(f'/{package}/')[2]}:{frame.f_lineno}"
+            asked[place] = asked.get(place, 0) + 1
+
+    def is_cuda(value: Any) -> bool:
+        if isinstance(value, torch.device):
+            return bool(value.type == "cuda")
+        return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
+
+    class OnTheCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if func is torch.Tensor.cuda:
+                note()
+                return args[0]
+            if func is not torch.device and (any(map(is_cuda, args)) or is_cuda(kwargs.get("device"))):
+                note()
+                args = tuple(cpu if is_cuda(a) else a for a in args)
+                if is_cuda(kwargs.get("device")):
+                    kwargs["device"] = cpu
+            return func(*args, **kwargs)
+
+    def current_device() -> Any:
+        note()
+        return cpu
+
+    class InOrder:
+        """A stream or an event of a device that does one thing after the other: there is nothing to wait for."""
+
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+            note()
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in ("wait_stream", "wait_event", "record_event", "record", "wait", "synchronize", "query"):
+                raise AttributeError(name)
+            return lambda *_args, **_kwargs: InOrder() if name == "record_event" else True
+
+    replaced = {
+        "current_device": current_device, "synchronize": InOrder, "Stream": InOrder, "Event": InOrder, "current_stream": InOrder,
+        "default_stream": InOrder, "stream": contextlib.nullcontext,
+    }  # fmt: skip
+    kept = {name: getattr(torch.cuda, name) for name in replaced}
+    for name, stand_in in replaced.items():
+        setattr(torch.cuda, name, stand_in)
+    try:
+        with OnTheCpu():
+            yield asked
+    finally:
+        for name, original in kept.items():
+            setattr(torch.cuda, name, original)
+
+
+# --------------------------------------------------------------------------------------------------------------------
 # Framework steps: a few training steps each, judged by their losses against a reference computed without any collective
 # --------------------------------------------------------------------------------------------------------------------
 
@@ -1958,6 +2130,7 @@ class Stage:
         if self.cuda:
             torch.cuda.set_device(self.device)
         self.at = 0
+        self.counter = Counter(torch)
 
     def enter(self, what: str) -> None:
         """Said before it is done, so that a hang has a name."""
@@ -2021,6 +2194,7 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     """One framework step on one rank; one row says what came of it."""
     started = time.monotonic()
     stage = Stage(job, board)
+    stage.counter.install()
     row: dict[str, Any] = {"row": "step", "rank": job["rank"], "step": job["run"]}
     try:
         row.update(status="ok", **STEP_KINDS[stage.step["kind"]](stage))
@@ -2034,6 +2208,10 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
             stage=board.row(job["rank"])[3],
         )
     row["seconds"] = round(time.monotonic() - started, 3)
+    row["collectives"] = stage.counter.counts()
+    recorded = stage.counter.recorded() if row["status"] == "ok" else None
+    if recorded:
+        row["recorded"] = recorded
     log.write(row)
     dist = sys.modules["torch"].distributed
     if row["status"] == "ok" and dist.is_initialized():
@@ -2129,8 +2307,23 @@ def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
         "optimizer": type(optimizer).__name__,
         "accelerator": deepspeed.accelerator.get_accelerator().device_name(),
         "backend": s.torch.distributed.get_backend(),
+        **_deepspeed_ops(),
     }
     return {"losses": losses, "reference": s.reference(), "facts": facts}
+
+
+def _deepspeed_ops() -> dict[str, object]:
+    """Which ops came compiled with the package, and which were compiled here when they were first used."""
+    try:
+        from deepspeed.git_version_info import installed_ops
+
+        facts: dict[str, object] = {"ops installed": sorted(name for name, there in installed_ops.items() if there)}
+    except Exception as error:
+        facts = {"ops installed": one_line(error, 120)}
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR", "")
+    built = [file[:-3] for _, _, files in os.walk(folder) for file in files if file.endswith(".so")] if folder else []
+    facts["ops compiled here"] = sorted(set(built))
+    return facts
 
 
 @step_kind("deepspeed-moe")
@@ -2189,6 +2382,9 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
 
 def _megatron(s: Stage, **kwargs: int) -> Any:
     s.enter("import megatron.core")
+    if not s.cuda:
+        # Nothing is compiled on the CPU: Megatron's fused functions go through torch.compile, which takes minutes here and proves nothing.
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
     import megatron.core
     from megatron.core import parallel_state
 
@@ -2200,26 +2396,43 @@ def _megatron(s: Stage, **kwargs: int) -> Any:
         from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
         model_parallel_cuda_manual_seed(123)
+    else:
+        from megatron.core.tensor_parallel import random
+
+        if "inference_rng_tracker" in inspect.signature(random.initialize_rng_tracker).parameters:
+            random.initialize_rng_tracker(inference_rng_tracker=True)  # keeps no CUDA random state; dropout is off
     return megatron.core
+
+
+def _megatron_facts(s: Stage, core: Any, asked: Mapping[str, int], **more: object) -> dict[str, object]:
+    facts: dict[str, object] = {"version": core.__version__, "backend": s.torch.distributed.get_backend(), **more}
+    if asked:
+        facts["stand-in"] = "asked for the current GPU by name; was given the CPU, without CUDA's random state"
+        facts["asked for CUDA at"] = dict(sorted(asked.items()))
+    return facts
 
 
 @step_kind("megatron-tp")
 def step_megatron_tp(s: Stage) -> dict[str, Any]:
     """ColumnParallelLinear, gelu, RowParallelLinear across all ranks, against the same two layers whole."""
+    parallel = bool(s.step.get("sequence_parallel"))
+    if not parallel:  # these layers ask for no GPU then
+        return _megatron_two_layers(s, parallel, {})
+    with cpu_for_cuda(s, "megatron") as asked:
+        return _megatron_two_layers(s, parallel, asked)
+
+
+def _megatron_two_layers(s: Stage, parallel: bool, asked: Mapping[str, int]) -> dict[str, Any]:
     core = _megatron(s, tensor_model_parallel_size=s.size)
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    torch, parallel = s.torch, bool(s.step.get("sequence_parallel"))
+    torch = s.torch
     s.enter("ColumnParallelLinear, RowParallelLinear")
     config = TransformerConfig(
-        num_layers=1,
-        hidden_size=16,
-        num_attention_heads=4,
-        use_cpu_initialization=not s.cuda,
-        sequence_parallel=parallel,
+        num_layers=1, hidden_size=16, num_attention_heads=4, use_cpu_initialization=not s.cuda, sequence_parallel=parallel,
         tensor_model_parallel_size=s.size,
-    )
+    )  # fmt: skip
     init = torch.nn.init.xavier_normal_
     column = ColumnParallelLinear(16, 32, config=config, init_method=init, bias=True, gather_output=False)
     row = RowParallelLinear(
@@ -2243,11 +2456,7 @@ def step_megatron_tp(s: Stage) -> dict[str, Any]:
     if parallel:
         x, y = x.chunk(s.size)[s.rank], y.chunk(s.size)[s.rank]
     losses = _two_layers(s, x, y, layers, lambda h: row(torch.nn.functional.gelu(column(h)[0]))[0], "train", parallel)
-    facts = {
-        "version": core.__version__,
-        "weight": list(column.weight.shape),
-        "backend": torch.distributed.get_backend(),
-    }
+    facts = _megatron_facts(s, core, asked, weight=list(column.weight.shape))
     return {"losses": losses, "reference": reference, "facts": facts}
 
 
@@ -2263,10 +2472,10 @@ def _two_layers(
         loss = torch.nn.functional.mse_loss(forward(x), y)
         (loss / s.size if parallel else loss).backward()
         if parallel:
-            for bias in (p for p in layers.parameters() if p.dim() == 1 and p.shape[0] == 16):
-                torch.distributed.all_reduce(bias.grad)
-            loss = loss.detach() / s.size
-            torch.distributed.all_reduce(loss)
+            with s.counter.unseen():
+                torch.distributed.all_reduce(layers[1].bias.grad)  # only added to this rank's part of the sequence
+                loss = loss.detach() / s.size
+                torch.distributed.all_reduce(loss)
         optimizer.step()
         losses.append(float(loss.item()))
     return losses
@@ -2274,59 +2483,258 @@ def _two_layers(
 
 @step_kind("megatron-gpt")
 def step_megatron_gpt(s: Stage) -> dict[str, Any]:
-    """A GPT of two layers; `tp`, `sp`, `ep` choose how it is spread. Needs CUDA: Megatron puts scratch buffers on the current GPU."""
-    tp, ep = int(s.step.get("tp", 1)), int(s.step.get("ep", 1))
-    core = _megatron(s, tensor_model_parallel_size=tp, **({"expert_model_parallel_size": ep} if ep > 1 else {}))
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    """A GPT of two layers on mock tokens; `tp`, `pp`, `cp`, `ep`, `sequence_parallel` choose how it is spread.
+
+    The weights depend on the parameters' names only, so that every spread starts from the same model and must give the same losses.
+    """
+    with cpu_for_cuda(s, "megatron") as asked:
+        try:
+            return _megatron_gpt(s, asked)
+        except NameError as error:
+            if "te_" not in str(error):
+                raise
+            # 0.14 to 0.16 name a function of Transformer Engine in the router whether or not it was imported.
+            raise Skip(f"this megatron-core needs Transformer Engine for a mixture of experts: {one_line(error, 120)}")
+
+
+def _megatron_gpt(s: Stage, asked: Mapping[str, int]) -> dict[str, Any]:
+    torch = s.torch
+    tp, pp, cp, ep = (int(s.step.get(key, 1)) for key in ("tp", "pp", "cp", "ep"))
+    sequence = bool(s.step.get("sequence_parallel"))
+    sizes = {"pipeline_model_parallel_size": pp, "context_parallel_size": cp, "expert_model_parallel_size": ep}
+    core = _megatron(s, tensor_model_parallel_size=tp, **{k: v for k, v in sizes.items() if v > 1})
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    torch = s.torch
     s.enter("GPTModel")
+    experts = int(s.step.get("experts", 0))
+    mixture: dict[str, Any] = {}
+    if experts:
+        mixture = {
+            "num_moe_experts": experts, "moe_token_dispatcher_type": "alltoall", "moe_router_load_balancing_type": "none", "moe_router_topk": 1,
+            "add_bias_linear": False, "moe_router_pre_softmax": True,
+        }  # fmt: skip
+        known = inspect.signature(TransformerConfig).parameters
+        mixture = {key: value for key, value in mixture.items() if key in known}
     torch.manual_seed(0)
-    experts = (
-        {"num_moe_experts": 2 * ep, "expert_model_parallel_size": ep, "moe_token_dispatcher_type": "alltoall"}
-        if ep > 1
-        else {}
-    )
     config = TransformerConfig(
         num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True, pipeline_dtype=torch.float32, hidden_dropout=0.0,
-        attention_dropout=0.0, tensor_model_parallel_size=tp, sequence_parallel=bool(s.step.get("sequence_parallel")), **experts,
+        attention_dropout=0.0, tensor_model_parallel_size=tp, sequence_parallel=sequence, **sizes, **mixture,
     )  # fmt: skip
-    spec = get_gpt_layer_local_spec(num_experts=2 * ep) if ep > 1 else get_gpt_layer_local_spec()
-    model = GPTModel(config=config, transformer_layer_spec=spec, vocab_size=128, max_sequence_length=32).to(s.device)
+    if experts and not s.cuda:
+        _splits_as_on_a_gpu()
+    first, last = _stages_of_pipeline()
+    spec = _gpt_spec(s, experts, needs_te=cp > 1, sequence=sequence)
+    model = GPTModel(
+        config=config, transformer_layer_spec=spec, vocab_size=128, max_sequence_length=32, pre_process=first, post_process=last
+    )  # fmt: skip
+    _fill_by_name(s, model, tp)
+    model = model.to(s.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    tokens = torch.randint(0, 128, (2, 32), generator=torch.Generator().manual_seed(7)).to(s.device)
-    positions = torch.arange(32, device=s.device).unsqueeze(0).expand(2, -1)
-    mask = torch.triu(torch.ones(1, 1, 32, 32, dtype=torch.bool, device=s.device), 1)
     losses = []
     for i in range(TRAIN_STEPS):
         s.enter(f"train step {i}")
         optimizer.zero_grad()
-        loss = model(tokens, positions, mask, labels=tokens.roll(-1, 1)).float().mean()
+        loss = _gpt_through_pipeline(s, model, pp) if pp > 1 else _gpt_step(s, model, cp)
+        _average_gradients(s, model, cp)
+        optimizer.step()
+        losses.append(loss)
+    return {"losses": losses, "facts": _megatron_facts(s, core, asked, tp=tp, pp=pp, cp=cp, ep=ep)}
+
+
+def _splits_as_on_a_gpu() -> None:
+    """The dispatcher brings the sizes of its pieces to the host when they are on a GPU, as numbers; on the CPU it leaves them tensors, which
+    all_to_all_single refuses."""
+    from megatron.core.transformer.moe import token_dispatcher
+
+    if hasattr(token_dispatcher, "maybe_move_tensor_to_cpu"):
+        token_dispatcher.maybe_move_tensor_to_cpu = lambda tensor, as_numpy=False, record_stream=False: (
+            tensor.numpy() if as_numpy and hasattr(tensor, "numpy") else tensor
+        )
+
+
+def _stages_of_pipeline() -> tuple[bool, bool]:
+    from megatron.core import parallel_state
+
+    return bool(parallel_state.is_pipeline_first_stage()), bool(parallel_state.is_pipeline_last_stage())
+
+
+def _gpt_spec(s: Stage, experts: int, needs_te: bool, sequence: bool) -> Any:
+    """Megatron's own layers; Transformer Engine's where only they can do it (context parallelism, a layer norm under sequence parallelism)."""
+    from megatron.core.models.gpt import gpt_layer_specs
+
+    if needs_te or sequence:
+        try:
+            import transformer_engine.pytorch  # noqa: F401
+        except ImportError as error:
+            what = "context parallelism" if needs_te else "sequence parallelism of a whole layer"
+            raise Skip(
+                f"Megatron has {what} only in Transformer Engine's layers, which cannot be imported: {one_line(error, 120)}"
+            )
+        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(num_experts=experts or None)
+    return gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts or None, moe_grouped_gemm=False)
+
+
+def _fill_by_name(s: Stage, model: Any, tp: int) -> None:
+    """Matrices from a generator seeded by their global name: the same model however it is cut. Vectors keep zeros and ones."""
+    from megatron.core import parallel_state
+
+    torch = s.torch
+    shard = parallel_state.get_tensor_model_parallel_rank()
+    layers = model.decoder.layers
+    expert_rank = parallel_state.get_expert_model_parallel_rank()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() < 2:
+                continue
+            name = re.sub(r"layers\.(\d+)\.", lambda m: f"layers.{layers[int(m[1])].layer_number - 1}.", name)
+            local = re.search(r"local_experts\.(\d+)\.", name)
+            if local:
+                count = len(
+                    {m[1] for m in (re.search(r"local_experts\.(\d+)\.", n) for n, _ in model.named_parameters()) if m}
+                )
+                name = name.replace(local[0], f"local_experts.{int(local[1]) + expert_rank * count}.")
+            axis = parameter.partition_dim if tp > 1 and getattr(parameter, "tensor_model_parallel", False) else -1
+            shape = [n * tp if i == axis else n for i, n in enumerate(parameter.shape)]
+            seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+            whole = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.1
+            parameter.copy_(whole.chunk(tp, axis)[shard] if axis >= 0 else whole)
+
+
+def _gpt_batch(s: Stage) -> dict[str, Any]:
+    torch = s.torch
+    tokens = torch.randint(0, 128, (2, 32), generator=torch.Generator().manual_seed(7)).to(s.device)
+    positions = torch.arange(32, device=s.device).unsqueeze(0).expand(2, -1)
+    mask = torch.triu(torch.ones(1, 1, 32, 32, dtype=torch.bool, device=s.device), 1)
+    return {"tokens": tokens, "labels": tokens.roll(-1, 1), "position_ids": positions, "attention_mask": mask}
+
+
+def _gpt_step(s: Stage, model: Any, cp: int) -> float:
+    """Forward and backward of the whole batch, or of this context-parallel rank's piece of it."""
+    torch, batch = s.torch, _gpt_batch(s)
+    mask = None if cp > 1 else batch["attention_mask"]
+    if cp > 1:
+        # Two chunks a rank, one from each end: every rank has the same share of the causal triangle (Megatron's own layout).
+        pieces = torch.tensor([s.rank, 2 * cp - 1 - s.rank], device=s.device)
+        for key in ("tokens", "labels", "position_ids"):
+            shape = (2, 2 * cp, 32 // (2 * cp))
+            batch[key] = batch[key].reshape(shape).index_select(1, pieces).reshape(2, -1)
+    loss = model(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"]).float().mean()
+    loss.backward()
+    told = loss.detach().clone()
+    if cp > 1:
+        with s.counter.unseen():
+            torch.distributed.all_reduce(told)
+        told /= cp
+    return float(told.item())
+
+
+def _gpt_through_pipeline(s: Stage, model: Any, stages: int) -> float:
+    """One forward-and-backward of Megatron's 1F1B schedule over two microbatches; every rank learns the last stage's loss."""
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    torch, batch = s.torch, _gpt_batch(s)
+    micro = iter([{k: v if k == "attention_mask" else v[i : i + 1] for k, v in batch.items()} for i in range(2)])
+
+    def forward(pieces: Any, module: Any) -> tuple[Any, Any]:
+        piece = next(pieces)
+        out = module(piece["tokens"], piece["position_ids"], piece["attention_mask"], labels=piece["labels"])
+
+        def loss(output: Any) -> tuple[Any, dict[str, Any]]:
+            value = output.float().mean()
+            return value, {"loss": value.detach().clone()}
+
+        return out, loss
+
+    told = get_forward_backward_func()(
+        forward_step_func=forward, data_iterator=micro, model=[model], num_microbatches=2, seq_length=32, micro_batch_size=1, forward_only=False,
+    )  # fmt: skip
+    loss = torch.stack([row["loss"] for row in told]).mean() if told else torch.zeros((), device=s.device)
+    with s.counter.unseen():
+        torch.distributed.broadcast(loss, src=stages - 1)
+    return float(loss.item())
+
+
+def _average_gradients(s: Stage, model: Any, cp: int) -> None:
+    """Over the ranks that hold the same parameter; an expert's gradient is summed by its tokens already."""
+    from megatron.core import parallel_state
+
+    dist = s.torch.distributed
+    group = parallel_state.get_data_parallel_group(**({"with_context_parallel": True} if cp > 1 else {}))
+    copies = dist.get_world_size(group)
+    if copies == 1:
+        return
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            continue
+        if getattr(parameter, "allreduce", True):
+            dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= copies
+
+
+@step_kind("megatron-context")
+def step_megatron_context(s: Stage) -> dict[str, Any]:
+    """Attention over a sequence that is cut between the ranks, by Megatron's all-to-all exchange (sequence for heads and back).
+
+    The whole-layer form of context parallelism is in Transformer Engine; this exchange is Megatron's own and needs no GPU.
+    """
+    with cpu_for_cuda(s, "megatron") as asked:
+        core = _megatron(s, tensor_model_parallel_size=1, context_parallel_size=s.size)
+        from megatron.core import parallel_state
+
+        try:
+            from megatron.core.ssm import mamba_context_parallel as exchange
+
+            there, back = exchange._all_to_all_cp2hp, exchange._all_to_all_hp2cp
+        except (ImportError, AttributeError) as error:
+            raise Skip(
+                f"megatron-core {core.__version__} has no exchange of sequence for heads: {one_line(error, 120)}"
+            )
+        group = parallel_state.get_context_parallel_group()
+        s.enter("attention")
+        reference = _attention_losses(s, slice(None), lambda t: t, lambda t: t)
+        piece = slice(s.rank * 8, (s.rank + 1) * 8)
+        losses = _attention_losses(s, piece, lambda t: there(t, group), lambda t: back(t, group))
+        return {"losses": losses, "reference": reference, "facts": _megatron_facts(s, core, asked, cp=s.size)}
+
+
+def _attention_losses(s: Stage, piece: slice, there: Callable[[Any], Any], back: Callable[[Any], Any]) -> list[float]:
+    """One causal attention layer of eight-wide heads over `8 * ranks` positions; `piece` is this rank's part of them."""
+    torch, width = s.torch, 8 * s.size
+    torch.manual_seed(0)
+    inward, outward = torch.nn.Linear(16, 3 * width).to(s.device), torch.nn.Linear(width, 16).to(s.device)
+    x = torch.randn(8 * s.size, 2, 16).to(s.device)
+    y = x.roll(1, 0)
+    layers = torch.nn.ModuleList([inward, outward])
+    optimizer, losses, alone = torch.optim.SGD(layers.parameters(), lr=0.5), [], piece == slice(None)
+    for i in range(TRAIN_STEPS):
+        s.enter(f"{'reference' if alone else 'train'} step {i}")
+        optimizer.zero_grad()
+        q, k, v = (there(t.contiguous()) for t in inward(x[piece]).chunk(3, -1))
+        heads = [t.reshape(t.shape[0], 2, -1, 8).permute(1, 2, 0, 3) for t in (q, k, v)]
+        mixed = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        out = outward(back(mixed.permute(2, 0, 1, 3).reshape(q.shape).contiguous()))
+        loss = torch.nn.functional.mse_loss(out, y[piece])
         loss.backward()
-        if tp == 1:
-            for parameter in model.parameters():
-                if parameter.grad is not None and getattr(parameter, "allreduce", True):
+        told = loss.detach().clone()
+        if not alone:
+            with s.counter.unseen():
+                for parameter in layers.parameters():
                     torch.distributed.all_reduce(parameter.grad)
                     parameter.grad /= s.size
+                torch.distributed.all_reduce(told)
+            told /= s.size
         optimizer.step()
-        losses.append(float(loss.item()))
-    return {"losses": losses, "facts": {"version": core.__version__, "tp": tp, "ep": ep}}
+        losses.append(float(told.item()))
+    return losses
 
 
 @step_kind("colossalai")
 def step_colossalai(s: Stage) -> dict[str, Any]:
     """A Booster with the plugin that the step names."""
-    s.enter("import colossalai")
-    import colossalai
+    colossalai = _colossalai_launched(s)
     from colossalai.booster import Booster, plugin as plugins
 
-    s.enter("colossalai.launch_from_torch")
-    if "config" in inspect.signature(colossalai.launch_from_torch).parameters:  # before 0.4.0
-        colossalai.launch_from_torch(config={})
-    else:
-        colossalai.launch_from_torch()
     s.enter(f"Booster({s.step['plugin']})")
     precision = s.step.get("precision", "bf16")
     kwargs: dict[str, dict[str, Any]] = {
@@ -2348,15 +2756,118 @@ def step_colossalai(s: Stage) -> dict[str, Any]:
         optimizer.zero_grad()
 
     losses = s.train(model, lambda loss: booster.backward(loss, optimizer), step)
+    facts = _colossalai_facts(s, colossalai, {}, s.step["plugin"])
+    return {"losses": losses, "reference": s.reference(), "facts": facts}
+
+
+@step_kind("colossalai-3d")
+def step_colossalai_3d(s: Stage) -> dict[str, Any]:
+    """HybridParallelPlugin on a two-layer Llama of random weights: `tp`, `pp` and `zero` choose the three dimensions."""
+    colossalai = _colossalai_launched(s)
+    s.enter("import transformers")
+    import transformers  # noqa: F401
+    from colossalai.booster import plugin  # noqa: F401
+
+    with cpu_for_cuda(s, "colossalai") as asked:
+        return _colossalai_3d(s, colossalai, asked)
+
+
+def _colossalai_3d(s: Stage, colossalai: Any, asked: Mapping[str, int]) -> dict[str, Any]:
+    from colossalai.booster import Booster
+    from colossalai.booster.plugin import HybridParallelPlugin
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch = s.torch
+    tp, pp, zero = (int(s.step.get(key, default)) for key, default in (("tp", 1), ("pp", 1), ("zero", 0)))
+    if pp > 1 and not s.cuda and not torch.distributed.is_nccl_available():
+        raise Skip(
+            "Colossal-AI's pipeline asks for torch.distributed.is_hccl_available, which does not exist, where torch is built without NCCL"
+        )
+    s.enter("HybridParallelPlugin")
+    precision = s.step.get("precision", "fp32")
+    options: dict[str, Any] = {
+        "tp_size": tp,
+        "pp_size": pp,
+        "zero_stage": zero,
+        "precision": precision,
+        "enable_all_optimization": False,
+    }
+    options.update({"num_microbatches": 2} if pp > 1 else {}, initial_scale=1.0)
+    booster = Booster(plugin=HybridParallelPlugin(**options))
+    torch.manual_seed(0)
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+    }
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=128, max_position_embeddings=32, use_cache=False, **shape))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    tokens = torch.randint(0, 128, (2, 32), generator=torch.Generator().manual_seed(7)).to(s.device)
+    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
+    reference = _llama_reference(s, model, batch)
+    s.enter("booster.boost")
+    model, optimizer, criterion, *_ = booster.boost(model, optimizer, criterion=lambda outputs, _: outputs.loss)
+    losses = []
+    for i in range(TRAIN_STEPS):
+        s.enter(f"train step {i}")
+        if pp > 1:
+            told = booster.execute_pipeline(iter([batch]), model, criterion, optimizer, return_loss=True)["loss"]
+            loss = told.detach().clone() if told is not None else torch.zeros((), device=s.device)
+            with s.counter.unseen():
+                torch.distributed.broadcast(loss, src=s.size - 1)
+        else:
+            loss = model(**batch).loss
+            booster.backward(loss, optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.item()))
+    facts = _colossalai_facts(s, colossalai, asked, "HybridParallelPlugin", tp=tp, pp=pp, zero=zero)
+    return {"losses": losses, "reference": reference, "facts": facts}
+
+
+def _llama_reference(s: Stage, model: Any, batch: Mapping[str, Any]) -> list[float]:
+    """The same model trained here alone."""
+    import copy
+
+    alone, losses = copy.deepcopy(model).to(s.device), []
+    optimizer = s.torch.optim.AdamW(alone.parameters(), lr=1e-2)
+    for i in range(TRAIN_STEPS):
+        s.enter(f"reference step {i}")
+        loss = alone(**batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.item()))
+    return losses
+
+
+def _colossalai_launched(s: Stage) -> Any:
+    s.enter("import colossalai")
+    import colossalai
+
+    s.enter("colossalai.launch_from_torch")
+    if "config" in inspect.signature(colossalai.launch_from_torch).parameters:  # before 0.4.0
+        colossalai.launch_from_torch(config={})
+    else:
+        colossalai.launch_from_torch()
+    return colossalai
+
+
+def _colossalai_facts(
+    s: Stage, colossalai: Any, asked: Mapping[str, int], plugin: str, **more: object
+) -> dict[str, object]:
     from colossalai.accelerator import get_accelerator
 
-    facts = {
-        "version": colossalai.__version__,
-        "plugin": s.step["plugin"],
-        "accelerator": get_accelerator().name,
-        "backend": s.torch.distributed.get_backend(),
-    }
-    return {"losses": losses, "reference": s.reference(), "facts": facts}
+    facts: dict[str, object] = {
+        "version": colossalai.__version__, "plugin": plugin, "accelerator": get_accelerator().name,
+        "backend": s.torch.distributed.get_backend(), **more,
+    }  # fmt: skip
+    if asked:
+        facts["stand-in"] = "asked for the current GPU by name; was given the CPU"
+        facts["asked for CUDA at"] = dict(sorted(asked.items()))
+    return facts
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -87,6 +87,14 @@ def _values(value: object) -> bool:
     )
 
 
+def _counts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, int) for item in value.values())
+
+
+def _calls(value: object) -> bool:
+    return isinstance(value, dict) and all(_counts(item) and {"count", "bytes"} <= set(item) for item in value.values())
+
+
 def _row(event: Mapping[str, Any]) -> bool:
     kind = event.get("row")
     if not isinstance(kind, str) or not isinstance(event.get("run"), str):
@@ -106,6 +114,8 @@ def _row(event: Mapping[str, Any]) -> bool:
         "mismatch": _mismatch,
         "values": _values,
         "warnings": _mapping,
+        "collectives": _calls,
+        "recorded": _counts,
     }
     return _optional(event, checks)
 

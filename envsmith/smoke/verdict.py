@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,8 @@ from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_unsupervise
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.step_verdict import compare_families, judge_step
+from envsmith.smoke.steps import Step
 
 __all__ = ["SmokeResult", "judge"]
 
@@ -207,10 +208,11 @@ def _combine(
 
 
 def _steps(plan: Plan, found: Events) -> tuple[StepOutcome, ...]:
-    return tuple(_step(step.name, step.tolerance, step.ranks, found) for step in plan.steps)
+    return compare_families(plan.steps, tuple(_step(step, found) for step in plan.steps))
 
 
-def _step(name: str, tolerance: float | None, ranks: int, found: Events) -> StepOutcome:
+def _step(step: Step, found: Events) -> StepOutcome:
+    name, ranks = step.name, step.ranks
     said = next((s for s in found.steps if s.get("step") == name), None)
     if said is not None:
         return StepOutcome(name=name, verdict=Verdict.SKIPPED, detail=str(said.get("detail", "")))
@@ -245,7 +247,7 @@ def _step(name: str, tolerance: float | None, ranks: int, found: Events) -> Step
         return StepOutcome(
             name=name, verdict=Verdict.CRASH, seconds=seconds, detail=f"only {len(rows)} of {ranks} ranks reported"
         )
-    return _judge_losses(name, tolerance, rows, seconds)
+    return judge_step(step, rows, seconds)
 
 
 def _blame_step(halt: Mapping[str, Any]) -> Blame:
@@ -278,42 +280,6 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
         return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG)
     return Blame(
         sentence=str(halt.get("detail") or f"ended: {halt.get('exits')}"), verdict=Verdict.ERROR, code=SmokeExit.ERROR
-    )
-
-
-def _judge_losses(
-    name: str, tolerance: float | None, rows: Sequence[Mapping[str, Any]], seconds: float | None
-) -> StepOutcome:
-    facts: dict[str, object] = dict(rows[0].get("facts", {}))
-    problems, worst = [], 0.0
-    for row in rows:
-        losses = [float(x) for x in row.get("losses", ())]
-        rank = row["rank"]
-        facts[f"losses rank {rank}"] = [round(x, 6) for x in losses]
-        if not losses or not all(math.isfinite(x) for x in losses):
-            problems.append(f"rank {rank}: the losses are not finite: {losses}")
-            continue
-        if not losses[-1] < losses[0]:
-            problems.append(f"rank {rank}: the loss does not fall: {losses[0]:.5f} -> {losses[-1]:.5f}")
-        reference = [float(x) for x in row.get("reference", ())]
-        if tolerance is not None and reference:
-            worst = max([worst, *(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, reference, strict=False))])
-    digests = {str(row.get("facts", {}).get("parameters")) for row in rows}
-    if len(digests) > 1:
-        problems.append("the ranks hold different parameters after training")
-    if tolerance is not None and worst > tolerance:
-        problems.append(f"the losses differ from the reference by {worst:.2e}, allowed are {tolerance:.0e}")
-    facts["difference from reference"] = worst if tolerance is not None else None
-    if problems:
-        return StepOutcome(name=name, verdict=Verdict.WRONG, seconds=seconds, detail="; ".join(problems), facts=facts)
-    losses = [float(x) for x in rows[0]["losses"]]
-    same = f", equal to the reference within {worst:.1e}" if tolerance is not None else ""
-    return StepOutcome(
-        name=name,
-        verdict=Verdict.PASS,
-        seconds=seconds,
-        detail=f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}",
-        facts=facts,
     )
 
 

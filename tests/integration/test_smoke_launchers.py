@@ -61,6 +61,19 @@ def test_control_step_trains_like_the_reference() -> None:
     result = supervise.run(plan, _target())
     assert result.passed, result.blame
     assert [step.verdict.value for step in result.steps] == ["pass", "pass"]
+    sharded = result.steps[1].facts["collectives"]
+    assert isinstance(sharded, dict)
+    assert {"all_gather_single", "reduce_scatter_single"} <= set(sharded)
+
+
+def test_step_that_issues_other_collectives_than_its_name_says_is_wrong() -> None:
+    sharded = Plan.build({}, tier="framework", backend="gloo").steps[1]
+    plan = Plan.build({}, tier="framework", backend="gloo", steps=False).with_(
+        steps=(replace(sharded, issues=("all_to_all_single",)),)
+    )
+    result = supervise.run(plan, _target())
+    assert not result.passed
+    assert "never issued all_to_all_single" in result.steps[0].detail
 
 
 @pytest.mark.parametrize(

@@ -90,3 +90,11 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
     assert {step.kind for step in every} == set(agent.STEP_KINDS)
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
     assert all(step.why for step in every if step.needs == "gpu")
+    assert all(step.issues for step in every if step.needs != "gpu")
+
+
+def test_framework_tier_spreads_megatron_in_every_way() -> None:
+    options = [step.options for step in framework_steps({"megatron-core": "1"}, every=True, control=False)]
+    for key in ("tp", "pp", "cp", "ep"):
+        assert {2} <= {row.get(key) for row in options}
+    assert any(row.get("sequence_parallel") for row in options)

@@ -1,0 +1,93 @@
+"""Framework steps judged from what ranks reported: losses, collectives, families."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from envsmith.model.record import StepOutcome, Verdict
+from envsmith.smoke.step_verdict import compare_families, judge_step
+from envsmith.smoke.steps import Step
+
+STEP = Step(name="zero", kind="deepspeed-zero", family="zero", issues=("all_reduce|reduce", "all_gather_single"))
+CALLS = {"all_reduce": {"count": 5, "bytes": 80}, "all_gather_single": {"count": 1, "bytes": 8}}
+
+
+def _rows(*, losses: tuple[float, ...] = (3.0, 2.0, 1.0), ranks: int = 2, **more: Any) -> list[dict[str, Any]]:
+    row = {"losses": list(losses), "reference": list(losses), "facts": {}, "collectives": CALLS, **more}
+    return [{"rank": rank, **row} for rank in range(ranks)]
+
+
+def _judged(step: Step = STEP, **more: Any) -> StepOutcome:
+    return judge_step(step, _rows(**more), 1.0)
+
+
+def test_step_passes_and_says_which_collectives_it_issued() -> None:
+    outcome = _judged()
+    assert outcome.verdict is Verdict.PASS
+    assert "5 all_reduce, 1 all_gather_single" in outcome.detail
+    assert outcome.facts["collectives"] == CALLS
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"losses": (3.0, math.nan)}, "not finite"),
+        ({"losses": (3.0, 3.5)}, "does not fall"),
+        ({"reference": [3.0, 2.0, 1.01]}, "differ from the reference"),
+        ({"reference": [3.0, 2.0]}, "differ from the reference"),
+        ({"collectives": {"all_reduce": {"count": 1, "bytes": 1}}}, "never issued all_gather_single"),
+        ({"collectives": {}}, "never issued all_reduce or reduce"),
+    ],
+)
+def test_step_is_wrong_when_its_training_or_its_collectives_are(more, words) -> None:
+    outcome = _judged(**more)
+    assert outcome.verdict is Verdict.WRONG
+    assert words in outcome.detail
+
+
+def test_replicas_that_hold_different_parameters_are_wrong() -> None:
+    rows = _rows()
+    rows[1]["facts"] = {"parameters": "other"}
+    assert judge_step(STEP, rows, None).verdict is Verdict.WRONG
+
+
+def test_collective_that_only_another_rank_issued_counts_as_issued() -> None:
+    rows = _rows()
+    rows[0]["collectives"] = {"all_reduce": CALLS["all_reduce"]}
+    assert judge_step(STEP, rows, None).verdict is Verdict.PASS
+
+
+def test_native_step_is_told_by_the_flight_recorder_and_nothing_is_missed_without_one() -> None:
+    step = Step(name="ddp", kind="ddp", issues=("all_reduce",), native=True)
+    recorded = _judged(step, collectives={}, recorded={"all_reduce": 5})
+    assert recorded.verdict is Verdict.PASS
+    assert recorded.facts["collectives"] == {"all_reduce": {"count": 5}}
+    assert _judged(step, collectives={}, recorded={"broadcast": 5}).verdict is Verdict.WRONG
+    assert _judged(step, collectives={}).verdict is Verdict.PASS
+
+
+def _family(second: tuple[float, ...], **more: Any) -> tuple[StepOutcome, ...]:
+    steps = [STEP, Step(name="zero-3", kind="deepspeed-zero", family="zero", **more)]
+    return compare_families(steps, [judge_step(STEP, _rows(), None), judge_step(steps[1], _rows(losses=second), None)])
+
+
+def test_steps_of_a_family_must_give_the_same_losses() -> None:
+    same = _family((3.0, 2.0, 1.00001))
+    assert [o.verdict for o in same] == [Verdict.PASS, Verdict.PASS]
+    assert "losses as in zero within" in same[1].detail
+    other = _family((3.0, 2.1, 1.0))
+    assert [o.verdict for o in other] == [Verdict.PASS, Verdict.WRONG]
+    assert "differ from those of zero by 5.00e-02" in other[1].detail
+
+
+def test_step_that_did_not_pass_is_no_base_of_its_family() -> None:
+    steps = [STEP, STEP, STEP]
+    outcomes = [
+        StepOutcome(name="a", verdict=Verdict.SKIPPED),
+        judge_step(STEP, _rows(losses=(2.0, 1.0, 0.5)), None),
+        judge_step(STEP, _rows(losses=(2.0, 1.0, 0.5)), None),
+    ]
+    assert [o.verdict for o in compare_families(steps, outcomes)] == [Verdict.SKIPPED, Verdict.PASS, Verdict.PASS]
