@@ -1,4 +1,6 @@
-"""A preflight for training scripts: are all ranks of this job in the environment that was meant, and can they talk?
+"""A preflight for training scripts: it says whether all ranks are in the environment that was meant, and can talk.
+
+Example::
 
     from envsmith import preflight
     preflight.run()                    # raises PreflightError with one sentence that names the rank and the cause
