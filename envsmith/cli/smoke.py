@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, clean, dumps, say, table
-from envsmith.errors import UsageError
+from envsmith.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from envsmith.smoke import SmokeResult
@@ -29,7 +29,7 @@ _WORST = 12
 )
 @click.option(
     "--tier",
-    type=click.Choice(["import", "quick", "full", "framework"]),
+    type=click.Choice(["import", "quick", "full", "framework", "bandwidth"]),
     default="quick",
     show_default=True,
     help="How much is tried.",
@@ -43,6 +43,15 @@ _WORST = 12
     help="auto: NCCL where there is a GPU.",
 )
 @click.option("--nccl-engine", type=click.Choice(["legacy", "2"]), help="Which of torch 2.15's two NCCL engines.")
+@click.option(
+    "--machine", metavar="NAME", help="Bandwidth tier: hold it against the published floors of a machine type."
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.svg",
+    help="Bandwidth tier: draw bus bandwidth over size.",
+)
 @click.option("--no-steps", is_flag=True, help="Collectives only, no framework step.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every event.")
@@ -53,6 +62,8 @@ def smoke(
     ranks: int,
     backend: str,
     nccl_engine: str | None,
+    machine: str | None,
+    plot: Path | None,
     no_steps: bool,
     as_json: bool,
     verbose: bool,
@@ -65,13 +76,17 @@ def smoke(
     from envsmith.pipeline import progress_line
     from envsmith.smoke import LocalTarget, Plan, probe, run
 
+    if plot is not None and tier != "bandwidth":
+        raise UsageError("--plot is for --tier bandwidth")
     target = LocalTarget(python=_interpreter(python))
     found = probe(target)
     if "torch" not in found:
         raise UsageError(
             f"{target.python}: no torch there", hint="name the environment with --python /path/to/env/bin/python"
         )
-    plan = Plan.build(found, tier=tier, ranks=ranks, backend=backend, steps=not no_steps, engine=nccl_engine)
+    plan = Plan.build(
+        found, tier=tier, ranks=ranks, backend=backend, steps=not no_steps, engine=nccl_engine, machine=machine
+    )
     with Console(verbose=verbose, quiet=as_json) as console:
         console(Event(kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks"))
         result = run(
@@ -81,8 +96,21 @@ def smoke(
         )
         kind = EventKind.DONE if result.passed else EventKind.FAILED
         console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
+    if plot is not None:
+        _draw(plot, result)
     click.echo(dumps(result.to_json()) if as_json else "\n".join(_lines(result)))
     return 0 if result.passed else 1
+
+
+def _draw(path: Path, result: SmokeResult) -> None:
+    from envsmith.smoke.plot import svg
+
+    title = f"{result.backend}, {result.ranks} ranks, torch {result.loaded.get('torch', '')}"
+    try:
+        path.write_text(svg(result.bandwidth, title=title), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+    say(f"plot: {path}")
 
 
 def _interpreter(given: Path | None) -> Path:
@@ -105,6 +133,10 @@ def _lines(result: SmokeResult) -> list[str]:
     lines += [f"placement: {result.placement}"] if result.placement else []
     lines.append("cases: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
     lines.append(table([(s.name, s.verdict.value, clean(s.detail)) for s in result.steps])) if result.steps else None
+    if result.bandwidth:
+        from envsmith.smoke.plot import rows_of
+
+        lines.append(table(rows_of(result.bandwidth)))
     bad = [c for c in result.cases if not c.verdict.good]
     lines += [f"  {c.verdict.value}: {c.case}: {clean(c.blame or '')}" for c in bad[:_WORST]]
     if len(bad) > _WORST:

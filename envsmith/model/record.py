@@ -35,6 +35,7 @@ class Verdict(str, Enum):
     REGRESSED = "regressed"
     SKIPPED = "skipped"
     NOT_RUN = "not-run"
+    BELOW_FLOOR = "below-floor"
 
     @property
     def good(self) -> bool:

@@ -77,6 +77,7 @@ class SmokeExit(IntEnum):
     CRASH = 6
     REGRESSED = 7
     MEMORY = 8
+    SLOW = 9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -114,6 +114,7 @@ def _row(event: Mapping[str, Any]) -> bool:
         "mismatch": _mismatch,
         "values": _values,
         "warnings": _mapping,
+        "measured": _mapping,
         "collectives": _calls,
         "recorded": _counts,
     }

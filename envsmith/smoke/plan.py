@@ -10,6 +10,7 @@ from enum import Enum
 
 from envsmith.errors import UsageError
 from envsmith.model.cell import Cell
+from envsmith.smoke.bandwidth import PREFIX, Floor, bandwidth_cases, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
 from envsmith.smoke.expect import Expect, Expectations, load_expectations
 from envsmith.smoke.steps import Step, framework_steps
@@ -18,7 +19,7 @@ __all__ = ["Plan", "Tier", "Timeouts"]
 
 BACKENDS = ("auto", "gloo", "nccl")
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
-MAX_RANKS = 64
+MAX_RANKS = 1024
 
 
 class Tier(str, Enum):
@@ -28,6 +29,7 @@ class Tier(str, Enum):
     QUICK = "quick"
     FULL = "full"
     FRAMEWORK = "framework"
+    BANDWIDTH = "bandwidth"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +77,8 @@ class Plan:
     port: int | None = None
     fault: Mapping[str, object] | None = None
     cell: str | None = None
+    nodes: int = 1
+    floors: tuple[Floor, ...] = ()
 
     @classmethod
     def build(
@@ -88,11 +92,14 @@ class Plan:
         engine: str | None = None,
         image: str | None = None,
         expectations: Expectations | None = None,
+        machine: str | None = None,
+        nodes: int = 1,
     ) -> Plan:
         """The plan for a cell, or for a mapping of component to version (``{"torch": "2.13.0", "deepspeed": "0.19.8"}``).
 
         ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False`` leaves the framework steps out.
-        ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines. Raises :class:`UsageError`.
+        ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines. ``machine`` names a machine type of
+        ``matrix/bandwidth.yaml`` whose floors the bandwidth tier is held against, ``nodes`` how many nodes the ranks are on. Raises :class:`UsageError`.
         """
         kind = _tier(tier)
         count = 4 if ranks is None else ranks
@@ -107,11 +114,13 @@ class Plan:
             name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components
         }
         frameworks: dict[str, str] = {name: components[name] for name in FRAMEWORKS if name in components}
-        cases = {Tier.QUICK: quick_cases, Tier.FULL: full_cases}[kind](count) if kind in {Tier.QUICK, Tier.FULL} else ()
+        if machine and kind is not Tier.BANDWIDTH:
+            raise UsageError("a machine type is for the bandwidth tier")
+        cases = _cases_of(kind, count, gpu=backend != "gloo" and "+cpu" not in versions.get("torch", ""))
         every = kind is Tier.FRAMEWORK
         chosen = (
             framework_steps(frameworks, every=every, control=every or kind is Tier.FULL)
-            if steps and kind is not Tier.IMPORT
+            if steps and kind not in {Tier.IMPORT, Tier.BANDWIDTH}
             else ()
         )
         return cls(
@@ -127,6 +136,8 @@ class Plan:
             image=image,
             engine=engine,
             cell=str(cell.id) if isinstance(cell, Cell) else None,
+            nodes=nodes,
+            floors=floors_of(machine) if machine else (),
         )
 
     def with_(self, **changes: object) -> Plan:
@@ -171,6 +182,7 @@ class Plan:
             "timeouts": self.timeouts.to_json(),
             "image": self.image,
             "port": self.port,
+            "nodes": self.nodes,
             "fault": dict(self.fault) if self.fault else None,
             "cases": rows,
             "steps": [step.to_json() for step in self.steps],
@@ -184,13 +196,20 @@ def _tier(tier: Tier | str) -> Tier:
         raise UsageError(f"no tier {tier!r}; there are {', '.join(t.value for t in Tier)}") from None
 
 
+def _cases_of(kind: Tier, ranks: int, *, gpu: bool) -> tuple[Case, ...]:
+    if kind is Tier.BANDWIDTH:
+        return bandwidth_cases(ranks, gpu=gpu)
+    make = {Tier.QUICK: quick_cases, Tier.FULL: full_cases}.get(kind)
+    return make(ranks) if make else ()
+
+
 def _expected(
     cases: tuple[Case, ...], versions: Mapping[str, str], lines: Expectations
 ) -> dict[str, dict[str, dict[str, object]]]:
     """Only what is not simply expected to work, per case and backend."""
     found: dict[str, dict[str, dict[str, object]]] = {}
     for case in cases:
-        facts = {"op": case.op, "dtype": case.dtype, "redop": case.redop, "n": case.n}
+        facts = {"op": case.op.removeprefix(PREFIX), "dtype": case.dtype, "redop": case.redop, "n": case.n}
         for backend in ("gloo", "nccl"):
             line = lines.of(facts, backend, versions)
             if line is None or (line.expect is Expect.OK and not line.min_sm):

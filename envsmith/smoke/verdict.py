@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envsmith.model.record import CaseOutcome, StepOutcome, Verdict
+from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_unsupervised, blame_wrong, refreshed
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
-from envsmith.smoke.plan import Plan
+from envsmith.smoke.plan import Plan, Tier
 from envsmith.smoke.step_verdict import compare_families, judge_step
 from envsmith.smoke.steps import Step
 
@@ -22,6 +23,7 @@ _BAD = {
     Verdict.HANG: SmokeExit.HANG,
     Verdict.CRASH: SmokeExit.CRASH,
     Verdict.ERROR: SmokeExit.ERROR,
+    Verdict.BELOW_FLOOR: SmokeExit.SLOW,
 }
 
 
@@ -49,6 +51,7 @@ class SmokeResult:
     output: Mapping[str, str] = field(default_factory=dict)
     tier: str = ""
     digest: str = ""
+    bandwidth: tuple[Measurement, ...] = ()
 
     @property
     def known_defects(self) -> tuple[str, ...]:
@@ -101,6 +104,7 @@ class SmokeResult:
             "notes": list(self.notes),
             "blame": list(self.blame),
             "output": dict(self.output),
+            **({"bandwidth": [m.to_json() for m in self.bandwidth]} if self.bandwidth else {}),
         }
 
 
@@ -112,6 +116,9 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     halt = next((h for h in found.halts if h.get("run") in {"collectives", "import", "placement", "start", ""}), None)
     blame = _blame(plan, found, halt, names)
     cases, wrong = _cases(plan, found, backend, blame)
+    measured = measurements(found.of_run("collectives"), plan.cases, _world(plan, found))
+    cases, slow, unasked = _held_against_floors(plan, cases, measured)
+    wrong += slow
     steps = _steps(plan, found)
     problems = [*([blame.sentence] if blame else []), *wrong]
     problems += [f"{step.name}: {step.detail}" for step in steps if not step.verdict.good]
@@ -128,19 +135,38 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         exit_code=int(code),
         summary=_summary(plan, cases, steps, problems=problems, placement=placement),
         backend=backend,
-        ranks=int(placement.get("ranks", plan.ranks)),
+        ranks=_world(plan, found),
         placement=str(placement.get("sentence", "")),
         cases=cases,
         steps=steps,
         loaded=_loaded(found),
         host=_without_event(found.single.get("host", {})),
         seconds={str(k): float(v) for k, v in found.single.get("bye", {}).get("seconds", {}).items()},
-        notes=tuple(_notes(plan, found, cases, backend)),
+        notes=(*_notes(plan, found, cases, backend), *unasked),
         blame=tuple(problems),
         output=_outputs(found),
         tier=plan.tier.value,
         digest=plan.digest,
+        bandwidth=measured,
     )
+
+
+def _world(plan: Plan, found: Events) -> int:
+    return int(found.single.get("placement", {}).get("ranks", plan.ranks))
+
+
+def _held_against_floors(
+    plan: Plan, cases: tuple[CaseOutcome, ...], measured: Sequence[Measurement]
+) -> tuple[tuple[CaseOutcome, ...], list[str], list[str]]:
+    """Cases with those below a floor marked, a sentence for each floor that was missed, and one for each that could not be asked."""
+    short = below(plan.floors, measured, nodes=plan.nodes)
+    outcomes = list(cases)
+    for item in (s for s in short if s.missed):
+        for index, case in enumerate(plan.cases):
+            inside = 0.99 * item.floor.min_bytes <= case.n * 4 <= item.floor.max_bytes
+            if case.op == PREFIX + item.floor.op and inside and outcomes[index].verdict is Verdict.PASS:
+                outcomes[index] = replace(outcomes[index], verdict=Verdict.BELOW_FLOOR, blame=item.sentence)
+    return tuple(outcomes), [s.sentence for s in short if s.missed], [s.sentence for s in short if not s.missed]
 
 
 def _blame(plan: Plan, found: Events, halt: Mapping[str, Any] | None, names: Sequence[str]) -> Blame | None:
@@ -347,7 +373,7 @@ def _summary(
     skipped = [s.name for s in steps if s.verdict is Verdict.SKIPPED]
     parts = (
         [
-            f"{verified} of {len(cases)} collective cases verified on {placement.get('backend')}, {placement.get('sentence', '')}"
+            f"{verified} of {len(cases)} {'measurements made' if plan.tier is Tier.BANDWIDTH else 'collective cases verified'} on {placement.get('backend')}, {placement.get('sentence', '')}"
         ]
         if cases
         else []

@@ -36,7 +36,8 @@ def test_every_root_is_asked_in_both_tiers() -> None:
 
 
 def test_every_operation_of_the_agent_is_asked_by_the_full_tier() -> None:
-    assert {case.op for case in full_cases(4)} == set(agent.OPERATIONS)
+    full = {op for op in agent.OPERATIONS if not op.startswith("bw_")}
+    assert {case.op for case in full_cases(4)} == full
 
 
 def test_reinitialisation_is_the_last_case_because_it_destroys_the_groups() -> None:
@@ -77,7 +78,7 @@ def test_deadlines_nest() -> None:
     assert Plan.build(TORCH).outer_deadline > Plan.build(TORCH).timeouts.tier + 300
 
 
-@pytest.mark.parametrize("bad", [{"ranks": 1}, {"ranks": 65}, {"backend": "mpi"}, {"tier": "slow"}, {"engine": "3"}])
+@pytest.mark.parametrize("bad", [{"ranks": 1}, {"ranks": 1025}, {"backend": "mpi"}, {"tier": "slow"}, {"engine": "3"}])
 def test_nonsense_is_a_usage_error(bad) -> None:
     with pytest.raises(UsageError):
         Plan.build(TORCH, **bad)

@@ -1,0 +1,253 @@
+"""The bandwidth tier: its cases, what the times mean, and floors per machine type from ``matrix/bandwidth.yaml``. Pure but for reading that file.
+
+Algorithm bandwidth is size over time; bus bandwidth multiplies it by a factor of the operation, so that it can be compared with the
+hardware whatever the number of ranks (NVIDIA/nccl-tests, doc/PERFORMANCE.md). GB/s are 10^9 bytes per second, as there.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envsmith.errors import DataError, UsageError
+from envsmith.smoke.cases import Case
+
+__all__ = [
+    "FACTORS",
+    "Floor",
+    "Measurement",
+    "Shortfall",
+    "bandwidth_cases",
+    "below",
+    "floors_of",
+    "load_floors",
+    "measurements",
+]
+
+# Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall: src/sendrecv.cu, src/alltoall.cu).
+FACTORS: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter_single": lambda n: (n - 1) / n,
+    "all_gather_single": lambda n: (n - 1) / n,
+    "all_to_all_single": lambda n: (n - 1) / n,
+    "broadcast": lambda _: 1.0,
+    "reduce": lambda _: 1.0,
+    "send_recv": lambda _: 1.0,
+}
+PREFIX = "bw_"
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
+SIZES = (8 * _KIB, 64 * _KIB, 512 * _KIB, 4 * _MIB, 32 * _MIB)
+GPU_SIZES = (256 * _MIB, 2 * _GIB, 8 * _GIB, 16 * _GIB)
+_DEADLINE = 120.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """One operation at one size. Times in microseconds, of the slowest rank in each round; bandwidths in GB/s from the median."""
+
+    op: str
+    bytes: int
+    ranks: int
+    rounds: int
+    median_us: float
+    p99_us: float
+    algbw: float
+    busbw: float
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Floor:
+    """The bus bandwidth below which the operator of ``machine`` calls a node bad, for one operation and a range of sizes."""
+
+    machine: str
+    title: str
+    gpu: str
+    gpus: int
+    nodes: int
+    op: str
+    min_bytes: int
+    max_bytes: int
+    busbw: float
+    source: str
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks it was set for."""
+        return self.gpus * self.nodes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shortfall:
+    """A floor that was missed, or could not be asked: ``reason`` is empty when it was missed."""
+
+    floor: Floor
+    mean: float | None
+    sentence: str
+    missed: bool
+
+
+def bandwidth_cases(ranks: int, *, gpu: bool = True) -> tuple[Case, ...]:
+    """Every operation at every size; the number of elements is a multiple of the number of ranks. Without ``gpu`` only small sizes."""
+    sizes = (*SIZES, *GPU_SIZES) if gpu else SIZES
+    return tuple(
+        Case(op=PREFIX + op, n=size // 4 // ranks * ranks, deadline=_DEADLINE) for op in FACTORS for size in sizes
+    )
+
+
+def measurements(rows: Iterable[Mapping[str, Any]], cases: Sequence[Case], ranks: int) -> tuple[Measurement, ...]:
+    """From the ranks' rows. A size that a rank did not report is left out: its time would be that of the others only."""
+    times: dict[int, dict[int, Sequence[float]]] = {}
+    for row in rows:
+        index, seen = row.get("case"), row.get("measured")
+        if (
+            row.get("row") == "case"
+            and isinstance(index, int)
+            and 0 <= index < len(cases)
+            and isinstance(seen, Mapping)
+        ):
+            micros = [float(t) for t in seen.get("us", ()) if isinstance(t, (int, float)) and math.isfinite(t)]
+            if micros:
+                times.setdefault(index, {})[int(row["rank"])] = micros
+    found = []
+    for index, by_rank in sorted(times.items()):
+        case = cases[index]
+        op = case.op.removeprefix(PREFIX)
+        if len(by_rank) < ranks or op not in FACTORS:
+            continue
+        slowest = [max(round_) for round_ in zip(*by_rank.values(), strict=False)]
+        found.append(_measurement(op, case.n * 4, ranks, slowest))
+    return tuple(found)
+
+
+def _measurement(op: str, size: int, ranks: int, micros: Sequence[float]) -> Measurement:
+    ordered = sorted(micros)
+    median = max(statistics.median(ordered), 1e-3)
+    algbw = size / median / 1e3
+    return Measurement(
+        op=op,
+        bytes=size,
+        ranks=ranks,
+        rounds=len(ordered),
+        median_us=round(median, 2),
+        p99_us=round(ordered[max(0, math.ceil(0.99 * len(ordered)) - 1)], 2),
+        algbw=float(f"{algbw:.4g}"),
+        busbw=float(f"{algbw * FACTORS[op](ranks):.4g}"),
+    )
+
+
+# -- floors -----------------------------------------------------------------------------------------------------------
+
+
+def below(floors: Iterable[Floor], measured: Sequence[Measurement], *, nodes: int) -> tuple[Shortfall, ...]:
+    """Floors that were missed, and those that could not be asked here (another number of ranks or nodes, sizes not measured)."""
+    found = []
+    for floor in floors:
+        name = f"{floor.title}: {floor.op} of {_size(floor.min_bytes)}"
+        name += f" to {_size(floor.max_bytes)}" if floor.max_bytes != floor.min_bytes else ""
+        rows = [m for m in measured if m.op == floor.op and 0.99 * floor.min_bytes <= m.bytes <= floor.max_bytes]
+        here = {m.ranks for m in rows}
+        if nodes != floor.nodes or (rows and here != {floor.ranks}):
+            text = f"{name}: set for {floor.nodes} node(s) of {floor.gpus} GPUs, not asked here"
+            found.append(Shortfall(floor=floor, mean=None, sentence=text, missed=False))
+        elif not rows:
+            found.append(Shortfall(floor=floor, mean=None, sentence=f"{name}: not measured here", missed=False))
+        else:
+            mean = statistics.fmean(m.busbw for m in rows)
+            if mean < floor.busbw:
+                text = (
+                    f"{name}: bus bandwidth {mean:.1f} GB/s, below the floor of {floor.busbw:g} GB/s ({floor.source})"
+                )
+                found.append(Shortfall(floor=floor, mean=mean, sentence=text, missed=True))
+    return tuple(found)
+
+
+def _size(value: int) -> str:
+    for unit, name in ((_GIB, "GiB"), (_MIB, "MiB"), (_KIB, "KiB")):
+        if value >= unit:
+            return f"{value / unit:g} {name}" if value % unit == 0 else f"{value / unit:.1f} {name}"
+    return f"{value} B"
+
+
+size_text = _size
+
+
+def floors_of(machine: str) -> tuple[Floor, ...]:
+    """The floors of a machine type; :class:`UsageError` that lists the known ones for an unknown name."""
+    every = load_floors()
+    chosen = tuple(floor for floor in every if floor.machine == machine)
+    if not chosen:
+        raise UsageError(
+            f"no machine type {machine!r} has a published floor",
+            hint="there are " + ", ".join(dict.fromkeys(floor.machine for floor in every)),
+        )
+    return chosen
+
+
+def _default_path() -> Path:
+    packaged = Path(__file__).parents[1] / "_matrix" / "bandwidth.yaml"
+    return packaged if packaged.exists() else Path(__file__).parents[2] / "matrix" / "bandwidth.yaml"
+
+
+@cache
+def load_floors(path: Path | None = None) -> tuple[Floor, ...]:
+    """Read and check the file. Raises :class:`DataError` that lists every problem with its key path."""
+    import yaml
+
+    where = path or _default_path()
+    try:
+        document = yaml.safe_load(where.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(f"{where.name} cannot be read: {error}") from error
+    problems: list[str] = []
+    floors: list[Floor] = []
+    if not isinstance(document, dict) or set(document) != {"evidence", "machines"}:
+        raise DataError(f"{where.name} must have exactly the keys evidence and machines")
+    evidence = document["evidence"] if isinstance(document["evidence"], dict) else {}
+    for number, row in enumerate(document["machines"] or ()):
+        floor = _floor(row, f"machines[{number}]", evidence, problems)
+        if floor is not None:
+            floors.append(floor)
+    if problems:
+        raise DataError(f"{where.name} has {len(problems)} problem(s)", details=problems)
+    return tuple(floors)
+
+
+_FIELDS: Mapping[str, type] = {
+    "name": str,
+    "title": str,
+    "gpu": str,
+    "gpus": int,
+    "nodes": int,
+    "op": str,
+    "min_bytes": int,
+    "max_bytes": int,
+    "busbw": float,
+}
+
+
+def _floor(row: Any, where: str, evidence: Mapping[str, Any], problems: list[str]) -> Floor | None:
+    if not isinstance(row, dict) or set(row) != {*_FIELDS, "evidence"}:
+        problems.append(f"{where}: a line has {', '.join(_FIELDS)}, evidence; nothing else")
+        return None
+    before = len(problems)
+    for key, kind in _FIELDS.items():
+        if not isinstance(row[key], kind) or isinstance(row[key], bool) or (kind is not str and row[key] <= 0):
+            problems.append(f"{where}.{key}: a positive {kind.__name__} is due, not {row[key]!r}")
+    if row["op"] not in FACTORS:
+        problems.append(f"{where}.op: not one of {', '.join(FACTORS)}")
+    entry = evidence.get(row["evidence"])
+    if not isinstance(entry, dict) or not entry.get("source"):
+        problems.append(f"{where}.evidence: a floor without a source does not load")
+    if len(problems) > before or not isinstance(entry, dict):
+        return None
+    fields = {key: row[key] for key in _FIELDS if key != "name"}
+    return Floor(machine=row["name"], source=str(entry["source"]), **fields)
