@@ -25,6 +25,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Judge this machine or a pasted report, log or lock: root cause, consequences, repair."),
     "explain": ("explain", "Why a cell is what it is, what a rule says, what an upgrade would change."),
     "matrix": ("matrix", "The knowledge itself: refresh it from its sources, look into it."),
+    "ci": ("ci", "For maintainers of a library: its CI matrix, and whether its declared ranges agree with the graph."),
+    "init": ("init", "Write a first envsmith.yaml for a library, from what it declares already."),
 }
 
 # Exit code of a failure that is our own mistake, as BSD's sysexits has it.

@@ -1,0 +1,462 @@
+"""Does what a library declares agree with the version graph? Findings with file and line, none without evidence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from envsmith.ci.declared import PYTHONS, Declared
+from envsmith.ci.library import Library
+from envsmith.model.cell import Request
+from envsmith.model.component import ComponentTable, Role
+from envsmith.model.evidence import Evidence
+from envsmith.model.finding import Finding
+from envsmith.model.rule import Knowledge, Release, Row, Rule, Severity
+from envsmith.model.version import Spec, version_key
+from envsmith.solve.kernel import Net
+from envsmith.solve.problem import Group, Problem
+from envsmith.solve.request import Posed
+from envsmith.solve.solver import Solver
+from envsmith.solve.words import join_words, rule_sentence, shown_spec, strongest
+
+__all__ = ["Located", "check_library"]
+
+# CUDA major in the name of a distribution that is built for one: nvidia-nccl-cu12, cupy-cuda12x, flashinfer-cu13, onnxruntime-cuda-11.
+_FOR_CUDA = re.compile(r"(?:^|[-_])cu(?:da)?[-_]?(1[0-9])(?:\d|x)?(?:$|[-_])", re.IGNORECASE)
+
+# So many releases may be left out of a range one by one before a bound reads better.
+_BY_NAME = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Located:
+    """A finding at the line that it is about."""
+
+    finding: Finding
+    file: str
+    line: int
+
+    def to_json(self) -> dict[str, object]:
+        """The finding's own shape, with ``file`` and ``line``."""
+        return {**self.finding.to_json(), "file": self.file, "line": self.line}
+
+
+@dataclass(slots=True)
+class _Case:
+    library: Library
+    table: ComponentTable
+    solver: Solver
+    knowledge: Knowledge
+    posed: Posed
+    found: list[Located] = field(default_factory=list)
+
+    @property
+    def problem(self) -> Problem:
+        return self.posed.problem
+
+    def line(self, component: str) -> tuple[str, int]:
+        """Where a component is declared; the first line of the first file when nowhere."""
+        declaration = self.library.declaration
+        declared = self.library.declared(component, self.table)
+        if declared is not None:
+            return declared.file, declared.line
+        if component == "python" and declaration.python_at is not None:
+            return declaration.python_at
+        return (self.library.config or (declaration.files[0] if declaration.files else "envsmith.yaml"), 1)
+
+    def add(
+        self,
+        rule: str,
+        severity: Severity,
+        message: str,
+        *,
+        at: str | Declared,
+        components: Mapping[str, str],
+        evidence: Iterable[Evidence],
+        fix: str | None = None,
+        symptom: str | None = None,
+        stage: str | None = None,
+    ) -> None:
+        """Note one finding; what the library ignores is left out, and so is what nothing speaks for."""
+        proof = strongest(evidence)
+        if not proof or rule in self.library.ignore:
+            return
+        file, line = (at.file, at.line) if isinstance(at, Declared) else self.line(at)
+        finding = Finding(
+            rule=rule,
+            severity=severity,
+            components=dict(components),
+            message=message,
+            evidence=proof,
+            fix=fix,
+            symptom=symptom,
+            stage=stage,
+        )
+        self.found.append(Located(finding=finding, file=file, line=line))
+
+    def spec(self, component: str) -> Spec:
+        return self.library.ranges.get(component, Spec.parse("*"))
+
+    def stable(self, component: str) -> list[Release]:
+        """The releases that an installer takes, oldest first."""
+        listed = self.knowledge.releases.get(component, ())
+        return [r for r in listed if (k := version_key(r.version)) and not k.is_prerelease and not r.yanked]
+
+    def admitted(self, component: str) -> list[Release]:
+        spec = self.spec(component)
+        return [r for r in self.stable(component) if spec.contains(_public(component, r.version))]
+
+
+def _public(component: str, version: str) -> str:
+    return version.split("+", maxsplit=1)[0] if component == "torch" else version
+
+
+def check_library(
+    library: Library, *, table: ComponentTable | None = None, solver: Solver | None = None
+) -> tuple[Located, ...]:
+    """Every finding, errors first, then by file and line."""
+    from envsmith.graph import components
+    from envsmith.solve.api import default_solver
+
+    solver = solver or default_solver()
+    case = _Case(library, table or components(), solver, solver.knowledge(), solver.pose(request_of(library, solver)))
+    solvable = _no_cell(case)
+    if solvable:
+        _known_bad(case)
+        _pythons(case)
+        _newest_torch(case)
+        _proved(case)
+    _cuda_majors(case)
+    _nccl_pin(case)
+    order = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
+    return tuple(sorted(case.found, key=lambda f: (order.index(f.finding.severity), f.file, f.line, f.finding.rule)))
+
+
+def request_of(library: Library, solver: Solver, **more: Spec) -> Request:
+    """The library's ranges as a request; ``more`` narrows components further."""
+    roles = solver.compiled.roles
+    ranges = {**library.ranges, **more}
+    return Request(
+        frameworks={n: s for n, s in ranges.items() if roles.get(n) is Role.FRAMEWORK},
+        constraints={n: s for n, s in ranges.items() if roles.get(n) not in (Role.FRAMEWORK, Role.HOST, None)},
+        driver=library.driver,
+        gpus=library.gpus,
+        platform=library.platform,
+    )
+
+
+def _no_cell(case: _Case) -> bool:
+    """Ranges that no set of releases satisfies: the library cannot be installed, or cannot work."""
+    stuck = case.solver.stuck(case.posed)
+    if stuck is None:
+        return True
+    from envsmith.errors import UnsatisfiableError
+    from envsmith.solve.explain import refuse
+
+    refusal: UnsatisfiableError = refuse(case.solver, case.posed)
+    members = refusal.refusal.conflict if refusal.refusal else ()
+    wished = [w.component for w in stuck.wishes]
+    repair = refusal.refusal.repairs[0] if refusal.refusal and refusal.refusal.repairs else None
+    case.add(
+        "ci-no-cell",
+        Severity.ERROR,
+        "no environment satisfies what is declared, because together: " + "; ".join(m.message for m in members),
+        at=wished[0] if wished else "torch",
+        components={c: case.spec(c).text for c in wished},
+        evidence=[e for m in members for e in m.evidence],
+        fix=f"widen it: {repair.message}" if repair else None,
+    )
+    return False
+
+
+def _known_bad(case: _Case) -> None:
+    """Ranges that admit what is known to fail and what no package's metadata prevents."""
+    from envsmith.solve.known_bad import stated_by_metadata
+
+    problem = case.problem
+    rules = {r.id: r for r in case.knowledge.rules}
+    hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
+    unary = [m for w in problem.wishes for m in w.masks] + [*case.posed.pre, *case.posed.yanked]
+    for index in hard:
+        group = problem.groups[index]
+        rule = rules[group.rule]
+        if stated_by_metadata(rule):
+            continue
+        net = Net(problem.full).joined([problem.part(i) for i in hard if i != index])
+        rows = [rule.rows[n] for n in _broken_rows(group, net, unary)]
+        rows = [row for row in rows if _ours(case, row)]
+        if rows:
+            _tell_known_bad(case, rule, rows, installed=_newest_breaks(case, net, unary, group))
+
+
+def _broken_rows(group: Group, net: Net, unary: list[tuple[int, int]]) -> list[int]:
+    found = []
+    for number, nogood in group.nogoods:
+        if number >= 0 and number not in found and net.solvable(net.begin([*unary, *nogood])) is not None:
+            found.append(number)
+    return found
+
+
+def _ours(case: _Case, row: Row) -> bool:
+    """Whether a row speaks only of what the library declares: of a machine it can say nothing, and what it does not name it cannot bound."""
+    roles = case.solver.compiled.roles
+    named = set(case.library.ranges)
+    spoken = [c for c in row.scope if roles.get(c) is not Role.CORE or c in ("torch", "python")]
+    return all(roles.get(c) is not Role.HOST for c in row.scope) and bool(spoken) and all(c in named for c in spoken)
+
+
+def _newest_breaks(case: _Case, net: Net, unary: list[tuple[int, int]], group: Group) -> bool:
+    """Whether an installer that takes the newest of everything meets the rule."""
+    domains = net.begin(unary)
+    if domains is None:
+        return False
+    answer = next(net.search(domains, case.posed.preference.steps()), None)
+    return answer is not None and any(all(answer[v] & m for v, m in nogood) for n, nogood in group.nogoods if n >= 0)
+
+
+def _tell_known_bad(case: _Case, rule: Rule, rows: list[Row], *, installed: bool) -> None:
+    scope = list(dict.fromkeys(c for row in rows for c in row.scope if c in case.library.ranges))
+    named = [c for c in scope if c != "python"] or scope
+    old = min(named, key=lambda c: (case.library.declared(c, case.table) is None, scope.index(c)))
+    declared = [shown_spec(c, case.spec(c)) for c in scope]
+    first = rows[0]
+    bounds = _bounds(case, rows)
+    told = rule_sentence(rule, rows, {})
+    fix = first.fix or rule.fix
+    case.add(
+        rule.id,
+        Severity.ERROR if installed else Severity.WARNING,
+        f"{join_words(declared)} {'gives' if installed else 'admits'} what is known to fail: {told}",
+        at=old,
+        components={c: case.spec(c).text for c in scope},
+        evidence=[e for row in rows for e in row.evidence],
+        fix="; ".join(x for x in (f"declare {bounds}" if bounds else "", fix) if x) or None,
+        symptom=first.symptom or rule.symptom,
+        stage=rule.stage,
+    )
+
+
+def _bounds(case: _Case, rows: list[Row]) -> str:
+    """The bound that keeps all rows out at the least cost: a floor, or a few releases left out by name."""
+    best: tuple[float, str] | None = None
+    for component in dict.fromkeys(c for row in rows for c in row.when):
+        if component == "python" or component not in case.library.ranges or not all(component in r.when for r in rows):
+            continue
+        admitted = list(dict.fromkeys(_public(component, r.version) for r in case.admitted(component)))
+        bad = [v for v in admitted if any(row.when[component].contains(v) for row in rows)]
+        good = [v for v in admitted if v not in bad]
+        if not bad or not good:
+            continue
+        share = len(bad) / len(admitted)
+        if admitted.index(bad[-1]) < admitted.index(good[0]):
+            offer = f"{component}>={good[0]}"
+        elif len(bad) <= _BY_NAME:
+            offer = f"{component}{','.join(f'!={v}' for v in bad)}"
+        else:
+            continue
+        if best is None or share < best[0]:
+            best = share, offer
+    return best[1] if best else ""
+
+
+def _pythons(case: _Case) -> None:
+    """Pythons that the library admits and for which no environment exists."""
+    admits = case.spec("python")
+    listed = [p for p in PYTHONS if any(admits.contains(f"{p}.{n}") for n in (0, 5, 30))]
+    if admits.is_any:
+        return
+    empty = [p for p in listed if not _solvable(case, python=Spec.parse(f"=={p}.*"))]
+    working = [p for p in listed if p not in empty]
+    if not working or not empty:
+        return
+    older = [p for p in empty if _minor(p) < _minor(working[0])]
+    newer = [p for p in empty if _minor(p) > _minor(working[-1])]
+    for pythons, floor in ((older, True), (newer, False)):
+        if not pythons:
+            continue
+        evidence, reason = _why_not(case, python=Spec.parse(f"=={pythons[0 if not floor else -1]}.*"))
+        case.add(
+            "ci-python-without-cell",
+            Severity.WARNING if floor else Severity.NOTE,
+            f"Python {join_words(pythons)} {'is' if len(pythons) == 1 else 'are'} admitted, but nothing that is declared can be installed there: {reason}",
+            at="python",
+            components={"python": admits.text},
+            evidence=evidence,
+            fix=f"requires-python >={working[0]}" if floor else None,
+        )
+
+
+def _minor(python: str) -> tuple[int, ...]:
+    return tuple(map(int, python.split(".")))
+
+
+def _solvable(case: _Case, **more: Spec) -> bool:
+    return case.solver.best(case.solver.pose(request_of(case.library, case.solver, **more))) is not None
+
+
+def _why_not(case: _Case, **more: Spec) -> tuple[list[Evidence], str]:
+    """The evidence and the sentences of the smallest conflict of the ranges with ``more``."""
+    from envsmith.solve.explain import refuse
+
+    refusal = refuse(case.solver, case.solver.pose(request_of(case.library, case.solver, **more))).refusal
+    members = refusal.conflict if refusal else ()
+    rules = [m for m in members if not m.rule.startswith("request:")]
+    return [e for m in members for e in m.evidence], "; ".join(m.message for m in rules) or "nothing fits"
+
+
+def _newest_torch(case: _Case) -> None:
+    """Bounds that keep the newest torch out, and whether there is a reason."""
+    releases = [r for r in case.stable("torch") if r.index == "default" and case.library.platform in r.platforms]
+    if not releases:
+        return
+    newest = releases[-1]
+    version = _public("torch", newest.version)
+    if _solvable(case, torch=Spec.parse(f"=={version}")):
+        return
+    declared = case.library.declared("torch", case.table)
+    own = not case.spec("torch").contains(version)
+    if own:
+        open_range = _request_without(case, "torch", version)
+        reason = "" if open_range is None else f"; it could not be had anyway: {open_range[1]}"
+        evidence = [*newest.evidence, *(open_range[0] if open_range else [])]
+        case.add(
+            "ci-blocks-newest-torch",
+            Severity.NOTE if open_range else Severity.WARNING,
+            f"torch {case.spec('torch')} keeps out torch {version} of {newest.date}{reason}",
+            at=declared or "torch",
+            components={"torch": case.spec("torch").text},
+            evidence=evidence,
+            fix=None if open_range else f"try the library with torch {version}, then raise the bound",
+        )
+        return
+    evidence, message = _why_not(case, torch=Spec.parse(f"=={version}"))
+    wished = [c for c in case.library.ranges if c != "torch" and c in message and case.library.declared(c, case.table)]
+    case.add(
+        "ci-blocks-newest-torch",
+        Severity.NOTE,
+        f"torch {version} of {newest.date} is within torch {case.spec('torch')}, but the other ranges keep it out: {message}",
+        at=wished[0] if wished else "torch",
+        components={"torch": version, **{c: case.spec(c).text for c in wished[:1]}},
+        evidence=[*evidence, *newest.evidence],
+    )
+
+
+def _request_without(case: _Case, component: str, version: str) -> tuple[list[Evidence], str] | None:
+    """Why the rest of the ranges cannot have a release either; ``None`` when it can."""
+    wider = {component: Spec.parse(f"=={version}")}
+    return None if _solvable(case, **wider) else _why_not(case, **wider)
+
+
+def _proved(case: _Case) -> None:
+    """Ranges that leave out releases of torch with which a declared framework was proved to work."""
+    own = case.table.find(case.library.name)
+    frameworks = [n for n in case.library.ranges if case.table.by_name[n].role is Role.FRAMEWORK]
+    if own is not None and own.role is Role.FRAMEWORK:
+        frameworks.append(own.name)
+    torch = case.spec("torch")
+    for framework in frameworks:
+        mine = case.spec(framework) if framework in case.library.ranges else _own_release(case, framework)
+        proved: dict[str, list[Evidence]] = {}
+        for entry in case.knowledge.tested:
+            if entry.framework != framework:
+                continue
+            if not any(mine.contains(r.version) and entry.version.contains(r.version) for r in case.stable(framework)):
+                continue
+            for release in case.stable("torch"):
+                version = _public("torch", release.version)
+                if entry.torch.contains(version) and not torch.contains(version):
+                    proved.setdefault(version, []).extend(entry.evidence)
+        above = [v for v in proved if _above(case, v)]
+        if above:
+            above.sort(key=lambda v: version_key(v) or v)
+            case.add(
+                "ci-excludes-proved",
+                Severity.WARNING,
+                f"torch {torch} leaves out torch {join_words(above[-4:])}, with which {framework} {mine} was run",
+                at="torch",
+                components={"torch": torch.text, framework: mine.text},
+                evidence=[e for v in above[-4:] for e in proved[v]],
+                fix=f"try the library with torch {above[-1]}, then raise the bound",
+            )
+
+
+def _own_release(case: _Case, framework: str) -> Spec:
+    """The newest release of a library that is itself a framework: what its checkout is about to replace."""
+    releases = case.stable(framework)
+    version = case.library.declaration.version
+    if version and any(r.version == version for r in releases):
+        return Spec.parse(f"=={version}")
+    return Spec.parse(f"=={releases[-1].version}") if releases else Spec.parse("*")
+
+
+def _above(case: _Case, version: str) -> bool:
+    """Whether a release is newer than everything that is admitted."""
+    admitted = case.admitted("torch")
+    key = version_key(version)
+    last = version_key(_public("torch", admitted[-1].version)) if admitted else None
+    return key is not None and last is not None and key > last
+
+
+def _cuda_majors(case: _Case) -> None:
+    """Dependencies built for one CUDA major beside a torch range whose default builds are of another."""
+    platform = case.library.platform
+    builds = [r for r in case.admitted("torch") if r.index == "default" and platform in r.platforms]
+    for declared in case.library.declaration.requirements:
+        match = _FOR_CUDA.search(declared.name)
+        if not match or not builds:
+            continue
+        other = [r for r in builds if (cuda := _cuda_of(case, r)) and not cuda.startswith(match[1] + ".")]
+        if not other:
+            continue
+        spans = sorted({c for r in builds if (c := _cuda_of(case, r))}, key=lambda c: version_key(c) or c)
+        first, last = _public("torch", other[0].version), _public("torch", other[-1].version)
+        newest = builds[-1] in other
+        case.add(
+            "ci-cuda-major",
+            Severity.WARNING if newest else Severity.NOTE,
+            f"{declared.name} is built for CUDA {match[1]}, but torch {case.spec('torch')} admits default builds for CUDA "
+            f"{join_words(spans)}: torch {first}{' to ' + last if last != first else ''} {'is' if first == last else 'are'} of another CUDA major",
+            at=declared,
+            components={"torch": case.spec("torch").text, declared.name: declared.spec or "*"},
+            evidence=[e for r in (other[0], other[-1]) for e in r.evidence],
+            fix=f"bound torch, or take {declared.name} by the CUDA of torch (an extra per CUDA major)",
+        )
+
+
+def _cuda_of(case: _Case, release: Release) -> str | None:
+    for rule in case.knowledge.rules:
+        if rule.id != "torch-bundles-cuda":
+            continue
+        for row in rule.rows:
+            if row.when["torch"].contains(release.version) and (
+                not row.platforms or case.library.platform in row.platforms
+            ):
+                text = row.needs["cuda"].text.removeprefix("==").removesuffix(".*")
+                return text if text[:1].isdigit() else None
+    return None
+
+
+def _nccl_pin(case: _Case) -> None:
+    """A bound on NCCL of the library's own that no admitted torch carries: torch's wheels pin theirs exactly."""
+    nccl = case.spec("nccl")
+    declared = case.library.declared("nccl", case.table)
+    if nccl.is_any or declared is None:
+        return
+    carried: dict[str, list[Evidence]] = {}
+    for rule in case.knowledge.rules:
+        if rule.id == "torch-bundles-nccl":
+            for row in rule.rows:
+                version = row.needs["nccl"].text.removeprefix("==")
+                if version[:1].isdigit() and any(row.when["torch"].contains(r.version) for r in case.admitted("torch")):
+                    carried.setdefault(version, []).extend(row.evidence)
+    outside = [v for v in carried if not nccl.contains(v)]
+    if outside and len(outside) < len(carried):
+        case.add(
+            "ci-nccl-narrow",
+            Severity.NOTE,
+            f"nccl {nccl} excludes NCCL {join_words(outside[:4])} that admitted torch releases pin: those torch releases cannot be installed",
+            at=declared,
+            components={"nccl": nccl.text, "torch": case.spec("torch").text},
+            evidence=[e for v in outside[:4] for e in carried[v]],
+        )

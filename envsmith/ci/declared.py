@@ -1,0 +1,381 @@
+"""What a library declares: requirement lines of its files, each with file and line. Hostile text in, values out.
+
+Read are ``pyproject.toml`` (PEP 621, and Poetry's tables), ``setup.cfg``, ``requirements*.txt``, ``environment.yml`` and the ``METADATA`` of a
+wheel. ``setup.py`` is a program and is not run: what it declares is in the metadata that it builds.
+"""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from envsmith.errors import DataError
+
+__all__ = ["FILES", "PYTHONS", "Declaration", "Declared", "read_declared", "read_metadata", "read_toml"]
+
+# The Pythons for which markers are judged: those of the frameworks' releases that people still install.
+PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
+# Where a library declares, in the order in which `envsmith ci` looks.
+FILES = (
+    "pyproject.toml",
+    "setup.cfg",
+    "requirements.txt",
+    "environment.yml",
+    "environment.yaml",
+    "METADATA",
+    "PKG-INFO",
+)
+_MAX_BYTES = 4 << 20
+_MAX_LINES = 5000
+# Extras that serve those who work on a library, not those who use it.
+_DEVELOPERS = re.compile(
+    r"(dev|tests?|testing|docs?|lint(ing)?|quality|typing|ci|build|style|coverage|tox|benchmarks?)([-_].*)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """One requirement. ``pythons`` are the minors for which its marker holds on Linux; ``extra`` is the extra it belongs to, if any."""
+
+    name: str
+    spec: str
+    text: str
+    file: str
+    line: int
+    extra: str | None = None
+    pythons: tuple[str, ...] = PYTHONS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declaration:
+    """All that one library declares. ``skipped`` are lines that could not be read, with the reason: they constrain nothing."""
+
+    name: str
+    version: str | None = None
+    python: str | None = None
+    python_at: tuple[str, int] | None = None
+    requirements: tuple[Declared, ...] = ()
+    skipped: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    name: str = ""
+    version: str | None = None
+    python: str | None = None
+    python_at: tuple[str, int] | None = None
+    requirements: list[Declared] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    def add(self, text: str, file: str, line: int, extra: str | None = None) -> None:
+        """One requirement line; what is malformed is told, and passed over."""
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            self.skipped.append(f"{file}:{line}: not a requirement: {text[:80]!r}: {str(error).splitlines()[0]}")
+            return
+        extra = extra or _extra_of(requirement.marker)
+        if extra and _DEVELOPERS.fullmatch(extra):
+            return
+        pythons = _pythons(requirement.marker, extra)
+        if not pythons:
+            return
+        if requirement.url:
+            self.skipped.append(f"{file}:{line}: {requirement.name} comes from a URL: its version is not judged")
+            return
+        self.requirements.append(
+            Declared(
+                name=requirement.name,
+                spec=str(requirement.specifier),
+                text=text.strip()[:200],
+                file=file,
+                line=line,
+                extra=extra,
+                pythons=pythons,
+            )
+        )
+
+    def require_python(self, text: object, file: str, line: int) -> None:
+        """``requires-python``; malformed, it is told."""
+        try:
+            self.python, self.python_at = str(SpecifierSet(str(text))), (file, line)
+        except InvalidSpecifier:
+            self.skipped.append(f"{file}:{line}: requires-python {str(text)[:60]!r} is not a version range")
+
+    def done(self, fallback: str) -> Declaration:
+        return Declaration(
+            name=self.name or fallback,
+            version=self.version,
+            python=self.python,
+            python_at=self.python_at,
+            requirements=tuple(self.requirements),
+            skipped=tuple(self.skipped),
+            files=tuple(self.files),
+        )
+
+
+def read_declared(root: Path) -> Declaration:
+    """What the files of :data:`FILES` below ``root`` declare. ``DataError`` when there is none, or one is no such file."""
+    draft = _Draft()
+    for name in FILES:
+        path = root / name
+        if path.is_file():
+            _READERS[name](_text(path), name, draft)
+            draft.files.append(name)
+    for path in sorted(root.glob("requirements/*.txt"))[:20]:
+        if not _DEVELOPERS.fullmatch(path.stem):
+            name = f"requirements/{path.name}"
+            _requirements(_text(path), name, draft)
+            draft.files.append(name)
+    if not draft.files:
+        raise DataError(
+            f"{root}: no file that declares anything",
+            hint=f"known are {', '.join(FILES)}; a setup.py is not run: build a wheel and give its METADATA",
+        )
+    return draft.done(root.resolve().name)
+
+
+def read_metadata(text: str, file: str) -> Declaration:
+    """The declaration in a wheel's ``METADATA`` or an sdist's ``PKG-INFO``."""
+    draft = _Draft()
+    _metadata(text, file, draft)
+    draft.files.append(file)
+    return draft.done(file)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise DataError(f"{path}: larger than {_MAX_BYTES} bytes", hint="that is no declaration of requirements")
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _pythons(marker: Marker | None, extra: str | None) -> tuple[str, ...]:
+    if marker is None:
+        return PYTHONS
+    return tuple(python for python in PYTHONS if _holds(marker, python, extra))
+
+
+def _holds(marker: Marker, python: str, extra: str | None) -> bool:
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "os_name": "posix",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": "x86_64",
+        "extra": extra or "",
+    }
+    try:
+        return marker.evaluate(environment)
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return True
+
+
+def _extra_of(marker: Marker | None) -> str | None:
+    found = re.search(r"""extra\s*==\s*["']([^"']+)["']""", str(marker)) if marker else None
+    return found[1] if found else None
+
+
+def _metadata(text: str, file: str, draft: _Draft) -> None:
+    for number, line in enumerate(text.splitlines()[:_MAX_LINES], 1):
+        if not line.strip():
+            break
+        field, _, value = line.partition(":")
+        value = value.strip()
+        match field.lower():
+            case "name":
+                draft.name = value[:100]
+            case "version":
+                draft.version = value[:60]
+            case "requires-python":
+                draft.require_python(value, file, number)
+            case "requires-dist":
+                draft.add(value, file, number)
+
+
+def _requirements(text: str, file: str, draft: _Draft) -> None:
+    for number, raw in enumerate(text.splitlines()[:_MAX_LINES], 1):
+        line = re.sub(r"(^|\s)#.*$", "", raw).strip().rstrip("\\").strip()
+        line = re.sub(r"\s--hash=\S+", "", line).strip()
+        if line and not line.startswith(("-", "--")):
+            draft.add(line, file, number)
+
+
+def _setup_cfg(text: str, file: str, draft: _Draft) -> None:
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise DataError(f"{file}: {str(error).splitlines()[0]}") from error
+    find = _Lines(text)
+    if not draft.name:
+        draft.name = parser.get("metadata", "name", fallback="")
+    python = parser.get("options", "python_requires", fallback="").strip()
+    if python and draft.python is None:
+        draft.require_python(python, file, find(python))
+    _listed(parser.get("options", "install_requires", fallback=""), file, draft, find)
+    if parser.has_section("options.extras_require"):
+        for extra, value in parser.items("options.extras_require"):
+            _listed(value, file, draft, find, extra)
+
+
+def _listed(value: str, file: str, draft: _Draft, find: _Lines, extra: str | None = None) -> None:
+    for line in value.splitlines():
+        if line.strip() and not line.strip().startswith("#"):
+            draft.add(line.strip(), file, find(line.strip()), extra)
+
+
+class _Lines:
+    """Where a text stands in a file: the first line not yet given that holds it."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self.given: dict[str, int] = {}  # needle -> line of its last find
+
+    def __call__(self, needle: str) -> int:
+        start = self.given.get(needle, 0)
+        order = [*range(start, len(self.lines)), *range(start)]
+        found: int = next((number + 1 for number in order if needle in self.lines[number]), 1)
+        self.given[needle] = found
+        return found
+
+
+def _pyproject(text: str, file: str, draft: _Draft) -> None:
+    data = _toml(text, file)
+    find = _Lines(text)
+    project = _table(data, "project")
+    draft.name = draft.name or str(project.get("name") or "")
+    draft.version = str(project["version"]) if isinstance(project.get("version"), str) else draft.version
+    if project.get("requires-python"):
+        draft.require_python(project["requires-python"], file, find("requires-python"))
+    for text_ in _texts(project.get("dependencies")):
+        draft.add(text_, file, find(text_))
+    for extra, listed in _table(project, "optional-dependencies").items():
+        for text_ in _texts(listed):
+            draft.add(text_, file, find(text_), str(extra))
+    poetry = _table(_table(data, "tool"), "poetry")
+    for name, value in _table(poetry, "dependencies").items():
+        _poetry(str(name), value, file, draft, find)
+
+
+def _poetry(name: str, value: object, file: str, draft: _Draft, find: _Lines) -> None:
+    """Poetry's own spelling: ``torch = "^2.1"`` is ``>=2.1,<3``, ``~2.1`` is ``>=2.1,<2.2``."""
+    raw = value if isinstance(value, str) else value.get("version") if isinstance(value, dict) else None
+    if not isinstance(raw, str):
+        return
+    spec = ",".join(_caret(part.strip()) for part in raw.split(",")) if raw.strip() != "*" else ""
+    if name == "python":
+        if draft.python is None:
+            draft.require_python(spec, file, find(name))
+    else:
+        draft.add(f"{name}{spec}", file, find(name))
+
+
+def _caret(part: str) -> str:
+    match = re.fullmatch(r"([\^~])\s*(\d+(?:\.\d+)*)", part)
+    if not match:
+        return f"=={part}" if part[:1].isdigit() else part
+    numbers = [int(n) for n in match[2].split(".")]
+    if match[1] == "~":
+        place = min(1, len(numbers) - 1)
+    else:
+        place = next((i for i, n in enumerate(numbers) if n), len(numbers) - 1)
+    above = [*numbers[:place], numbers[place] + 1]
+    return f">={match[2]},<{'.'.join(map(str, above))}"
+
+
+def _environment(text: str, file: str, draft: _Draft) -> None:
+    from envsmith.graph.parse import Problems, parse_yaml
+
+    problems = Problems()
+    root = parse_yaml(file, text.encode(), problems)
+    if root is None or not isinstance(root.value, dict):
+        raise DataError(f"{file}: not an environment file", details=problems.lines)
+    find = _Lines(text)
+    if not draft.name:
+        draft.name = str(root.value.get("name") or "")
+    for entry in root.value.get("dependencies") or []:
+        if isinstance(entry, str):
+            _conda(entry, file, draft, find)
+        elif isinstance(entry, dict):
+            for line in _texts(entry.get("pip")):
+                if not line.startswith("-"):
+                    draft.add(line, file, find(line))
+
+
+def _conda(entry: str, file: str, draft: _Draft, find: _Lines) -> None:
+    """``pytorch=2.5``, ``numpy>=1.26``, ``conda-forge::torch 2.5.*``: a Conda spec without its build."""
+    match = re.fullmatch(r"(?:[\w./-]+::)?([A-Za-z0-9._-]+?)\s*((?:[<>=!~]|\s\d).*)?", entry.strip())
+    if not match:
+        draft.skipped.append(f"{file}:{find(entry)}: not understood: {entry[:80]!r}")
+        return
+    name = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "cuda-version"}.get(match[1].lower(), match[1])
+    spec = _conda_spec((match[2] or "").strip())
+    if name == "python":
+        if draft.python is None and spec:
+            draft.require_python(spec, file, find(entry))
+    else:
+        draft.add(f"{name}{spec}", file, find(entry))
+
+
+def _conda_spec(text: str) -> str:
+    version = text.split(maxsplit=1)[0] if text[:1].isdigit() else re.split(r"\s+(?=[\w*]+$)", text)[0]
+    if version.startswith("=") and not version.startswith("=="):
+        version = version[1:].split("=", 1)[0]
+        return f"=={version}" if version.endswith("*") else f"=={version}.*"
+    if version[:1].isdigit():
+        return f"=={version}"
+    return version.replace(" ", "")
+
+
+def read_toml(path: Path) -> Mapping[str, Any]:
+    """The tables of a TOML file; ``DataError`` when it is none."""
+    return _toml(_text(path), path.name)
+
+
+def _toml(text: str, file: str) -> Mapping[str, Any]:
+    parser: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        tables: Mapping[str, Any] = parser.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: not valid TOML: {error}") from error
+    return tables
+
+
+def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        yield from (item for item in value if isinstance(item, str))
+
+
+_READERS = {
+    "pyproject.toml": _pyproject,
+    "setup.cfg": _setup_cfg,
+    "requirements.txt": _requirements,
+    "environment.yml": _environment,
+    "environment.yaml": _environment,
+    "METADATA": _metadata,
+    "PKG-INFO": _metadata,
+}

@@ -1,0 +1,197 @@
+"""The matrix of a library's CI: a covering subset of what can occur, the newest and the oldest always, known-bad cells as expected failures.
+
+Written as GitHub's ``include`` list, GitLab's ``parallel:matrix``, a module of nox parameters, or JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from envsmith.ci.cover import Cover, covering_subset
+from envsmith.ci.library import Library, runner
+from envsmith.ci.possible import Space, space_of
+from envsmith.model.cell import Cell
+from envsmith.model.component import ComponentTable
+from envsmith.solve.solver import Solver
+
+__all__ = ["FORMATS", "Job", "Matrix", "make_matrix", "write_matrix"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One job.
+
+    ``axes`` are its values; ``constraints`` pip constraints that give the cell; ``backend`` uv's word for a torch build that the default index
+    does not have (``--torch-backend cu126``), or empty. A job with a ``rule`` must fail, with ``symptom``.
+    """
+
+    id: str
+    axes: Mapping[str, str]
+    cell: Cell
+    constraints: tuple[str, ...]
+    runner: str | list[str]
+    backend: str = ""
+    rule: str = ""
+    symptom: str = ""
+
+    @property
+    def expect(self) -> str:
+        """``pass`` or ``fail``."""
+        return "fail" if self.rule else "pass"
+
+    def to_json(self) -> dict[str, object]:
+        """Flat, so that a workflow can say ``${{ matrix.torch }}``."""
+        return {
+            "id": self.id,
+            **{name.replace("-", "_"): value for name, value in self.axes.items()},
+            "cell": str(self.cell.id),
+            "constraints": " ".join(self.constraints),
+            "backend": self.backend,
+            "runner": self.runner,
+            "expect": self.expect,
+            **({"rule": self.rule, "symptom": self.symptom} if self.rule else {}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """The jobs, how many combinations they stand for, and the floor under any choice that covers all pairs."""
+
+    library: str
+    jobs: tuple[Job, ...]
+    possible: int
+    cover: Cover
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, object]:
+        """The whole answer, for programs."""
+        return {
+            "library": self.library,
+            "jobs": [job.to_json() for job in self.jobs],
+            "possible": self.possible,
+            "lower_bound": self.cover.bound,
+            "uncovered": [[list(a), list(b)] for a, b in self.cover.uncovered],
+            "notes": list(self.notes),
+        }
+
+
+def make_matrix(
+    library: Library,
+    *,
+    table: ComponentTable | None = None,
+    solver: Solver | None = None,
+    small: str | None = None,
+    known: Sequence[tuple[str, ...]] = (),
+) -> Matrix:
+    """Choose the jobs. ``small`` is the reason why the newest and the oldest cell are enough (nothing changed); ``known`` are rows to keep.
+
+    :class:`~envsmith.errors.UnsatisfiableError` when the library's ranges admit no cell.
+    """
+    from envsmith.graph import components
+
+    table = table or components()
+    space = space_of(library, solver=solver)
+    rows = space.rows()
+    ends = list(dict.fromkeys([rows[0], _newest(space, rows), rows[-1]])) if rows else []
+    bad = [] if small else space.unfit(min(library.known_bad, max(library.limit - len(ends), 0)))
+    notes = [f"small: {small}"] if small else []
+    if small:
+        cover = covering_subset(
+            list(dict.fromkeys([_newest(space, rows), rows[-1]])) if rows else [], limit=library.limit
+        )
+    else:
+        cover = covering_subset(rows, keep=ends, known=known, limit=library.limit - len(bad))
+    if cover.uncovered:
+        notes.append(f"{len(cover.uncovered)} pairs of values are left out by the limit of {library.limit} jobs")
+    jobs = [_job(library, space, table, row, space.cell(row)) for row in cover.rows]
+    for entry in bad:
+        job = _job(
+            library, space, table, entry.row, entry.cell, rule=entry.rule, symptom=entry.symptom or entry.message
+        )
+        if job.id not in {j.id for j in jobs}:
+            jobs.append(job)
+    return Matrix(library=library.name, jobs=tuple(jobs), possible=len(rows), cover=cover, notes=tuple(notes))
+
+
+def _newest(space: Space, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The row that stands nearest to the newest value of every axis."""
+    return min(
+        rows, key=lambda row: [*sorted((a.values.index(v) for a, v in zip(space.axes, row, strict=True)), reverse=True)]
+    )
+
+
+def _job(
+    library: Library,
+    space: Space,
+    table: ComponentTable,
+    row: Sequence[str],
+    cell: Cell,
+    *,
+    rule: str = "",
+    symptom: str = "",
+) -> Job:
+    axes = dict(zip((a.name for a in space.axes), row, strict=True))
+    pins = []
+    for name in cell.chosen:
+        distributions = table.by_name[name].distributions
+        if distributions:
+            pins.append(f"{distributions[0]}=={cell.components[name].split('+', maxsplit=1)[0]}")
+    torch = cell.components.get("torch", "")
+    backend = torch.partition("+")[2] if cell.index == "pytorch" else ""
+    return Job(
+        id=str(cell.id),
+        axes=axes,
+        cell=cell,
+        constraints=tuple(pins),
+        runner=runner(library, gpu=bool(library.gpus)),
+        backend=backend,
+        rule=rule,
+        symptom=symptom,
+    )
+
+
+def _github(matrix: Matrix) -> str:
+    return json.dumps({"include": [job.to_json() for job in matrix.jobs]}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _gitlab(matrix: Matrix) -> str:
+    """A job's ``parallel:matrix``: variables are upper case and texts, each entry is one job."""
+    lines = ["parallel:", "  matrix:"]
+    for job in matrix.jobs:
+        values = {"ENVSMITH_ID": job.id, **{n.upper().replace("-", "_"): v for n, v in job.axes.items()}}
+        values |= {"CONSTRAINTS": " ".join(job.constraints), "BACKEND": job.backend, "EXPECT": job.expect}
+        entries = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
+        lines.append("    - " + "\n      ".join(entries))
+    return "\n".join(lines)
+
+
+def _nox(matrix: Matrix) -> str:
+    """A module for a noxfile: ``@nox.parametrize(cells.NAMES, cells.CELLS)``."""
+    names = [n.replace("-", "_") for n in (matrix.jobs[0].axes if matrix.jobs else ())]
+    lines = [
+        '"""Cells of the library; written by `envsmith ci matrix --format nox`."""',
+        "",
+        "import nox",
+        "",
+        f"NAMES = {[*names, 'constraints', 'expect']!r}",
+        "CELLS = [",
+    ]
+    for job in matrix.jobs:
+        values = [*job.axes.values(), " ".join(job.constraints), job.expect]
+        lines.append(f"    nox.param({', '.join(map(repr, values))}, id={job.id!r}),")
+    return "\n".join([*lines, "]"])
+
+
+def _json(matrix: Matrix) -> str:
+    return json.dumps(matrix.to_json(), indent=2, ensure_ascii=False)
+
+
+_WRITERS: Mapping[str, Callable[[Matrix], str]] = {"github": _github, "gitlab": _gitlab, "nox": _nox, "json": _json}
+FORMATS = tuple(_WRITERS)
+
+
+def write_matrix(matrix: Matrix, form: str) -> str:
+    """The matrix in one of :data:`FORMATS`."""
+    return _WRITERS[form](matrix)

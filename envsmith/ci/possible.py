@@ -1,0 +1,251 @@
+"""Which combinations of axis values can occur at all within a library's ranges: the rows from which a matrix is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from envsmith.ci.library import Library
+from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.model.cell import Cell, Request
+from envsmith.model.component import Role
+from envsmith.model.rule import Severity
+from envsmith.model.version import Spec, version_key
+from envsmith.solve.kernel import Domains, Net, bits
+from envsmith.solve.problem import Problem
+from envsmith.solve.request import Posed, cell_of
+from envsmith.solve.solver import Solver
+
+__all__ = ["MAX_ROWS", "Axis", "Space", "Unfit", "space_of"]
+
+# A covering choice over this many rows takes seconds; more are a sign of an axis without a grain.
+MAX_ROWS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One thing that varies. ``masks`` holds for each value the releases of its variable that it stands for, newest value first."""
+
+    name: str
+    variable: int
+    values: tuple[str, ...]
+    masks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A combination within the declared ranges that one rule forbids: a job that must fail."""
+
+    row: tuple[str, ...]
+    cell: Cell
+    rule: str
+    symptom: str | None
+    message: str
+
+
+@dataclass(slots=True)
+class Space:
+    """All combinations of the axes of a library, over its solver."""
+
+    solver: Solver
+    posed: Posed
+    axes: tuple[Axis, ...]
+    base: tuple[tuple[int, int], ...]
+
+    @property
+    def problem(self) -> Problem:
+        """The variables and rules."""
+        return self.posed.problem
+
+    def net(self) -> Net:
+        """What must hold: every rule of severity error."""
+        return self.problem.rules_net(Severity.ERROR)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Every combination that can occur, the newest values of the first axis first. ``UsageError`` when there are too many."""
+        net = self.net()
+        domains = net.begin(self.base)
+        if domains is None:
+            return []
+        found = []
+        for row in self._walk(net, domains, 0):
+            found.append(row)
+            if len(found) > MAX_ROWS:
+                sizes = ", ".join(f"{a.name} {len(a.values)}" for a in self.axes)
+                raise UsageError(
+                    f"more than {MAX_ROWS} combinations can occur ({sizes})",
+                    hint="name fewer axes, or list the releases of one under `values:`, or use `grain: minor`",
+                )
+        return found
+
+    def _walk(self, net: Net, domains: Domains, place: int) -> Iterator[tuple[str, ...]]:
+        if place == len(self.axes):
+            if net.solvable(domains) is not None:
+                yield ()
+            return
+        axis = self.axes[place]
+        for value, mask in zip(axis.values, axis.masks, strict=True):
+            child = net.narrow(domains, axis.variable, mask)
+            if child is not None:
+                for rest in self._walk(net, child, place + 1):
+                    yield (value, *rest)
+
+    def cell(self, row: Sequence[str]) -> Cell:
+        """The best cell with these values: without a warning where there is one."""
+        unary = [*self.base, *self._masks(row)]
+        steps = self.posed.preference.steps()
+        for severities in ((Severity.ERROR, Severity.WARNING), (Severity.ERROR,)):
+            net = self.problem.rules_net(*severities)
+            domains = net.begin(unary)
+            if domains is not None:
+                for answer in net.search(domains, steps):
+                    return cell_of(self.posed, answer)
+        raise UnsatisfiableError(f"no cell with {', '.join(map(str, row))}")
+
+    def _masks(self, row: Sequence[str]) -> Iterator[tuple[int, int]]:
+        for axis, value in zip(self.axes, row, strict=True):
+            yield axis.variable, axis.masks[axis.values.index(value)]
+
+    def unfit(self, limit: int) -> list[Unfit]:
+        """Combinations that exactly one rule forbids which metadata does not state: what an installer gives and what then fails.
+
+        One for each rule, of the newest values that it forbids; rules over the host are left out, for a runner cannot be changed.
+        """
+        from envsmith.solve.known_bad import stated_by_metadata
+
+        problem = self.problem
+        rules = {r.id: r for r in self.solver.knowledge().rules}
+        hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
+        roles = self.solver.compiled.roles
+        found: list[Unfit] = []
+        for index in hard:
+            group = problem.groups[index]
+            rule = rules[group.rule]
+            hosts = any(roles[c] is Role.HOST for c in rule.components if c in roles)
+            if stated_by_metadata(rule) or hosts or len(found) >= limit:
+                continue
+            others = [problem.part(i) for i in hard if i != index]
+            best = self._breaking(Net(problem.full).joined(others), index)
+            if best is not None:
+                found.append(best)
+        return found
+
+    def _breaking(self, net: Net, index: int) -> Unfit | None:
+        group = self.problem.groups[index]
+        rule = next(r for r in self.solver.knowledge().rules if r.id == group.rule)
+        best: tuple[tuple[int, ...], Unfit] | None = None
+        for number, nogood in group.nogoods:
+            domains = net.begin([*self.base, *nogood])
+            answer = next(net.search(domains, self.posed.preference.steps()), None) if domains is not None else None
+            if answer is None or number < 0:
+                continue
+            row, rank = self._row_of(answer)
+            if row and (best is None or rank < best[0]):
+                from envsmith.solve.words import rule_sentence
+
+                line = rule.rows[number]
+                message = rule_sentence(rule, [line], {})
+                best = rank, Unfit(row, cell_of(self.posed, answer), rule.id, line.symptom or rule.symptom, message)
+        return best[1] if best else None
+
+    def _row_of(self, domains: Domains) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        row, rank = [], []
+        for axis in self.axes:
+            place = next((i for i, mask in enumerate(axis.masks) if domains[axis.variable] & mask), None)
+            if place is None:
+                return (), ()
+            row.append(axis.values[place])
+            rank.append(place)
+        return tuple(row), tuple(rank)
+
+
+def space_of(library: Library, *, solver: Solver | None = None) -> Space:
+    """The combinations of a library's axes. :class:`UnsatisfiableError` says why when its ranges admit no cell at all."""
+    from envsmith.solve.api import default_solver
+
+    solver = solver or default_solver()
+    roles = solver.compiled.roles
+    ranges = {**library.ranges, **{name: Spec.parse("*") for name in library.axes if name not in library.ranges}}
+    request = Request(
+        frameworks={n: s for n, s in ranges.items() if roles.get(n) is Role.FRAMEWORK},
+        constraints={n: s for n, s in ranges.items() if roles.get(n) not in (Role.FRAMEWORK, None)},
+        driver=library.driver,
+        gpus=library.gpus,
+        platform=library.platform,
+    )
+    posed = solver.pose(request)
+    if solver.best(posed) is None:
+        from envsmith.solve.explain import refuse
+
+        raise refuse(solver, posed)
+    base = [mask for wish in posed.problem.wishes for mask in wish.masks]
+    base += [*posed.pre, *posed.yanked]
+    if "cuda" not in library.axes:
+        base += _default_builds(posed.problem)
+    axes = tuple(_axis(posed.problem, name, library, base) for name in library.axes)
+    return Space(solver, posed, axes, (*base, *((a.variable, _union(a.masks)) for a in axes)))
+
+
+def _union(masks: Sequence[int]) -> int:
+    whole = 0
+    for mask in masks:
+        whole |= mask
+    return whole
+
+
+def _default_builds(problem: Problem) -> list[tuple[int, int]]:
+    """Who does not vary CUDA installs what the index gives."""
+    torch = problem.variable("torch")
+    if torch is None:
+        return []
+    index = problem.compiled.torch_index.get(problem.platform.value, {})
+    mask = sum(1 << i for i, v in enumerate(problem.values[torch]) if v is not None and index.get(v) == "default")
+    return [(torch, mask)]
+
+
+def _axis(problem: Problem, name: str, library: Library, base: Sequence[tuple[int, int]]) -> Axis:
+    variable = problem.names.index(name)
+    admitted = problem.full[variable]
+    for v, mask in base:
+        if v == variable:
+            admitted &= mask
+    reachable = problem.rules_net(Severity.ERROR).begin(base)
+    if reachable is not None:
+        admitted &= reachable[variable]
+    public: dict[str, int] = {}
+    for index in bits(admitted):
+        value = problem.values[variable][index]
+        if value is not None:
+            shown = value.split("+", maxsplit=1)[0] if name == "torch" else value
+            public[shown] = public.get(shown, 0) | 1 << index
+    chosen = _grained(public, name, library)
+    return Axis(name, variable, tuple(chosen), tuple(public[value] for value in chosen))
+
+
+def _grained(public: Mapping[str, int], name: str, library: Library) -> list[str]:
+    """The values of an axis, newest first: those that were named, or the newest of each minor series."""
+    ordered = sorted(public, key=_order, reverse=True)
+    named = library.values.get(name)
+    if named:
+        wanted = [Spec.parse(v) for v in named]
+        found = [next((v for v in ordered if spec.contains(v)), None) for spec in wanted]
+        missing = [text for text, value in zip(named, found, strict=True) if value is None]
+        if missing:
+            raise UsageError(
+                f"values: {name} {', '.join(missing)} cannot occur within the declared ranges",
+                hint=f"possible are {', '.join(ordered[:12])}" if ordered else f"no release of {name} is possible",
+            )
+        return sorted({v for v in found if v}, key=_order, reverse=True)
+    if library.grain == "release":
+        return ordered
+    series: dict[object, str] = {}
+    for value in ordered:
+        key = version_key(value)
+        series.setdefault(key.release[:2] if key else value, value)
+    oldest = ordered[-1:]
+    return [v for v in ordered if v in series.values() or v in oldest]
+
+
+def _order(value: str) -> tuple[int, object]:
+    key = version_key(value)
+    return (0, value) if key is None else (1, key)

@@ -1,0 +1,247 @@
+"""``envsmith ci``: for maintainers of libraries: the matrix of their CI, and whether what they declare agrees with the graph."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from envsmith.ci.check import Located
+    from envsmith.ci.jobs import Matrix
+    from envsmith.ci.library import Library
+    from envsmith.ci.since import Comparison
+
+__all__ = ["ci"]
+
+_MATRIX_FORMATS = ("table", "github", "gitlab", "nox", "json")
+_CHECK_FORMATS = ("text", "json", "sarif", "junit", "github", "markdown")
+
+
+@click.group()
+def ci() -> None:
+    """The matrix of a library's CI, and whether what it declares agrees with the version graph."""
+
+
+_root = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path())
+
+
+@ci.command()
+@_root
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_MATRIX_FORMATS),
+    default="table",
+    show_default=True,
+    help="How the jobs are written.",
+)
+@click.option(
+    "--since",
+    metavar="REF",
+    help="When nothing that decides the matrix differs from this git revision, only the newest and the oldest cell.",
+)
+@click.option(
+    "--known",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="An earlier matrix (--format json): its cells are kept where that costs nothing.",
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write it there instead of stdout."
+)
+@click.option("--github-output", is_flag=True, help="Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names.")
+def matrix(
+    *, directory: Path, form: str, since: str | None, known: Path | None, output: Path | None, github_output: bool
+) -> int:
+    """Jobs that cover every pair of versions that can occur, newest and oldest always, known-bad ones as expected failures."""
+    from envsmith.ci.jobs import make_matrix, write_matrix
+    from envsmith.ci.library import read_library
+    from envsmith.ci.since import changed
+    from envsmith.cli.console import say
+
+    library = read_library(directory)
+    small = None
+    if since and not changed(directory, since):
+        small = f"nothing that decides the matrix differs from {since}"
+    made = make_matrix(library, small=small, known=_known(known, library))
+    text = _table(made) if form == "table" else write_matrix(made, form)
+    if github_output:
+        _append("GITHUB_OUTPUT", f"matrix={write_matrix(made, 'github')}\njobs={len(made.jobs)}\n")
+    _write(text, output)
+    failing = sum(job.expect == "fail" for job in made.jobs)
+    covered = f"{len(made.jobs) - failing} jobs cover the pairs of {made.possible} possible combinations (no fewer than {made.cover.bound} could)"
+    say(f"{library.name}: {covered}" + (f", {failing} more must fail" if failing else ""))
+    for note in made.notes:
+        say(f"note: {note}")
+    return 0
+
+
+def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
+    if path is None:
+        return []
+    import json
+
+    try:
+        jobs = json.loads(path.read_text(encoding="utf-8"))["jobs"]
+        names = [n.replace("-", "_") for n in library.axes]
+        return [tuple(str(job[n]) for n in names) for job in jobs if job.get("expect") == "pass"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"--known {path}: not a matrix of these axes: {error!r}", hint="give a file written by --format json"
+        ) from error
+
+
+def _table(made: Matrix) -> str:
+    from envsmith.cli.console import table
+
+    if not made.jobs:
+        return "no jobs"
+    head = (*made.jobs[0].axes, "expect", "cell")
+    return table(
+        [
+            head,
+            *((*job.axes.values(), job.expect if not job.rule else f"fail: {job.rule}", job.id) for job in made.jobs),
+        ]
+    )
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text)
+        return
+    try:
+        output.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{output}: cannot be written: {error.strerror or error}") from error
+
+
+def _append(variable: str, text: str) -> None:
+    path = os.environ.get(variable)
+    if not path:
+        raise UsageError(
+            f"${variable} is not set", hint="that is where GitHub Actions wants outputs; elsewhere use --output"
+        )
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+@ci.command()
+@_root
+@click.option(
+    "--metadata",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Judge a wheel's METADATA (or PKG-INFO) instead of a checkout.",
+)
+@click.option(
+    "--since",
+    metavar="REF",
+    help="Compare with a git revision: what becomes possible or impossible, which release it asks for.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(_CHECK_FORMATS),
+    default="text",
+    show_default=True,
+    help="How findings are written.",
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write them there instead of stdout."
+)
+@click.option("--summary", is_flag=True, help="Append Markdown to the file that $GITHUB_STEP_SUMMARY names.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "note", "never"]),
+    default="error",
+    show_default=True,
+    help="The least severity that makes the exit code 1.",
+)
+def check(
+    *,
+    directory: Path,
+    metadata: Path | None,
+    since: str | None,
+    form: str,
+    output: Path | None,
+    summary: bool,
+    fail_on: str,
+) -> int:
+    """Ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
+    from envsmith.ci.check import check_library
+    from envsmith.ci.since import compare
+    from envsmith.cli import ci_formats
+
+    library = _library(directory, metadata)
+    found = list(check_library(library))
+    comparison = None
+    if since:
+        comparison = compare(directory, since, library)
+        found += comparison.findings
+    if summary:
+        _append("GITHUB_STEP_SUMMARY", ci_formats.summary(library.name, found, comparison) + "\n")
+    texts = {
+        "json": lambda: ci_formats.to_json(library.name, found, comparison),
+        "sarif": lambda: ci_formats.sarif(found),
+        "junit": lambda: ci_formats.junit(library.name, found),
+        "github": lambda: "\n".join(map(ci_formats.annotation, found)),
+        "markdown": lambda: ci_formats.summary(library.name, found, comparison),
+        "text": lambda: _text(library, found, comparison),
+    }
+    _write(texts[form](), output)
+    levels = ["note", "warning", "error", "never"]
+    return int(any(levels.index(f.finding.severity.value) >= levels.index(fail_on) for f in found))
+
+
+def _library(directory: Path, metadata: Path | None) -> Library:
+    from envsmith.ci.declared import read_metadata
+    from envsmith.ci.library import read_library
+
+    if metadata is None:
+        return read_library(directory)
+    try:
+        text = metadata.read_text(encoding="utf-8", errors="replace")[: 4 << 20]
+    except OSError as error:
+        raise UsageError(f"--metadata {metadata}: {error.strerror or error}") from error
+    declaration = read_metadata(text, metadata.name)
+    return read_library(metadata.parent / ".no-configuration", declaration=declaration)
+
+
+def _text(library: Library, found: list[Located], comparison: Comparison | None) -> str:
+    from envsmith.cli.console import clean
+    from envsmith.cli.findings import finding_lines
+
+    lines = [f"{library.name}: " + ", ".join(f"{n} {s}" for n, s in library.ranges.items())]
+    for located in found:
+        first, *rest = finding_lines(located.finding)
+        lines += [f"{clean(located.file)}:{located.line}: {first}", *rest]
+    lines += [f"passed over: {clean(line)}" for line in library.declaration.skipped]
+    if not found:
+        lines.append("what is declared agrees with the version graph")
+    if comparison is not None:
+        lines.append(
+            f"since {comparison.base}: {comparison.before} -> {comparison.after} combinations; asks for a {comparison.asks} release"
+        )
+        for word, values in (("no longer possible", comparison.lost), ("now possible", comparison.gained)):
+            lines += [f"  {word}: {name} {', '.join(listed)}" for name, listed in values.items()]
+        lines += [f"  communication API: {clean(what)}" for what in comparison.breaks]
+    return "\n".join(lines)
+
+
+@ci.command()
+def schema() -> int:
+    """Print the JSON Schema of envsmith.yaml."""
+    from envsmith.ci.schema import config_schema
+    from envsmith.cli.console import dumps
+    from envsmith.graph import components
+
+    click.echo(dumps(config_schema(components())))
+    return 0
