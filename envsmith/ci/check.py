@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from envsmith.ci.declared import PYTHONS, Declared
 from envsmith.ci.library import Library
-from envsmith.model.cell import Request
+from envsmith.ci.possible import judged_request
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.evidence import Evidence
 from envsmith.model.finding import Finding
@@ -98,6 +98,10 @@ class _Case:
     def spec(self, component: str) -> Spec:
         return self.library.ranges.get(component, Spec.parse("*"))
 
+    def unbounded(self, component: str) -> bool:
+        """Whether a line requires it without a version."""
+        return self.spec(component).is_any and self.library.declared(component, self.table) is not None
+
     def stable(self, component: str) -> list[Release]:
         """The releases that an installer takes, oldest first."""
         listed = self.knowledge.releases.get(component, ())
@@ -120,7 +124,9 @@ def check_library(
     from envsmith.solve.api import default_solver
 
     solver = solver or default_solver()
-    case = _Case(library, table or components(), solver, solver.knowledge(), solver.pose(request_of(library, solver)))
+    case = _Case(
+        library, table or components(), solver, solver.knowledge(), solver.pose(judged_request(library, solver))
+    )
     solvable = _no_cell(case)
     if solvable:
         _known_bad(case)
@@ -131,19 +137,6 @@ def check_library(
     _nccl_pin(case)
     order = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
     return tuple(sorted(case.found, key=lambda f: (order.index(f.finding.severity), f.file, f.line, f.finding.rule)))
-
-
-def request_of(library: Library, solver: Solver, **more: Spec) -> Request:
-    """The library's ranges as a request; ``more`` narrows components further."""
-    roles = solver.compiled.roles
-    ranges = {**library.ranges, **more}
-    return Request(
-        frameworks={n: s for n, s in ranges.items() if roles.get(n) is Role.FRAMEWORK},
-        constraints={n: s for n, s in ranges.items() if roles.get(n) not in (Role.FRAMEWORK, Role.HOST, None)},
-        driver=library.driver,
-        gpus=library.gpus,
-        platform=library.platform,
-    )
 
 
 def _no_cell(case: _Case) -> bool:
@@ -178,6 +171,7 @@ def _known_bad(case: _Case) -> None:
     rules = {r.id: r for r in case.knowledge.rules}
     hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
     unary = [m for w in problem.wishes for m in w.masks] + [*case.posed.pre, *case.posed.yanked]
+    unbounded: dict[str, list[tuple[Rule, Row]]] = {}
     for index in hard:
         group = problem.groups[index]
         rule = rules[group.rule]
@@ -186,8 +180,16 @@ def _known_bad(case: _Case) -> None:
         net = Net(problem.full).joined([problem.part(i) for i in hard if i != index])
         rows = [rule.rows[n] for n in _broken_rows(group, net, unary)]
         rows = [row for row in rows if _ours(case, row)]
-        if rows:
-            _tell_known_bad(case, rule, rows, installed=_newest_breaks(case, net, unary, group))
+        if not rows:
+            continue
+        installed = _newest_breaks(case, net, unary, group)
+        open_ended = next((c for row in rows for c in row.when if c != "python" and case.unbounded(c)), None)
+        if open_ended is not None and not installed:
+            unbounded.setdefault(open_ended, []).extend((rule, row) for row in rows)
+        else:
+            _tell_known_bad(case, rule, rows, installed=installed)
+    for component, listed in unbounded.items():
+        _tell_unbounded(case, component, listed)
 
 
 def _broken_rows(group: Group, net: Net, unary: list[tuple[int, int]]) -> list[int]:
@@ -221,25 +223,52 @@ def _tell_known_bad(case: _Case, rule: Rule, rows: list[Row], *, installed: bool
     old = min(named, key=lambda c: (case.library.declared(c, case.table) is None, scope.index(c)))
     declared = [shown_spec(c, case.spec(c)) for c in scope]
     first = rows[0]
-    bounds = _bounds(case, rows)
+    bound = _bounds(case, rows)
     told = rule_sentence(rule, rows, {})
     fix = first.fix or rule.fix
     case.add(
         rule.id,
-        Severity.ERROR if installed else Severity.WARNING,
+        Severity.ERROR if installed else _mild(rule),
         f"{join_words(declared)} {'gives' if installed else 'admits'} what is known to fail: {told}",
-        at=old,
+        at=bound[0] if bound else old,
         components={c: case.spec(c).text for c in scope},
         evidence=[e for row in rows for e in row.evidence],
-        fix="; ".join(x for x in (f"declare {bounds}" if bounds else "", fix) if x) or None,
+        fix="; ".join(x for x in (f"declare {bound[1]}" if bound else "", fix) if x) or None,
         symptom=first.symptom or rule.symptom,
         stage=rule.stage,
     )
 
 
-def _bounds(case: _Case, rows: list[Row]) -> str:
+def _mild(rule: Rule) -> Severity:
+    """What fails while it is installed is met by whoever asks for old releases only, and at once; what fails later is met by users."""
+    return Severity.NOTE if rule.stage in ("install", "build") else Severity.WARNING
+
+
+def _tell_unbounded(case: _Case, component: str, listed: list[tuple[Rule, Row]]) -> None:
+    """One finding for a component that is required without any bound: what its old releases break, and the floor that ends it."""
+    rules = list(dict.fromkeys(rule.id for rule, _ in listed))
+    releases = [_public(component, r.version) for r in case.admitted(component)]
+    bad = [v for v in releases if any(row.when.get(component, Spec.parse("cpu")).contains(v) for _, row in listed)]
+    after = releases[releases.index(bad[-1]) + 1 :] if bad else []
+    worst = listed[0]
+    shown = f"{join_words(rules[:4])}{f' and {len(rules) - 4} more' if len(rules) > 4 else ''}"
+    case.add(
+        "ci-unbounded",
+        max((_mild(rule) for rule, _ in listed), key=[Severity.NOTE, Severity.WARNING].index),
+        f"{component} is required without a bound: its older releases fail beside others that are admitted ({shown}), "
+        f"first of all {rule_sentence(worst[0], [worst[1]], {})}",
+        at=component,
+        components={component: "*"},
+        evidence=[e for _, row in listed for e in row.evidence],
+        fix=f"declare {component}>={after[0]}" if after else None,
+        symptom=worst[1].symptom or worst[0].symptom,
+        stage=worst[0].stage,
+    )
+
+
+def _bounds(case: _Case, rows: list[Row]) -> tuple[str, str] | None:
     """The bound that keeps all rows out at the least cost: a floor, or a few releases left out by name."""
-    best: tuple[float, str] | None = None
+    best: tuple[float, str, str] | None = None
     for component in dict.fromkeys(c for row in rows for c in row.when):
         if component == "python" or component not in case.library.ranges or not all(component in r.when for r in rows):
             continue
@@ -251,13 +280,15 @@ def _bounds(case: _Case, rows: list[Row]) -> str:
         share = len(bad) / len(admitted)
         if admitted.index(bad[-1]) < admitted.index(good[0]):
             offer = f"{component}>={good[0]}"
-        elif len(bad) <= _BY_NAME:
+        elif admitted.index(bad[0]) > admitted.index(good[-1]):
+            offer = f"{component}<{bad[0]}"
+        elif len(bad) <= _BY_NAME and admitted[-1] not in bad:
             offer = f"{component}{','.join(f'!={v}' for v in bad)}"
         else:
             continue
         if best is None or share < best[0]:
-            best = share, offer
-    return best[1] if best else ""
+            best = share, component, offer
+    return best[1:] if best else None
 
 
 def _pythons(case: _Case) -> None:
@@ -292,14 +323,14 @@ def _minor(python: str) -> tuple[int, ...]:
 
 
 def _solvable(case: _Case, **more: Spec) -> bool:
-    return case.solver.best(case.solver.pose(request_of(case.library, case.solver, **more))) is not None
+    return case.solver.best(case.solver.pose(judged_request(case.library, case.solver, more))) is not None
 
 
 def _why_not(case: _Case, **more: Spec) -> tuple[list[Evidence], str]:
     """The evidence and the sentences of the smallest conflict of the ranges with ``more``."""
     from envsmith.solve.explain import refuse
 
-    refusal = refuse(case.solver, case.solver.pose(request_of(case.library, case.solver, **more))).refusal
+    refusal = refuse(case.solver, case.solver.pose(judged_request(case.library, case.solver, more))).refusal
     members = refusal.conflict if refusal else ()
     rules = [m for m in members if not m.rule.startswith("request:")]
     return [e for m in members for e in m.evidence], "; ".join(m.message for m in rules) or "nothing fits"

@@ -16,7 +16,7 @@ from envsmith.solve.problem import Problem
 from envsmith.solve.request import Posed, cell_of
 from envsmith.solve.solver import Solver
 
-__all__ = ["MAX_ROWS", "Axis", "Space", "Unfit", "space_of"]
+__all__ = ["MAX_ROWS", "Axis", "Space", "Unfit", "judged_request", "space_of", "unjudged"]
 
 # A covering choice over this many rows takes seconds; more are a sign of an axis without a grain.
 MAX_ROWS = 60_000
@@ -159,20 +159,39 @@ class Space:
         return tuple(row), tuple(rank)
 
 
+def unjudged(library: Library, solver: Solver) -> tuple[str, ...]:
+    """Companions that the library requires and of which no release in its range is known here: nothing can be said of them."""
+    found = []
+    for name, spec in library.ranges.items():
+        versions = solver.compiled.versions.get(name, ())
+        if solver.compiled.roles.get(name) is Role.COMPANION and not any(map(spec.contains, versions)):
+            found.append(name)
+    return tuple(found)
+
+
+def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec] | None = None) -> Request:
+    """The library's ranges as a request, without what cannot be judged; ``narrower`` replaces ranges."""
+    roles = solver.compiled.roles
+    left_out = unjudged(library, solver)
+    ranges = {n: s for n, s in library.ranges.items() if n not in left_out} | dict(narrower or {})
+    return Request(
+        frameworks={n: s for n, s in ranges.items() if roles.get(n) is Role.FRAMEWORK},
+        constraints={n: s for n, s in ranges.items() if roles.get(n) not in (Role.FRAMEWORK, Role.HOST, None)},
+        driver=library.driver,
+        gpus=library.gpus,
+        platform=library.platform,
+    )
+
+
 def space_of(library: Library, *, solver: Solver | None = None) -> Space:
     """The combinations of a library's axes. :class:`UnsatisfiableError` says why when its ranges admit no cell at all."""
     from envsmith.solve.api import default_solver
 
     solver = solver or default_solver()
-    roles = solver.compiled.roles
-    ranges = {**library.ranges, **{name: Spec.parse("*") for name in library.axes if name not in library.ranges}}
-    request = Request(
-        frameworks={n: s for n, s in ranges.items() if roles.get(n) is Role.FRAMEWORK},
-        constraints={n: s for n, s in ranges.items() if roles.get(n) not in (Role.FRAMEWORK, None)},
-        driver=library.driver,
-        gpus=library.gpus,
-        platform=library.platform,
-    )
+    missing = [n for n in library.axes if n in unjudged(library, solver) or not solver.compiled.versions.get(n)]
+    if missing:
+        raise UsageError(f"axes: no release of {', '.join(missing)} is known", hint="leave it out of the axes")
+    request = judged_request(library, solver, {n: Spec.parse("*") for n in library.axes if n not in library.ranges})
     posed = solver.pose(request)
     if solver.best(posed) is None:
         from envsmith.solve.explain import refuse

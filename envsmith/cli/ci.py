@@ -216,14 +216,19 @@ def _library(directory: Path, metadata: Path | None) -> Library:
 
 
 def _text(library: Library, found: list[Located], comparison: Comparison | None) -> str:
+    from envsmith.ci.possible import unjudged
     from envsmith.cli.console import clean
     from envsmith.cli.findings import finding_lines
+    from envsmith.solve.api import default_solver
 
     lines = [f"{library.name}: " + ", ".join(f"{n} {s}" for n, s in library.ranges.items())]
     for located in found:
         first, *rest = finding_lines(located.finding)
         lines += [f"{clean(located.file)}:{located.line}: {first}", *rest]
     lines += [f"passed over: {clean(line)}" for line in library.declaration.skipped]
+    left_out = unjudged(library, default_solver())
+    if left_out:
+        lines.append(f"not judged, for no release in the declared range is known here: {', '.join(left_out)}")
     if not found:
         lines.append("what is declared agrees with the version graph")
     if comparison is not None:
