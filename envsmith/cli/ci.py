@@ -242,6 +242,50 @@ def _text(library: Library, found: list[Located], comparison: Comparison | None)
 
 
 @ci.command()
+@click.argument("job")
+@_root
+@click.option(
+    "--environment",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep the environment there; else it is removed.",
+)
+@click.option(
+    "--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Processes of envsmith's own smoke test."
+)
+@click.option(
+    "--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the outcome there as JSON."
+)
+@click.option("--verbose", "-v", is_flag=True, help="Show every line.")
+def run(*, job: str, directory: Path, environment: Path | None, ranks: int, record: Path | None, verbose: bool) -> int:
+    """Run one JOB of the matrix (its id) here: environment, library, test. Exit code 0 when it ended as expected: known-bad jobs must fail."""
+    from envsmith.ci.jobs import make_matrix
+    from envsmith.ci.library import read_library
+    from envsmith.ci.running import run_job
+    from envsmith.cli.console import Console, clean, dumps
+
+    library = read_library(directory)
+    jobs = {j.id: j for j in make_matrix(library).jobs}
+    if job not in jobs:
+        import difflib
+
+        near = difflib.get_close_matches(job, jobs, n=3)
+        raise UsageError(
+            f"no job {job!r} in the matrix",
+            hint=f"did you mean {' or '.join(near)}?" if near else "envsmith ci matrix lists them",
+        )
+    with Console(verbose=verbose) as console:
+        verdict = run_job(library, jobs[job], directory, environment=environment, ranks=ranks, progress=console)
+    if record is not None:
+        _write(dumps(verdict.to_json()), record)
+    mark = (
+        click.style("ok", fg="green", bold=True) if verdict.as_expected else click.style("not ok", fg="red", bold=True)
+    )
+    click.echo(f"{mark}: {job}: {clean(verdict.sentence)}")
+    return 0 if verdict.as_expected else 1
+
+
+@ci.command()
 def schema() -> int:
     """Print the JSON Schema of envsmith.yaml."""
     from envsmith.ci.schema import config_schema
