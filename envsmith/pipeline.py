@@ -336,6 +336,7 @@ def lock_and_render(
     cell: Cell, options: Options, *, engine: Engine | None, clock: _Clock
 ) -> tuple[Lock, Path, tuple[str, ...], tuple[str, ...]]:
     """Lock the cell, add the image part, write every file of the cell's folder at once."""
+    from envsmith.engine.wheels import with_wheels
     from envsmith.lock import store
 
     directory = options.output / folder_name(cell, options.flavour)
@@ -350,6 +351,7 @@ def lock_and_render(
         cached=kept is not None,
     )
     lock = _with_image(lock, options, engine, clock)
+    lock = with_wheels(lock, engine, progress=clock.progress)
     files = dict(_python_files(lock))
     if options.conda_only:
         files = {name: text for name, text in files.items() if not name.startswith("requirements")}

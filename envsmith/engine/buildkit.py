@@ -85,6 +85,7 @@ def _ask(command: list[str]) -> str | None:
 _VERTEX = re.compile(r"#(\d+) (.*)")
 _STAMPED = re.compile(r"(\d+\.\d+) ?(.*)")
 _TITLES = (
+    ("requirements-sdists", "wheels of source distributions"),
     ("requirements-torch", "torch layer"),
     ("requirements-framework", "framework layer"),
     ("apt-get", "distribution packages"),
@@ -210,13 +211,19 @@ def build(
     image_id_file: Path,
     progress: Progress,
     cache: bool = True,
+    output: Path | None = None,
+    target: str | None = None,
 ) -> str:
     """Build ``context`` without tagging anything; the image id. Without ``cache`` no step is taken from an earlier build.
+
+    With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an empty id).
 
     On Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the engine; nothing is tagged,
     finished steps stay in the engine's cache.
     """
-    command = [client, "build", "--progress", "plain", "--iidfile", str(image_id_file)]
+    command = [client, "build", "--progress", "plain"]
+    command += ["--output", f"type=local,dest={output}"] if output else ["--iidfile", str(image_id_file)]
+    command += ["--target", target] if target else []
     command += ["--network", network] if network else []
     command += [] if cache else ["--no-cache"]
     for name, path in secrets.items():
@@ -232,6 +239,8 @@ def build(
     code = _follow([*command, str(context)], environment, transcript)
     if code:
         raise transcript.error()
+    if output:
+        return ""
     return image_id_file.read_text(encoding="ascii").strip()
 
 

@@ -18,11 +18,13 @@ from envsmith.render import safe
 from envsmith.render.dockerfile import (
     BUILD_FILE,
     FRAMEWORK_FILE,
+    SDIST_FILE,
     TORCH_FILE,
     UV_FILE,
     WHEELS,
     ImageOptions,
     render,
+    render_builder,
 )
 
 __all__ = ["uv_binary", "write_context", "write_secrets"]
@@ -42,8 +44,10 @@ def uv_binary() -> Path:
     return Path(found)
 
 
-def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None) -> dict[str, str]:
-    """Fill the empty ``folder``; what went into it (names and the sha256 of uv) is returned for the image's record."""
+def write_context(
+    lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False
+) -> dict[str, str]:
+    """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels; what went into it (names and the sha256 of uv) is returned for the image's record."""
     from envsmith.lock.requirements import layer_text
 
     try:
@@ -52,9 +56,16 @@ def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None)
         torch = [pin for pin in lock.pins if pin.layer == "torch"]
         framework = [pin for pin in lock.pins if pin.layer != "torch"]
         # Pins only: a comment with the cell's name would be another torch layer for every cell.
-        for name, pins in ((TORCH_FILE, torch), (FRAMEWORK_FILE, framework), (BUILD_FILE, lock.build_pins)):
-            (folder / name).write_text(layer_text(pins), encoding="utf-8")
-        (folder / "Dockerfile").write_text(render(lock, options), encoding="utf-8")
+        sdists = [pin for pin in framework if pin.sdist]
+        for name, pins, wheels in (
+            (TORCH_FILE, torch, ()),
+            (FRAMEWORK_FILE, framework, lock.wheels),
+            (SDIST_FILE, sdists, ()),
+            (BUILD_FILE, lock.build_pins, ()),
+        ):
+            (folder / name).write_text(layer_text(pins, wheels), encoding="utf-8")
+        text = render_builder(lock, options) if builder else render(lock, options)
+        (folder / "Dockerfile").write_text(text, encoding="utf-8")
         uv = folder / UV_FILE
         shutil.copyfile(uv_binary(), uv)
         uv.chmod(0o755)

@@ -21,8 +21,9 @@ from envsmith.engine.context import write_context, write_secrets
 from envsmith.engine.docker_bases import BaseShelf
 from envsmith.engine.docker_settle import settle
 from envsmith.engine.host_settings import read_host_settings
+from envsmith.engine.wheels import read_wheels
 from envsmith.errors import ContentError, EngineError, StorageError
-from envsmith.model.lock import BaseImage, Lock
+from envsmith.model.lock import BaseImage, BuiltWheel, Lock
 from envsmith.render.dockerfile import ImageOptions
 from envsmith.render.labels import labels
 
@@ -157,7 +158,7 @@ class DockerEngine:
             )
         self.shelf.check(lock.base)
         with tempfile.TemporaryDirectory(prefix="envsmith-build-") as scratch:
-            image = self._build_untagged(lock, Path(scratch), progress, cache=cache)
+            image = self._run_build(lock, Path(scratch), progress, cache=cache)
         self.shelf.check(lock.base)
         image = settle(self.client, image, base_layers=self.shelf.layers(lock.base), epoch=self.options.epoch)
         try:
@@ -212,7 +213,17 @@ class DockerEngine:
             if not self.client.images.get(built.digest).tags:
                 self.client.images.remove(built.digest)
 
-    def _build_untagged(self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool) -> str:
+    def wheels(self, lock: Lock, *, progress: Progress = silent) -> tuple[BuiltWheel, ...]:
+        """See :class:`envsmith.engine.wheels.WheelBuilder`."""
+        with tempfile.TemporaryDirectory(prefix="envsmith-wheels-") as scratch:
+            out = Path(scratch) / "out"
+            self._run_build(lock, Path(scratch), progress, output=out)
+            return read_wheels(lock, out)
+
+    def _run_build(
+        self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool = True, output: Path | None = None
+    ) -> str:
+        """The image's id; with ``output`` the lock's wheels are written there instead."""
         context, private = scratch / "context", scratch / "private"
         context.mkdir()
         private.mkdir(mode=0o700)
@@ -220,7 +231,7 @@ class DockerEngine:
         if settings.unreachable:
             text = f"folders of this host are not visible inside the build: {', '.join(settings.unreachable)}"
             progress(Event(kind=EventKind.NOTE, step="build", text=text))
-        write_context(lock, context, self.options)
+        write_context(lock, context, self.options, builder=output is not None)
         return buildkit.build(
             buildkit.find_client(),
             context,
@@ -230,6 +241,8 @@ class DockerEngine:
             image_id_file=scratch / "image",
             progress=progress,
             cache=cache,
+            output=output,
+            target="built" if output else None,
         )
 
     def _verify(self, lock: Lock, image: str, progress: Progress) -> dict[str, str]:

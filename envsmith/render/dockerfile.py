@@ -20,6 +20,7 @@ from envsmith.render.labels import labels
 __all__ = [
     "BUILD_FILE",
     "FRAMEWORK_FILE",
+    "SDIST_FILE",
     "SECRETS",
     "TORCH_FILE",
     "UV_FILE",
@@ -27,12 +28,14 @@ __all__ = [
     "ImageOptions",
     "from_reference",
     "render",
+    "render_builder",
 ]
 
 # Names inside the build context.
 TORCH_FILE = "requirements-torch.txt"
 FRAMEWORK_FILE = "requirements-framework.txt"
 BUILD_FILE = "requirements-build.txt"
+SDIST_FILE = "requirements-sdists.txt"
 UV_FILE = "uv"
 WHEELS = "wheels"
 # Secret ids: a bundle of certificate authorities in PEM, and a uv.toml with the host's index settings.
@@ -84,16 +87,9 @@ def render(lock: Lock, options: ImageOptions | None = None) -> str:
         f"# By hand: put the uv executable beside this file, then DOCKER_BUILDKIT=1 docker build -t envsmith/cell:{cell} .",
         "# Behind a proxy that inspects TLS add --secret id=ca,src=BUNDLE.pem; for an index of your own --secret id=uv,src=uv.toml.",
         f"# base: {safe.image(lock.base.name.split('@')[0])}, {lock.base.origin if lock.base.origin in _ORIGINS else 'local'}, {safe.digest(lock.base.digest)}",
-        f"FROM {from_reference(lock.base)}",
-        "",
-        _user(options, safe.path(lock.base.python), prefix),
-        _python_layer("torch", TORCH_FILE, options, sdists=_has_sdist(lock, torch=True), backend=_backend(lock)),
-        *([_os_layer(lock, options)] if lock.os_packages else []),
-        *(
-            [_python_layer("framework", FRAMEWORK_FILE, options, sdists=_has_sdist(lock, torch=False))]
-            if has_framework
-            else []
-        ),
+        *_ground(lock, options, named=bool(lock.wheels)),
+        *([_builder(options), "FROM ground\n"] if lock.wheels else []),
+        *([_framework(lock, options)] if has_framework else []),
         *([_toolkit(options)] if _has_nvcc(lock) else []),
         _environment(lock, prefix),
         f"USER {safe.user(options.user)}:{safe.user(options.user)}",
@@ -104,6 +100,61 @@ def render(lock: Lock, options: ImageOptions | None = None) -> str:
         _labels({**labels(lock), **dict(options.extra_labels)}),
     ]
     return "\n".join(parts) + "\n"
+
+
+def render_builder(lock: Lock, options: ImageOptions | None = None) -> str:
+    """The Dockerfile whose target ``built`` is nothing but the wheels of the lock's source distributions.
+
+    Its steps are those of :func:`render` word for word, so that neither is run twice.
+    """
+    options = options or ImageOptions()
+    parts = [
+        *_ground(lock, options, named=True),
+        _builder(options),
+        "FROM scratch AS built",
+        "COPY --from=wheels /wheels /",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _ground(lock: Lock, options: ImageOptions, *, named: bool) -> list[str]:
+    """What every cell on one base and one torch shares, then the distribution's packages."""
+    if lock.base is None:
+        raise ValueError("a lock without a base image renders no Dockerfile")
+    return [
+        f"FROM {from_reference(lock.base)}{' AS ground' if named else ''}",
+        "",
+        _user(options, safe.path(lock.base.python), safe.path(options.prefix)),
+        _python_layer("torch", TORCH_FILE, options, sdists=_has_sdist(lock, torch=True), backend=_backend(lock)),
+        *([_os_layer(lock, options)] if lock.os_packages else []),
+    ]
+
+
+def _framework(lock: Lock, options: ImageOptions) -> str:
+    """Source distributions are built in this step only while nobody knows what their wheels are."""
+    sdists = _has_sdist(lock, torch=False) and not lock.wheels
+    return _python_layer("framework", FRAMEWORK_FILE, options, sdists=sdists, built=bool(lock.wheels))
+
+
+def _builder(options: ImageOptions) -> str:
+    """The stage that turns source distributions into wheels; what it installs on the way stays in it.
+
+    uv keeps the wheel that it built in its cache, the only place where one can be had from a hashed requirement.
+    """
+    mounts = [_bind(UV_FILE, "uv"), _bind(SDIST_FILE, "requirements.txt"), _bind(BUILD_FILE, "build.txt")]
+    mounts += [_bind(f"{WHEELS}/framework", WHEELS)] if "framework" in options.wheels else []
+    install = [f"{_IN}/uv pip install --require-hashes --no-deps --requirements {_IN}/requirements.txt {_PINNED_BUILD}"]
+    install += [f"--find-links {_IN}/{WHEELS}"] if "framework" in options.wheels else []
+    commands = [
+        _START,
+        *_uv_environment(options, f"{_IN}/cache"),
+        " ".join(install),
+        f"mkdir /wheels && find {_IN}/cache/sdists-v* -name '*.whl' -exec cp {{}} /wheels \\;",
+    ]
+    return (
+        "FROM ground AS wheels\n# Source distributions become wheels, which the next stage holds against the lock.\n"
+        + _run([*mounts, *_secrets()], commands)
+    )
 
 
 _ORIGINS = frozenset({"registry", "local", "bootstrapped"})
@@ -183,16 +234,31 @@ def _user(options: ImageOptions, python: str, prefix: str) -> str:
     return "# User and empty environment.\n" + _run([_bind(UV_FILE, "uv")], commands)
 
 
-def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdists: bool, backend: str = "") -> str:
+# Without the last option uv would fetch a build tool that is not pinned; it is still called a preview in uv 0.13.
+_PINNED_BUILD = f"--build-constraints {_IN}/build.txt --require-build-hashes --preview-features build-dependency-hashes"
+
+
+def _uv_environment(options: ImageOptions, cache: str) -> list[str]:
+    return [
+        f"export VIRTUAL_ENV={safe.path(options.prefix)} UV_CACHE_DIR={cache} UV_LINK_MODE=hardlink UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never",
+        f"export SOURCE_DATE_EPOCH={safe.epoch(options.epoch)} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1",
+        f"if [ -s {_IN}/ca ]; then export SSL_CERT_FILE={_IN}/ca; fi",
+        f"if [ -s {_IN}/uv.toml ]; then export UV_CONFIG_FILE={_IN}/uv.toml; else export UV_NO_CONFIG=1; fi",
+    ]
+
+
+def _python_layer(
+    title: str, requirements: str, options: ImageOptions, *, sdists: bool, backend: str = "", built: bool = False
+) -> str:
     """The step that installs one layer's pins: only what is hashed, nothing resolved, no file of the host left behind."""
     mounts = [_bind(UV_FILE, "uv"), _bind(requirements, "requirements.txt")]
     mounts += [_bind(BUILD_FILE, "build.txt")] if sdists else []
     mounts += [_bind(f"{WHEELS}/{title}", WHEELS)] if title in options.wheels else []
+    mounts += [_mount(type="bind", **{"from": "wheels"}, source="/wheels", target=f"{_IN}/built")] if built else []
     mounts += _secrets()
     install = [f"{_IN}/uv pip install --require-hashes --no-deps --requirements {_IN}/requirements.txt"]
-    # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview in uv 0.13.
-    pinned = f"--build-constraints {_IN}/build.txt --require-build-hashes --preview-features build-dependency-hashes"
-    install += [pinned] if sdists else ["--only-binary :all:"]
+    install += [_PINNED_BUILD] if sdists else ["--only-binary :all:"]
+    install += [f"--find-links {_IN}/built"] if built else []
     install += [f"--torch-backend {backend}"] if backend else []
     install += [f"--find-links {_IN}/{WHEELS}"] if title in options.wheels else []
     # On the environment's own file system, so that files are linked: a cache elsewhere is copied from and removed again, which takes
@@ -200,10 +266,7 @@ def _python_layer(title: str, requirements: str, options: ImageOptions, *, sdist
     cache = f"{safe.path(options.prefix)}/.uv-cache"
     commands = [
         _START,
-        f"export VIRTUAL_ENV={safe.path(options.prefix)} UV_CACHE_DIR={cache} UV_LINK_MODE=hardlink UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never",
-        f"export SOURCE_DATE_EPOCH={safe.epoch(options.epoch)} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1",
-        f"if [ -s {_IN}/ca ]; then export SSL_CERT_FILE={_IN}/ca; fi",
-        f"if [ -s {_IN}/uv.toml ]; then export UV_CONFIG_FILE={_IN}/uv.toml; else export UV_NO_CONFIG=1; fi",
+        *_uv_environment(options, cache),
         " ".join(install),
         f"rm -rf {cache} /tmp/* ~/.cache {safe.path(options.prefix)}/.lock",
         _settle(options),

@@ -162,7 +162,7 @@ def pin_image(
         chosen = engine.base_for(python, base, progress=progress)
         install = _install(_needs(lock), chosen, bases, lock.cell.platform.value)
         told = engine.os_packages(chosen, install, progress=progress) if install else OsAnswer()
-        return replace(lock, base=chosen, os_packages=told.packages, os_source=told.source, image_note="")
+        return replace(lock, base=chosen, os_packages=told.packages, os_source=told.source, wheels=(), image_note="")
     asked = _asked(base, python, bases) if base is not None else bases.image(python)
     if isinstance(asked, str):
         return replace(lock, base=None, os_packages=(), os_source="", image_note=asked)

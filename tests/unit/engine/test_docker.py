@@ -120,7 +120,7 @@ def engine(client, shelf, locks, monkeypatch):
 
     monkeypatch.setattr(buildkit, "build", build)
     monkeypatch.setattr(buildkit, "find_client", lambda: "docker")
-    monkeypatch.setattr("envsmith.engine.docker.write_context", lambda *_: {})
+    monkeypatch.setattr("envsmith.engine.docker.write_context", lambda *_, **_more: {})
     made = DockerEngine()
     made.__dict__.update(client=client, shelf=shelf, network="host")
     made.lock, made.image = lock, built

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from envsmith.model.cell import Cell
-from envsmith.model.lock import Artifact, BaseImage, Lock, OsPackage, Pin
+from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, Lock, OsPackage, Pin
 
 REGISTRY = BaseImage(
     name="python:3.12-slim-bookworm",
@@ -56,6 +58,11 @@ def deepspeed(base=REGISTRY, **components):
             OsPackage(name="gcc-12", version="12.2.0-14+deb12u1"),
         ),
     )
+
+
+def with_wheels(lock):
+    wheel = BuiltWheel(name="deepspeed", filename="deepspeed-0.19.8-py3-none-any.whl", sha256="e" * 64)
+    return replace(lock, wheels=(wheel,))
 
 
 def megatron(base=BOOTSTRAPPED):

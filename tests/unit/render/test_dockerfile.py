@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import UsageError
+from envsmith.lock.requirements import requirement_files
 from envsmith.model.lock import OsPackage
-from envsmith.render.dockerfile import ImageOptions, from_reference, render
+from envsmith.render.dockerfile import ImageOptions, from_reference, render, render_builder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dockerfile"
 
@@ -22,10 +23,13 @@ def cases(locks):
             ImageOptions(wheels=frozenset({"torch"}), user=4321, prefix="/srv/env", epoch=1700000000),
         ),
         "megatron-bootstrapped": (locks.megatron(), None),
+        "deepspeed-built-wheels": (locks.with_wheels(locks.deepspeed()), None),
     }
 
 
-@pytest.mark.parametrize("name", ["deepspeed-registry", "deepspeed-local-wheels", "megatron-bootstrapped"])
+@pytest.mark.parametrize(
+    "name", ["deepspeed-registry", "deepspeed-local-wheels", "megatron-bootstrapped", "deepspeed-built-wheels"]
+)
 def test_text_is_the_golden_one(name, locks):
     text = render(*cases(locks)[name])
     path = GOLDEN / f"{name}.Dockerfile"
@@ -229,3 +233,24 @@ def test_a_devel_image_has_its_toolkit_at_cuda_home(locks):
     assert "CUDA_HOME=/opt/cell/cuda" in text
     assert text.index("requirements-framework") < text.index("CUDA_HOME")
     assert "CUDA_HOME=" not in render(locks.deepspeed())
+
+
+def test_the_builder_has_the_steps_of_the_image_word_for_word(locks):
+    """BuildKit takes a step from its cache only when the text is the same."""
+    lock = locks.with_wheels(locks.deepspeed())
+    builder, image = instructions(render_builder(dataclasses.replace(lock, wheels=()))), instructions(render(lock))
+    stage = image.index("FROM ground")
+    assert builder[: len(builder) - 2] == image[:stage]
+    assert builder[-2:] == ["FROM scratch AS built", "COPY --from=wheels /wheels /"]
+
+
+def test_a_built_wheel_is_held_against_its_hash_and_no_source_is_built_in_the_image(locks):
+    lock = locks.with_wheels(locks.deepspeed())
+    framework = next(line for line in instructions(render(lock)) if "requirements-framework" in line)
+    assert "--require-hashes" in framework
+    assert "--only-binary :all:" in framework
+    assert "from=wheels" in framework
+    files = requirement_files(lock)
+    assert "e" * 64 in files["requirements-framework.txt"]
+    assert "e" * 64 not in files["requirements-sdists.txt"]
+    assert "deepspeed==0.19.8" in files["requirements-sdists.txt"]
