@@ -362,9 +362,10 @@ def lock_and_render(
     if lock.base is None:
         notes.append(f"no Dockerfile: {lock.image_note}")
     elif not options.conda_only:
+        from envsmith.render.companions import companions
         from envsmith.render.dockerfile import render
 
-        files["Dockerfile"] = render(lock)
+        files |= {"Dockerfile": render(lock), **companions(lock)}
     store.write(directory, files)
     return lock, directory, tuple(sorted(files)), tuple(notes)
 

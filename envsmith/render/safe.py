@@ -24,6 +24,7 @@ __all__ = [
     "os_package",
     "os_version",
     "path",
+    "tag",
     "torch_backend",
     "user",
     "version",
@@ -40,6 +41,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)+")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,254}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 _CELL = re.compile(r"[a-z][a-z0-9._-]{0,127}")
+_TAG = re.compile(r"[a-z][a-z0-9._+-]{0,127}")
 _BACKEND = re.compile(r"cpu|cu\d{2,3}")
 _OS_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]{1,99}(?::[a-z0-9]{1,16})?")
 _OS_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]{0,99}")
@@ -104,6 +106,11 @@ def cell_id(text: str) -> str:
     if not same:
         raise UsageError(f"{text!r} is not a cell id in its one spelling")
     return text
+
+
+def tag(text: str) -> str:
+    """The name of a cell's folder and image: letters, digits, dots, ``+``, ``_`` and ``-``, at most 128."""
+    return _match(_TAG, text, "a cell's name")
 
 
 def distribution(text: str) -> str:
