@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.engine.base import Built, Engine, Event, EventKind, Progress, choose_engine, silent, verify_content
-from envsmith.errors import EnvsmithError, SmokeError
+from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import RUNTIME, Lock, folder_name
 from envsmith.model.platform import Platform
@@ -38,6 +38,7 @@ __all__ = [
     "last_day",
     "lock_cell",
     "lock_difference",
+    "lock_for",
     "lock_only",
     "narrow",
     "record_of",
@@ -69,6 +70,7 @@ class Options:
     offline: bool = False
     smoke: bool = True
     flavour: str = RUNTIME
+    oci: bool = False
 
     @property
     def conda_needed(self) -> bool:
@@ -219,10 +221,20 @@ def build(options: Options, *, progress: Progress = silent) -> Outcome:
     outcome = Outcome(
         cell=cell, lock=lock, directory=directory, files=files, built=built, notes=notes, seconds=clock.seconds
     )
+    if options.oci:
+        _export(outcome, engine, clock)
     if not options.smoke:
         return outcome
     record = _prove(outcome, engine, options, clock)
     return dataclasses.replace(outcome, record=record, files=(*files, "record.json"))
+
+
+def lock_for(options: Options, *, engine: Engine, progress: Progress = silent) -> Outcome:
+    """Solve and lock for an engine, its base and packages included, and write the files; nothing is built but the lock's wheels."""
+    clock = _Clock(progress)
+    cell = _choose(narrow(options.request, engine), options, clock)
+    lock, directory, files, notes = lock_and_render(cell, options, engine=engine, clock=clock)
+    return Outcome(cell=lock.cell, lock=lock, directory=directory, files=files, notes=notes, seconds=clock.seconds)
 
 
 def lock_only(options: Options, *, progress: Progress = silent) -> Outcome:
@@ -426,6 +438,17 @@ def _conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tuple[s
     if lock.build_pins:
         files.setdefault("requirements-build.txt", layer_text(lock.build_pins))
     return ()
+
+
+def _export(outcome: Outcome, engine: Engine, clock: _Clock) -> None:
+    """Write the image as an OCI layout beside its lock; the digest there is the one that a registry will know it by."""
+    from envsmith.engine.rebuild import LAYOUT, ImageEngine
+
+    if outcome.built is None or not isinstance(engine, ImageEngine):
+        raise UsageError(f"engine {engine.name} makes no images", hint="--oci needs a container engine")
+    clock.start("oci")
+    image = engine.export(outcome.built, outcome.directory / LAYOUT, progress=clock.progress)
+    clock.done("oci", f"{outcome.directory / LAYOUT}: {image.manifest_digest}")
 
 
 def _prove(outcome: Outcome, engine: Engine, options: Options, clock: _Clock) -> Record:

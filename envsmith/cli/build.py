@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.lock import FLAVOURS, RUNTIME
 
 if TYPE_CHECKING:
-    from envsmith.pipeline import Outcome
+    from envsmith.pipeline import Options, Outcome
 
-__all__ = ["build"]
+__all__ = ["build", "options_of", "outcome_json"]
 
 
 @click.command()
@@ -54,6 +55,21 @@ __all__ = ["build"]
 @click.option(
     "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
 )
+@click.option(
+    "--oci",
+    is_flag=True,
+    help="Write the image as an OCI layout into the cell's folder: what is published, by its final digest.",
+)
+@click.option("--all-frameworks", is_flag=True, help="A cell of each framework under the same flags.")
+@click.option(
+    "--cells",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Build many cells: one a line, a cell id or request flags; # begins a comment.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(0, 64), default=0, help="Cells at a time. Default: one for every four cores and 8 GB."
+)
+@click.option("--again", is_flag=True, help="With many cells: also those that are built and proved already.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
 def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> int:
@@ -63,9 +79,30 @@ def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> i
     """
     from envsmith import pipeline
 
+    if how["all_frameworks"] or how["cells"]:
+        from envsmith.cli.build_many import build_cells
+
+        return build_cells(flags, how, as_json=as_json, verbose=verbose)
     if not flags.framework:
         raise UsageError("nothing to build", hint="name a framework: envsmith build --framework deepspeed")
-    options = pipeline.Options(
+    options = options_of(flags, how)
+    try:
+        with Console(verbose=verbose) as console:
+            outcome = pipeline.build(options, progress=console)
+    except UnsatisfiableError as error:
+        return show_refusal(error, as_json=as_json)
+    if as_json:
+        click.echo(dumps(outcome_json(outcome)))
+    else:
+        _show(outcome)
+    return 0 if outcome.record is None or outcome.record.passed else 1
+
+
+def options_of(flags: RequestFlags, how: Mapping[str, Any]) -> Options:
+    """What the flags of ``build`` ask of the pipeline."""
+    from envsmith import pipeline
+
+    return pipeline.Options(
         request=flags.request(),
         request_text=flags.text(flavour=how["flavour"]),
         flavour=how["flavour"],
@@ -74,22 +111,14 @@ def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> i
         base=how["base"],
         tier=str(how["tier"]),
         ranks=int(how["ranks"]),
-        **conda_settings(how),
+        **conda_settings(dict(how)),
         smoke=not how["no_smoke"],
+        oci=how["oci"],
     )
-    try:
-        with Console(verbose=verbose) as console:
-            outcome = pipeline.build(options, progress=console)
-    except UnsatisfiableError as error:
-        return show_refusal(error, as_json=as_json)
-    if as_json:
-        click.echo(dumps(_json(outcome)))
-    else:
-        _show(outcome)
-    return 0 if outcome.record is None or outcome.record.passed else 1
 
 
-def _json(outcome: Outcome) -> dict[str, object]:
+def outcome_json(outcome: Outcome) -> dict[str, object]:
+    """What ``--json`` prints of one cell."""
     built = outcome.built
     return {
         "cell": outcome.cell.to_json(),
@@ -112,6 +141,9 @@ _SAID = {
     "conda-lock.yml": "Conda lock",
     "Dockerfile.conda": "the image from the Conda lock",
     "lock.json": "the whole lock",
+    "docker-bake.json": "for docker buildx bake",
+    ".devcontainer.json": "for editors with dev containers",
+    "apptainer.def": "for Apptainer, from the OCI layout",
     "record.json": "the proof",
 }
 

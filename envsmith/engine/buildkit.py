@@ -27,7 +27,7 @@ from envsmith.errors import (
     StorageError,
 )
 
-__all__ = ["Transcript", "build", "find_client"]
+__all__ = ["Transcript", "build", "end_all", "find_client"]
 
 # The classic clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
 _LAST_WITH_BUILDKIT = 22
@@ -258,6 +258,7 @@ def _follow(command: list[str], environment: Mapping[str, str], transcript: Tran
         )
     except OSError as error:
         raise EngineError(f"{command[0]} cannot be started: {error.strerror or error}") from error
+    _RUNNING.add(process)
     try:
         for line in process.stdout or ():
             transcript.feed(line.rstrip("\n"))
@@ -267,7 +268,19 @@ def _follow(command: list[str], environment: Mapping[str, str], transcript: Tran
             "the build was interrupted; nothing was tagged", hint="run the same command again: finished steps are kept"
         ) from error
     finally:
+        _RUNNING.discard(process)
         _end(process)
+
+
+# Clients of builds under way, for the thread that is told to stop all of them.
+_RUNNING: set[subprocess.Popen[str]] = set()
+
+
+def end_all() -> None:
+    """Ask every build under way to stop; each ends in its own thread with the error of a failed build."""
+    for process in tuple(_RUNNING):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGINT)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

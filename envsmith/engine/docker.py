@@ -138,6 +138,10 @@ class DockerEngine:
         """Whether a build can start from exactly this base."""
         return self.shelf.has(base)
 
+    def has_image(self, image: str) -> bool:
+        """Whether an image is here by its id."""
+        return self.shelf.has_image(image)
+
     def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
         """See :class:`envsmith.sources.images.ImageProvider`."""
         return self.shelf.base_for(python, wanted, progress=progress)

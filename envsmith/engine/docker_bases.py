@@ -85,6 +85,10 @@ class BaseShelf:
             return self._image_id(from_reference(base)) is not None or self.registry_answers()
         return self._image_id(from_reference(base)) == base.digest
 
+    def has_image(self, image: str) -> bool:
+        """Whether an image is here by its id."""
+        return self._image_id(image) is not None
+
     def check(self, base: BaseImage) -> None:
         """``EngineError`` unless the reference that a build will use is the base of the lock. Called before and after a build."""
         if base.origin == "registry":
