@@ -1,11 +1,18 @@
-"""``envsmith check``: judge a set of versions without changing it."""
+"""``envsmith check``: judge a set of versions, and what is known beside them, without changing it."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from envsmith.cli.console import dumps
 from envsmith.cli.findings import FORMATS, judgement_text
+
+if TYPE_CHECKING:
+    from envsmith.model.finding import Judgement
+    from envsmith.model.platform import Platform
+    from envsmith.sources.reports import Draft
 
 __all__ = ["check"]
 
@@ -17,8 +24,22 @@ __all__ = ["check"]
     "sources",
     multiple=True,
     metavar="FILE",
-    help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', a pip lock or freeze); "
-    "'-' is stdin; repeatable; a NAME==VERSION beside it wins.",
+    help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', a pip lock or freeze), or all of an "
+    "environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
+)
+@click.option(
+    "--fact",
+    "facts",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Something that is no version: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; --fact help lists all).",
+)
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="An environment variable of the job; NAME alone is known to be unset (repeatable).",
 )
 @click.option(
     "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
@@ -27,7 +48,16 @@ __all__ = ["check"]
     "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How findings are written."
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def check(*, pairs: tuple[str, ...], sources: tuple[str, ...], platform: str, form: str, as_json: bool) -> int:
+def check(
+    *,
+    pairs: tuple[str, ...],
+    sources: tuple[str, ...],
+    facts: tuple[str, ...],
+    variables: tuple[str, ...],
+    platform: str,
+    form: str,
+    as_json: bool,
+) -> int:
     """Judge a given set: any component, e.g. deepspeed==0.14.0 torch==2.6.0 driver==535.54.03 gpu==sm_90 nvcc==12.4.
 
     A version may be '*' (some release of it is there) or none (it is known to be absent).
@@ -38,44 +68,86 @@ def check(*, pairs: tuple[str, ...], sources: tuple[str, ...], platform: str, fo
     from envsmith.errors import UsageError
     from envsmith.graph import components, gpu_names
     from envsmith.model.platform import Platform
-    from envsmith.solve import api
+    from envsmith.sources.reports import Draft
 
+    if "help" in facts:
+        click.echo(_keys())
+        return 0
     try:
         where = Platform.parse(platform)
     except ValueError as error:
         raise UsageError(f"--platform: {error}") from None
     names = gpu_names()
     spelt = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
-    if not pairs and not sources:
+    if not (pairs or sources or facts or variables):
         raise UsageError(
             "nothing to check",
             hint="envsmith check deepspeed==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml",
         )
-    given = {**_told(sources), **parse_pairs(spelt, components())}
-    judgement = api.check(given, platform=where)
+    draft = Draft()
+    told = _told(sources, draft)
+    _stated(facts, variables, draft)
+    judgement = _judge({**told, **parse_pairs(spelt, components())}, draft, where)
     click.echo(dumps(judgement.to_json()) if as_json or form == "json" else judgement_text(judgement, form))
     return 1 if judgement.status == "bad" else 0
 
 
-def _told(sources: tuple[str, ...]) -> dict[str, str]:
-    """The components that files name, by the readers of ``doctor``; ``UsageError`` for a file that names none."""
+def _judge(given: dict[str, str], draft: Draft, platform: Platform) -> Judgement:
+    """By the rules over versions alone where nothing else was stated: those of the doctor need not be loaded then."""
+    if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in given.values()):
+        from envsmith.doctor.checking import check_environment
+
+        return check_environment(given, draft, platform)
+    from envsmith.solve import api
+
+    return api.check(given, platform=platform)
+
+
+def _keys() -> str:
+    from envsmith.doctor.stated import KEYS
+
+    return "\n".join(f"{key:<20} {what}" for key, what in KEYS.items())
+
+
+def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) -> None:
+    if not facts and not variables:
+        return
+    from envsmith.doctor.stated import read_fact, read_variable
+    from envsmith.errors import UsageError
+
+    for text in facts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--fact {text[:60]!r}: not KEY=VALUE", hint="envsmith check --fact help lists the keys")
+        read_fact(draft, key, value)
+    for text in variables:
+        read_variable(draft, text)
+
+
+def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
+    """The components that files name, by the readers of ``doctor``; ``UsageError`` for a file that tells nothing."""
     if not sources:
         return {}
     from envsmith.cli.console import say
+    from envsmith.doctor.stated import read_environment
     from envsmith.errors import UsageError
-    from envsmith.sources.reports import Draft, read_text
+    from envsmith.sources.reports import read_text
 
-    draft = Draft()
+    stated: dict[str, str] = {}
     for source in sources:
         text, notes = _open(source)
+        own = read_environment(text, draft, source)
+        if own is not None:
+            stated |= own
+            say(f"{source}: environment as JSON")
+            continue
         read = read_text(text, draft, source, tuple(notes))
         say(f"{source}: {', '.join(read.kinds) or 'not recognised'}")
-    facts = draft.done()
-    versions = {name: fact.version for name, fact in facts.components.items() if fact.exact}
-    if not versions:
+    versions = {name: fact.version for name, fact in draft.done().components.items() if fact.exact} | stated
+    if not versions and not draft.size():
         raise UsageError(
             f"{', '.join(sources)}: no version of a component is told there",
-            hint="known are environment.yml, conda-lock.yml, pixi.lock, conda list, pip list, pip freeze and logs",
+            hint="known are environment.yml, conda-lock.yml, pixi.lock, conda list, pip list, pip freeze, logs, and the JSON of README",
         )
     return versions
 

@@ -98,7 +98,8 @@ def _copies(facts: Facts, taxonomy: Taxonomy) -> Iterator[Diagnosed]:
 
 def _compiling(facts: Facts) -> list[str]:
     """Frameworks that compile ops at run time."""
-    return [n for n in ("deepspeed", "colossalai") if n in facts.components]
+    present = facts.host.get("present", "").split(",")
+    return [n for n in ("deepspeed", "colossalai") if n in facts.components or n in present]
 
 
 def _ninja(facts: Facts) -> Iterator[Diagnosed]:
@@ -110,7 +111,7 @@ def _ninja(facts: Facts) -> Iterator[Diagnosed]:
             "ninja is not there: extensions that are compiled at run time (DeepSpeed and Colossal-AI ops) stop with 'Ninja is required to load C++ extensions'.",
             "pip install ninja (on every node).",
             source="torch/utils/cpp_extension.py",
-            components={n: facts.version(n) or "" for n in frameworks},
+            components={**{n: facts.version(n) or "*" for n in frameworks}, "ninja": "none"},
             taxonomy=Taxonomy(
                 stage="build",
                 group="toolchain-missing",
@@ -131,7 +132,7 @@ def _compiler(facts: Facts) -> Iterator[Diagnosed]:
             "No C++ compiler is there: ops of the framework cannot be compiled at run time (on the CPU deepspeed compiles one when it starts).",
             "apt-get install -y build-essential (dnf install gcc-c++).",
             source="deepspeedai/DeepSpeed v0.19.5: deepspeed/comm/torch.py",
-            components={n: facts.version(n) or "" for n in frameworks},
+            components={**{n: facts.version(n) or "*" for n in frameworks}, "gcc": "none"},
             taxonomy=Taxonomy(
                 stage="build",
                 group="toolchain-missing",
@@ -148,13 +149,15 @@ def _nvcc(facts: Facts) -> Iterator[Diagnosed]:
         "nvcc" in facts.tools
         and facts.tools["nvcc"] is None
         and frameworks
-        and facts.version("cuda") not in {None, "cpu"}
+        and facts.version("cuda") != "cpu"
+        and (facts.version("cuda") or facts.gpus)
     ):
         deepspeed = facts.version("deepspeed")
+        told = "deepspeed" in frameworks and deepspeed is None
         stops = deepspeed is not None and facts.gpus and not below(deepspeed, "0.14.1") and below(deepspeed, "0.19.5")
         yield make(
             "nvcc-absent",
-            Severity.ERROR if stops else Severity.NOTE,
+            Severity.ERROR if stops else Severity.WARNING if told else Severity.NOTE,
             "No nvcc is found: CUDA ops cannot be compiled here"
             + (
                 "; deepspeed 0.14.1 to 0.19.4 with a GPU even stops when it is imported (MissingCUDAException)."
@@ -259,7 +262,8 @@ def _apex(facts: Facts) -> Iterator[Diagnosed]:
 
 def _nvhpc(facts: Facts) -> Iterator[Diagnosed]:
     places = [facts.variables.get(n, "") for n in ("CUDA_HOME", "CPATH", "LD_LIBRARY_PATH")]
-    if any(re.search(r"nvhpc|hpc_sdk", place) for place in places[:2]):
+    vendor = facts.host.get("toolkit_vendor") == "nvhpc"
+    if vendor or any(re.search(r"nvhpc|hpc_sdk", place) for place in places[:2]):
         yield make(
             "nvhpc-on-path",
             Severity.WARNING,
@@ -267,6 +271,7 @@ def _nvhpc(facts: Facts) -> Iterator[Diagnosed]:
             "Use a plain CUDA toolkit: module unload nvhpc; export CUDA_HOME=/usr/local/cuda.",
             source="https://github.com/NVIDIA/Megatron-LM/issues/319",
             kind=EvidenceKind.REPORTED,
+            components={"toolkit_vendor": "nvhpc"},
             taxonomy=Taxonomy(
                 stage="build", group="compiler", cause="wrong-headers-nvhpc", pattern="environment-or-toolchain-setup"
             ),

@@ -23,7 +23,8 @@ _MB = 1 << 20
 _COMM = "comm-or-launch-setup"
 # GeForce and workstation cards whose peer access over PCIe is absent or unreliable.
 _NO_P2P = re.compile(
-    r"rtx\s*-?(40\d0|4000|40xx|50\d0|4500|5000|6000)(?!\s*8000)|\b(4090|4080|5090|5080)\b|rtx\s*pro", re.IGNORECASE
+    r"rtx\s*-?(40\d0|4000|40xx|40 series|50 series|50xx|50\d0|4500|5000|6000)(?!\s*8000)|\b(4090|4080|5090|5080)\b|rtx\s*pro",
+    re.IGNORECASE,
 )
 _PREFIXES = ("NCCL_", "TORCH_NCCL_")
 # Variables that plug-ins and wrappers read; absent from NCCL's own source.
@@ -72,7 +73,7 @@ def _p2p(facts: Facts) -> Iterator[Diagnosed]:
         return
     if "NV" in facts.host.get("gpu_links", ""):
         return
-    several = (facts.gpu_count or 1) > 1
+    several = (facts.gpu_count or 1) > 1 or "NCCL_P2P_DISABLE" in facts.host.get("unset", "").split(",")
     if not several and facts.host.get("gpu_number") == "known":
         return
     yield make(
@@ -82,7 +83,8 @@ def _p2p(facts: Facts) -> Iterator[Diagnosed]:
         "Set NCCL_P2P_DISABLE=1 (and NCCL_IB_DISABLE=1 where there is no InfiniBand) before the start; accelerate launch >= 0.25 sets both.",
         source="https://github.com/huggingface/accelerate/pull/2195",
         kind=EvidenceKind.REPORTED,
-        components={"gpu": facts.version("gpu") or names[0][:60]},
+        components={"gpu": facts.version("gpu") or names[0][:60], "NCCL_P2P_DISABLE": "unset"}
+        | ({"nccl": nccl} if (nccl := facts.version("nccl")) else {}),
         taxonomy=Taxonomy(
             stage="comm-setup",
             group=_COMM,
@@ -99,13 +101,15 @@ def _memlock(facts: Facts) -> Iterator[Diagnosed]:
     limit = facts.limits.get("memlock")
     if limit is None or limit < 0 or limit > 64 * _MB or facts.host.get("infiniband") == "none":
         return
-    used = facts.host.get("infiniband") in {"used", "present"}
+    # Who states the limit and nothing of the network has a reason to; ``doctor`` on a machine knows both.
+    used = facts.host.get("infiniband") in {"used", "present", None}
     yield make(
         "memlock-low",
         Severity.WARNING if used else Severity.NOTE,
         f"The limit of locked memory is {limit // 1024} kB: InfiniBand registers buffers of many megabytes, NCCL then fails in ibv_reg_mr.",
         "ulimit -l unlimited (limits.conf, the service that starts the job, docker run --ulimit memlock=-1).",
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+        components={"limit.memlock": str(limit)},
         taxonomy=Taxonomy(
             stage="comm-setup", group=_COMM, cause="memlock-limit", pattern="environment-or-toolchain-setup"
         ),
@@ -124,6 +128,7 @@ def _open_files(facts: Facts) -> Iterator[Diagnosed]:
         f"The limit of open files is {limit}: every rank needs a socket or two per peer and channel.",
         "ulimit -n 65536.",
         source="NVIDIA/nccl src/misc/socket.cc",
+        components={"limit.nofile": str(limit)},
         taxonomy=Taxonomy(
             stage="comm-setup", group=_COMM, cause="open-files-limit", pattern="environment-or-toolchain-setup"
         ),
@@ -144,6 +149,7 @@ def _shm(facts: Facts) -> Iterator[Diagnosed]:
             f"/dev/shm has {size / _MB:.0f} MB: NCCL takes about 10 to 30 MB a rank from it, DataLoader workers take more; too little ends in 'No space left on device' or a bus error.",  # noqa: S108 - a message
             "docker run --shm-size=16g (or --ipc=host); in Kubernetes an emptyDir with medium: Memory at /dev/shm.",
             source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+            components={"limit.shm": str(size)},
             taxonomy=taxonomy,
             lines=("docker run --shm-size=16g ...",),
         )
@@ -173,6 +179,7 @@ def _cuda_home(facts: Facts) -> Iterator[Diagnosed]:
             f"export CUDA_HOME={next((p for p in value.split(':') if p), '/usr/local/cuda')}",
             source="https://github.com/deepspeedai/DeepSpeed/issues/5511",
             kind=EvidenceKind.REPORTED,
+            components={"CUDA_HOME": value[:80]},
             taxonomy=Taxonomy(
                 stage="install",
                 group="toolchain-missing",
@@ -188,6 +195,7 @@ def _cuda_home(facts: Facts) -> Iterator[Diagnosed]:
             f"CUDA_HOME is {value}, and nothing is there: extensions cannot be compiled.",
             "Point CUDA_HOME to the toolkit that is installed, or unset it.",
             source="torch/utils/cpp_extension.py",
+            components={"CUDA_HOME": value[:80]},
             taxonomy=Taxonomy(
                 stage="build",
                 group="toolchain-missing",
@@ -216,7 +224,7 @@ def _visible(facts: Facts) -> Iterator[Diagnosed]:
         f"Choose the GPUs with the launcher: deepspeed --include localhost:{value} train.py",
         source="https://github.com/deepspeedai/DeepSpeed/issues/2976",
         kind=EvidenceKind.REPORTED,
-        components={"deepspeed": deepspeed or "<=0.15.2"},
+        components={"deepspeed": deepspeed or "<=0.15.2", "CUDA_VISIBLE_DEVICES": value[:80]},
         taxonomy=Taxonomy(
             stage="launch", group=_COMM, cause="cuda-visible-devices-vs-launcher", pattern="framework-code-fix"
         ),
@@ -293,6 +301,7 @@ def _interfaces(facts: Facts) -> Iterator[Diagnosed]:
                 f"{name}={value}, and this machine has {', '.join(here[:8])}: no interface fits.",
                 f"export {name}={next((i for i in here if not i.startswith(('lo', 'docker', 'veth', 'br-'))), here[0])}",
                 source="NVIDIA/nccl v2.30.7-1: src/misc/socket.cc",
+                components={name: value[:80]},
                 taxonomy=taxonomy,
                 lines=(
                     f"export {name}={next((i for i in here if not i.startswith(('lo', 'docker', 'veth', 'br-'))), here[0])}",
@@ -305,6 +314,7 @@ def _interfaces(facts: Facts) -> Iterator[Diagnosed]:
                 f"{name}={value}: other nodes cannot be reached over this interface (one node alone works).",
                 f"export {name}=<interface that all nodes share>",
                 source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+                components={name: value[:80]},
                 taxonomy=taxonomy,
                 confidence="medium",
                 lines=("ip -br addr", f"export {name}=eth0"),

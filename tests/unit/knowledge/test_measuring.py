@@ -39,10 +39,18 @@ def test_finding_that_names_one_of_two_culprits_does_not_count(bench):
     assert bench.judge(record(env, {"transformers": "4.30.0", "torch": ">=2.0"})).filled is None
 
 
-def test_missed_record_says_which_release_would_decide(bench):
-    row = bench.judge(record({"torch": "2.6"}, {"torch": ">=2.6"}, cause="torch26-weights-only-default"))
+def test_release_that_nobody_told_is_that_of_the_day_or_one_that_the_rule_of_this_cause_knows(bench):
+    told = record({"torch": "2.6"}, {"torch": ">=2.6"}, cause="torch26-weights-only-default")
+    row = bench.judge(told | {"date": "2024-10-01"})
+    assert (row.env, row.filled, row.how) == (None, "deepspeed-weights-only", "newest release of the day")
+    row = bench.judge(told | {"date": "2026-10-01"})
+    assert row.filled == "deepspeed-weights-only"
+    assert row.how.startswith("some release of deepspeed")
+
+
+def test_release_that_is_tried_counts_only_with_the_cause_of_the_record(bench):
+    row = bench.judge(record({"torch": "2.6"}, {"torch": ">=2.6"}, cause="not-known"))
     assert row.filled is None
-    assert row.reason == "too thin: deepspeed-weights-only decides by the release of deepspeed, which was not told"
 
 
 def test_set_without_a_rule_says_so(bench):
@@ -50,13 +58,32 @@ def test_set_without_a_rule_says_so(bench):
     assert row.reason == "no rule"
 
 
-def test_limits_and_variables_are_no_matter_of_versions_and_go_to_the_doctor(bench):
-    row = bench.judge(
-        record(
-            {"CUDA_HOME": ":/usr/local/cuda"}, {"component": "CUDA_HOME environment variable"}, "cuda-home-malformed"
-        )
-    )
-    assert (row.wanted, row.reason, row.doctor) == (frozenset(), "no matter of versions", "cuda-home-list")
+@pytest.mark.parametrize(
+    ("env", "culprit", "wanted", "rule"),
+    [
+        ({"CUDA_HOME": ":/usr/local/cuda"}, "CUDA_HOME environment variable", {"CUDA_HOME"}, "cuda-home-list"),
+        ({}, "docker without --shm-size", {"limit.shm"}, "shm-small"),
+        ({}, "RLIMIT_MEMLOCK too low", {"limit.memlock"}, "memlock-low"),
+        ({}, "no passwordless ssh between the nodes", {"ssh"}, "ssh-refused"),
+        ({"framework": "deepspeed"}, "WORLD_SIZE not set", {"WORLD_SIZE"}, "rank-variables-unset"),
+        ({"framework": "deepspeed"}, "ninja not installed", {"ninja"}, "ninja-absent"),
+        ({"framework": "deepspeed"}, "pdsh missing", {"tool.pdsh"}, "tool-absent"),
+        ({"framework": "megatron-lm"}, "python3-config is missing", {"tool.python3-config"}, "tool-absent"),
+        ({"gpu": "2 x RTX 4090"}, "NCCL_P2P_DISABLE unset", {"NCCL_P2P_DISABLE"}, "gpu-no-p2p"),
+        ({}, "NCCL_SOCKET_IFNAME", {"NCCL_SOCKET_IFNAME"}, "interface-not-chosen"),
+        ({"gcc": "12"}, "libstdc++ < GLIBCXX_3.4.30", {"glibcxx"}, "libstdcxx-too-old"),
+        ({"system_cuda": "11.7"}, "cuda toolkit 11.7 + compute_90", {"toolkit", "gpu"}, "toolkit-gpu-min"),
+        ({"system_cuda": "11.7", "gpu": "A100"}, "toolkit 11.7 + compute_90", {"toolkit", "gpu"}, "arch-list-toolkit"),
+    ],
+)
+def test_culprit_in_prose_is_a_fact_and_the_finding_must_name_it(bench, env, culprit, wanted, rule):
+    row = bench.judge(record(env, {"component": culprit}))
+    assert (row.wanted, row.filled) == (frozenset(wanted), rule)
+
+
+def test_culprit_that_names_nothing_is_missed(bench):
+    row = bench.judge(record({}, {"component": "examples/requirements.txt"}))
+    assert (row.wanted, row.filled, row.reason) == (frozenset(), None, "the culprit names no component and no fact")
 
 
 def test_torch_and_its_cuda_count_as_one_culprit(bench):

@@ -1,0 +1,176 @@
+"""Facts of an environment that are no versions, as ``check`` takes them: one at a time, or a JSON file with all of them.
+
+One spelling for both: ``KEY=VALUE`` with the keys of :data:`KEYS`. ``none`` says that the thing is known to be absent. What is read goes into
+the same :class:`~envsmith.sources.reports.facts.Draft` that the doctor's readers fill, and is judged by the same rules.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from envsmith.errors import UsageError
+from envsmith.sources.reports.facts import Draft
+from envsmith.sources.reports.lines import read_lines
+from envsmith.sources.reports.names import component_of, note_present
+from envsmith.sources.reports.words import bytes_of
+
+__all__ = ["KEYS", "note_unset", "read_environment", "read_fact", "read_variable"]
+
+# Key (a pattern where it names something) -> what its value is; README and the errors show this table.
+KEYS: Mapping[str, str] = {
+    "gpus": "names of the GPUs: '8 x H100'",
+    "gpu_count": "how many GPUs a node has",
+    "ranks": "how many ranks start on a node",
+    "nodes": "how many nodes the job has",
+    "launcher": "what starts it: torchrun, deepspeed, pdsh, accelerate, colossalai, mpirun, srun",
+    "os": "the operating system: 'Ubuntu 22.04', Windows",
+    "ssh": "ok, or refused: whether a node is reached without a password",
+    "hostname": "ok, unresolved or loopback: what the node's own name resolves to",
+    "infiniband": "used, present or none",
+    "glibcxx": "the newest GLIBCXX that the loaded libstdc++ has: 3.4.28",
+    "toolkit_vendor": "whose toolkit CUDA_HOME is: nvidia, conda or nvhpc",
+    "cuda_home.lib64": "yes or no: whether CUDA_HOME has a folder lib64 with the libraries",
+    "extensions_cache": "ok or stale: ops in ~/.cache/torch_extensions built for another torch, framework or compiler",
+    "tool.NAME": "a path, or none: a program (nvcc, ninja, c++, which, pdsh, python3-config)",
+    "library.NAME": "a path, or none: a library as the linker finds it (libcurand, libaio)",
+    "module.NAME": "yes or none: a compiled Python module (fused_layer_norm_cuda, amp_C)",
+    "limit.NAME": "memlock, shm or nofile: 8192k, 64M, 1024, unlimited",
+    "built_for.COMPONENT": "the torch that a binary was compiled for: built_for.flash-attn=2.0",
+    "checkout.FRAMEWORK": "the release whose source tree or examples are used: checkout.colossalai=0.3.0",
+    "config.KEY": "a value of the DeepSpeed configuration: config.bf16.enabled=true",
+}
+_WORDS: Mapping[str, frozenset[str]] = {
+    "ssh": frozenset({"ok", "refused"}),
+    "hostname": frozenset({"ok", "unresolved", "loopback"}),
+    "infiniband": frozenset({"used", "present", "none"}),
+    "extensions_cache": frozenset({"ok", "stale"}),
+    "cuda_home.lib64": frozenset({"yes", "no"}),
+    "toolkit_vendor": frozenset({"nvidia", "conda", "nvhpc"}),
+}
+_SHAPES = {"glibcxx": re.compile(r"3\.4(?:\.\d{1,2})?"), "launcher": re.compile(r"[A-Za-z][\w.+-]{0,60}")}
+_NUMBERS = frozenset({"gpu_count", "ranks", "nodes"})
+_LIMITS = frozenset({"memlock", "shm", "nofile"})
+_ABSENT = frozenset({"none", "absent", "missing"})
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,60}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}")
+_MAX = 1_000_000
+
+
+def read_fact(draft: Draft, key: str, value: str, where: str = "--fact") -> None:
+    """Add one fact; :class:`UsageError` names the key, what it takes, and what was given instead."""
+    kind, dot, name = key.partition(".")
+    value = value.strip()
+    if not value or len(value) > 400:
+        raise UsageError(f"{where} {key[:60]}: no value", hint=f"{key[:60]}=VALUE")
+    if key in _WORDS:
+        if value not in _WORDS[key]:
+            raise UsageError(f"{where} {key}: {value!r} is none of {', '.join(sorted(_WORDS[key]))}")
+        draft.host[key] = value
+    elif key in _NUMBERS:
+        _number(draft, key, value, where)
+    elif key == "gpus":
+        read_lines(f"gpu: {value}", draft, where)
+    elif key == "os":
+        read_lines(f"os: {value}", draft, where)
+    elif key in _SHAPES and _SHAPES[key].fullmatch(value):
+        draft.host[key] = value
+    elif dot and _NAME.fullmatch(name):
+        _named(draft, kind, name, value, where)
+    else:
+        raise UsageError(f"{where} {key[:60]}={value[:60]}: not understood", hint=_hint(key))
+
+
+def _hint(key: str) -> str:
+    kind = key.partition(".")[0]
+    own = {k: what for k, what in KEYS.items() if k.partition(".")[0] == kind}
+    return "; ".join(f"{k}: {what}" for k, what in own.items()) or f"known are {', '.join(KEYS)}"
+
+
+def _number(draft: Draft, key: str, value: str, where: str) -> None:
+    if not re.fullmatch(r"[1-9]\d{0,5}", value):
+        raise UsageError(f"{where} {key}: {value[:40]!r} is no number above zero")
+    if key == "gpu_count":
+        draft.gpu_count = int(value)
+    draft.host[key] = value
+
+
+def _named(draft: Draft, kind: str, name: str, value: str, where: str) -> None:
+    absent = value.lower() in _ABSENT
+    if kind == "tool":
+        draft.tools[name] = None if absent else value
+    elif kind in {"library", "module"}:
+        draft.host[f"{kind}.{name}"] = "none" if absent else value
+    elif kind == "limit" and name in _LIMITS and (size := _limit(name, value)) is not None:
+        draft.limits[name] = size
+    elif kind in {"built_for", "checkout"} and (component := component_of(name)):
+        draft.host[f"{kind}.{component}"] = value
+    elif kind == "config":
+        draft.launch("deepspeed-config", {name: value}, f"{where} {name}")
+    else:
+        raise UsageError(f"{where} {kind}.{name}={value[:60]}: not understood", hint=_hint(kind))
+
+
+def _limit(name: str, value: str) -> int | None:
+    if name == "nofile" and re.fullmatch(r"\d{1,9}", value):
+        return int(value)
+    return bytes_of(value) if re.match(r"\d|unlimited", value) else None
+
+
+def read_variable(draft: Draft, text: str, where: str = "--env") -> None:
+    """``NAME=VALUE`` is set, ``NAME`` alone is known to be unset."""
+    name, is_set, value = text.partition("=")
+    if not _VARIABLE.fullmatch(name):
+        raise UsageError(
+            f"{where} {text[:60]!r}: not NAME=VALUE", hint="NAME=VALUE is set, NAME alone is known to be unset"
+        )
+    if is_set:
+        draft.variable(name, value)
+    else:
+        note_unset(draft, name)
+
+
+def note_unset(draft: Draft, name: str) -> None:
+    """Record that a variable is known to have no value (``host["unset"]``)."""
+    unset = [n for n in draft.host.get("unset", "").split(",") if n]
+    draft.host["unset"] = ",".join(dict.fromkeys([*unset, name]))
+
+
+def read_environment(text: str, draft: Draft, where: str) -> dict[str, str] | None:
+    """The components of a JSON object ``{"components": {…}, "variables": {…}, "facts": {…}}``, its other facts added to ``draft``.
+
+    ``None`` when the text is no such object; :class:`UsageError` with the key path when it is one and a value is not understood.
+    """
+    if not text.lstrip().startswith("{") or len(text) > _MAX:
+        return None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or not data or set(data) - {"components", "variables", "facts"}:
+        return None
+    components: dict[str, str] = {}
+    for name, value in _object(data, "components", where).items():
+        if not isinstance(value, str) or component_of(name) is None:
+            raise UsageError(f"{where}: components.{name[:60]}: not a version of a component that envsmith knows")
+        components[str(component_of(name))] = value
+        if value == "*":
+            note_present(draft, name)
+    for name, value in _object(data, "variables", where).items():
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{where}: variables.{name[:60]}: a text, or null for one that is known to be unset")
+        read_variable(draft, name if value is None else f"{name}={value}", f"{where}: variables.")
+    for name, value in _object(data, "facts", where).items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (str, int))):
+            raise UsageError(f"{where}: facts.{name[:60]}: a text, a number or null")
+        read_fact(draft, name, "none" if value is None else str(value), f"{where}: facts.")
+    return components
+
+
+def _object(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}: {key}: not an object")
+    return value

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsmith.cli.check import check as check_command
+from envsmith.doctor.checking import check_environment
+from envsmith.doctor.stated import KEYS, read_environment, read_fact, read_variable
+from envsmith.errors import EnvsmithError, UsageError
+from envsmith.sources.reports import Draft
+
+
+def judged(given, *, facts=(), env=()):
+    draft = Draft()
+    for text in facts:
+        key, _, value = text.partition("=")
+        read_fact(draft, key, value)
+    for text in env:
+        read_variable(draft, text)
+    return check_environment(given, draft)
+
+
+def graves(judgement):
+    return {f.rule: f.severity.value for f in judgement.findings if f.severity.value != "note"}
+
+
+@pytest.mark.parametrize(
+    ("given", "facts", "env", "rules"),
+    [
+        ({"deepspeed": "*"}, (), ("RANK", "WORLD_SIZE"), {"rank-variables-unset": "warning"}),
+        ({"deepspeed": "*", "mpi4py": "none"}, (), ("RANK",), {"rank-variables-unset": "error"}),
+        ({"deepspeed": "0.16.0", "mpi4py": "4.0.0"}, (), ("RANK",), {}),
+        ({"deepspeed": "*"}, (), ("RANK=0", "WORLD_SIZE=1"), {}),
+        ({}, ("ssh=refused",), (), {"ssh-refused": "warning"}),
+        ({}, ("ssh=refused", "launcher=pdsh"), (), {"ssh-refused": "error"}),
+        ({}, ("ssh=ok",), (), {}),
+        ({}, ("hostname=loopback",), (), {"hostname-unresolved": "warning"}),
+        ({}, ("nodes=2",), ("GLOO_SOCKET_IFNAME",), {"interface-not-chosen": "warning"}),
+        ({}, ("nodes=1",), ("GLOO_SOCKET_IFNAME",), {}),
+        ({}, ("nodes=2",), ("GLOO_SOCKET_IFNAME=eth0",), {}),
+        ({"megatron-core": "*"}, (), ("CUDA_DEVICE_MAX_CONNECTIONS",), {"max-connections-unset": "warning"}),
+        ({"deepspeed": "*"}, ("extensions_cache=stale",), (), {"extensions-cache-stale": "warning"}),
+        ({"gcc": "11.4.0"}, ("glibcxx=3.4.28",), (), {"libstdcxx-too-old": "warning"}),
+        ({"gcc": "9.4.0"}, ("glibcxx=3.4.28",), (), {}),
+        ({"deepspeed": "0.14.3"}, ("library.libcurand=none",), (), {"curand-not-on-link-path": "warning"}),
+        ({"deepspeed": "0.15.0"}, ("cuda_home.lib64=no",), (), {}),
+        ({"deepspeed": "0.5.1"}, ("library.libcurand=none",), (), {}),
+        ({"torch": "2.4.1"}, ("tool.which=none",), (), {"tool-absent": "warning"}),
+        ({"torch": "2.5.1"}, ("tool.which=none",), (), {}),
+        ({"deepspeed": "0.15.1", "torch": "none"}, ("os=Windows",), (), {"torch-absent": "error"}),
+        ({"apex": "*"}, ("module.amp_C=none",), (), {"apex-python-only": "warning"}),
+        ({"torch": "2.1.1", "flash-attn": "*"}, ("built_for.flash-attn=2.0",), (), {"built-for-other-torch": "error"}),
+        ({"torch": "2.1.1", "flash-attn": "*"}, ("built_for.flash-attn=2.1.2",), (), {}),
+        ({"colossalai": "0.2.8"}, ("checkout.colossalai=0.3.0",), (), {"checkout-differs": "warning"}),
+        ({"colossalai": "0.3.0"}, ("checkout.colossalai=0.3.0",), (), {}),
+        ({"toolkit": "11.7"}, (), ("TORCH_CUDA_ARCH_LIST=8.0;9.0",), {"arch-list-toolkit": "error"}),
+        ({"toolkit": "11.8"}, (), ("TORCH_CUDA_ARCH_LIST=8.0;9.0",), {}),
+        ({"accelerate": "0.12.0"}, (), ("CUDA_VISIBLE_DEVICES=2,4",), {"visible-devices-and-accelerate": "warning"}),
+        ({"accelerate": "0.13.0", "torch": "2.1.2"}, (), ("CUDA_VISIBLE_DEVICES=2,4",), {}),
+        ({}, ("ranks=4", "gpu_count=2"), (), {"more-ranks-than-gpus": "error"}),
+        ({}, ("gpus=8 x H100", "ranks=8"), (), {}),
+        ({"gpu": "sm_70"}, ("config.bf16.enabled=true",), (), {"bf16-on-old-gpu": "error"}),
+        ({}, ("toolkit_vendor=nvhpc",), (), {"nvhpc-on-path": "warning"}),
+        ({}, ("limit.shm=64M", "limit.memlock=unlimited", "limit.nofile=65536"), (), {"shm-small": "warning"}),
+        (
+            {"triton": "3.5.0", "megatron-core": "0.15.0"},
+            (),
+            ("TRITON_CACHE_MANAGER=megatron.core.ssm.triton_cache_manager:ParallelFileCacheManager",),
+            {"triton-cache-manager": "error"},
+        ),
+    ],
+)
+def test_stated_fact_is_judged(given, facts, env, rules):
+    found = judged(given, facts=facts, env=env)
+    assert graves(found) == rules
+    assert found.status == ("bad" if "error" in rules.values() else found.status)
+
+
+def test_programs_with_one_purpose_are_one_finding_that_names_them_all():
+    found = judged({"megatron-core": "0.15.0", "pybind11": "none"}, facts=("tool.python3-config=none",))
+    (finding,) = [f for f in found.findings if f.rule == "tool-absent"]
+    assert set(finding.components) == {"pybind11", "tool.python3-config", "megatron-core"}
+
+
+def test_build_tag_of_a_wheel_says_for_which_torch_it_is():
+    found = judged({"torch": "2.1.1", "flash-attn": "2.5.8+cu122torch2.0cxx11abiFALSE"})
+    assert "built-for-other-torch" in graves(found)
+    assert found.status == "bad"
+
+
+def test_judging_leaves_the_draft_as_it_was():
+    draft = Draft()
+    read_fact(draft, "tool.ninja", "none")
+    check_environment({"deepspeed": "0.15.0"}, draft)
+    assert draft.done().components == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("bogus", "1", "not understood"),
+        ("ssh", "maybe", "none of ok, refused"),
+        ("nodes", "0", "no number above zero"),
+        ("limit.shm", "much", "not understood"),
+        ("limit.stack", "8M", "not understood"),
+        ("built_for.unheard-of", "2.0", "not understood"),
+        ("glibcxx", "six", "not understood"),
+        ("tool.", "none", "not understood"),
+        ("tool.a b", "none", "not understood"),
+        ("gpus", "", "no value"),
+    ],
+)
+def test_fact_that_is_not_understood_is_a_usage_error_with_a_hint(key, value, told):
+    with pytest.raises(UsageError, match=told):
+        read_fact(Draft(), key, value)
+
+
+def test_variable_without_a_name_is_refused():
+    with pytest.raises(UsageError, match="not NAME=VALUE"):
+        read_variable(Draft(), "1X=2")
+
+
+def test_environment_as_json_is_the_same_as_the_options():
+    draft = Draft()
+    text = json.dumps(
+        {
+            "components": {"megatron-lm": "0.7.0", "apex": "none", "torch": "*"},
+            "variables": {"NCCL_DEBUG": "INFO", "RANK": None},
+            "facts": {"nodes": 2, "tool.which": None, "limit.shm": "64M"},
+        }
+    )
+    assert read_environment(text, draft, "f") == {"megatron-core": "0.7.0", "apex": "none", "torch": "*"}
+    facts = draft.done()
+    assert dict(facts.variables) == {"NCCL_DEBUG": "INFO"}
+    assert (facts.host["unset"], facts.host["nodes"], facts.tools, facts.limits) == (
+        "RANK",
+        "2",
+        {"which": None},
+        {"shm": 64 << 20},
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", "{broken", '{"kind": "x"}', '{"components": {}, "more": 1}', "torch==2.6.0"]
+)
+def test_other_texts_are_left_to_the_other_readers(text):
+    assert read_environment(text, Draft(), "f") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"components": []}, "components: not an object"),
+        ({"components": {"torch": 2.6}}, "components.torch"),
+        ({"components": {"unheard-of": "1"}}, "components.unheard-of"),
+        ({"variables": {"A": 1}}, "variables.A"),
+        ({"facts": {"nodes": True}}, "facts.nodes"),
+        ({"facts": {"ssh": "maybe"}}, "facts. ssh"),
+    ],
+)
+def test_wrong_json_is_told_with_its_key(data, path):
+    with pytest.raises(UsageError) as told:
+        read_environment(json.dumps(data), Draft(), "f")
+    assert path in told.value.message
+
+
+def test_command_takes_facts_and_lists_their_keys(tmp_path):
+    shown = CliRunner().invoke(check_command, ["--fact", "help"], standalone_mode=False)
+    assert all(key in shown.output for key in KEYS)
+    file = tmp_path / "env.json"
+    file.write_text('{"components": {"deepspeed": "*"}, "variables": {"CUDA_HOME": "/a:/b"}}')
+    told = CliRunner().invoke(
+        check_command, ["--from", str(file), "--fact", "limit.shm=64M", "--json"], standalone_mode=False
+    )
+    assert told.return_value == 1
+    data = json.loads(told.stdout)
+    assert {f["rule"] for f in data["findings"]} == {"cuda-home-list", "shm-small"}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_whatever_is_stated_is_a_fact_or_a_usage_error(key, value):
+    draft = Draft()
+    try:
+        read_fact(draft, key, value)
+        read_variable(draft, f"{key}={value}")
+        check_environment({}, draft)
+    except EnvsmithError:
+        pass
