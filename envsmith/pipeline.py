@@ -320,7 +320,7 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
         return (f"{options.output}: no lock of this request is there",)
     directory, there = found
     request = dataclasses.replace(options.request, exclude_newer=options.request.exclude_newer or there.exclude_newer)
-    cell = solve_for(_of_channels(request, options, progress)).cell
+    cell = _as_it_was_made(there, directory, dataclasses.replace(options, request=request), progress)
     if told := _changes(there.cell.components, cell.components):
         return told
     now = lock_cell(cell, dataclasses.replace(options, request=request), progress=progress)
@@ -329,6 +329,26 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
         p.name for p in now.pins if (o := there.pin(p.name)) and o.version == p.version and o.artifacts != p.artifacts
     ]
     return (*changed, *(f"{name}: other files" for name in hashes), *_conda_difference(there, directory, options))
+
+
+def _as_it_was_made(there: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
+    """The cell that the request gives now.
+
+    A folder with a Conda lock may hold the best cell *of the channels* (``build --engine conda``), which is another than the best one:
+    it is up to date when that is still it.
+    """
+    from envsmith.lock.conda.step import LOCK_FILE
+
+    cell = solve_for(_of_channels(options.request, options, progress)).cell
+    same = cell.components == there.cell.components
+    if same or options.conda_needed or not options.conda or not (directory / LOCK_FILE).exists():
+        return cell
+    try:
+        narrowed = _of_channels(options.request, dataclasses.replace(options, conda_only=True), progress)
+        of_channels = solve_for(narrowed).cell
+    except EnvsmithError:
+        return cell  # no channel answers, or none has it any more: told as a change of the cell
+    return of_channels if of_channels.components == there.cell.components else cell
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:

@@ -119,37 +119,76 @@ def pins_for(components: dict[str, str]) -> tuple[Pin, ...]:
     return (*torch, pin(name.replace("_", "-"), components[name], "torch", "numpy", "packaging", "hjson"))
 
 
-def make_package(folder: Path, record: Record, fill: Callable[[Path], None] | None = None, *, scratch: Path) -> Path:
-    """A ``.tar.bz2`` package that rattler installs. Without ``fill`` it holds one text file (a module for Python packages)."""
+def make_package(
+    folder: Path, record: Record, fill: Callable[[Path], None] | None = None, *, scratch: Path, conda: bool = False
+) -> Path:
+    """A ``.tar.bz2`` (or ``.conda``: far faster for large ones) package that rattler installs.
+
+    Without ``fill`` it holds one text file (a module for Python packages).
+    """
     stem = f"{record['name']}-{record['version']}-{record['build']}"
     work = scratch / stem
     work.mkdir(parents=True)
     (fill or _default_fill(record))(work)
     paths = [_path_entry(work, p) for p in sorted(work.rglob("*")) if p.is_symlink() or p.is_file()]
-    index = {k: v for k, v in record.items() if k not in {"channel", "file", "md5", "sha256", "size"}}
+    out = folder / record["subdir"] / f"{stem}{'.conda' if conda else '.tar.bz2'}"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    info = _info(record, paths)
+    if conda:
+        _write_conda(out, stem, info, work, paths)
+    else:
+        with tarfile.open(out, "w:bz2", compresslevel=1) as tar:
+            _fill_tar(tar, info, work, paths)
+    shutil.rmtree(work)
+    return out
+
+
+def _info(record: Record, paths: list[dict[str, Any]]) -> dict[str, bytes]:
+    index = {k: v for k, v in record.items() if k not in {"channel", "file", "md5", "sha256", "size", "entry_points"}}
     index |= (
         {"arch": None, "platform": None} if record["subdir"] == "noarch" else {"arch": "x86_64", "platform": "linux"}
     )
     info = {
-        "index.json": index,
-        "paths.json": {"paths": paths, "paths_version": 1},
-        "about.json": {},
+        "index.json": json.dumps(index).encode(),
+        "paths.json": json.dumps({"paths": paths, "paths_version": 1}).encode(),
+        "about.json": b"{}",
+        "files": "".join(p["_path"] + "\n" for p in paths).encode(),
     }
     if record.get("noarch") == "python":
-        info["link.json"] = {
+        link = {
             "noarch": {"type": "python", "entry_points": record.get("entry_points", [])},
             "package_metadata_version": 1,
         }
-    out = folder / record["subdir"] / f"{stem}.tar.bz2"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(out, "w:bz2", compresslevel=1) as tar:
-        for name, value in info.items():
-            _add(tar, f"info/{name}", json.dumps(value).encode())
-        _add(tar, "info/files", "".join(p["_path"] + "\n" for p in paths).encode())
-        for entry in paths:
-            tar.add(work / entry["_path"], entry["_path"], recursive=False)
-    shutil.rmtree(work)
-    return out
+        info["link.json"] = json.dumps(link).encode()
+    return info
+
+
+def _fill_tar(tar: tarfile.TarFile, info: dict[str, bytes], work: Path, paths: list[dict[str, Any]]) -> None:
+    for name, data in info.items():
+        _add(tar, f"info/{name}", data)
+    for entry in paths:
+        tar.add(work / entry["_path"], entry["_path"], recursive=False)
+
+
+def _write_conda(out: Path, stem: str, info: dict[str, bytes], work: Path, paths: list[dict[str, Any]]) -> None:
+    """The second format: a stored zip of two zstd archives."""
+    import zstandard
+
+    def packed(info: dict[str, bytes], paths: list[dict[str, Any]], target: Path) -> Path:
+        with (
+            target.open("wb") as file,
+            zstandard.ZstdCompressor(level=1).stream_writer(file) as stream,
+            tarfile.open(fileobj=stream, mode="w|") as tar,
+        ):
+            _fill_tar(tar, info, work, paths)
+        return target
+
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("metadata.json", json.dumps({"conda_pkg_format_version": 2}))
+        for kind, body in (("pkg", ({}, paths)), ("info", (info, []))):
+            part = packed(*body, work.with_name(f"{kind}-{stem}.tar.zst"))
+            archive.write(part, part.name)
+            part.unlink()
 
 
 def _default_fill(record: Record) -> Callable[[Path], None]:
@@ -216,12 +255,19 @@ def python_record() -> Record:
 
 
 def python_fill(work: Path) -> None:
-    """Copy the interpreter and its standard library, without tests and site-packages."""
+    """Copy the interpreter, its headers and its standard library, without tests and site-packages."""
     base = Path(sys.base_prefix)
     tag = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     (work / "bin").mkdir()
     (work / "lib").mkdir()
-    shutil.copy2(base / "bin" / tag, work / "bin" / tag)
+    program = (base / "bin" / tag).read_bytes()
+    here, there = f"{base / 'lib'}".encode(), b"$ORIGIN/../lib"
+    if len(here) >= len(there):  # where it looks for libpython: beside itself, as an interpreter of Conda does
+        program = program.replace(here + b"\0", there.ljust(len(here), b"\0") + b"\0")
+    (work / "bin" / tag).write_bytes(program)
+    (work / "bin" / tag).chmod(0o755)
+    if (base / "include" / tag).is_dir():
+        shutil.copytree(base / "include" / tag, work / "include" / tag)
     for alias in ("python3", "python"):
         (work / "bin" / alias).symlink_to(tag)
     skip = (

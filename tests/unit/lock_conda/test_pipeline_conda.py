@@ -15,6 +15,7 @@ from envsmith.lock import store
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
 from envsmith.model.platform import Platform
+from envsmith.solve.api import solve
 
 DAY = "2026-11-01"
 REQUEST = Request(
@@ -118,6 +119,21 @@ def test_check_finds_the_lock_current_then_edited_then_of_another_request(option
     assert len(pipeline.lock_difference(options)) == 1
     path.unlink()
     assert pipeline.lock_difference(options) == (f"{path}: no Conda lock is there",)
+
+
+def test_lock_of_a_cell_of_the_channels_is_current_for_a_check_that_does_not_say_conda(options, uv_asked):
+    """``build --engine conda`` takes the Python that the channel has; ``lock --check`` has no engine, and told that as a change."""
+    request = Request(frameworks={"deepspeed": "==0.18.2"}, constraints={"torch": "==2.8.0"}, exclude_newer=DAY)
+    free = dataclasses.replace(options, request=request, request_text="--framework deepspeed==0.18.2 --torch 2.8.0")
+    made = pipeline.lock_only(free)
+    assert made.cell.components["python"] == "3.10"
+    plain = dataclasses.replace(free, conda_only=False)
+    assert solve(request).cell.components["python"] != "3.10"
+    assert pipeline.lock_difference(plain) == ()
+    without = dataclasses.replace(plain, conda=False)
+    assert any(line.startswith("python: 3.10 -> ") for line in pipeline.lock_difference(without))
+    gone = dataclasses.replace(plain, conda_channels=("http://127.0.0.1:9/none",))
+    assert any(line.startswith("python: 3.10 -> ") for line in pipeline.lock_difference(gone))
 
 
 def test_locked_takes_the_lock_or_ends_with_1_and_frozen_takes_it_unasked(options, uv_asked):
