@@ -53,6 +53,14 @@ _WORST = 12
     help="Bandwidth tier: draw bus bandwidth over size.",
 )
 @click.option("--no-steps", is_flag=True, help="Collectives only, no framework step.")
+@click.option(
+    "--framework-only",
+    is_flag=True,
+    help="Framework steps only, no collectives; with --tier framework every step that is known.",
+)
+@click.option(
+    "--plan-only", is_flag=True, help="Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every event.")
 def smoke(
@@ -65,6 +73,8 @@ def smoke(
     machine: str | None,
     plot: Path | None,
     no_steps: bool,
+    framework_only: bool,
+    plan_only: bool,
     as_json: bool,
     verbose: bool,
 ) -> int:
@@ -84,9 +94,21 @@ def smoke(
         raise UsageError(
             f"{target.python}: no torch there", hint="name the environment with --python /path/to/env/bin/python"
         )
+    if no_steps and framework_only:
+        raise UsageError("--no-steps and --framework-only leave nothing to run")
     plan = Plan.build(
-        found, tier=tier, ranks=ranks, backend=backend, steps=not no_steps, engine=nccl_engine, machine=machine
+        found,
+        tier=tier,
+        ranks=ranks,
+        backend=backend,
+        steps=not no_steps,
+        cases=not framework_only,
+        engine=nccl_engine,
+        machine=machine,
     )
+    if plan_only:
+        click.echo(dumps(plan.to_json()))
+        return 0
     with Console(verbose=verbose, quiet=as_json) as console:
         console(Event(kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks"))
         result = run(

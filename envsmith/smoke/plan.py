@@ -23,7 +23,7 @@ MAX_RANKS = 1024
 
 
 class Tier(str, Enum):
-    """How much is run."""
+    """How much is run: ``import`` nothing more; ``quick`` and ``full`` cases and a step per framework; ``framework`` the quick cases, every step."""
 
     IMPORT = "import"
     QUICK = "quick"
@@ -89,6 +89,7 @@ class Plan:
         ranks: int | None = None,
         backend: str = "auto",
         steps: bool = True,
+        cases: bool = True,
         engine: str | None = None,
         image: str | None = None,
         expectations: Expectations | None = None,
@@ -97,8 +98,8 @@ class Plan:
     ) -> Plan:
         """The plan for a cell, or for a mapping of component to version (``{"torch": "2.13.0", "deepspeed": "0.19.8"}``).
 
-        ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False`` leaves the framework steps out.
-        ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines. ``machine`` names a machine type of
+        ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False`` leaves the framework steps out,
+        ``cases=False`` the collectives. ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines. ``machine`` names a machine type of
         ``matrix/bandwidth.yaml`` whose floors the bandwidth tier is held against, ``nodes`` how many nodes the ranks are on. Raises :class:`UsageError`.
         """
         kind = _tier(tier)
@@ -116,7 +117,8 @@ class Plan:
         frameworks: dict[str, str] = {name: components[name] for name in FRAMEWORKS if name in components}
         if machine and kind is not Tier.BANDWIDTH:
             raise UsageError("a machine type is for the bandwidth tier")
-        cases = _cases_of(kind, count, gpu=backend != "gloo" and "+cpu" not in versions.get("torch", ""))
+        gpu = backend != "gloo" and "+cpu" not in versions.get("torch", "")
+        listed = _cases_of(kind, count, gpu=gpu) if cases else ()
         every = kind is Tier.FRAMEWORK
         chosen = (
             framework_steps(frameworks, every=every, control=every or kind is Tier.FULL)
@@ -127,9 +129,9 @@ class Plan:
             tier=kind,
             ranks=count,
             backend=backend,
-            cases=cases,
+            cases=listed,
             steps=chosen,
-            expected=_expected(cases, versions, expectations or load_expectations()),
+            expected=_expected(listed, versions, expectations or load_expectations()),
             versions=versions,
             frameworks=frameworks,
             timeouts=Timeouts(case=3.0 if kind is Tier.QUICK else 10.0, tier=60.0 if kind is Tier.QUICK else 900.0),
@@ -199,7 +201,7 @@ def _tier(tier: Tier | str) -> Tier:
 def _cases_of(kind: Tier, ranks: int, *, gpu: bool) -> tuple[Case, ...]:
     if kind is Tier.BANDWIDTH:
         return bandwidth_cases(ranks, gpu=gpu)
-    make = {Tier.QUICK: quick_cases, Tier.FULL: full_cases}.get(kind)
+    make = {Tier.QUICK: quick_cases, Tier.FULL: full_cases, Tier.FRAMEWORK: quick_cases}.get(kind)
     return make(ranks) if make else ()
 
 

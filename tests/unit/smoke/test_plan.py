@@ -94,6 +94,13 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
     assert all(step.issues for step in every if step.needs != "gpu")
 
 
+def test_framework_tier_runs_the_quick_cases_first_unless_they_are_left_out() -> None:
+    assert Plan.build(TORCH, tier="framework").cases == Plan.build(TORCH).cases
+    alone = Plan.build(TORCH, tier="framework", cases=False)
+    assert not alone.cases
+    assert alone.steps
+
+
 def test_framework_tier_spreads_megatron_in_every_way() -> None:
     options = [step.options for step in framework_steps({"megatron-core": "1"}, every=True, control=False)]
     for key in ("tp", "pp", "cp", "ep"):
