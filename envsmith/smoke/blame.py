@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from envsmith.model.record import Verdict
+from envsmith.smoke.nccl_text import explained
 
 __all__ = [
     "Blame",
@@ -54,15 +55,6 @@ _MEMORY = re.compile(
 _PORT = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 # /dev/shm with less than this left is named as the cause of a bus error (a mapping of it that cannot be filled).
 _SMALL_SHM = 64 << 20
-# What NCCL's result codes usually mean in a fresh environment, and what to look at next.
-_NCCL = {
-    "ncclUnhandledCudaError": "a CUDA call failed inside NCCL: compare the driver with the CUDA of this torch, and torch.cuda.get_arch_list() with the GPU",
-    "ncclSystemError": "the system refused NCCL something: look at the WARN line, /dev/shm, `ulimit -n` and `ulimit -l`",
-    "ncclInternalError": "NCCL met its own error: try NCCL_NVLS_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0",
-    "ncclInvalidArgument": "NCCL refuses the call: the dtype or the count is not supported",
-    "ncclInvalidUsage": "two ranks on one GPU, or different NCCL versions in one group",
-    "ncclRemoteError": "another rank died or the network broke: see who died first",
-}
 
 
 class SmokeExit(IntEnum):
@@ -119,6 +111,8 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
     """The sentence for a run that was stopped. ``rows`` are all ranks' rows of that run, ``names`` the cases' names in order."""
     reason = str(halt.get("reason", ""))
     detail = str(halt.get("detail", ""))
+    if reason == "limits":
+        return Blame(sentence=f"this machine cannot run it: {detail}", verdict=Verdict.NOT_RUN, code=SmokeExit.MEMORY)
     if reason in {"import", "configuration"}:
         code = SmokeExit.CONFIGURATION if reason == "configuration" or "more than" not in detail else SmokeExit.HANG
         if "ended the interpreter" in detail:
@@ -205,7 +199,7 @@ def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
         )
     code = SmokeExit.MEMORY if _MEMORY.search(detail) else SmokeExit.ERROR
     return Blame(
-        sentence=f"rank {rank} failed at stage {stage}, before the first case: {_explained(detail)}",
+        sentence=f"rank {rank} failed at stage {stage}, before the first case: {explained(detail)}",
         verdict=Verdict.ERROR,
         code=code,
         ranks=(rank,),
@@ -303,20 +297,12 @@ def _blame_raise(
     others = sorted(set(raised) - {rank})
     after = f"; {ranks_text(others)} lost the connection after that" if others and not _INNOCENT.search(detail) else ""
     return Blame(
-        sentence=f"{_who([rank], where)} raised in {_place(case, names)}: {_explained(detail)}{after}",
+        sentence=f"{_who([rank], where)} raised in {_place(case, names)}: {explained(detail)}{after}",
         verdict=Verdict.ERROR,
         code=code,
         case=case,
         ranks=(rank,),
     )
-
-
-def _explained(detail: str) -> str:
-    """The message, and what NCCL's word in it usually means."""
-    for word, meaning in _NCCL.items():
-        if word in detail:
-            return f"{detail} -- {meaning}"
-    return detail
 
 
 def blame_unsupervised(

@@ -11,6 +11,7 @@ from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_unsupervised, blame_wrong, refreshed
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
+from envsmith.smoke.nccl_text import transport_sentence
 from envsmith.smoke.plan import Plan, Tier
 from envsmith.smoke.step_verdict import compare_families, judge_step
 from envsmith.smoke.steps import Step
@@ -32,7 +33,8 @@ class SmokeResult:
     """What became of a smoke test.
 
     ``exit_code`` is a :class:`~envsmith.smoke.blame.SmokeExit`; ``summary`` one sentence; ``placement`` where the ranks were; ``loaded`` versions
-    as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase; ``blame`` every problem; ``output`` the last words of ranks.
+    as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase; ``blame`` every problem; ``output`` the last words of ranks;
+    ``limits`` what of the machine is too small: ``{limit, severity, message, fix}``, looked at before a rank was started.
     """
 
     passed: bool
@@ -51,7 +53,8 @@ class SmokeResult:
     output: Mapping[str, str] = field(default_factory=dict)
     tier: str = ""
     digest: str = ""
-    bandwidth: tuple[Measurement, ...] = ()
+from envsmith.smoke.nccl_text import transport_sentence
+from envsmith.smoke.plan import Plan, Tier
 
     @property
     def known_defects(self) -> tuple[str, ...]:
@@ -102,6 +105,7 @@ class SmokeResult:
             "host": dict(self.host),
             "seconds": dict(self.seconds),
             "notes": list(self.notes),
+            "limits": [dict(finding) for finding in self.limits],
             "blame": list(self.blame),
             "output": dict(self.output),
             **({"bandwidth": [m.to_json() for m in self.bandwidth]} if self.bandwidth else {}),
@@ -147,7 +151,8 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         output=_outputs(found),
         tier=plan.tier.value,
         digest=plan.digest,
-        bandwidth=measured,
+from envsmith.smoke.nccl_text import transport_sentence
+from envsmith.smoke.plan import Plan, Tier
     )
 
 
@@ -402,7 +407,8 @@ def _loaded(found: Events) -> dict[str, object]:
     group = next((r for r in found.rows if r.get("row") == "group"), None)
     if group:
         loaded["backend_implementation"] = group.get("implementation")
-    return loaded
+    facts = transport_sentence(_outputs(found).values())[1]
+    return {**loaded, "nccl_transport": dict(facts)} if facts else loaded
 
 
 def _outputs(found: Events) -> dict[str, str]:
@@ -430,17 +436,9 @@ def _notes(plan: Plan, found: Events, cases: Sequence[CaseOutcome], backend: str
     notes += [f"known defect seen: {note}" for note in known]
     if backend == "gloo":
         notes.append("NCCL was not run: this run says nothing about GPUs")
-    host = found.single.get("host", {})
-    if host.get("container") and 0 < int(host.get("shm_bytes") or 0) < 1 << 30:
-        notes.append(
-            f"the container's shared memory is {int(host['shm_bytes']) >> 20} MiB; NCCL wants 1 GiB (--shm-size=1g)"
-        )
-    memlock = host.get("memlock_bytes")
-    if backend == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
-        notes.append(f"memlock is limited to {memlock >> 10} KiB; InfiniBand needs it unlimited")
-    files = host.get("open_files")
-    if backend == "nccl" and isinstance(files, int) and files < 4096:
-        notes.append(f"only {files} open files are allowed; NCCL opens hundreds per rank (ulimit -n)")
+    notes += [f"{f['limit']}: {f['message']} ({f['fix']})" for f in limits_of(found) if f["severity"] != "error"]
+    said = transport_sentence(_outputs(found).values())[0]
+    notes += [said] if said else []
     if found.dropped:
         notes.append(f"{found.dropped} lines of the agent's output are no events and were left out")
     left = found.single.get("bye", {}).get("leftover")

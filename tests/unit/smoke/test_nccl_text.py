@@ -1,0 +1,104 @@
+"""NCCL's words. The lines are from public reports; each names the issue it stands in, host names shortened."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.smoke.nccl_text import RESULTS, explained, transport_sentence, transports
+
+# https://github.com/NVIDIA/nccl/issues/1189
+CUMEM_AND_IB = """\
+H20-GPU-06:4015539:4015652 [0] NCCL INFO Channel 07/0 : 0[0] -> 2[0] [receive] via NET/IB/3/GDRDMA
+H20-GPU-06:4015540:4015653 [1] NCCL INFO Channel 00/0 : 1[1] -> 3[1] [receive] via NET/IB/2/GDRDMA
+H20-GPU-06:4015540:4015653 [1] NCCL INFO Channel 02/0 : 1[1] -> 3[1] [receive] via NET/IB/2/GDRDMA
+H20-GPU-06:4015540:4015653 [1] NCCL INFO Channel 00/0 : 3[1] -> 2[0] via P2P/CUMEM
+H20-GPU-05:1789225:1789736 [1] NCCL INFO Channel 01/0 : 1[1] -> 0[0] via P2P/CUMEM
+"""
+# https://github.com/NVIDIA/nccl-tests/issues/166
+SHM_AND_SOCKET = """\
+ubuntu:9621:9692 [7] NCCL INFO Channel 14/0 : 15[7] -> 0[0] [send] via NET/Socket/0
+ubuntu:39964:40050 [6] NCCL INFO Channel 09 : 6[6] -> 7[7] via SHM/direct/direct
+ubuntu:9621:9688 [3] NCCL INFO Channel 05 : 11[3] -> 12[4] via SHM/direct/direct
+"""
+# https://github.com/NVIDIA/nccl/issues/1412, /952, /687, https://github.com/Mellanox/nv_peer_memory/issues/56
+OTHERS = [
+    (
+        "swat1-04:2017630:2017697 [7] NCCL INFO Channel 00/0 : 7[7] -> 6[6] via P2P/direct pointer/read",
+        "P2P/direct pointer/read",
+    ),
+    ("<cluster_name>:919:1150 [0] NCCL INFO Channel 01/0 : 8[0] -> 15[7] via P2P/IPC/read", "P2P/IPC/read"),
+    (
+        "cosmos-hpc-100a45:985927:986028 [3] NCCL INFO Channel 00 : 3[4a000] -> 6[44000] [send] via NET/IB/0/GDRDMA",
+        "NET/IB/GDRDMA",
+    ),
+    ("master_node:11717:11986 [2] NCCL INFO Ring 00 : 6 -> 2 [receive] via NET/IB/0", "NET/IB"),
+]
+# https://github.com/NVIDIA/nccl/issues/1053, /1052
+NETWORK = "axa:3048391:3048566 [0] NCCL INFO Using network Socket\n"
+NO_NVLS = (
+    "node4:565139:565148 [0] NCCL INFO 2 coll channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer\n"
+)
+
+
+def test_ways_are_counted_in_pairs_of_ranks_without_the_number_of_the_adapter() -> None:
+    assert transports(CUMEM_AND_IB) == {"pairs": {"NET/IB/GDRDMA": 2, "P2P/CUMEM": 2}}
+    assert transports(SHM_AND_SOCKET) == {"pairs": {"NET/Socket": 1, "SHM/direct/direct": 2}}
+
+
+@pytest.mark.parametrize(("line", "way"), OTHERS)
+def test_every_spelling_of_a_channel_is_read(line, way) -> None:
+    assert transports(line) == {"pairs": {way: 1}}
+
+
+def test_network_and_nvls_are_facts_of_their_own() -> None:
+    assert transports(NETWORK + NO_NVLS) == {"network": "Socket", "nvls_channels": 0}
+    assert transport_sentence([NETWORK]) == ("", {"network": "Socket"})
+
+
+def test_sentence_says_what_the_record_proves_and_nothing_without_a_line() -> None:
+    sentence, facts = transport_sentence([CUMEM_AND_IB, SHM_AND_SOCKET])
+    assert sentence.startswith("NCCL's transport: NET/IB/GDRDMA (2 pairs of ranks), NET/Socket (1 pair of ranks)")
+    assert facts["pairs"]
+    assert transport_sentence(["NCCL INFO NET/IB : No device found."]) == ("", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        # torch prints the name of the result; https://github.com/pytorch/pytorch/issues/119932 and others
+        (
+            "DistBackendError: NCCL error in: NCCLUtils.hpp:219, unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+            "ncclUnhandledCudaError",
+        ),
+        (
+            "DistBackendError: NCCL error, NCCL version 2.21.5 | ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+            "ncclInvalidUsage",
+        ),
+        (
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+            "ncclRemoteError",
+        ),
+        # https://github.com/NVIDIA/nccl-tests/issues/166
+        (
+            "Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '",
+            "ncclInternalError",
+        ),
+        ("NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", "ncclInvalidUsage"),
+        ("RuntimeError: NCCL error 2", "ncclSystemError"),
+        ("ncclResult_t 8", "ncclTimeout"),
+    ],
+)
+def test_result_of_nccl_is_told_with_its_cause_and_what_to_do_next(text, name) -> None:
+    result = next(r for r in RESULTS if r.name == name)
+    assert explained(text) == f"{text} -- {result.cause}; next: {result.next}"
+
+
+@pytest.mark.parametrize(
+    "text", ["ValueError: invalid argument", "connection closed by peer", "NCCL version 2.27.5", ""]
+)
+def test_words_that_are_no_result_of_nccl_are_left_alone(text) -> None:
+    assert explained(text) == text
+
+
+def test_results_are_those_of_nccl_h_in_order() -> None:
+    assert [r.code for r in RESULTS] == list(range(1, 9))
