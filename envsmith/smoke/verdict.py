@@ -53,8 +53,8 @@ class SmokeResult:
     output: Mapping[str, str] = field(default_factory=dict)
     tier: str = ""
     digest: str = ""
-from envsmith.smoke.nccl_text import transport_sentence
-from envsmith.smoke.plan import Plan, Tier
+    bandwidth: tuple[Measurement, ...] = ()
+    limits: tuple[Mapping[str, str], ...] = ()
 
     @property
     def known_defects(self) -> tuple[str, ...]:
@@ -151,8 +151,19 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         output=_outputs(found),
         tier=plan.tier.value,
         digest=plan.digest,
-from envsmith.smoke.nccl_text import transport_sentence
-from envsmith.smoke.plan import Plan, Tier
+        bandwidth=measured,
+        limits=limits_of(found),
+    )
+
+
+def limits_of(found: Events) -> tuple[Mapping[str, str], ...]:
+    """The agent's findings about the machine; what does not look like one is left out."""
+    keys = ("limit", "severity", "message", "fix")
+    rows = found.single.get("limits", {}).get("findings")
+    return tuple(
+        {key: row[key] for key in keys}
+        for row in (rows if isinstance(rows, list) else ())
+        if isinstance(row, dict) and all(isinstance(row.get(key), str) for key in keys)
     )
 
 
