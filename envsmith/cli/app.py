@@ -24,6 +24,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("check", "Judge a given set of versions: what is wrong with it, on what evidence, and the repair."),
     "doctor": ("doctor", "Judge this machine or a pasted report, log or lock: root cause, consequences, repair."),
     "explain": ("explain", "Why a cell is what it is, what a rule says, what an upgrade would change."),
+    "publish": ("publish", "Push a proved image with its lock, record, bill of materials and signed statement."),
+    "verify": ("verify", "Check a published image against its proof, from its registry or from one file."),
     "matrix": ("matrix", "The knowledge itself: refresh it from its sources, look into it."),
     "ci": ("ci", "For maintainers of a library: its CI matrix, and whether its declared ranges agree with the graph."),
     "init": ("init", "Write a first envsmith.yaml for a library, from what it declares already."),

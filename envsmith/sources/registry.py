@@ -6,7 +6,6 @@ sizes are bounded, a token is asked for only from an https address, and a digest
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -23,12 +22,13 @@ from urllib.parse import urlencode, urlsplit
 
 from envsmith.errors import ContentError, NetworkError, UsageError
 from envsmith.render import safe
+from envsmith.sources.credentials import login
 
-__all__ = ["Answer", "Reference", "Transport", "parse_reference", "resolve_digest"]
+__all__ = ["API_HOSTS", "Answer", "Reference", "Transport", "parse_reference", "resolve_digest"]
 
 # Where images without a host name live: the name people write, and the host that answers its API.
 _DEFAULT_REGISTRY = "docker.io"
-_API_HOSTS = {_DEFAULT_REGISTRY: f"registry-1.{_DEFAULT_REGISTRY}"}
+API_HOSTS = {_DEFAULT_REGISTRY: f"registry-1.{_DEFAULT_REGISTRY}"}
 # An index first: it is the digest over all platforms, and the one that pins of others name.
 _ACCEPT = (
     "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
@@ -88,7 +88,7 @@ def resolve_digest(text: str, *, transport: Transport | None = None) -> str:
     """
     reference = parse_reference(text)
     send = transport or _http
-    host = _API_HOSTS.get(reference.registry, reference.registry)
+    host = API_HOSTS.get(reference.registry, reference.registry)
     scheme = "http" if re.fullmatch(r"(localhost|127\.0\.0\.1)(:\d+)?", host) else "https"
     url = f"{scheme}://{host}/v2/{reference.repository}/manifests/{reference.digest or reference.tag}"
     answer = _authorised(send, url, reference)
@@ -140,8 +140,8 @@ def _token(send: Transport, challenge: str, url: str, reference: Reference) -> s
         raise NetworkError(f"registry {reference.registry} asks for a kind of login that is not understood")
     query = urlencode({"service": fields.get("service", ""), "scope": f"repository:{reference.repository}:pull"})
     headers = {}
-    if login := _login(reference.registry):
-        headers["Authorization"] = f"Basic {login}"
+    if (known := login(reference.registry)) and known.basic:
+        headers["Authorization"] = f"Basic {known.basic}"
     answer = _ask(send, "GET", f"{realm}{'&' if parts.query else '?'}{query}", headers, reference)
     try:
         data = json.loads(answer.body)
@@ -151,23 +151,6 @@ def _token(send: Transport, challenge: str, url: str, reference: Reference) -> s
     if answer.status != 200 or not isinstance(token, str) or not re.fullmatch(r"[A-Za-z0-9._~+/=-]{1,16384}", token):
         raise NetworkError(f"registry {reference.registry} gave no token (status {answer.status})")
     return token
-
-
-def _login(registry: str) -> str | None:
-    """The basic credentials that ``docker login`` keeps for a registry, where they stand in the file itself."""
-    folder = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")
-    try:
-        auths = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["auths"]
-        keys = [registry, f"https://{registry}"] + (
-            [f"https://index.{registry}/v1/"] if registry == _DEFAULT_REGISTRY else []
-        )
-        found = next((auths[k]["auth"] for k in keys if "auth" in auths.get(k, {})), None)
-        if isinstance(found, str):
-            base64.b64decode(found, validate=True)
-            return found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return None
 
 
 def _digest_of(answer: Answer, text: str) -> str:

@@ -1,0 +1,172 @@
+"""Known vulnerabilities of the locked packages, asked of the public advisory services through pip-audit.
+
+pip-audit runs as a program, because it promises no Python interface. What it could not look up is "not audited" and never clean: it itself
+answers "no known vulnerabilities" for packages that the service does not know.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envsmith.lock.requirements import layer_text
+from envsmith.model.lock import Lock
+
+__all__ = ["NOT_AUDITED", "Audit", "Vulnerability", "audit", "run_pip_audit"]
+
+NOT_AUDITED = "not audited"
+# The services that pip-audit knows, in the order in which they are asked: OSV has the advisories of the index and more.
+_SERVICES = ("osv", "pypi")
+# Hundreds of packages, one question each; a service that hangs must not hang a publication.
+_TIMEOUT = 600.0
+_QUESTION_TIMEOUT = 15
+Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vulnerability:
+    """One advisory about one locked package; ``fixed`` are the releases that mend it."""
+
+    package: str
+    version: str
+    id: str
+    aliases: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """As it stands in a record."""
+        return {
+            "package": self.package,
+            "version": self.version,
+            "id": self.id,
+            "aliases": list(self.aliases),
+            "fixed": list(self.fixed),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audit:
+    """What was asked, when, and what came back.
+
+    ``status`` is ``clean``, ``N known vulnerabilities``, or begins with ``not audited``; ``asked`` packages got an answer, ``unknown`` did not.
+    """
+
+    status: str
+    when: dt.datetime
+    service: str = ""
+    tool: str = ""
+    asked: int = 0
+    unknown: tuple[str, ...] = ()
+    findings: tuple[Vulnerability, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """True when a service answered for at least one package."""
+        return not self.status.startswith(NOT_AUDITED)
+
+    def to_json(self) -> dict[str, object]:
+        """As it stands in a record and in the statement."""
+        return {
+            "status": self.status,
+            "when": self.when.isoformat(timespec="seconds"),
+            "service": self.service,
+            "tool": self.tool,
+            "asked": self.asked,
+            "unknown": list(self.unknown),
+            "findings": [f.to_json() for f in self.findings],
+        }
+
+
+def run_pip_audit(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run pip-audit of this interpreter; ``OSError`` or ``subprocess.TimeoutExpired`` when it cannot be run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "pip_audit", *arguments], capture_output=True, text=True, timeout=_TIMEOUT, check=False
+    )
+
+
+def audit(
+    lock: Lock, *, services: Sequence[str] = _SERVICES, now: dt.datetime | None = None, run: Run | None = None
+) -> Audit:
+    """Ask about every package of ``lock``; the first service that answers for any of them counts. Never raises for one that does not."""
+    when = now or dt.datetime.now(dt.timezone.utc)
+    if run is None and importlib.util.find_spec("pip_audit") is None:
+        return Audit(status=f"{NOT_AUDITED}: pip-audit is not installed (pip install 'envsmith[audit]')", when=when)
+    tool = _version()
+    reasons = []
+    for service in services:
+        told, reason = _ask(lock, service, run or run_pip_audit)
+        result = _judge(told, service, tool, when) if told is not None else None
+        if result is not None:
+            return result
+        reasons.append(f"{service}: {reason or 'it knows none of these releases'}")
+    return Audit(status=f"{NOT_AUDITED}: {'; '.join(reasons)}", when=when, tool=tool)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"pip-audit {version('pip-audit')}"
+    except PackageNotFoundError:
+        return "pip-audit"
+
+
+def _ask(lock: Lock, service: str, run: Run) -> tuple[Mapping[str, Any] | None, str]:
+    """The JSON that pip-audit prints about the pins, or why there is none."""
+    with tempfile.TemporaryDirectory(prefix="envsmith-audit-") as folder:
+        pins = Path(folder) / "requirements.txt"
+        # Local versions (+cu128) are builds of a release; advisories speak of releases.
+        pins.write_text(layer_text(lock.pins).replace("\\\n    ", ""), encoding="utf-8")
+        words = ["-r", str(pins), "--disable-pip", "--no-deps", "--require-hashes", "-f", "json", "-s", service]
+        words += ["--progress-spinner", "off", "--timeout", str(_QUESTION_TIMEOUT), "--aliases", "on", "--desc", "off"]
+        try:
+            ran = run(words)
+        except subprocess.TimeoutExpired:
+            return None, f"no answer within {_TIMEOUT:.0f} s"
+        except OSError as error:
+            return None, f"pip-audit cannot be run: {error}"
+    try:
+        value = json.loads(ran.stdout)
+    except (ValueError, RecursionError):
+        last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return None, f"it cannot be reached ({last[:160]})" if ran.returncode else last[:160]
+    return (value, "") if isinstance(value, dict) else (None, "it answers nonsense")
+
+
+def _judge(told: Mapping[str, Any], service: str, tool: str, when: dt.datetime) -> Audit | None:
+    """``None`` when the service knew none of the packages."""
+    rows = told.get("dependencies")
+    packages = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    unknown = tuple(sorted(str(row.get("name")) for row in packages if "vulns" not in row))
+    asked = len(packages) - len(unknown)
+    if not asked:
+        return None
+    findings = tuple(
+        Vulnerability(
+            package=str(row.get("name")),
+            version=str(row.get("version")),
+            id=str(v.get("id")),
+            aliases=_texts(v.get("aliases")),
+            fixed=_texts(v.get("fix_versions")),
+        )
+        for row in packages
+        for v in row.get("vulns", ())
+        if isinstance(v, dict)
+    )
+    count = len(findings)
+    status = f"{count} known vulnerabilit{'y' if count == 1 else 'ies'}" if findings else "clean"
+    if unknown:
+        status += f", {len(unknown)} of {len(packages)} packages {NOT_AUDITED}"
+    return Audit(status=status, when=when, service=service, tool=tool, asked=asked, unknown=unknown, findings=findings)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(v) for v in value) if isinstance(value, list) else ()

@@ -1,0 +1,236 @@
+"""Publishing: the image by digest, then its proof, and the tag last, so that a tag never leads to something that is not whole.
+
+Whatever breaks on the way, the tag is not there or leads to what it led to before; the same command again sends only what is missing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from envsmith.engine.base import Event, EventKind, Progress, silent
+from envsmith.errors import ContentError, EnvsmithError, UsageError
+from envsmith.publish import attach
+from envsmith.publish.age import expires
+from envsmith.publish.content import Descriptor, Manifest, digest_of
+from envsmith.publish.proof import Proof, refuse_unproved
+from envsmith.publish.sbom import make_sbom
+from envsmith.publish.statement import Claim, statement_bytes
+from envsmith.publish.stores import LayoutStore, blob_sha256, image_of, load_manifest, open_files, read_blob
+
+__all__ = ["Image", "Published", "Seal", "Target", "check_tags", "open_image", "publish"]
+
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_MAX_CONFIG = 8 << 20
+
+
+class Target(Protocol):
+    """Where a push goes: a :class:`~envsmith.publish.registry.Repository` or a :class:`~envsmith.publish.bundle.BundleWriter`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    def resolve(self, tag: str) -> str | None: ...  # noqa: D102
+
+    def referrers(self, digest: str, /) -> tuple[Descriptor, ...]: ...  # noqa: D102
+
+    def push_blob(self, blob: Descriptor, opener: Callable[[], IO[bytes]]) -> str: ...  # noqa: D102
+
+    def push_manifest(self, manifest: Manifest, tag: str | None = None) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seal:
+    """How a statement is signed: ``close`` makes the envelope of media type ``kind``; ``by`` is the key's id, empty when keyless."""
+
+    close: Callable[[bytes], bytes]
+    kind: str
+    by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """An image that is to be published. ``source`` is the id of the engine's image that it was made of, as a record names it."""
+
+    store: LayoutStore
+    manifest: Manifest
+    config: Mapping[str, Any]
+    source: str = ""
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The names that a record may call it by, with what each is."""
+        return {"manifest": self.manifest.digest, "config": self.manifest.config.digest, "engine's image": self.source}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """What was published where. ``blobs`` counts how each blob got there: sent, kept, mounted."""
+
+    target: str
+    digest: str
+    tags: tuple[str, ...]
+    claim: Claim
+    sbom: bytes
+    expired: bool
+    blobs: Mapping[str, int] = field(default_factory=dict)
+    attachments: tuple[str, ...] = ()
+
+
+def open_image(layout: Path) -> Image:
+    """The one image of an OCI layout (folder or tar) as the build left it, every blob compared with its digest.
+
+    ``ContentError`` for bytes that are not those of their name: nothing is sent of an image that was changed after it was built.
+    """
+    store = open_files(layout)
+    manifest = load_manifest(store, image_of(store), "image")
+    raw = read_blob(store, manifest.config, "config", limit=_MAX_CONFIG)
+    config = json.loads(raw)
+    for layer in manifest.layers:
+        opened = store.blob(layer.digest)
+        if opened is None:
+            raise ContentError(f"{store.name}: layer {layer.digest[:19]}… is missing", hint="build the cell again")
+        with closing(opened) as file:
+            found, size = blob_sha256(file)
+        if found != layer.digest or size != layer.size:
+            raise ContentError(
+                f"{store.name}: layer {layer.digest[:19]}… holds other bytes", hint="build the cell again"
+            )
+    source = ""
+    if layout.is_dir() and (note := layout / "source").is_file():
+        source = note.read_text(encoding="ascii", errors="replace").strip()[:100]
+    return Image(store=store, manifest=manifest, config=config if isinstance(config, dict) else {}, source=source)
+
+
+def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """``UsageError`` for what a registry would refuse as a tag, or what is a digest in disguise."""
+    for tag in tags:
+        if not _TAG.fullmatch(tag) or tag.startswith("sha256-"):
+            raise UsageError(
+                f"{tag[:80]!r} is not a tag", hint="letters, digits, dots, hyphens and underscores, at most 128"
+            )
+    return tuple(dict.fromkeys(tags))
+
+
+def publish(
+    proof: Proof,
+    image: Image,
+    target: Target,
+    seal: Seal,
+    *,
+    tags: Sequence[str] = (),
+    source: str = "",
+    replace: bool = False,
+    today: dt.date | None = None,
+    progress: Progress = silent,
+) -> Published:
+    """Push ``image`` with its proof to ``target``, tagged with the cell's id; ``tags`` are further ones, which may be moved.
+
+    ``EnvsmithError`` (exit code 1) when no passing record speaks of this image, or the cell's tag leads to another image already and ``replace`` is
+    not given. An expired record is published and marked: in the annotations and in the result.
+    """
+    refuse_unproved(proof, images=image.digests)
+    _labelled(proof, image)
+    cell = str(proof.lock.cell.id)
+    names = check_tags((cell, *tags))
+    _free(target, cell, image.manifest.digest, replace=replace)
+    sbom = make_sbom(proof.lock, image.manifest.digest, made=proof.record.started)
+    parts = attach.documents(proof, sbom)
+    claim = Claim(
+        image=image.manifest.digest,
+        cell=cell,
+        lock=proof.lock.digest,
+        config=image.manifest.config.digest,
+        built_from=image.source,
+        parts={name: descriptor for name, (descriptor, _) in parts.items()},
+        tags=names,
+        rungs=proof.record.rungs,
+        recorded=proof.record.started,
+        expires=expires(proof.record, proof.lock),
+        audit=proof.record.audit or {},
+    )
+    expired = (today or dt.datetime.now(dt.timezone.utc).date()) > claim.expires
+    told = attach.image_annotations(claim, source=source, expired=expired)
+    counts = _push_image(image, target, progress)
+    attached = [attach.proof_artifact(image.manifest, parts, told), attach.sbom_artifact(image.manifest, parts, told)]
+    attached += _statement(image, target, claim, seal, told)
+    for one in attached:
+        _push_attachment(one, target)
+    progress(Event(kind=EventKind.LINE, step="publish", text=f"{len(attached)} attachments are there"))
+    for tag in names:
+        if target.resolve(tag) != image.manifest.digest:
+            target.push_manifest(image.manifest, tag)
+    return Published(
+        target=target.name,
+        digest=image.manifest.digest,
+        tags=names,
+        claim=claim,
+        sbom=sbom,
+        expired=expired,
+        blobs=counts,
+        attachments=tuple(one.manifest.digest for one in attached),
+    )
+
+
+def _labelled(proof: Proof, image: Image) -> None:
+    """``ContentError`` when the image's own labels name another cell or lock than the folder it is published from."""
+    from envsmith.publish.verify import label_differences
+
+    if told := label_differences(image.config, proof.lock):
+        raise ContentError(
+            f"{proof.lock.cell.id}: the labels of the image differ from the lock", details=told, hint="build it again"
+        )
+
+
+def _free(target: Target, cell: str, digest: str, *, replace: bool) -> None:
+    """The tag of a cell is a promise: it is moved only when somebody says so."""
+    there = target.resolve(cell)
+    if there is not None and there != digest and not replace:
+        raise EnvsmithError(
+            f"{target.name}:{cell} is another image already: {there}",
+            hint="this one was built from another lock or at another base; --replace moves the tag to it",
+        )
+
+
+def _push_image(image: Image, target: Target, progress: Progress) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for number, blob in enumerate(image.manifest.blobs, start=1):
+        text = f"{number} of {len(image.manifest.blobs)}: {blob.digest[:19]}… {blob.size / 1e6:.1f} MB"
+        how = target.push_blob(blob, partial(_opened, image, blob))
+        counts[how] = counts.get(how, 0) + 1
+        progress(Event(kind=EventKind.LINE, step="publish", text=f"{text} {how}"))
+    target.push_manifest(image.manifest)
+    return counts
+
+
+def _opened(image: Image, blob: Descriptor) -> IO[bytes]:
+    opened = image.store.blob(blob.digest)
+    if opened is None:
+        raise ContentError(f"{image.store.name}: {blob.digest[:19]}… went away while it was sent")
+    return opened
+
+
+def _statement(
+    image: Image, target: Target, claim: Claim, seal: Seal, told: Mapping[str, str]
+) -> list[attach.Attachment]:
+    """The signed statement; nothing when the same one by the same key is there already."""
+    payload = statement_bytes(claim)
+    marks = {attach.PAYLOAD_KEY: digest_of(payload), **({"io.envsmith.key": seal.by} if seal.by else {})}
+    for there in target.referrers(image.manifest.digest):
+        if seal.by and all(there.annotations.get(key) == value for key, value in marks.items()):
+            return []
+    return [attach.statement_artifact(image.manifest, seal.close(payload), seal.kind, told, marks=marks)]
+
+
+def _push_attachment(one: attach.Attachment, target: Target) -> None:
+    for blob in one.manifest.blobs:
+        target.push_blob(blob, partial(io.BytesIO, one.blobs[blob.digest]))
+    target.push_manifest(one.manifest)

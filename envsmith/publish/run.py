@@ -1,0 +1,229 @@
+"""The two verbs as functions: find the cell or the image, do every step, and nothing of the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envsmith.engine.base import Event, EventKind, Progress, silent
+from envsmith.errors import EnvsmithError, UsageError
+from envsmith.publish.audit import audit as ask_audit
+from envsmith.publish.bundle import BundleWriter
+from envsmith.publish.content import is_digest
+from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
+from envsmith.publish.push import Published, Seal, Target, open_image, publish
+from envsmith.publish.registry import Repository
+from envsmith.publish.stores import REF_NAME, ArchiveStore, Store, image_of, open_files
+from envsmith.publish.verify import Report, State, Trust, verify
+
+__all__ = [
+    "Asked",
+    "find_cell",
+    "find_image",
+    "publish_cell",
+    "seal_with",
+    "source_of_ci",
+    "trust_of",
+    "verify_image",
+]
+
+# Where a build leaves the image of a cell, inside the cell's folder.
+LAYOUT = "oci"
+
+
+# -- publish -----------------------------------------------------------------------------------------------------------
+
+
+def find_cell(named: str | None, output: Path) -> Path:
+    """The folder of a cell: as a path, as an id below ``output``, or the only one with a record; ``UsageError`` else."""
+    if named is not None:
+        for folder in (Path(named), output / named):
+            if (folder / "lock.json").is_file():
+                return folder
+        raise UsageError(f"{named}: neither a cell's folder nor a cell below {output}", hint="envsmith build makes one")
+    found = sorted(path.parent for path in output.glob(f"*/{RECORD_FILE}"))
+    if len(found) != 1:
+        names = ", ".join(folder.name for folder in found[:8]) or "none"
+        raise UsageError(f"which cell? {output} holds {len(found)} with a record: {names}", hint="name one")
+    return found[0]
+
+
+def source_of_ci() -> str:
+    """The address of the source, where the CI says it."""
+    server, name = os.environ.get("GITHUB_SERVER_URL", ""), os.environ.get("GITHUB_REPOSITORY", "")
+    return f"{server}/{name}" if server and name else ""
+
+
+def seal_with(key: Path | None) -> Seal:
+    """The seal of a key file, or a keyless one."""
+    if key is None:
+        from envsmith.publish.keyless import BUNDLE_TYPE, sign_keyless
+
+        return Seal(close=sign_keyless, kind=BUNDLE_TYPE)
+    from envsmith.publish.signing import ENVELOPE_TYPE, load_signer, sign
+
+    signer = load_signer(key)
+    return Seal(close=lambda payload: sign(payload, signer), kind=ENVELOPE_TYPE, by=str(signer.public_key.keyid))
+
+
+class _Steps:
+    """Announces a step when it begins and when it ends."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+
+    @contextlib.contextmanager
+    def step(self, name: str, text: str = "") -> Iterator[list[str]]:
+        """What is put into the list is said at the end."""
+        told: list[str] = []
+        started = time.monotonic()
+        self.progress(Event(kind=EventKind.START, step=name, text=text))
+        yield told
+        seconds = time.monotonic() - started
+        self.progress(Event(kind=EventKind.DONE, step=name, text="; ".join(told), seconds=seconds))
+
+
+def publish_cell(
+    directory: Path,
+    seal: Seal,
+    *,
+    targets: Sequence[Target | Path],
+    layout: Path | None = None,
+    tags: Sequence[str] = (),
+    source: str = "",
+    replace: bool = False,
+    audit: bool = True,
+    images: Path | None = None,
+    progress: Progress = silent,
+) -> list[Published]:
+    """Publish the cell in ``directory`` to every target (a path is a bundle's); see :func:`envsmith.publish.push.publish`."""
+    steps = _Steps(progress)
+    proof = load_proof(directory)
+    with steps.step("image") as told:
+        image = open_image(layout or _layout(directory))
+        told.append(f"{image.manifest.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")
+    refuse_unproved(proof, images=image.digests)
+    if audit:
+        with steps.step("audit", "known vulnerabilities") as told:
+            proof = _audited(directory, proof)
+            told.append(str((proof.record.audit or {}).get("status")))
+    done = []
+    for target in targets:
+        name = str(target) if isinstance(target, Path) else target.name
+        with steps.step("publish", name) as told, contextlib.ExitStack() as stack:
+            place = stack.enter_context(BundleWriter(target)) if isinstance(target, Path) else target
+            one = publish(proof, image, place, seal, tags=tags, source=source, replace=replace, progress=progress)
+            told.append(", ".join(f"{count} blobs {how}" for how, count in sorted(one.blobs.items())))
+            done.append(one)
+    if images is not None:
+        from envsmith.publish.folder import write_folder
+
+        write_folder(images, proof, image, done)
+    return done
+
+
+def _layout(directory: Path) -> Path:
+    if (directory / LAYOUT / "index.json").is_file():
+        return directory / LAYOUT
+    raise EnvsmithError(
+        f"{directory}: the image of this cell is not there as an OCI layout ({LAYOUT}/)",
+        hint="build it with a container engine (envsmith build --engine docker), or name one with --layout",
+    )
+
+
+def _audited(directory: Path, proof: Proof) -> Proof:
+    """The proof with what the advisory services say today in its record; one of today is kept."""
+    today = dt.datetime.now(dt.timezone.utc)
+    kept = proof.record.audit or {}
+    if str(kept.get("when", ""))[:10] == today.date().isoformat() and kept.get("asked"):
+        return proof
+    result = ask_audit(proof.lock, now=today)
+    record = json.loads(proof.record_raw)
+    record["audit"] = result.to_json()
+    from envsmith.lock import store
+
+    store.write(directory, {RECORD_FILE: json.dumps(record, indent=1, ensure_ascii=False) + "\n"})
+    return load_proof(directory)
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """An image that was found: where, by which digest, by which tag it was asked for, and the digest that was written beside the tag."""
+
+    store: Store
+    digest: str
+    tag: str | None = None
+    wanted: str = ""
+
+
+def trust_of(keys: Sequence[Path], identity: str | None, issuer: str | None) -> Trust:
+    """Whom to believe, from files and names."""
+    from envsmith.publish.signing import load_key
+
+    return Trust(keys=tuple(load_key(key) for key in keys), identity=identity or "", issuer=issuer or "")
+
+
+@contextlib.contextmanager
+def find_image(image: str | None, bundle: Path | None) -> Iterator[Asked]:
+    """Look an image up, in a registry or in a bundle; ``UsageError`` when there is none of that name."""
+    if bundle is not None:
+        store = open_files(bundle)
+        with store if isinstance(store, ArchiveStore) else contextlib.nullcontext():
+            tag = None if image is None or is_digest(image) else image
+            held = image if image is not None and tag is None else image_of(store, tag)
+            names = [entry.annotations.get(REF_NAME) for entry in store.entries if entry.digest == held]
+            yield Asked(store=store, digest=held, tag=tag or next(filter(None, names), None))
+        return
+    from envsmith.sources.registry import parse_reference
+
+    text = image or ""
+    reference = parse_reference(text)
+    repository = Repository(reference.registry, reference.repository)
+    named = ":" in text.partition("@")[0].rpartition("/")[2] or reference.digest is None
+    tag = reference.tag if named else None
+    digest = repository.resolve(tag) if tag is not None else reference.digest
+    there = digest is not None and (tag is not None or repository.manifest(digest) is not None)
+    if digest is None or not there:
+        raise UsageError(f"{text}: the registry has no such image", hint="check the name and the tag")
+    yield Asked(store=repository, digest=digest, tag=tag, wanted=reference.digest or "")
+
+
+def verify_image(
+    asked: Asked,
+    trust: Trust,
+    *,
+    layers: bool = True,
+    rebuild: bool = False,
+    audit: bool = False,
+    progress: Progress = silent,
+) -> Report:
+    """Every check of :func:`envsmith.publish.verify.verify`, and the two that take longer when they are asked for."""
+    steps = _Steps(progress)
+    with steps.step("verify", asked.store.name):
+        report = verify(
+            asked.store,
+            asked.digest,
+            trust,
+            tag=asked.tag,
+            layers=layers,
+            progress=lambda text: progress(Event(kind=EventKind.LINE, step="verify", text=text)),
+        )
+    if asked.wanted and asked.wanted != asked.digest:
+        report.add("tag", State.DIFFERS, f"it leads to {asked.digest}, not to {asked.wanted}")
+    if audit and report.lock is not None:
+        with steps.step("audit", "known vulnerabilities"):
+            today = ask_audit(report.lock)
+        report.add("audit", State.NOTE, f"today: {today.status}")
+        for found in today.findings:
+            fixed = f", fixed in {', '.join(found.fixed)}" if found.fixed else ""
+            report.add("audit", State.NOTE, f"{found.package} {found.version}: {found.id}{fixed}")
+    return report

@@ -1,0 +1,178 @@
+"""The software bill of materials of an image, in CycloneDX 1.6, as far as its lock knows it. The same lock and digest give the same bytes.
+
+Python packages with the sha256 of every file that may have been installed, the distribution's packages by version, the base image by digest.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from envsmith.errors import EngineError
+from envsmith.model.lock import BaseImage, Lock, OsPackage, Pin
+
+if TYPE_CHECKING:
+    from cyclonedx.model.component import Component
+
+__all__ = ["MEDIA_TYPE", "make_sbom", "sbom_differences"]
+
+MEDIA_TYPE = "application/vnd.cyclonedx+json"
+# Serial numbers are derived from digests under this name, so that a bill has one identity however often it is made.
+_SPACE = uuid.uuid5(uuid.NAMESPACE_OID, "envsmith sbom")
+_UBUNTU = frozenset({"focal", "jammy", "noble"})
+
+
+def make_sbom(lock: Lock, image_digest: str, *, made: dt.datetime) -> bytes:
+    """The bill of the image ``image_digest`` that was built from ``lock``; ``made`` is its time (that of the record).
+
+    ``EngineError`` when the extra ``publish`` is not installed.
+    """
+    try:
+        from cyclonedx.model.bom import Bom, BomMetaData
+        from cyclonedx.model.component import Component, ComponentType
+        from cyclonedx.output.json import JsonV1Dot6
+    except ImportError:
+        raise missing_extra("the bill of materials") from None
+    image = Component(
+        name=str(lock.cell.id),
+        version=lock.digest,
+        type=ComponentType.CONTAINER,
+        bom_ref="image",
+        purl=_oci(str(lock.cell.id), image_digest),
+        properties=_properties({"io.envsmith.lock": lock.digest, "io.envsmith.platform": lock.cell.platform.value}),
+    )
+    bill = Bom(serial_number=uuid.uuid5(_SPACE, f"{lock.digest} {image_digest}"))
+    bill.metadata = BomMetaData(component=image, timestamp=made)
+    pins = {pin.name: _pin(pin) for pin in lock.pins}
+    others = [_os_package(package, lock.base) for package in lock.os_packages]
+    others += [_base(lock.base)] if lock.base else []
+    for component in (*pins.values(), *others):
+        bill.components.add(component)
+    bill.register_dependency(image, [*pins.values(), *others])
+    return (JsonV1Dot6(bill).output_as_string(indent=1) + "\n").encode()
+
+
+def missing_extra(what: str, extra: str = "publish") -> EngineError:
+    """The error of an optional part that is not installed."""
+    return EngineError(f"{what} needs packages that are not installed", hint=f"pip install 'envsmith[{extra}]'")
+
+
+def _oci(name: str, digest: str) -> Any:
+    from packageurl import PackageURL
+
+    return PackageURL("oci", None, name.rpartition("/")[2].partition(":")[0].lower(), digest)
+
+
+def _properties(pairs: Mapping[str, str]) -> list[Any]:
+    from cyclonedx.model import Property
+
+    return [Property(name=name, value=value) for name, value in pairs.items()]
+
+
+def _sha256(content: str) -> Any:
+    from cyclonedx.model import HashAlgorithm, HashType
+
+    return HashType(alg=HashAlgorithm.SHA_256, content=content)
+
+
+def _pin(pin: Pin) -> Component:
+    """A distribution. Its files are components of it: which one was installed only the platform's installer knows."""
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    purl = PackageURL("pypi", None, pin.name, pin.version)
+    files = [
+        Component(
+            name=a.filename,
+            type=ComponentType.FILE,
+            bom_ref=f"{purl.to_string()}#{a.filename}",
+            hashes=[_sha256(a.sha256)],
+        )
+        for a in pin.artifacts
+    ]
+    return Component(
+        name=pin.name,
+        version=pin.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=purl.to_string(),
+        purl=purl,
+        hashes=[_sha256(pin.artifacts[0].sha256)] if len(pin.artifacts) == 1 else [],
+        components=files,
+        properties=_properties({"io.envsmith.layer": pin.layer}),
+    )
+
+
+def _os_package(package: OsPackage, base: BaseImage | None) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    name, _, arch = package.name.partition(":")
+    release = base.distribution if base else ""
+    vendor = "ubuntu" if release.startswith("ubuntu") or release in _UBUNTU else "debian"
+    qualifiers = {key: value for key, value in (("arch", arch), ("distro", release)) if value}
+    purl = PackageURL("deb", vendor, name, package.version, qualifiers)
+    return Component(
+        name=name, version=package.version, type=ComponentType.LIBRARY, bom_ref=purl.to_string(), purl=purl
+    )
+
+
+def _base(base: BaseImage) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+
+    name = base.name.partition("@")[0]
+    return Component(
+        name=name,
+        version=base.digest,
+        type=ComponentType.CONTAINER,
+        bom_ref="base-image",
+        purl=_oci(name, base.digest),
+        properties=_properties({"io.envsmith.origin": base.origin, "io.envsmith.distribution": base.distribution}),
+    )
+
+
+def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
+    """What a bill says otherwise than the lock: packages, their hashes, the base, the image itself. Needs no extra."""
+    try:
+        bill = json.loads(text)
+        root = bill["metadata"]["component"]
+        found = {str(c["bom-ref"]): c for c in bill["components"]}
+        stated = {ref: _hashes(c) for ref, c in found.items()}
+        told = [] if str(root["purl"]).endswith(_quoted(image_digest)) else ["it is the bill of another image"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ["it is not a CycloneDX document of ours"]
+    wanted = {_ref(pin): sorted(a.sha256 for a in pin.artifacts) for pin in lock.pins}
+    told += [f"{ref.removeprefix('pkg:')} is not listed" for ref in wanted if ref not in found]
+    told += [
+        f"{ref.removeprefix('pkg:')} has other hashes" for ref, h in wanted.items() if ref in found and stated[ref] != h
+    ]
+    told += [
+        f"{ref.removeprefix('pkg:')} is not in the lock"
+        for ref in found
+        if ref.startswith("pkg:pypi/") and ref not in wanted
+    ]
+    systems = {(c.get("name"), c.get("version")) for ref, c in found.items() if ref.startswith("pkg:deb/")}
+    told += [
+        f"{p.name} {p.version} is not listed"
+        for p in lock.os_packages
+        if (p.name.partition(":")[0], p.version) not in systems
+    ]
+    if lock.base and found.get("base-image", {}).get("version") != lock.base.digest:
+        told.append("the base image is another one")
+    return told
+
+
+def _ref(pin: Pin) -> str:
+    from urllib.parse import quote
+
+    return f"pkg:pypi/{pin.name}@{quote(pin.version, safe='.-_~')}"
+
+
+def _quoted(digest: str) -> str:
+    return "@" + digest.replace(":", "%3A") if "%3A" in digest else f"@{digest}"
+
+
+def _hashes(component: Mapping[str, Any]) -> list[str]:
+    return sorted(str(h["content"]) for part in component.get("components", []) for h in part.get("hashes", []))

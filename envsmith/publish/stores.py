@@ -1,0 +1,257 @@
+"""Where an image with its proof can lie: a registry, an OCI layout in a folder, or one tar file. Readers share one Protocol.
+
+Nothing that a store hands out is believed: whoever reads a blob compares it with the digest that named it (:func:`read_blob`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Protocol
+
+from envsmith.errors import ContentError, DataError, StorageError
+from envsmith.publish.content import (
+    MANIFEST_TYPES,
+    MAX_MANIFEST,
+    Descriptor,
+    Manifest,
+    digest_of,
+    is_digest,
+    parse_index,
+    parse_manifest,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["CHUNK", "REF_NAME", "ArchiveStore", "LayoutStore", "Store", "image_of", "open_files", "read_blob", "stream"]
+
+CHUNK = 1 << 20
+REF_NAME = "org.opencontainers.image.ref.name"
+_MAX_MEMBERS = 10_000
+
+
+class Store(Protocol):
+    """What :mod:`envsmith.publish.verify` and the push read from. ``None`` means "there is no such thing here"."""
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        ...
+
+    def resolve(self, tag: str) -> str | None:
+        """The digest that a tag leads to."""
+        ...
+
+    def manifest(self, digest: str) -> bytes | None:
+        """The bytes of a manifest, not yet compared with ``digest``."""
+        ...
+
+    def blob(self, digest: str) -> IO[bytes] | None:
+        """An open blob, not yet compared with ``digest``."""
+        ...
+
+    def referrers(self, digest: str) -> tuple[Descriptor, ...]:
+        """What refers to a manifest, as the store tells it."""
+        ...
+
+
+def stream(file: IO[bytes]) -> Iterator[bytes]:
+    """The file in pieces."""
+    while piece := file.read(CHUNK):
+        yield piece
+
+
+def read_blob(store: Store, what: Descriptor, part: str, *, limit: int) -> bytes:
+    """A small blob, complete and of the right digest; ``ContentError`` names ``part`` when it is missing, cut or changed."""
+    if what.size > limit:
+        raise ContentError(f"{part}: {what.size} bytes, more than {limit}: refused")
+    opened = store.blob(what.digest)
+    if opened is None:
+        raise ContentError(f"{part}: {store.name} does not have {what.digest}", hint="the proof is not complete")
+    with closing(opened) as file:
+        data = file.read(what.size + 1)
+    if digest_of(data) != what.digest:
+        cut = " (it is shorter than it was)" if len(data) < what.size else ""
+        raise ContentError(f"{part}: its bytes are not those of {what.digest[:19]}…{cut}", hint="it was changed")
+    return data
+
+
+class _Files(Protocol):
+    @property
+    def name(self) -> str:
+        """What the messages call it."""
+        ...
+
+    def open(self, path: str) -> IO[bytes] | None:
+        """A file of the layout by its path inside, or ``None``."""
+        ...
+
+
+def _small(files: _Files, path: str) -> bytes | None:
+    opened = files.open(path)
+    if opened is None:
+        return None
+    with closing(opened) as file:
+        return file.read(MAX_MANIFEST + 1)
+
+
+class LayoutStore:
+    """An OCI layout: ``index.json``, ``oci-layout`` and ``blobs/sha256``, wherever its files lie."""
+
+    def __init__(self, files: _Files) -> None:
+        self._files = files
+        index = _small(files, "index.json")
+        if index is None or files.open("oci-layout") is None:
+            raise DataError(
+                f"{files.name}: no OCI layout (oci-layout or index.json is missing)",
+                hint="a bundle is made by envsmith publish --bundle; a layout by a build",
+            )
+        self.entries = parse_index(index, f"{files.name}: index.json")
+
+    @property
+    def name(self) -> str:
+        """See :class:`Store`."""
+        return self._files.name
+
+    def resolve(self, tag: str) -> str | None:
+        """See :class:`Store`."""
+        return next((e.digest for e in self.entries if e.annotations.get(REF_NAME) == tag), None)
+
+    def manifest(self, digest: str) -> bytes | None:
+        """See :class:`Store`."""
+        return _small(self._files, _blob_path(digest))
+
+    def blob(self, digest: str) -> IO[bytes] | None:
+        """See :class:`Store`."""
+        return self._files.open(_blob_path(digest))
+
+    def referrers(self, digest: str) -> tuple[Descriptor, ...]:
+        """Entries of the index whose manifest names ``digest`` as its subject."""
+        found = []
+        for entry in self.entries:
+            raw = self.manifest(entry.digest) if entry.media_type in MANIFEST_TYPES else None
+            if raw is None or digest_of(raw) != entry.digest:
+                continue
+            manifest = parse_manifest(raw, f"{self.name}: {entry.digest[:19]}")
+            if manifest.subject is not None and manifest.subject.digest == digest:
+                found.append(manifest.descriptor)
+        return tuple(found)
+
+
+def _blob_path(digest: str) -> str:
+    if not is_digest(digest):
+        raise ContentError(f"{digest[:80]!r} is not a sha256 digest")
+    return f"blobs/sha256/{digest[7:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def open(self, path: str) -> IO[bytes] | None:
+        try:
+            return (self.path / path).open("rb")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageError(f"{self.path / path}: cannot be read: {error.strerror or error}") from None
+
+
+@dataclass(slots=True)
+class _Tar:
+    name: str
+    file: tarfile.TarFile
+    members: dict[str, tarfile.TarInfo] = field(default_factory=dict)
+
+    def open(self, path: str) -> IO[bytes] | None:
+        member = self.members.get(path)
+        return None if member is None else self.file.extractfile(member)
+
+
+class ArchiveStore(LayoutStore):
+    """The same in an uncompressed tar file (``oci-archive`` of skopeo and podman). A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._tar = tarfile.open(path, "r:")  # noqa: SIM115 - closed by __exit__
+            members = {}
+            for number, member in enumerate(self._tar):
+                if number > _MAX_MEMBERS:
+                    raise DataError(f"{path}: more than {_MAX_MEMBERS} files: no bundle of ours")
+                if member.isreg():
+                    members[member.name.removeprefix("./")] = member
+        except tarfile.TarError as error:
+            raise ContentError(
+                f"{path}: the bundle cannot be read: {error}", hint="it is cut or damaged: copy it again"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
+        super().__init__(_Tar(str(path), self._tar, members))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tar.close()
+
+
+def open_files(path: Path) -> LayoutStore:
+    """The layout at ``path``, a folder or a tar file."""
+    return LayoutStore(_Folder(path)) if path.is_dir() else ArchiveStore(path)
+
+
+def image_of(store: LayoutStore, tag: str | None = None) -> str:
+    """The digest of the one image of a layout, or of the one that bears ``tag``; ``DataError`` when there is no such one.
+
+    What refers to another manifest is proof, not an image.
+    """
+    if tag is not None:
+        found = store.resolve(tag)
+        if found is None:
+            raise DataError(f"{store.name}: it holds no image {tag!r}")
+        return found
+    images = []
+    for entry in store.entries:
+        raw = store.manifest(entry.digest)
+        if raw is None:
+            raise ContentError(f"{store.name}: the manifest {entry.digest[:19]}… is missing")
+        if digest_of(raw) != entry.digest:
+            raise ContentError(f"{store.name}: the manifest {entry.digest[:19]}… holds other bytes")
+        if parse_manifest(raw, f"{store.name}: {entry.digest[:19]}").subject is None:
+            images.append(entry.digest)
+    if len(set(images)) != 1:
+        raise DataError(
+            f"{store.name}: it holds {len(set(images))} images, one was expected", hint="name one by its tag"
+        )
+    return images[0]
+
+
+def load_manifest(store: Store, digest: str, part: str) -> Manifest:
+    """A manifest whose bytes are those of ``digest``; ``ContentError`` names ``part`` when it is missing or changed."""
+    raw = store.manifest(digest)
+    if raw is None:
+        raise ContentError(f"{part}: {store.name} does not have {digest}")
+    if digest_of(raw) != digest:
+        raise ContentError(f"{part}: its bytes are not those of {digest[:19]}…", hint="it was changed or cut")
+    return parse_manifest(raw, part)
+
+
+def blob_sha256(file: IO[bytes]) -> tuple[str, int]:
+    """Digest and length of a blob, read once."""
+    digest, size = hashlib.sha256(), 0
+    for piece in stream(file):
+        digest.update(piece)
+        size += len(piece)
+    return f"sha256:{digest.hexdigest()}", size

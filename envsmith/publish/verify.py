@@ -1,0 +1,396 @@
+"""Is a published image what its signer says, whole and unchanged? Every part is looked at, and every part that differs is named.
+
+What is believed: the key (or the identity) that the caller gives, and from there only what a digest covers. The signature covers the statement, the
+statement names image, lock, record and bill of materials by digest, the image's manifest names its configuration and layers by digest. What a
+registry lists or answers in headers decides nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from envsmith.errors import ContentError, DataError
+from envsmith.lock.read_lock import parse_lock
+from envsmith.model.lock import Lock
+from envsmith.publish import attach
+from envsmith.publish.content import Descriptor, Manifest
+from envsmith.publish.proof import RecordFacts, parse_record, unproved
+from envsmith.publish.sbom import sbom_differences
+from envsmith.publish.statement import Claim, parse_statement
+from envsmith.publish.stores import Store, load_manifest, read_blob, stream
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+__all__ = ["Check", "Report", "State", "Trust", "label_differences", "verify"]
+
+_MAX_DOCUMENT = 32 << 20
+_GZIP = ("application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
+_PLAIN = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar")
+
+
+class State(str, Enum):
+    """What became of one check."""
+
+    OK = "ok"
+    DIFFERS = "differs"
+    UNPROVED = "unproved"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One part of the image or its proof, and what is to be said of it."""
+
+    part: str
+    state: State
+    text: str
+
+    def to_json(self) -> dict[str, str]:
+        """As ``verify --json`` prints it."""
+        return {"part": self.part, "state": self.state.value, "text": self.text}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trust:
+    """Whom the caller believes: public keys, or an identity that sigstore vouches for. Nobody, when both are missing."""
+
+    keys: tuple[SSlibKey, ...] = ()
+    identity: str = ""
+    issuer: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """The checks in the order in which they were made, and the values that were found good."""
+
+    where: str
+    digest: str
+    checks: list[Check] = field(default_factory=list)
+    claim: Claim | None = None
+    lock: Lock | None = None
+    lock_text: str = ""
+    record: RecordFacts | None = None
+    record_text: str = ""
+
+    def add(self, part: str, state: State, text: str) -> None:
+        """One more check."""
+        self.checks.append(Check(part=part, state=state, text=text))
+
+    @property
+    def status(self) -> str:
+        """``verified``, ``differs`` (something is not what it should be) or ``unproved`` (nothing differs, but not all is shown)."""
+        states = {check.state for check in self.checks}
+        if State.DIFFERS in states:
+            return "differs"
+        return "unproved" if State.UNPROVED in states else "verified"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 8 (content) or 1 (the answer is no), as the table of exit codes says."""
+        return {"verified": 0, "differs": ContentError.exit_code, "unproved": 1}[self.status]
+
+    def to_json(self) -> dict[str, object]:
+        """As ``verify --json`` prints it."""
+        claim = self.claim
+        return {
+            "status": self.status,
+            "image": self.where,
+            "digest": self.digest,
+            "cell": claim.cell if claim else None,
+            "lock": claim.lock if claim else None,
+            "rungs": list(claim.rungs) if claim else [],
+            "recorded": claim.recorded.isoformat() if claim else None,
+            "expires": claim.expires.isoformat() if claim else None,
+            "audit": dict(claim.audit) if claim else {},
+            "checks": [check.to_json() for check in self.checks],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part that differs is told, and the others are looked at all the same."""
+
+    report: Report
+    name: str
+
+    def __enter__(self) -> None:
+        """Nothing is opened."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, (ContentError, DataError)):
+            return False
+        told = "; ".join([error.message, *error.details[:5]])
+        self.report.add(self.name, State.DIFFERS, told.removeprefix(f"{self.name}: "))
+        return True
+
+
+def verify(
+    store: Store,
+    digest: str,
+    trust: Trust,
+    *,
+    tag: str | None = None,
+    layers: bool = True,
+    today: dt.date | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Check the image ``digest`` of ``store`` and its proof; ``tag`` is the name by which it was asked for.
+
+    ``NetworkError`` when a registry breaks off, ``EngineError`` without the extra ``publish``; what differs is in the report, not raised.
+    """
+    report = Report(where=f"{store.name}{f':{tag}' if tag else ''}", digest=digest)
+    say = progress or (lambda _text: None)
+    manifest: Manifest | None = None
+    config: Mapping[str, Any] = {}
+    with _Part(report, "manifest"):
+        manifest = load_manifest(store, digest, "manifest")
+        report.add("manifest", State.OK, f"{digest}, {len(manifest.layers)} layers")
+    if manifest is None:
+        return report
+    with _Part(report, "config"):
+        config = _config(store, manifest)
+        report.add("config", State.OK, manifest.config.digest)
+    if layers:
+        _layers(report, store, manifest, config, say)
+    else:
+        report.add("layers", State.NOTE, "not read: whoever pulls the image by its digest compares them")
+    claim = _statement(report, store, manifest, trust)
+    if claim is None:
+        return report
+    report.claim = claim
+    _documents(report, store, manifest, config, claim)
+    if tag is not None:
+        _tag(report, claim, tag)
+    _age(report, claim, today or dt.datetime.now(dt.timezone.utc).date())
+    return report
+
+
+def _config(store: Store, manifest: Manifest) -> Mapping[str, Any]:
+    raw = read_blob(store, manifest.config, "config", limit=_MAX_DOCUMENT)
+    try:
+        config = json.loads(raw)
+        if isinstance(config, dict) and isinstance(config["rootfs"]["diff_ids"], list):
+            return config
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ContentError("config: it is not the configuration of an image")
+
+
+def _layers(
+    report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Read every layer once: its digest, its size, and what it unpacks to against the configuration."""
+    ids = list(config["rootfs"]["diff_ids"]) if config else []
+    good = len(ids) == len(manifest.layers) or not config
+    if not good:
+        report.add("layers", State.DIFFERS, f"{len(manifest.layers)} in the manifest, {len(ids)} in the configuration")
+    for number, layer in enumerate(manifest.layers):
+        part = f"layer {number + 1}"
+        say(f"{part} of {len(manifest.layers)}: {layer.size / 1e6:.1f} MB")
+        before = len(report.checks)
+        with _Part(report, part):
+            _layer(store, layer, part, ids[number] if number < len(ids) else None)
+        good = good and len(report.checks) == before
+    if good:
+        size = sum(layer.size for layer in manifest.layers) / 1e6
+        report.add("layers", State.OK, f"{len(manifest.layers)}, {size:.1f} MB, each of its digest")
+
+
+def _layer(store: Store, layer: Descriptor, part: str, diff_id: object) -> None:
+    import hashlib
+
+    opened = store.blob(layer.digest)
+    if opened is None:
+        raise ContentError(f"{part}: {layer.digest} is missing")
+    stored, unpacked, size = hashlib.sha256(), hashlib.sha256(), 0
+    inflate = zlib.decompressobj(31) if layer.media_type in _GZIP else None
+    with closing(opened) as file:
+        for piece in _bounded(file, layer.size):
+            stored.update(piece)
+            size += len(piece)
+            if inflate is not None:
+                _inflate(inflate, piece, unpacked.update, part)
+    if f"sha256:{stored.hexdigest()}" != layer.digest:
+        cut = f" (it has {size} bytes, not {layer.size})" if size != layer.size else ""
+        raise ContentError(f"{part}: its bytes are not those of {layer.digest[:19]}…{cut}")
+    found = unpacked if inflate is not None else stored if layer.media_type in _PLAIN else None
+    if found is not None and diff_id is not None and f"sha256:{found.hexdigest()}" != diff_id:
+        raise ContentError(f"{part}: it unpacks to something else than the configuration says")
+
+
+def _bounded(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """No more than the manifest promised: a store that never stops is refused by its length."""
+    read = 0
+    for piece in stream(file):
+        yield piece
+        read += len(piece)
+        if read > size:
+            return
+
+
+def _inflate(inflate: Any, piece: bytes, take: Callable[[bytes], object], part: str) -> None:
+    """Unpack in bounded steps; a layer of zeros is read through, never held."""
+    try:
+        take(inflate.decompress(piece, 1 << 22))
+        while inflate.unconsumed_tail:
+            take(inflate.decompress(inflate.unconsumed_tail, 1 << 22))
+    except zlib.error as error:
+        raise ContentError(f"{part}: it cannot be unpacked: {error}") from None
+
+
+# -- the statement -----------------------------------------------------------------------------------------------------
+
+
+def _statement(report: Report, store: Store, manifest: Manifest, trust: Trust) -> Claim | None:
+    """The newest claim that somebody who is trusted signed about this very image."""
+    claims: list[tuple[Claim, str]] = []
+    others: list[str] = []
+    broken: list[str] = []
+    for listed in store.referrers(manifest.digest):
+        try:
+            found = _open(store, listed, manifest, trust)
+        except (ContentError, DataError) as error:
+            broken.append(error.message.removeprefix("statement: "))
+            continue
+        if found is None:
+            continue
+        claim, signer, claimed = found
+        if claim is not None and signer:
+            claims.append((claim, signer))
+        else:
+            others.append(", ".join(key[:16] for key in claimed) or "nobody")
+    if claims:
+        claim, signer = max(claims, key=lambda pair: (pair[0].recorded, pair[0].audit.get("when") or ""))
+        report.add("statement", State.OK, f"signed by {signer[:16] if trust.keys else signer}, about this image")
+        for who in others:
+            report.add("statement", State.NOTE, f"another one, signed by {who}, was not asked")
+        for why in broken:
+            report.add("statement", State.DIFFERS, f"another one beside the good one: {why}")
+        return claim
+    if broken:
+        report.add("statement", State.DIFFERS, "; ".join(broken))
+    elif others and (trust.keys or trust.identity):
+        report.add("statement", State.DIFFERS, f"it is signed by {'; '.join(others)}, not by who you trust")
+    elif others:
+        report.add("statement", State.UNPROVED, f"signed by {'; '.join(others)}: say with --key whether you trust that")
+    else:
+        report.add("statement", State.UNPROVED, "there is none: nobody vouches for this image")
+    return None
+
+
+def _open(
+    store: Store, listed: Descriptor, manifest: Manifest, trust: Trust
+) -> tuple[Claim | None, str, tuple[str, ...]] | None:
+    """A referrer as claim, who signed it (empty: nobody who is trusted), whom it names; ``None`` when it is no statement."""
+    artifact = load_manifest(store, listed.digest, "statement")
+    kind = artifact.artifact_type
+    if kind not in {attach.STATEMENT_ARTIFACT, attach.KEYLESS_ARTIFACT} or len(artifact.layers) != 1:
+        return None
+    raw = read_blob(store, artifact.layers[0], "statement", limit=_MAX_DOCUMENT)
+    if kind == attach.KEYLESS_ARTIFACT:
+        return _open_keyless(raw, manifest, trust)
+    from envsmith.publish.signing import open_envelope
+
+    opened = open_envelope(raw, trust.keys)
+    claim = parse_statement(opened.payload)
+    if opened.signer and claim.image != manifest.digest:
+        raise ContentError(f"statement: it is about another image ({claim.image[:19]}…)")
+    return claim, opened.signer, opened.claimed
+
+
+def _open_keyless(raw: bytes, manifest: Manifest, trust: Trust) -> tuple[Claim | None, str, tuple[str, ...]]:
+    """A keyless statement is looked into only when an identity was given: its payload cannot be read without checking it."""
+    if not trust.identity:
+        return None, "", ("an identity of sigstore",)
+    from envsmith.publish.keyless import open_bundle
+
+    claim = parse_statement(open_bundle(raw, identity=trust.identity, issuer=trust.issuer))
+    if claim.image != manifest.digest:
+        raise ContentError(f"statement: it is about another image ({claim.image[:19]}…)")
+    return claim, trust.identity, (trust.identity,)
+
+
+# -- what the statement names ------------------------------------------------------------------------------------------
+
+
+def _documents(report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], claim: Claim) -> None:
+    with _Part(report, "lock"):
+        raw = read_blob(store, claim.parts["lock.json"], "lock", limit=_MAX_DOCUMENT)
+        lock = parse_lock(raw.decode(errors="replace"), where="lock")
+        if lock.digest != claim.lock or str(lock.cell.id) != claim.cell:
+            raise ContentError("lock: it is not the one that the statement speaks of")
+        report.lock, report.lock_text = lock, raw.decode()
+        report.add("lock", State.OK, f"{lock.digest}, {len(lock.pins)} packages")
+    if report.lock is not None and config:
+        told = label_differences(config, report.lock)
+        good = f"they say cell {claim.cell} and this lock"
+        report.add("labels", State.DIFFERS if told else State.OK, "; ".join(told) or good)
+    with _Part(report, "record"):
+        raw = read_blob(store, claim.parts["record.json"], "record", limit=_MAX_DOCUMENT)
+        report.record, report.record_text = parse_record(raw, "record"), raw.decode()
+        _record(report, manifest, claim)
+    with _Part(report, "sbom"):
+        raw = read_blob(store, claim.parts["sbom.cdx.json"], "sbom", limit=_MAX_DOCUMENT)
+        told = [] if report.lock is None else sbom_differences(raw, report.lock, manifest.digest)
+        if told:
+            raise ContentError("sbom: it is not that of the lock", details=told)
+        report.add("sbom", State.OK, claim.parts["sbom.cdx.json"].digest)
+
+
+def _record(report: Report, manifest: Manifest, claim: Claim) -> None:
+    record = report.record
+    if record is None or report.lock is None:
+        return
+    images = {"manifest": manifest.digest, "config": manifest.config.digest, "engine's image": claim.built_from}
+    told = unproved(report.lock, record, images=images)
+    if record.rungs != claim.rungs:
+        told.append("the statement tells other rungs than the record")
+    if told:
+        report.add("record", State.DIFFERS, "; ".join(told))
+    else:
+        report.add("record", State.OK, f"passed {record.started.date()}: {record.summary}")
+
+
+def label_differences(config: Mapping[str, Any], lock: Lock) -> list[str]:
+    """What the labels of an image say otherwise than its lock; cell and lock must be there, other components agree where they are."""
+    inner = config.get("config")
+    found = inner.get("Labels") if isinstance(inner, dict) else None
+    labels: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    wanted = {"io.envsmith.cell": str(lock.cell.id), "io.envsmith.lock": lock.digest}
+    wanted |= {
+        key: version for name, version in lock.cell.components.items() if (key := f"io.envsmith.{name}") in labels
+    }
+    if lock.base is not None and "org.opencontainers.image.base.digest" in labels:
+        wanted["org.opencontainers.image.base.digest"] = lock.base.digest
+    return [
+        f"{key} is {str(labels.get(key, 'missing'))[:80]}, the lock says {value}"
+        for key, value in wanted.items()
+        if labels.get(key) != value
+    ]
+
+
+def _tag(report: Report, claim: Claim, tag: str) -> None:
+    if tag in claim.tags:
+        report.add("tag", State.OK, f"{tag} is a name that the signer gave this image")
+    else:
+        report.add(
+            "tag", State.DIFFERS, f"{tag} leads to an image that was published as {', '.join(claim.tags)}: it was moved"
+        )
+
+
+def _age(report: Report, claim: Claim, today: dt.date) -> None:
+    if today > claim.expires:
+        report.add("age", State.NOTE, f"the record expired on {claim.expires}: what it proved is old news")
+    audit = str(claim.audit.get("status") or "not audited")
+    report.add("audit", State.NOTE, f"{audit} ({str(claim.audit.get('when', ''))[:10]})" if claim.audit else audit)
