@@ -74,14 +74,7 @@ def write_folder(images: Path, proof: Proof, image: Image, done: Sequence[Publis
 
 def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], RecordFacts]:
     """Lock, ``image.json`` and record of a cell's folder; ``DataError`` when one is missing, broken, or they do not belong together."""
-    texts = {}
-    for name in ("lock.json", IMAGE_FILE, "record.json"):
-        try:
-            texts[name] = (folder / name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise DataError(
-                f"{folder / name}: cannot be read", hint="publish the cell again with --images-dir"
-            ) from None
+    texts = {name: _text(folder / name) for name in ("lock.json", IMAGE_FILE, "record.json")}
     lock = parse_lock(texts["lock.json"], where=str(folder / "lock.json"))
     record = parse_record(texts["record.json"].encode(), str(folder / "record.json"))
     try:
@@ -94,6 +87,13 @@ def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], RecordFacts]:
     if why := unproved(lock, record, images=images):
         raise DataError(f"{folder}: the record does not prove the image", details=why)
     return lock, told, record
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise DataError(f"{path}: cannot be read", hint="publish the cell again with --images-dir") from None
 
 
 def index_text(images: Path) -> str:

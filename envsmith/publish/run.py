@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from envsmith.publish.content import is_digest
 from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
 from envsmith.publish.push import Published, Seal, Target, open_image, publish
 from envsmith.publish.registry import Repository
-from envsmith.publish.stores import REF_NAME, ArchiveStore, Store, image_of, open_files
+from envsmith.publish.stores import REF_NAME, ArchiveStore, Store, copy_layout, image_of, open_files
 from envsmith.publish.verify import Report, State, Trust, verify
 
 __all__ = [
@@ -32,10 +33,6 @@ __all__ = [
     "trust_of",
     "verify_image",
 ]
-
-# Where a build leaves the image of a cell, inside the cell's folder.
-LAYOUT = "oci"
-
 
 # -- publish -----------------------------------------------------------------------------------------------------------
 
@@ -106,7 +103,7 @@ def publish_cell(
     steps = _Steps(progress)
     proof = load_proof(directory)
     with steps.step("image") as told:
-        image = open_image(layout or _layout(directory))
+        image = open_image(layout or _layout(directory, proof, progress))
         told.append(f"{image.manifest.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")
     refuse_unproved(proof, images=image.digests)
     if audit:
@@ -128,13 +125,23 @@ def publish_cell(
     return done
 
 
-def _layout(directory: Path) -> Path:
-    if (directory / LAYOUT / "index.json").is_file():
-        return directory / LAYOUT
-    raise EnvsmithError(
-        f"{directory}: the image of this cell is not there as an OCI layout ({LAYOUT}/)",
-        hint="build it with a container engine (envsmith build --engine docker), or name one with --layout",
-    )
+def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
+    """The image as an OCI layout: the one that is there, or one that the engine which holds the image writes."""
+    from envsmith.engine.base import choose_engine
+    from envsmith.engine.oci import read_layout
+    from envsmith.engine.rebuild import LAYOUT, ImageEngine
+
+    layout = directory / LAYOUT
+    if (layout / "index.json").is_file() and read_layout(layout).labels.get("io.envsmith.lock") == proof.lock.digest:
+        return layout
+    engine = choose_engine().engine
+    if not isinstance(engine, ImageEngine):
+        raise EnvsmithError(
+            f"{directory}: the image of this cell is not there as an OCI layout ({LAYOUT}/), and no container engine answers",
+            hint="start the engine that built it, or name a layout with --layout",
+        )
+    engine.export(engine.build(proof.lock, directory, progress=progress), layout, progress=progress)
+    return layout
 
 
 def _audited(directory: Path, proof: Proof) -> Proof:
@@ -219,6 +226,8 @@ def verify_image(
         )
     if asked.wanted and asked.wanted != asked.digest:
         report.add("tag", State.DIFFERS, f"it leads to {asked.digest}, not to {asked.wanted}")
+    if rebuild:
+        _rebuild(report, asked.store, progress)
     if audit and report.lock is not None:
         with steps.step("audit", "known vulnerabilities"):
             today = ask_audit(report.lock)
@@ -227,3 +236,26 @@ def verify_image(
             fixed = f", fixed in {', '.join(found.fixed)}" if found.fixed else ""
             report.add("audit", State.NOTE, f"{found.package} {found.version}: {found.id}{fixed}")
     return report
+
+
+def _rebuild(report: Report, store: Store, progress: Progress) -> None:
+    """Build the lock that was published again and compare file by file with what was published."""
+    from envsmith.engine.base import choose_engine
+    from envsmith.engine.rebuild import LAYOUT
+    from envsmith.engine.rebuild import rebuild as build_again
+
+    if report.lock is None or report.status == "differs":
+        report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")
+        return
+    with tempfile.TemporaryDirectory(prefix="envsmith-verify-") as scratch:
+        directory = Path(scratch) / str(report.lock.cell.id)
+        directory.mkdir()
+        (directory / "lock.json").write_text(report.lock_text, encoding="utf-8")
+        copy_layout(store, report.digest, directory / LAYOUT)
+        told = build_again(directory, engine=choose_engine().engine, progress=progress)
+    if told.second == report.digest:
+        report.add("rebuild", State.OK, f"built again from the lock: {told.second}")
+        return
+    report.add("rebuild", State.DIFFERS, f"built again from the lock it is {told.second}")
+    for line in told.differences[:50]:
+        report.add("rebuild", State.NOTE, line)

@@ -21,6 +21,7 @@ from envsmith.publish.content import (
     Descriptor,
     Manifest,
     digest_of,
+    index_bytes,
     is_digest,
     parse_index,
     parse_manifest,
@@ -255,3 +256,24 @@ def blob_sha256(file: IO[bytes]) -> tuple[str, int]:
         digest.update(piece)
         size += len(piece)
     return f"sha256:{digest.hexdigest()}", size
+
+
+def copy_layout(store: Store, digest: str, folder: Path) -> None:
+    """Write one image of a store as an OCI layout; ``StorageError`` when the disk does not take it."""
+    manifest = load_manifest(store, digest, "manifest")
+    blobs = folder / "blobs" / "sha256"
+    try:
+        blobs.mkdir(parents=True)
+        (blobs / digest[7:]).write_bytes(manifest.raw)
+        for blob in manifest.blobs:
+            opened = store.blob(blob.digest)
+            if opened is None:
+                raise ContentError(f"{store.name}: {blob.digest} is missing")
+            with closing(opened) as source, (blobs / blob.digest[7:]).open("wb") as target:
+                for piece in stream(source):
+                    target.write(piece)
+        (folder / "oci-layout").write_bytes(b'{"imageLayoutVersion":"1.0.0"}')
+        plain = Descriptor(media_type=manifest.media_type, digest=digest, size=len(manifest.raw))
+        (folder / "index.json").write_bytes(index_bytes([plain]))
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be written: {error.strerror or error}") from None
