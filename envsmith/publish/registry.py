@@ -59,7 +59,7 @@ class Repository:
         also: tuple[str, ...] = (),
         wire: Wire | None = None,
         piece: int = _PIECE,
-        wait: Callable[[float], None] = time.sleep,
+        wait: Callable[[float], None] | None = None,
     ) -> None:
         host = API_HOSTS.get(registry, registry)
         scheme = "http" if is_loopback(urlsplit(f"//{host}").hostname or "") else "https"
@@ -67,7 +67,7 @@ class Repository:
         self._root = f"{scheme}://{host}/v2/{repository}/"
         self._wire = wire or HttpWire()
         self._access = Access(registry, repository, "pull,push" if push else "pull", self._wire, also)
-        self._piece, self._wait = piece, wait
+        self._piece, self._wait = piece, wait or time.sleep
 
     @property
     def name(self) -> str:

@@ -108,7 +108,7 @@ class LayoutStore:
     def __init__(self, files: _Files) -> None:
         self._files = files
         index = _small(files, "index.json")
-        if index is None or files.open("oci-layout") is None:
+        if index is None or _small(files, "oci-layout") is None:
             raise DataError(
                 f"{files.name}: no OCI layout (oci-layout or index.json is missing)",
                 hint="a bundle is made by envsmith publish --bundle; a layout by a build",
@@ -185,19 +185,27 @@ class ArchiveStore(LayoutStore):
     def __init__(self, path: Path) -> None:
         try:
             self._tar = tarfile.open(path, "r:")  # noqa: SIM115 - closed by __exit__
-            members = {}
+        except tarfile.TarError as error:
+            raise _damaged(path, error) from None
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
+        try:
+            super().__init__(_Tar(str(path), self._tar, self._members(path)))
+        except BaseException:
+            self._tar.close()
+            raise
+
+    def _members(self, path: Path) -> dict[str, tarfile.TarInfo]:
+        members = {}
+        try:
             for number, member in enumerate(self._tar):
                 if number > _MAX_MEMBERS:
                     raise DataError(f"{path}: more than {_MAX_MEMBERS} files: no bundle of ours")
                 if member.isreg():
                     members[member.name.removeprefix("./")] = member
-        except tarfile.TarError as error:
-            raise ContentError(
-                f"{path}: the bundle cannot be read: {error}", hint="it is cut or damaged: copy it again"
-            ) from None
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
-        super().__init__(_Tar(str(path), self._tar, members))
+        except (tarfile.TarError, OSError) as error:
+            raise _damaged(path, error) from None
+        return members
 
     def __enter__(self) -> Self:
         return self
@@ -206,6 +214,10 @@ class ArchiveStore(LayoutStore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tar.close()
+
+
+def _damaged(path: Path, error: Exception) -> ContentError:
+    return ContentError(f"{path}: the bundle cannot be read: {error}", hint="it is cut or damaged: copy it again")
 
 
 def open_files(path: Path) -> LayoutStore:

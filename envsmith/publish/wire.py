@@ -77,7 +77,7 @@ class HttpWire:
     """A :class:`Wire` over the standard library: the system's proxies and CA bundles, no proxy for this machine itself."""
 
     def __init__(self) -> None:
-        self._openers: dict[bool, OpenerDirector] = {}
+        self._openers: dict[tuple[bool, bool], OpenerDirector] = {}
 
     def __call__(self, method: str, url: str, headers: Mapping[str, str], body: Body | bytes | None = None) -> Response:
         """See :class:`Wire`."""
@@ -106,17 +106,20 @@ class HttpWire:
     def _opener(self, url: str) -> OpenerDirector:
         import urllib.request
 
-        own = is_loopback(urlsplit(url).hostname or "")
-        if own not in self._openers:
+        parts = urlsplit(url)
+        kind = (is_loopback(parts.hostname or ""), parts.scheme == "https")
+        if kind not in self._openers:
 
             class NoRedirect(urllib.request.HTTPRedirectHandler):
                 def redirect_request(self, *_args: object, **_more: object) -> None:
                     """The client follows it itself, without the credentials."""
 
-            proxies = [urllib.request.ProxyHandler({})] if own else []
-            secure = urllib.request.HTTPSHandler(context=_context())
-            self._openers[own] = urllib.request.build_opener(secure, NoRedirect(), *proxies)
-        return self._openers[own]
+            handlers: list[urllib.request.BaseHandler] = [NoRedirect()]
+            handlers += [urllib.request.ProxyHandler({})] if kind[0] else []
+            # Reading the bundle of authorities takes longer than a request does.
+            handlers += [urllib.request.HTTPSHandler(context=_context())] if kind[1] else []
+            self._openers[kind] = urllib.request.build_opener(*handlers)
+        return self._openers[kind]
 
 
 def is_loopback(host: str) -> bool:

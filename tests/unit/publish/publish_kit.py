@@ -13,7 +13,6 @@ import tarfile
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from envsmith.model.cell import Cell
@@ -103,7 +102,7 @@ def make_layout(folder, lock, *, salt=b""):
     return digest(raw)
 
 
-def make_record(lock, **changes):
+def make_record(lock, /, **changes):
     record = {
         "schema": 1,
         "cell": str(lock.cell.id),
@@ -242,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
         repo, kind, rest = match.groups()
         return getattr(self, f"_{kind}")(reg, repo, rest, parse_qs(parts.query))
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = _do
+    do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = _do  # noqa: N815
 
     def _blobs(self, reg, repo, rest, query):
         if rest.startswith("uploads"):

@@ -1,0 +1,358 @@
+"""The parts by themselves: bill of materials, signatures, audit, credentials, hostile manifests, the folder of images/."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from envsmith.cli.app import run
+from envsmith.errors import ContentError, DataError, UsageError
+from envsmith.publish import audit as audits
+from envsmith.publish.content import index_bytes, parse_index, parse_manifest
+from envsmith.publish.folder import read_folder, rendered
+from envsmith.publish.proof import parse_record
+from envsmith.publish.sbom import make_sbom, sbom_differences
+from envsmith.publish.signing import load_key, load_signer, open_envelope, sign
+from envsmith.sources.credentials import login
+
+IMAGE = "sha256:" + "1a" * 32
+MADE = dt.datetime(2026, 11, 21, 4, 5, 31, tzinfo=dt.timezone.utc)
+
+
+# -- bill of materials -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bill(kit):
+    return make_sbom(kit.make_lock(), IMAGE, made=MADE)
+
+
+def test_the_bill_is_valid_cyclonedx(bill):
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.decode()) is None
+
+
+def test_the_bill_lists_packages_with_every_hash_the_system_and_the_base(kit, bill):
+    found = {c["bom-ref"]: c for c in json.loads(bill)["components"]}
+    assert found["pkg:pypi/torch@2.15.0"]["hashes"][0]["alg"] == "SHA-256"
+    assert len(found["pkg:pypi/numpy@2.4.6"]["components"]) == 2
+    assert "hashes" not in found["pkg:pypi/numpy@2.4.6"]
+    (system,) = [ref for ref in found if ref.startswith("pkg:deb/")]
+    assert system == "pkg:deb/debian/g%2B%2B@4:12.2.0-3?distro=bookworm"
+    assert found["base-image"]["version"] == "sha256:" + "ab" * 32
+    assert "setuptools" not in bill.decode(), "what a wheel was built with is not in the image"
+
+
+def test_the_bill_is_the_same_bytes_each_time(kit, bill):
+    assert make_sbom(kit.make_lock(), IMAGE, made=MADE) == bill
+
+
+def test_a_good_bill_has_no_differences(kit, bill):
+    assert sbom_differences(bill, kit.make_lock(), IMAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (lambda b: b["components"].pop(), "not listed"),
+        (lambda b: b["components"][-1]["components"][0]["hashes"][0].update(content="0" * 64), "other hashes"),
+        (lambda b: b["components"].append({"bom-ref": "pkg:pypi/evil@1", "name": "evil"}), "not in the lock"),
+        (lambda b: b["metadata"]["component"].update(purl="pkg:oci/x@sha256%3A00"), "another image"),
+        (lambda b: [c.update(version="x") for c in b["components"] if c["bom-ref"] == "base-image"], "base image"),
+        (lambda b: [c.update(version="x") for c in b["components"] if c["name"] == "g++"], "g++"),
+        (lambda b: b.pop("metadata"), "not a CycloneDX"),
+    ],
+)
+def test_a_bill_that_differs_from_the_lock(kit, bill, edit, why):
+    value = json.loads(bill)
+    edit(value)
+    assert any(why in told for told in sbom_differences(json.dumps(value).encode(), kit.make_lock(), IMAGE))
+
+
+# -- signatures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
+def test_a_signature_is_found_good_by_its_key_and_by_no_other(kit, tmp_path, kind):
+    private, public = kit.make_keys(tmp_path, "a", kind=kind)
+    _, foreign = kit.make_keys(tmp_path, "b", kind=kind)
+    envelope = sign(b"{}", load_signer(private))
+    assert open_envelope(envelope, [load_key(public)]).signer == load_key(public).keyid
+    assert open_envelope(envelope, [load_key(foreign)]).signer == ""
+    assert open_envelope(envelope, []).claimed == (load_key(public).keyid,)
+
+
+def test_a_signature_over_other_bytes_is_not_good(kit, tmp_path):
+    private, public = kit.make_keys(tmp_path)
+    value = json.loads(sign(b'{"a": 1}', load_signer(private)))
+    value["payload"] = base64.b64encode(b'{"a": 2}').decode()
+    assert open_envelope(json.dumps(value).encode(), [load_key(public)]).signer == ""
+
+
+def test_a_key_with_a_passphrase(kit, tmp_path, monkeypatch):
+    private, public = kit.make_keys(tmp_path, password=b"secret")
+    for value in (None, "wrong"):
+        if value:
+            monkeypatch.setenv("ENVSMITH_KEY_PASSWORD", value)
+        with pytest.raises(UsageError, match="key"):
+            load_signer(private)
+    monkeypatch.setenv("ENVSMITH_KEY_PASSWORD", "secret")
+    assert open_envelope(sign(b"x", load_signer(private)), [load_key(public)]).payload == b"x"
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
+def test_what_is_no_key(tmp_path, text):
+    path = tmp_path / "k.pem"
+    path.write_text(text)
+    for load in (load_signer, load_key):
+        with pytest.raises(UsageError, match=r"k\.pem"):
+            load(path)
+
+
+def test_a_private_key_is_not_asked_for_to_verify(kit, tmp_path):
+    private, _ = kit.make_keys(tmp_path)
+    with pytest.raises(UsageError, match="private"):
+        load_key(private)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{}", b"[]", b'{"payload": 1, "payloadType": "x", "signatures": []}', b'{"payload": "AA=="}']
+)
+def test_what_is_no_envelope(raw):
+    with pytest.raises(ContentError, match="statement"):
+        open_envelope(raw, [])
+
+
+def test_keyless_without_the_extra_or_an_identity_says_what_to_do(cell, capsys, monkeypatch):
+    for name in (
+        "SIGSTORE_ID_TOKEN",
+        "ACTIONS_ID_TOKEN_REQUEST_URL",
+        "GITHUB_ACTIONS",
+        "GITLAB_CI",
+        "BUILDKITE",
+        "CIRCLECI",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    code = run(["publish", str(cell), "--bundle", str(cell / "b.tar"), "--keyless", "--no-audit"])
+    told = capsys.readouterr().err
+    assert (code, "hint" in told) in {(6, True), (2, True), (5, True)}
+    assert not (cell / "b.tar").exists()
+
+
+# -- audit -------------------------------------------------------------------------------------------------------------
+
+
+def answer(rows, *, code=0, err=""):
+    text = json.dumps({"dependencies": rows, "fixes": []}) if rows is not None else ""
+    return lambda _words: subprocess.CompletedProcess([], code, text, err)
+
+
+GOOD = {"name": "torch", "version": "2.15.0", "vulns": []}
+BAD = {
+    "name": "numpy",
+    "version": "2.4.6",
+    "vulns": [{"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2.4.7"]}],
+}
+SKIPPED = {"name": "deepspeed", "skip_reason": "Dependency not found"}
+
+
+@pytest.mark.parametrize(
+    ("run_it", "status", "asked"),
+    [
+        (answer([GOOD]), "clean", 1),
+        (answer([GOOD, BAD], code=1), "1 known vulnerability", 2),
+        (answer([GOOD, SKIPPED]), "clean, 1 of 2 packages not audited", 1),
+        (answer([SKIPPED]), "not audited: osv: it knows none of these releases; pypi: it knows none of these releases", 0),
+        (answer(None, code=1, err="x\nConnectionError: no route"), "not audited: osv: it cannot be reached (ConnectionError: no route); pypi: it cannot be reached (ConnectionError: no route)", 0),
+        (lambda _w: (_ for _ in ()).throw(subprocess.TimeoutExpired("x", 1)), "not audited: osv: no answer", 0),
+        (lambda _w: (_ for _ in ()).throw(OSError("no such file")), "not audited: osv: pip-audit cannot be run", 0),
+    ],
+)  # fmt: skip
+def test_what_was_not_looked_up_is_never_clean(kit, run_it, status, asked):
+    result = audits.audit(kit.make_lock(), run=run_it, now=MADE)
+    assert result.status.startswith(status)
+    assert result.asked == asked
+    assert result.done == (asked > 0)
+
+
+def test_a_finding_names_package_advisory_and_mending_release(kit):
+    (found,) = audits.audit(kit.make_lock(), run=answer([BAD]), now=MADE).findings
+    assert (found.package, found.version, found.id, found.aliases, found.fixed) == (
+        "numpy",
+        "2.4.6",
+        "PYSEC-1",
+        ("CVE-1",),
+        ("2.4.7",),
+    )
+
+
+def test_the_audit_stands_in_the_record_and_in_what_is_signed(kit, cell, keys, monkeypatch, capsys):
+    monkeypatch.setattr(audits, "run_pip_audit", answer([GOOD, BAD]))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+    with kit.registry() as reg:
+        assert run(["publish", str(cell), "--to", reg.repo(), "--key", str(keys[0]), "--json"]) == 0
+        out = json.loads(capsys.readouterr().out)
+        assert run(["verify", f"{reg.repo()}:{out['published'][0]['cell']}", "--key", str(keys[1]), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert json.loads((cell / "record.json").read_text())["audit"]["findings"][0]["id"] == "PYSEC-1"
+    assert told["audit"]["status"] == out["published"][0]["audit"]["status"] == "1 known vulnerability"
+
+
+def test_pip_audit_is_given_every_pin_with_its_hashes(kit):
+    seen = {}
+
+    def look(words):
+        seen["words"], seen["text"] = words, Path(words[1]).read_text()
+        return answer([GOOD])(words)
+
+    audits.audit(kit.make_lock(), run=look)
+    assert seen["text"].count("--hash=sha256:") == 4
+    assert "--require-hashes" in seen["words"]
+
+
+# -- credentials -------------------------------------------------------------------------------------------------------
+
+
+def docker(tmp_path, monkeypatch, text):
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    (folder / "config.json").write_text(text)
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+
+
+def test_the_config_itself_an_identity_token_and_podmans_file(tmp_path, monkeypatch):
+    auths = {"a.invalid": {"auth": "bWU6c2VjcmV0"}, "https://b.invalid": {"identitytoken": "idtok"}}
+    docker(tmp_path, monkeypatch, json.dumps({"auths": auths}))
+    more = tmp_path / "auth.json"
+    more.write_text(json.dumps({"auths": {"c.invalid": {"auth": "bWU6cG9kbWFu"}}}))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(more))
+    assert login("a.invalid").basic == "bWU6c2VjcmV0"
+    assert login("b.invalid").identity == "idtok"
+    assert login("c.invalid").basic == "bWU6cG9kbWFu"
+    assert login("d.invalid") is None
+    assert "c2VjcmV0" not in repr(login("a.invalid"))
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ('{"Username": "me", "Secret": "x"}', ("bWU6eA==", "")),
+        ('{"Username": "<token>", "Secret": "idtok"}', ("", "idtok")),
+        ("credentials not found", None),
+    ],
+)
+def test_a_helper_program(tmp_path, monkeypatch, said, wanted):
+    docker(tmp_path, monkeypatch, json.dumps({"credHelpers": {"a.invalid": "mine"}}))
+    program = tmp_path / "bin" / "docker-credential-mine"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nread -r asked\n[ \"$1 $asked\" = 'get a.invalid' ] && echo '{said}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    found = login("a.invalid")
+    assert (found and (found.basic, found.identity)) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"auths": []}', '{"credHelpers": {"a.invalid": "../../evil"}}', '{"credsStore": 1}']
+)
+def test_a_broken_configuration_is_no_login(tmp_path, monkeypatch, text):
+    docker(tmp_path, monkeypatch, text)
+    assert login("a.invalid") is None
+
+
+# -- hostile documents -------------------------------------------------------------------------------------------------
+
+DESCRIPTOR = {"mediaType": "a/b", "digest": "sha256:" + "0" * 64, "size": 3}
+MANIFEST = {"schemaVersion": 2, "config": DESCRIPTOR, "layers": [DESCRIPTOR]}
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"schemaVersion": 1}, "schemaVersion"),
+        ({"config": None}, "config"),
+        ({"layers": {}}, "layers"),
+        ({"layers": [{**DESCRIPTOR, "digest": "sha256:../../etc/passwd"}]}, "layers[0].digest"),
+        ({"layers": [{**DESCRIPTOR, "digest": "md5:" + "0" * 32}]}, "layers[0].digest"),
+        ({"layers": [{**DESCRIPTOR, "size": -1}]}, "layers[0].size"),
+        ({"layers": [{**DESCRIPTOR, "size": True}]}, "layers[0].size"),
+        ({"layers": [{**DESCRIPTOR, "size": 1 << 60}]}, "layers[0].size"),
+        ({"layers": [DESCRIPTOR] * 1001}, "layers"),
+        ({"config": {**DESCRIPTOR, "mediaType": "a\nb"}}, "config.mediaType"),
+        ({"annotations": {"a": 1}}, "annotations"),
+        ({"subject": []}, "subject"),
+        ({"manifests": []}, "index"),
+    ],
+)
+def test_a_hostile_manifest_is_refused_with_the_key_path(change, where):
+    with pytest.raises(ContentError) as told:
+        parse_manifest(json.dumps({**MANIFEST, **change}).encode(), "m")
+    assert where in told.value.message
+
+
+@pytest.mark.parametrize("raw", [b"", b"[" * 100_000, b"nonsense", b"[]", b" " * (5 << 20), b'"x"'])
+def test_what_is_no_document_is_refused(raw):
+    for parse in (parse_manifest, parse_index):
+        with pytest.raises(ContentError):
+            parse(raw, "m")
+
+
+def test_an_index_is_read_back_as_it_was_written():
+    rows = parse_index(
+        json.dumps({"schemaVersion": 2, "manifests": [{**DESCRIPTOR, "annotations": {"a": "b"}}]}).encode(), "i"
+    )
+    assert parse_index(index_bytes(rows), "i") == rows
+
+
+@pytest.mark.parametrize("field", ["cell", "lock", "passed", "rungs", "summary", "started"])
+def test_a_record_without_a_field_is_refused_by_its_name(kit, field):
+    record = kit.make_record(kit.make_lock())
+    del record[field]
+    with pytest.raises(DataError) as told:
+        parse_record(json.dumps(record).encode(), "r")
+    assert any(line.startswith(field) for line in told.value.details)
+
+
+# -- images/ -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def images(cell, keys, tmp_path):
+    folder = tmp_path / "images"
+    words = ["publish", str(cell), "--bundle", str(tmp_path / "b.tar"), "--key", str(keys[0]), "--no-audit"]
+    assert run([*words, "--images-dir", str(folder)]) == 0
+    return folder
+
+
+def test_the_folder_of_an_image_renders_again_to_the_same_files(images):
+    (folder,) = [path for path in images.iterdir() if path.is_dir()]
+    lock, told, record = read_folder(folder)
+    for name, text in rendered(lock, told, record).items():
+        assert (folder / name).read_text() == text, name
+    assert {p.name for p in folder.iterdir()} == {*rendered(lock, told, record), "record.json"}
+    assert "://" not in "".join(p.read_text() for p in folder.iterdir() if p.name != "Dockerfile")
+    assert str(lock.cell.id) in (images / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["lock.json", "record.json", "image.json"])
+def test_a_folder_whose_parts_do_not_belong_together_is_refused(images, name):
+    (folder,) = [path for path in images.iterdir() if path.is_dir()]
+    value = json.loads((folder / name).read_text())
+    value[{"lock.json": "request", "record.json": "image", "image.json": "builtFrom"}[name]] = "sha256:" + "7" * 64
+    (folder / name).write_text(json.dumps(value))
+    with pytest.raises(DataError):
+        read_folder(folder)
+
+
+def test_another_image_digest_in_a_folder_is_another_bill(images):
+    (folder,) = [path for path in images.iterdir() if path.is_dir()]
+    lock, told, record = read_folder(folder)
+    forged = {**told, "image": "sha256:" + "7" * 64}
+    assert rendered(lock, forged, record)["image.json"] != json.dumps(forged, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import io
+import json
+import tarfile
+
+import pytest
+
+from envsmith.cli.app import run
+from envsmith.publish.content import canonical
+from envsmith.publish.proof import load_proof
+from envsmith.publish.push import open_image, publish
+from envsmith.publish.registry import Repository
+from envsmith.publish.run import Asked, seal_with, trust_of, verify_image
+from envsmith.publish.stores import open_files
+from envsmith.publish.verify import verify
+
+CELL = "ds0.19.8-torch2.15.0-cu132-py312"
+
+
+@pytest.fixture
+def published(kit, cell, keys):
+    """A registry with one published cell; what a test changes there is tampering."""
+    with kit.registry() as reg:
+        target = Repository(reg.address, "cells", push=True)
+        reg.done = publish(load_proof(cell), open_image(cell / "oci"), target, seal_with(keys[0]))
+        yield reg
+
+
+def look(reg, keys, tag=CELL, repo="cells", **how):
+    store = Repository(reg.address, repo, wait=lambda _s: None)
+    return verify(store, store.resolve(tag), trust_of([keys[1]], None, None), tag=tag, **how)
+
+
+def differing(report):
+    return sorted({check.part for check in report.checks if check.state.value == "differs"})
+
+
+def test_an_untouched_image_is_verified(published, keys):
+    report = look(published, keys)
+    assert (report.status, report.exit_code) == ("verified", 0)
+    assert [c.part for c in report.checks if c.state.value == "ok"] == [
+        "manifest", "config", "layers", "statement", "lock", "labels", "record", "sbom", "tag",
+    ]  # fmt: skip
+
+
+# -- one part changed at a time ----------------------------------------------------------------------------------------
+
+
+def blob_of(reg, part):
+    """The digest of a part of what was published."""
+    claim = reg.done.claim
+    named = {"lock": "lock.json", "record": "record.json", "sbom": "sbom.cdx.json"}
+    if part in named:
+        return claim.parts[named[part]].digest
+    manifest = json.loads(reg.manifests["cells", claim.image][1])
+    if part.startswith("layer"):
+        return manifest["layers"][int(part[-1]) - 1]["digest"]
+    if part == "config":
+        return claim.config
+    (raw,) = [
+        d for (_, n), (_, d) in reg.manifests.items() if n.startswith("sha256:") and b"application/vnd.in-toto" in d
+    ]
+    return json.loads(raw)["layers"][0]["digest"]
+
+
+CHANGES = {
+    "changed": lambda data: data[:-2] + bytes([data[-2] ^ 1]) + data[-1:],
+    "truncated": lambda data: data[: len(data) // 2],
+    "empty": lambda _data: b"",
+    "longer": lambda data: data + b"x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize("part", ["layer 1", "layer 2", "config", "statement", "lock", "record", "sbom"])
+def test_a_part_whose_bytes_are_others_is_named(published, keys, part, how):
+    key = ("cells", blob_of(published, part))
+    published.blobs[key] = CHANGES[how](published.blobs[key])
+    report = look(published, keys)
+    assert differing(report) == [part]
+    assert report.exit_code == 8
+
+
+@pytest.mark.parametrize("part", ["layer 1", "layer 2", "config", "statement", "lock", "record", "sbom"])
+def test_a_part_that_is_missing_is_named(published, keys, part):
+    del published.blobs["cells", blob_of(published, part)]
+    report = look(published, keys)
+    assert differing(report) == [part]
+    assert report.exit_code == 8
+
+
+@pytest.mark.parametrize("how", ["changed", "truncated"])
+def test_a_manifest_that_is_not_its_digest_is_named(published, keys, how):
+    digest = published.done.digest
+    kind, raw = published.manifests["cells", digest]
+    published.manifests["cells", digest] = (kind, CHANGES[how](raw))
+    report = look(published, keys)
+    assert differing(report) == ["manifest"]
+
+
+def test_a_tag_that_was_moved_to_an_image_of_somebody_else_is_refused(published, keys, kit, tmp_path):
+    other = kit.make_cell(tmp_path / "other", salt=b"evil")
+    foreign = kit.make_keys(tmp_path, "foreign")
+    target = Repository(published.address, "cells", push=True)
+    publish(load_proof(other), open_image(other / "oci"), target, seal_with(foreign[0]), replace=True)
+    report = look(published, keys)
+    assert differing(report) == ["statement"]
+    assert "not by who you trust" in next(c.text for c in report.checks if c.part == "statement")
+
+
+def test_a_tag_that_was_moved_to_another_cell_of_the_same_signer_is_refused(published, keys, kit, tmp_path):
+    other = kit.make_cell(tmp_path / "other", deepspeed="0.19.7")
+    target = Repository(published.address, "cells", push=True)
+    done = publish(load_proof(other), open_image(other / "oci"), target, seal_with(keys[0]))
+    published.manifests["cells", CELL] = published.manifests["cells", done.digest]
+    report = look(published, keys)
+    assert differing(report) == ["tag"]
+    assert report.exit_code == 8
+
+
+def test_a_tag_that_leads_to_another_digest_than_the_one_written_beside_it(published, keys, capsys):
+    wrong = "sha256:" + "0" * 64
+    assert run(["verify", f"{published.repo()}:{CELL}@{wrong}", "--key", str(keys[1])]) == 8
+    assert "tag" in capsys.readouterr().err
+    right = published.done.digest
+    assert run(["verify", f"{published.repo()}:{CELL}@{right}", "--key", str(keys[1])]) == 0
+
+
+def test_an_image_that_nobody_signed_is_unproved(published, keys, kit):
+    for (repo, name), (_, raw) in list(published.manifests.items()):
+        if b"vnd.in-toto" in raw:
+            del published.manifests[repo, name]
+    report = look(published, keys)
+    assert (report.status, report.exit_code) == ("unproved", 1)
+
+
+def test_without_a_key_nothing_is_proved(published, capsys):
+    assert run(["verify", f"{published.repo()}:{CELL}", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["status"] == "unproved"
+    assert [c["part"] for c in told["checks"] if c["state"] == "unproved"] == ["statement"]
+
+
+def test_one_of_several_keys_is_enough_and_foreign_statements_beside_ours_are_told(
+    published, keys, kit, tmp_path, cell
+):
+    foreign = kit.make_keys(tmp_path, "foreign", kind="ecdsa")
+    target = Repository(published.address, "cells", push=True)
+    publish(load_proof(cell), open_image(cell / "oci"), target, seal_with(foreign[0]))
+    report = look(published, keys)
+    assert report.status == "verified"
+    assert any(c.part == "statement" and "was not asked" in c.text for c in report.checks)
+    store = Repository(published.address, "cells")
+    both = trust_of([foreign[1], keys[1]], None, None)
+    assert verify(store, published.done.digest, both, tag=CELL).status == "verified"
+
+
+# -- a signer's statement that does not fit what is there --------------------------------------------------------------
+
+
+def forged(kit, reg, keys, cell, **changes):
+    """Publish again with a signer who signs something else than what is true."""
+    from envsmith.publish import push, statement
+
+    def lying(claim):
+        value = json.loads(statement.statement_bytes(claim))
+        changes["edit"](value)
+        return canonical(value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(push, "statement_bytes", lying)
+        target = Repository(reg.address, "lies", push=True)
+        return publish(load_proof(cell), open_image(cell / "oci"), target, seal_with(keys[0]))
+
+
+def _set(value, path, new):
+    *heads, last = path
+    for head in heads:
+        value = value[head]
+    value[last] = new
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        (("subject", 0, "digest", "sha256"), "0" * 64),
+        (("predicate", "result"), "FAILED"),
+        (("predicateType",), "https://example.invalid/x"),
+        (("_type",), "https://example.invalid/x"),
+        (("predicate", "envsmith", "lock"), "nonsense"),
+        (("predicate", "configuration"), []),
+        (("predicate", "envsmith"), None),
+        (("subject",), []),
+        (("predicate", "envsmith", "expires"), "never"),
+    ],
+)
+def test_a_statement_about_something_else_is_refused(kit, published, keys, cell, path, new):
+    forged(kit, published, keys, cell, edit=lambda value: _set(value, path, new))
+    report = look(published, keys, repo="lies")
+    assert differing(report) == ["statement"]
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "part"),
+    [
+        (("predicate", "envsmith", "lock"), "sha256:" + "0" * 64, "lock"),
+        (("predicate", "envsmith", "rungs"), ["framework step(gpu)"], "record"),
+        (("predicate", "envsmith", "builtFrom"), "sha256:" + "0" * 64, "record"),
+        (("predicate", "envsmith", "tags"), ["other"], "tag"),
+    ],
+)
+def test_a_statement_that_does_not_fit_lock_record_or_tag_is_refused(kit, published, keys, cell, path, new, part):
+    forged(kit, published, keys, cell, edit=lambda value: _set(value, path, new))
+    assert part in differing(look(published, keys, repo="lies"))
+
+
+def test_an_expired_record_is_told_and_does_not_fail(published, keys):
+    report = look(published, keys, today=dt.date(2030, 1, 1))
+    assert report.status == "verified"
+    assert any(c.part == "age" and "expired" in c.text for c in report.checks)
+
+
+def test_a_layer_that_unpacks_to_something_else_is_refused(kit, tmp_path, keys):
+    """Digest, manifest and signature fit; the configuration says that the layer holds other files."""
+    cell = kit.make_cell(tmp_path / "cell2")
+    layout = cell / "oci"
+    index = json.loads((layout / "index.json").read_text())
+    blobs = layout / "blobs" / "sha256"
+    manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_text())
+    packed = gzip.compress(b"other", mtime=0)
+    (blobs / kit.digest(packed)[7:]).write_bytes(packed)
+    manifest["layers"][0] |= {"digest": kit.digest(packed), "size": len(packed)}
+    raw = json.dumps(manifest).encode()
+    (blobs / kit.digest(raw)[7:]).write_bytes(raw)
+    index["manifests"][0] |= {"digest": kit.digest(raw), "size": len(raw)}
+    (layout / "index.json").write_text(json.dumps(index))
+    with kit.registry() as reg:
+        publish(load_proof(cell), open_image(layout), Repository(reg.address, "cells", push=True), seal_with(keys[0]))
+        assert differing(look(reg, keys)) == ["layer 1"]
+
+
+def test_layers_may_be_left_to_whoever_pulls(published, keys):
+    published.log.clear()
+    report = look(published, keys, layers=False)
+    assert report.status == "verified"
+    assert not any(blob_of(published, "layer 1") in path for _, path in published.log)
+
+
+# -- the bundle --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bundle(cell, keys, tmp_path):
+    path = tmp_path / "cell.tar"
+    assert run(["publish", str(cell), "--bundle", str(path), "--key", str(keys[0]), "--no-audit", "--json"]) == 0
+    return path
+
+
+def test_a_bundle_is_verified_without_a_network(bundle, keys, monkeypatch, capsys):
+    monkeypatch.setattr("socket.socket.connect", lambda *_a: pytest.fail("a connection was made"))
+    capsys.readouterr()
+    assert run(["verify", "--bundle", str(bundle), "--key", str(keys[1]), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["cell"]) == ("verified", CELL)
+
+
+def rewrite(path, edit):
+    """Every member of a bundle through ``edit(name, data)``; ``None`` leaves it out."""
+    with tarfile.open(path) as tar:
+        members = [(m, tar.extractfile(m).read()) for m in tar]
+    with tarfile.open(path, "w") as tar:
+        for member, data in members:
+            new = edit(member.name, data)
+            if new is not None:
+                member.size = len(new)
+                tar.addfile(member, io.BytesIO(new))
+
+
+def test_every_blob_of_a_bundle_is_needed_and_checked(bundle, keys):
+    """Each file in turn is changed, then each is left out: never 0."""
+    with tarfile.open(bundle) as tar:
+        names = [m.name for m in tar]
+    whole = bundle.read_bytes()
+    assert len(names) == 14
+    for name in names:
+        for edit in (lambda _n, data: data[:-1] + bytes([data[-1] ^ 1]), lambda _n, _d: None):
+            bundle.write_bytes(whole)
+            rewrite(bundle, lambda n, d, name=name, edit=edit: edit(n, d) if n == name else d)
+            code = run(["verify", "--bundle", str(bundle), "--key", str(keys[1])])
+            # The two bytes of the empty configuration say nothing; the layout's version file only has to be there.
+            harmless = name == "oci-layout" or name.endswith(
+                "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+            )
+            assert code in ({0, 3} if harmless else {1, 3, 8}), name
+
+
+@pytest.mark.parametrize("keep", [0.05, 0.5, 0.8])
+def test_a_bundle_that_is_cut_is_refused(bundle, keys, keep):
+    data = bundle.read_bytes()
+    bundle.write_bytes(data[: int(len(data) * keep)])
+    assert run(["verify", "--bundle", str(bundle), "--key", str(keys[1])]) in {3, 8}
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 10240, b"not a tar", b"PK\x03\x04"])
+def test_what_is_no_bundle_is_refused_without_a_traceback(tmp_path, keys, data, capsys):
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    assert run(["verify", "--bundle", str(path), "--key", str(keys[1])]) in {3, 8}
+    assert "x.tar" in capsys.readouterr().err
+
+
+def test_a_layout_in_a_folder_can_be_verified_too(bundle, keys, tmp_path):
+    with tarfile.open(bundle) as tar:
+        tar.extractall(tmp_path / "layout", filter="data")
+    assert run(["verify", "--bundle", str(tmp_path / "layout"), CELL, "--key", str(keys[1])]) == 0
+    assert run(["verify", "--bundle", str(tmp_path / "layout"), "other", "--key", str(keys[1])]) == 3
+
+
+# -- usage -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["verify"], 2),
+        (["verify", "a b"], 2),
+        (["verify", "x", "--identity", "me"], 2),
+        (["verify", "x", "--key", "/nowhere.pub"], 2),
+        (["publish"], 2),
+        (["publish", "--to", "127.0.0.1:9/x"], 2),
+        (["publish", "--to", "127.0.0.1:9/x", "--key", "k", "--keyless"], 2),
+        (["publish", "nowhere", "--to", "127.0.0.1:9/x", "--key", "k"], 2),
+    ],
+)
+def test_usage(words, code, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(words) == code
+    assert "hint" in capsys.readouterr().err or words[1:2] == ["x"]
+
+
+def test_a_repository_with_a_tag_is_no_place_to_publish_to(cell, keys, capsys):
+    assert run(["publish", str(cell), "--to", "127.0.0.1:9/x:tag", "--key", str(keys[0]), "--no-audit"]) == 2
+
+
+def test_an_image_that_is_not_there(published, keys, capsys):
+    assert run(["verify", f"{published.repo()}:nothing", "--key", str(keys[1])]) == 2
+    assert run(["verify", f"{published.repo()}@sha256:{'0' * 64}", "--key", str(keys[1])]) == 2
+
+
+# -- rebuilding --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatch, same):
+    from envsmith.engine import rebuild as engine_rebuild
+
+    seen = {}
+
+    def build_again(directory, **_how):
+        seen["lock"] = (directory / "lock.json").read_text()
+        seen["digest"] = open_image(directory / "oci").manifest.digest
+        second = published.done.digest if same else "sha256:" + "9" * 64
+        told = () if same else ("opt/cell/lib/x.py: other bytes",)
+        return engine_rebuild.RebuildReport(same=same, first=seen["digest"], second=second, differences=told)
+
+    monkeypatch.setattr(engine_rebuild, "rebuild", build_again)
+    monkeypatch.setattr("envsmith.engine.base.choose_engine", lambda: type("Choice", (), {"engine": None}))
+    asked = Asked(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
+    report = verify_image(asked, trust_of([keys[1]], None, None), rebuild=True)
+    assert seen["digest"] == published.done.digest
+    assert json.loads(seen["lock"])["cell"]["id"] == CELL
+    assert report.status == ("verified" if same else "differs")
+    assert same or any("x.py" in c.text for c in report.checks)
+
+
+def test_the_layout_of_the_build_is_no_proof(cell, keys):
+    store = open_files(cell / "oci")
+    report = verify(store, open_image(cell / "oci").manifest.digest, trust_of([keys[1]], None, None))
+    assert report.status == "unproved"
