@@ -147,11 +147,15 @@ def _shm(facts: Facts) -> Iterator[Diagnosed]:
             "shm-small",
             Severity.WARNING,
             f"/dev/shm has {size / _MB:.0f} MB: NCCL takes about 10 to 30 MB a rank from it, DataLoader workers take more; too little ends in 'No space left on device' or a bus error.",  # noqa: S108 - a message
-            "docker run --shm-size=16g (or --ipc=host); in Kubernetes an emptyDir with medium: Memory at /dev/shm.",
+            "docker run --shm-size=16g (or --ipc=host); in Kubernetes an emptyDir with medium: Memory at /dev/shm; on the host itself: mount -o remount,size=16g /dev/shm.",
             source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
             components={"limit.shm": str(size)},
             taxonomy=taxonomy,
-            lines=("docker run --shm-size=16g ...",),
+            lines=(
+                ("mount -o remount,size=16g /dev/shm",)
+                if facts.host.get("in_container") == "no"
+                else ("docker run --shm-size=16g ...",)
+            ),
         )
     for launch in docker:
         if {"shm-size", "ipc"} & set(launch.options) or not ({"gpus", "runtime", "device"} & set(launch.options)):

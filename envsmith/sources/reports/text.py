@@ -124,10 +124,8 @@ def unwrapped(text: str) -> list[tuple[str, list[int]]]:
         found.append(_joined_at(lines, width))
     # A path without a blank stays longer than the rest, so the width may be that of the others.
     blank = max((len(line) for line in lines if " " in line.strip()), default=0)
-    for each in {width, blank} & set(_WIDTHS):
-        if (reflowed := _reflowed(lines, each)) != text:
-            found.append((reflowed, []))
-    return found
+    flowed = (_reflowed(lines, each) for each in sorted({width, blank}) if each in _WIDTHS)
+    return [*found, *((whole, []) for whole in flowed if whole != text)]
 
 
 def _joined_at(lines: list[str], width: int) -> tuple[str, list[int]]:
