@@ -134,7 +134,12 @@ def test_lines_of_a_file_are_cell_ids_or_flags():
 
     text = "# ours\nds0.19.8-torch2.13.0-cu130-py311\n\n--framework megatron-core --torch '>=2.9,<2.14'  # and this\n"
     one, two = read_cells(text, "cells.txt")
-    assert (one.framework, one.torch, one.cuda, one.python) == (("deepspeed==0.19.8",), "==2.13.0+cu130", "13.0", "3.11")
+    assert (one.framework, one.torch, one.cuda, one.python) == (
+        ("deepspeed==0.19.8",),
+        "==2.13.0+cu130",
+        "13.0",
+        "3.11",
+    )
     assert (two.framework, two.torch) == (("megatron-core",), ">=2.9,<2.14")
 
 

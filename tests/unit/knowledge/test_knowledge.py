@@ -127,3 +127,60 @@ def test_repair_leaves_alone_what_is_to_stay():
 def test_toolkit_of_a_request_gives_a_build_of_its_major_and_never_one_without_cuda(toolkit, cuda):
     request = Request(frameworks={"deepspeed": Spec.parse("*")}, constraints={"toolkit": Spec.parse(toolkit)})
     assert next(iter(cells(request))).components["cuda"].split(".")[0] == cuda
+
+
+def test_taxonomy_of_rules_names_rules_that_there_are(knowledge):
+    from envsmith.doctor.signatures import rule_taxonomy
+
+    taxonomy = rule_taxonomy()
+    ids = {rule.id for rule in knowledge.rules}
+    assert sorted(set(taxonomy) - ids) == []
+    assert {"deepspeed-zero-torch-floor", "megatron-core-torch-load", "torch-cudnn-runtime"} <= set(taxonomy)
+
+
+def test_rules_with_one_symptom_are_of_one_cause(knowledge):
+    """What the user sees is told as one failure class, whichever framework it comes from."""
+    from envsmith.doctor.signatures import rule_taxonomy
+
+    taxonomy = rule_taxonomy()
+    by_symptom: dict[str, set[str]] = {}
+    for rule in knowledge.rules:
+        if rule.symptom and rule.id in taxonomy:
+            by_symptom.setdefault(rule.symptom, set()).add(taxonomy[rule.id].get("cause", rule.id))
+    assert {s: c for s, c in by_symptom.items() if len(c) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "severity"),
+    [
+        ({"megatron-core": "0.12.0", "nemo-toolkit": "2.2.1"}, "megatron-core-nemo-inference-context", "warning"),
+        ({"megatron-core": "0.11.0", "nemo-toolkit": "2.3.0"}, "megatron-core-nemo-inference-context", "warning"),
+        ({"megatron-core": "0.12.0", "nemo-toolkit": "2.3.0"}, "megatron-core-nemo-inference-context", None),
+        ({"megatron-core": "0.1.0", "numpy": "1.24.0"}, "megatron-core-np-float", "warning"),
+        ({"megatron-core": "0.2.0", "numpy": "1.24.0"}, "megatron-core-np-float", None),
+        ({"megatron-core": "0.5.0", "apex": "none"}, "megatron-core-needs-apex", "warning"),
+        ({"megatron-core": "0.8.0", "apex": "none"}, "megatron-core-needs-apex", None),
+        ({"nvidia-resiliency-ext": "*", "python": "3.9"}, "nvidia-resiliency-ext-python", "error"),
+        ({"nvidia-resiliency-ext": "*", "python": "3.12"}, "nvidia-resiliency-ext-python", None),
+        ({"colossalai": "0.0.1"}, "colossalai-first-beta", "warning"),
+        ({"colossalai": "0.0.2"}, "colossalai-first-beta", None),
+        ({"megatron-core": "0.19.0", "torch": "2.6.0"}, "megatron-core-torch-features", None),
+    ],
+)
+def test_bound_of_a_rule_holds_on_both_sides(given, rule, severity):
+    grave = {f.rule: f.severity.value for f in check(given).findings if f.severity.value != "note"}
+    assert grave.get(rule) == severity
+
+
+def test_cuda_that_no_build_of_an_untagged_torch_has_is_a_doubt_and_the_rest_is_judged(knowledge):
+    """People say CUDA and mean that of nvcc or of nvidia-smi, and a torch compiled from source can have any: nothing shows that it cannot work."""
+    doubt = check({"torch": "2.1.2", "cuda": "12.4", "numpy": "2.0.0"})
+    assert {f.rule: f.severity.value for f in doubt.findings if f.severity.value != "note"} == {
+        "torch-bundles-cuda": "warning",
+        "torch-numpy2": "error",
+    }
+    assert doubt.inferred == {}
+    (finding,) = [f for f in doubt.findings if f.rule == "torch-bundles-cuda"]
+    assert finding.fix == "If CUDA 12.4 is that of nvcc, say toolkit==12.4."
+    assert check({"torch": "2.1.2+cu121", "cuda": "12.4"}).status == "bad"
+    assert check({"torch": "2.1.2", "toolkit": "12.4"}).status == "ok"
