@@ -1,0 +1,238 @@
+"""Publishing against Debian's ``docker-registry`` and reading back with skopeo: a small image, a real registry of the tests' own.
+
+The registry is 2.8: no referrers API, so the fallback tag is what carries the proof here; the in-process registry of the unit tests has the API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from envsmith.cli.app import run
+
+pytestmark = [pytest.mark.integration]
+
+CELL = "ds0.19.8-torch2.15.0-cu132-py312"
+CONFIG = """version: 0.1
+log: {{level: warn, accesslog: {{disabled: true}}}}
+storage:
+  filesystem: {{rootdirectory: {root}}}
+  delete: {{enabled: true}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+
+
+def _kit():
+    """The helper of the unit tests: a cell that was built, keys."""
+    name = "envsmith_tests_publish_kit"
+    if name not in sys.modules:
+        path = Path(__file__).parent.parent / "unit" / "publish" / "publish_kit.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def _missing() -> str | None:
+    """Why no registry can be started here; ``None`` when one can."""
+    for module, extra in (("cyclonedx", "publish"), ("securesystemslib", "publish")):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed (pip install 'envsmith[{extra}]')"
+    wanted = [name for name in ("docker-registry", "skopeo") if not shutil.which(name)]
+    if not wanted:
+        return None
+    if os.geteuid() != 0 or not shutil.which("apt-get") or os.environ.get("ENVSMITH_TEST_NO_INSTALL"):
+        return f"{' and '.join(wanted)} not installed, and this test may not install them"
+    for words in (["update"], ["install", "--yes", "--no-install-recommends", *wanted]):
+        # The package would start a registry of its own where an init system runs; the tests use none of it.
+        done = subprocess.run(
+            ["apt-get", "-qq", *words],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"},
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        if done.returncode:
+            return f"apt-get cannot install {' and '.join(wanted)}"
+    return None
+
+
+class RealRegistry:
+    """``docker-registry`` on a port of this machine; :meth:`kill` and :meth:`start` again keep what it stored."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.root = folder / "storage"
+        self.config = folder / "config.yml"
+        self.log = folder / "log"
+        self.config.write_text(CONFIG.format(root=self.root, port=self.port))
+        self.process = None
+
+    @property
+    def name(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with self.log.open("ab") as out:
+            command = [shutil.which("docker-registry"), "serve", str(self.config)]
+            # It would read REGISTRY_* as settings.
+            environment = {k: v for k, v in os.environ.items() if not k.startswith(("REGISTRY_", "OTEL_"))}
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self.name}/v2/", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+            time.sleep(0.05)
+        raise RuntimeError(f"docker-registry did not start: {self.log.read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(30)
+            self.process = None
+
+    def tags(self, repo="cells"):
+        folder = self.root / "docker/registry/v2/repositories" / repo / "_manifests/tags"
+        return sorted(p.name for p in folder.iterdir() if not p.name.startswith("sha256-")) if folder.is_dir() else []
+
+    def blob(self, digest):
+        return self.root / "docker/registry/v2/blobs/sha256" / digest[7:9] / digest[7:] / "data"
+
+
+@pytest.fixture(scope="module")
+def kit():
+    if reason := _missing():
+        pytest.skip(reason)
+    return _kit()
+
+
+@pytest.fixture
+def registry(kit, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
+    real = RealRegistry(tmp_path)
+    real.start()
+    try:
+        yield real
+    finally:
+        real.kill()
+
+
+@pytest.fixture
+def keys(kit, tmp_path):
+    return kit.make_keys(tmp_path)
+
+
+@pytest.fixture
+def published(kit, registry, keys, tmp_path, capsys):
+    cell = kit.make_cell(tmp_path / "cell")
+    words = ["publish", str(cell), "--to", f"{registry.name}/cells", "--key", str(keys[0]), "--no-audit", "--json"]
+    assert run(words) == 0
+    return json.loads(capsys.readouterr().out)["published"][0]
+
+
+def verify(registry, keys, *words, repo="cells"):
+    return run(["verify", f"{registry.name}/{repo}:{CELL}", "--key", str(keys[1]), *words])
+
+
+def test_others_pull_by_digest_what_was_published(registry, keys, published, tmp_path):
+    assert registry.tags() == [CELL]
+    by_digest = f"docker://{registry.name}/cells@{published['digest']}"
+    subprocess.run(
+        ["skopeo", "copy", "--preserve-digests", "--src-tls-verify=false", by_digest, f"oci:{tmp_path / 'pulled'}:x"],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    index = json.loads((tmp_path / "pulled" / "index.json").read_text())
+    assert index["manifests"][0]["digest"] == published["digest"]
+    told = subprocess.run(
+        ["skopeo", "inspect", "--tls-verify=false", f"docker://{registry.name}/cells:{CELL}"],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert json.loads(told.stdout)["Labels"]["io.envsmith.cell"] == CELL
+    assert verify(registry, keys) == 0
+
+
+def test_what_is_changed_in_the_storage_is_named(registry, keys, published, capsys):
+    digests = {
+        "statement": published["attachments"][2],
+        "manifest": published["digest"],
+    }
+    manifest = json.loads(registry.blob(published["digest"]).read_bytes())
+    digests |= {"config": manifest["config"]["digest"], "layer 2": manifest["layers"][1]["digest"]}
+    for artifact, names in ((0, ("lock", "record")), (1, ("sbom",))):
+        rows = json.loads(registry.blob(published["attachments"][artifact]).read_bytes())["layers"]
+        digests |= dict(zip(names, (row["digest"] for row in rows), strict=True))
+    for part, digest in digests.items():
+        path = registry.blob(digest)
+        good = path.read_bytes()
+        path.write_bytes(good.replace(b"0", b"1", 1) if b"0" in good else b"x" + good[1:])
+        assert verify(registry, keys, "--json") == 8, part
+        told = json.loads(capsys.readouterr().out)
+        assert part in {c["part"] for c in told["checks"] if c["state"] == "differs"}
+        path.write_bytes(good)
+    assert verify(registry, keys) == 0
+
+
+def test_a_tag_that_was_moved_in_the_storage_is_refused(kit, registry, keys, published, tmp_path, capsys):
+    other = kit.make_cell(tmp_path / "other", deepspeed="0.19.7")
+    assert run(["publish", str(other), "--to", f"{registry.name}/cells", "--key", str(keys[0]), "--no-audit"]) == 0
+    tags = registry.root / "docker/registry/v2/repositories/cells/_manifests/tags"
+    moved = (tags / CELL.replace("0.19.8", "0.19.7") / "current/link").read_text()
+    (tags / CELL / "current/link").write_text(moved)
+    # The registry keeps tags in memory for nothing: a link that changed is what it answers.
+    assert verify(registry, keys) == 8
+    assert "tag" in capsys.readouterr().err
+
+
+def test_a_registry_that_dies_in_the_middle_has_no_tag_and_the_next_push_ends_it(
+    kit, registry, keys, tmp_path, monkeypatch
+):
+    """Killed after every n-th request of ours; the tag is never there until the push that ends well."""
+    from envsmith.publish import wire
+    from envsmith.publish.registry import Repository
+
+    monkeypatch.setattr("time.sleep", lambda _s: None)
+    send = wire.HttpWire.__call__
+    state = {"left": 0}
+
+    def counted(self, *words):
+        if state["left"] == 0:
+            registry.kill()
+        state["left"] -= 1
+        return send(self, *words)
+
+    monkeypatch.setattr(wire.HttpWire, "__call__", counted)
+    for number, requests in enumerate((4, 11, 17, 30)):
+        cell = kit.make_cell(tmp_path / f"cell{number}")
+        words = ["publish", str(cell), "--to", f"{registry.name}/r{number}", "--key", str(keys[0]), "--no-audit"]
+        state["left"] = requests
+        assert run(words) == 5
+        assert registry.tags(f"r{number}") == []
+        monkeypatch.undo()
+        registry.start()
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
+        assert run(words) == 0
+        assert registry.tags(f"r{number}") == [CELL]
+        assert verify(registry, keys, repo=f"r{number}") == 0
+        assert Repository(registry.name, f"r{number}").resolve(CELL)
+        monkeypatch.setattr("time.sleep", lambda _s: None)
+        monkeypatch.setattr(wire.HttpWire, "__call__", counted)
