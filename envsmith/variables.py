@@ -1,0 +1,39 @@
+"""Every environment variable that the program reads for itself, for the reference and for a test that holds the table to the code.
+
+Left out are those that are only looked at to judge a machine (``doctor``) or handed on to a program that reads them (uv, pip, torch).
+"""
+
+from __future__ import annotations
+
+__all__ = ["VARIABLES"]
+
+# Name -> what it does here.
+VARIABLES: dict[str, str] = {
+    "CI": "Set: plain lines instead of a live display.",
+    "CONDARC": "Another `.condarc` for channels, mirrors, proxies.",
+    "CONDA_CHANNELS": "Channels, as conda reads it.",
+    "CONDA_CHANNEL_ALIAS": "Base address of named channels, as conda reads it.",
+    "CONDA_PREFIX": "Where conda's own configuration may lie.",
+    "CONDA_ROOT": "Where conda's own configuration may lie.",
+    "CONDA_SSL_VERIFY": "CA bundle, or false, as conda reads it.",
+    "DOCKER_CONFIG": "Folder of Docker's `config.json` (credentials of registries).",
+    "ENVSMITH_BUILD_NETWORK": "Network of build steps (`host`, `none`, a name); default: the engine's.",
+    "ENVSMITH_CELL": "Given to the smoke command of `ci run`: the id of the cell.",
+    "ENVSMITH_DOCKER": "The docker client to use.",
+    "ENVSMITH_ID": "Given to GitLab jobs by `ci matrix --format gitlab`: the id of the cell.",
+    "ENVSMITH_MATRIX": "Another folder of knowledge instead of the packaged one.",
+    "HOME": "Where the user's configuration and cache lie.",
+    "NETRC": "Another `.netrc` for logins of Conda channels.",
+    "NO_COLOR": "Set: no colours.",
+    "PATH": "Where interpreters, engines and uv are looked for.",
+    "PIP_CONFIG_FILE": "Another configuration of pip: index, CA, proxy.",
+    "PYENV_ROOT": "Where pyenv keeps interpreters.",
+    "RATTLER_AUTH_FILE": "Credentials of Conda channels, as rattler reads them.",
+    "SOURCE_DATE_EPOCH": "The time (seconds since 1970) that goes into locks and images.",
+    "TERM": "`dumb`: plain lines instead of a live display.",
+    "UV_PYTHON_INSTALL_DIR": "Where uv keeps interpreters.",
+    "XDG_CACHE_HOME": "Where the compiled knowledge and the Conda cache lie (`envsmith/` below it).",
+    "XDG_CONFIG_DIRS": "Where pip's and rattler's configuration is looked for.",
+    "XDG_CONFIG_HOME": "Where pip's, uv's and rattler's configuration is looked for.",
+    "XDG_DATA_HOME": "Where uv keeps interpreters, unless told otherwise.",
+}

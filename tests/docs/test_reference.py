@@ -1,0 +1,53 @@
+"""The generated reference covers the code: every verb, exit code, and environment variable."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+from envsmith.cli.app import VERBS
+from envsmith.errors import EXIT_CODES
+from envsmith.variables import VARIABLES
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
+reference = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reference)
+
+# Read to judge a machine, to compose what a child process gets, or inside the cell by the agent: not settings of the program.
+_JUDGED = ("doctor", "smoke", "preflight", "sources/host.py")
+_HANDED_ON = re.compile(r"(UV|PIP|LD|CUDA|NCCL|TORCH|SLURM|MASTER|LOCAL|RANK|WORLD|GITHUB|TORCHELASTIC)_?\w*")
+
+
+def test_every_verb_and_option_is_on_the_page():
+    page = reference.cli()
+    for verb in VERBS:
+        assert f"## envsmith {verb}" in page
+    assert "--exclude-newer" in page
+
+
+def test_every_exit_code_is_on_the_page():
+    page = reference.exit_codes()
+    assert all(f"| {code} |" in page for code in EXIT_CODES)
+
+
+def test_every_variable_that_the_code_reads_is_in_the_table():
+    read = set()
+    for path in (ROOT / "envsmith").rglob("*.py"):
+        name = path.relative_to(ROOT / "envsmith").as_posix()
+        if not name.startswith(_JUDGED) and name != "variables.py":
+            text = path.read_text(encoding="utf-8")
+            read |= set(re.findall(r"""environ(?:ment)?(?:\.get\(|\[)\s*["']([A-Z][A-Z_]+)["']""", text))
+            read |= set(re.findall(r"""["'](ENVSMITH_[A-Z_]+)["']""", text))
+    missing = {n for n in read if n not in VARIABLES and not _HANDED_ON.fullmatch(n)}
+    assert not missing, f"add to envsmith/variables.py: {sorted(missing)}"
+
+
+def test_findings_on_real_libraries_carry_their_evidence():
+    page = reference.library_findings()
+    lines = [line for line in page.splitlines() if line.startswith("- **")]
+    assert len(lines) > 30
+    assert all(
+        re.search(r"\*\((validated|measured|declared|documented|reported) \d{4}-\d\d-\d\d: ", line) for line in lines
+    )

@@ -1,0 +1,160 @@
+"""The reference pages of the docs, made from the code: command line, exit codes, environment variables, schemas.
+
+python tools/reference.py            write docs/reference/*.md (`make docs` does; they are not committed)
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
+_MADE = "<!-- made by tools/reference.py from the code: change that, not this -->\n\n"
+
+
+def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None:
+                yield from _commands(inner, f"{path} {name}")
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    context = click.Context(command)
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if isinstance(parameter, click.Argument):
+            yield f"| `{parameter.make_metavar(context)}` | |"
+        elif record is not None:
+            flags, text = (part.replace("|", "\\|") for part in record)
+            yield f"| `{flags}` | {text} |"
+
+
+def cli() -> str:
+    """``cli.md``."""
+    from envsmith.cli.app import cli as program
+
+    lines = ["# Command line", "", "Results go to stdout, talk and progress to stderr. Every verb has `--help`.", ""]
+    for path, command in _commands(program, "envsmith"):
+        lines += [f"## {path}", "", inspect.cleandoc(command.help or "").replace("\b", ""), ""]
+        rows = list(_options(command))
+        if rows:
+            lines += ["| | |", "|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def exit_codes() -> str:
+    """``exit-codes.md``."""
+    from envsmith.errors import EXIT_CODES
+
+    rows = [
+        f"| {code} | {text} |"
+        for code, text in sorted({**EXIT_CODES, 70: "a fault of envsmith itself; report it"}.items())
+    ]
+    return "\n".join(["# Exit codes", "", "| code | meaning |", "|---|---|", *rows, ""])
+
+
+def variables() -> str:
+    """``environment-variables.md``."""
+    from envsmith.variables import VARIABLES
+
+    rows = [f"| `{name}` | {text} |" for name, text in sorted(VARIABLES.items())]
+    note = "uv and pip read their own variables as well (`UV_*`, `PIP_*`): envsmith hands them on."
+    return "\n".join(["# Environment variables", "", "| name | what it does |", "|---|---|", *rows, "", note, ""])
+
+
+def schemas() -> str:
+    """``envsmith-yaml.md``."""
+    from envsmith.ci.schema import config_schema
+    from envsmith.graph import components
+
+    schema = config_schema(components())
+    properties = schema["properties"]
+    if not isinstance(properties, dict):
+        raise TypeError("the schema has no properties")
+    rows = [f"| `{name}` | {value['description']} |" for name, value in properties.items()]
+    finding = {
+        "rule": "id of the rule (`envsmith explain RULE`)",
+        "severity": "error, warning or note",
+        "components": "component -> release or range",
+        "message": "what is wrong",
+        "evidence": "list of {kind, source, date, sha256?, note?}",
+        "fix": "what to do, or null",
+        "symptom, stage, inferred": "when known",
+        "file, line": "`ci check`: where",
+    }
+    shape = [f"| `{name}` | {text} |" for name, text in finding.items()]
+    return "\n".join(
+        [
+            "# envsmith.yaml and findings",
+            "",
+            "`envsmith ci schema` prints the JSON Schema. The same keys may stand in `[tool.envsmith]` of `pyproject.toml`. All are optional.",
+            "",
+            *["| key | meaning |", "|---|---|", *rows, ""],
+            "## Findings",
+            "",
+            "`check`, `doctor` and `ci check` give findings of one shape:",
+            "",
+            *["| key | meaning |", "|---|---|", *shape, ""],
+        ]
+    )
+
+
+def library_findings() -> str:
+    """``library-findings.md``: what ``ci check`` says of real libraries, from the metadata kept as test cases."""
+    from envsmith.ci.check import check_library
+    from envsmith.ci.declared import read_metadata
+    from envsmith.ci.library import read_library
+
+    lines = [
+        "# Findings on real libraries",
+        "",
+        "What `envsmith ci check` says of the metadata of libraries on the package index (fetched on 2026-11-21, kept in `tests/cases/ci/metadata`).",
+        "A maintainer may have a reason for a range; the evidence says what happens at its ends.",
+        "",
+    ]
+    for path in sorted((ROOT / "tests" / "cases" / "ci" / "metadata").glob("*.METADATA")):
+        declaration = read_metadata(path.read_text(encoding="utf-8"), path.name)
+        library = read_library(path.parent / "nowhere", declaration=declaration)
+        lines += [f"## {declaration.name} {declaration.version}", ""]
+        found = check_library(library)
+        for located in found:
+            finding = located.finding
+            evidence = "; ".join(f"{e.kind.value} {e.date}: {e.source}" for e in finding.evidence[:2])
+            fix = f" Fix: {finding.fix}" if finding.fix else ""
+            lines.append(
+                f"- **{finding.severity.value}** `{finding.rule}`: {finding.message}.{fix} *({evidence})*".replace(
+                    "<", "&lt;"
+                )
+            )
+        lines += ["" if found else "Nothing to say: what is declared agrees with the version graph.", ""]
+    return "\n".join(lines)
+
+
+PAGES = {
+    "cli.md": cli,
+    "exit-codes.md": exit_codes,
+    "environment-variables.md": variables,
+    "envsmith-yaml.md": schemas,
+    "library-findings.md": library_findings,
+}
+
+
+def main() -> int:
+    """Write the pages."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, make in PAGES.items():
+        (FOLDER / name).write_text(_MADE + make().rstrip() + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
