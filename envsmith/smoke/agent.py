@@ -411,7 +411,37 @@ class Lines:
                 yield json.loads(line)
 
 
-def nursery_main(sock: socket.socket, board: Board) -> NoReturn:
+# The frameworks that steps may find imported, by the beginning of the step's kind: modules, and what must stand in the environment before.
+PRELOAD: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "megatron": (
+        ("megatron.core", "megatron.core.models.gpt.gpt_model", "megatron.core.models.gpt.gpt_layer_specs", "megatron.core.pipeline_parallel"),
+        # Megatron's fused functions go through torch.compile, which takes minutes on the CPU and proves nothing there.
+        {"TORCHDYNAMO_DISABLE": "1"},
+    ),
+    "deepspeed": (("deepspeed",), {"DS_ACCELERATOR": "cpu"}),
+    "colossalai": (("colossalai", "colossalai.booster.plugin"), {}),
+}  # fmt: skip
+COUNTERS: list["Counter"] = []
+
+
+def preload(kind: str) -> str:
+    """Import a framework once for all steps of its kind, on the CPU only. Nothing when that went well; otherwise why each rank must import it."""
+    modules, env = PRELOAD[kind]
+    os.environ.update(env, CUDA_VISIBLE_DEVICES="")
+    import importlib
+
+    import torch
+
+    counter = Counter(torch)
+    counter.install()
+    COUNTERS.append(counter)
+    for name in modules:
+        importlib.import_module(name)
+    threads = len(os.listdir("/proc/self/task"))
+    return f"{threads} threads after the import of {kind}: it cannot be forked" if threads > 1 else ""
+
+
+def nursery_main(sock: socket.socket, board: Board, framework: str = "") -> NoReturn:
     """Serve until the supervisor's end of the socket closes. Never returns; never touches CUDA."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -424,6 +454,9 @@ def nursery_main(sock: socket.socket, board: Board) -> NoReturn:
         import torch.distributed  # noqa: F401
 
         torch.set_num_threads(1)
+        why_not = preload(framework) if framework else ""
+        if why_not:
+            raise RuntimeError(why_not)
         out.write({"ready": loaded_facts(), "seconds": time.monotonic() - started})
     except BaseException as error:
         out.write({"failed": one_line(error, 600), "trace": traceback.format_exc()[-3000:]})
@@ -2237,7 +2270,9 @@ class Stage:
         if self.cuda:
             torch.cuda.set_device(self.device)
         self.at = 0
-        self.counter = Counter(torch)
+        self.counter = COUNTERS[0] if COUNTERS else Counter(torch)
+        if not COUNTERS:
+            self.counter.install()
 
     def enter(self, what: str) -> None:
         """Said before it is done, so that a hang has a name."""
@@ -2301,7 +2336,6 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     """One framework step on one rank; one row says what came of it."""
     started = time.monotonic()
     stage = Stage(job, board)
-    stage.counter.install()
     row: dict[str, Any] = {"row": "step", "rank": job["rank"], "step": job["run"]}
     try:
         row.update(status="ok", **STEP_KINDS[stage.step["kind"]](stage))
@@ -2490,8 +2524,7 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
 def _megatron(s: Stage, **kwargs: int) -> Any:
     s.enter("import megatron.core")
     if not s.cuda:
-        # Nothing is compiled on the CPU: Megatron's fused functions go through torch.compile, which takes minutes here and proves nothing.
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        os.environ.update(PRELOAD["megatron"][1])
     import megatron.core
     from megatron.core import parallel_state
 
@@ -3160,6 +3193,8 @@ class Supervisor:
         self.codes: list[int] = []
         self.oom = oom_kills()
         self.cuda: dict[str, Any] = {}
+        self.preloaded = ""
+        self.not_preloaded: set[str] = set()
 
     def emit(self, event: str, **fields: object) -> None:
         self.out.write({"event": event, **fields})
@@ -3208,7 +3243,7 @@ class Supervisor:
             os.environ.setdefault(name, "1")
         os.environ.update(self.plan.get("env", {}))
 
-    def _start_nursery(self) -> None:
+    def _start_nursery(self, framework: str = "") -> None:
         ours, theirs = socket.socketpair()
         self.board.clear()
         self.nursery = os.fork()
@@ -3216,7 +3251,7 @@ class Supervisor:
             ours.close()
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
-            nursery_main(theirs, self.board)
+            nursery_main(theirs, self.board, framework)
         theirs.close()
         ours.setblocking(False)
         self.sock = ours
@@ -3417,6 +3452,8 @@ class Supervisor:
                 for r in range(ranks)
             ]
             began = time.monotonic()
+            if placement["backend"] != "nccl":
+                self._preload(str(step["kind"]))
             if not self._nursery_alive():
                 return
             fault = self.plan.get("fault")
@@ -3447,6 +3484,45 @@ class Supervisor:
             if name not in os.environ:
                 env[name] = os.path.join(self.directory, name.lower())
         return env
+
+    def _preload(self, kind: str) -> None:
+        """A nursery that has the step's framework imported already: every rank is a process of its own still, without its seconds of import.
+
+        Where that does not go (the import fails, is late, or leaves threads behind) the ranks import it themselves, and say how it ends.
+        """
+        framework = next((name for name in PRELOAD if kind.startswith(name)), "")
+        alike = sum(
+            str(step["kind"]).startswith(framework) for step in self.plan["steps"] if step.get("needs") != "gpu"
+        )
+        if framework == self.preloaded or framework in self.not_preloaded or (framework and alike < 3):
+            return
+        self._end_nursery()
+        self.facts, self.preloaded = {}, framework
+        self._start_nursery(framework)
+        deadline = time.monotonic() + self.plan["timeouts"]["import"]
+        while not self.facts and self._listen(0.05) and time.monotonic() < deadline:
+            pass
+        if not self.facts.get("ready"):
+            self.not_preloaded.add(framework)
+            self.preloaded = ""
+            if self.nursery:
+                _kill_group(self.nursery, signal.SIGKILL)
+            self._end_nursery()
+
+    def _end_nursery(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+        if self.nursery:
+            until = time.monotonic() + 2.0
+            while time.monotonic() < until:
+                if os.waitpid(self.nursery, os.WNOHANG)[0]:
+                    self.nursery = 0
+                    return
+                time.sleep(0.01)
+            os.kill(self.nursery, signal.SIGKILL)
+            os.waitpid(self.nursery, 0)
+            self.nursery = 0
 
     def _nursery_alive(self) -> bool:
         self._listen(0)
@@ -3714,19 +3790,7 @@ class Supervisor:
 
     def _bye(self) -> int:
         left: list[int] = []
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
-        if self.nursery:
-            until = time.monotonic() + 2.0
-            while time.monotonic() < until:
-                if os.waitpid(self.nursery, os.WNOHANG)[0]:
-                    self.nursery = 0
-                    break
-                time.sleep(0.01)
-            if self.nursery:
-                os.kill(self.nursery, signal.SIGKILL)
-                os.waitpid(self.nursery, 0)
+        self._end_nursery()
         left = self._adopted()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.marks["total"] = time.monotonic() - self.started
