@@ -3972,8 +3972,13 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
         "kind": "collectives", "run": "collectives", "rank": rank, "world": world, "backend": backend, "direct": True,
         "devices": _direct_devices(place, world, gpus) if backend == "nccl" else None, "env": evidence_env("", backend, str(facts["torch"])), "timeouts": plan["timeouts"],
         "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"],
-        "port": place["port"], "fault": plan.get("fault"), "image": plan.get("image"),
+        "port": place["port"], "fault": plan.get("fault"), "image": plan.get("image"), "local": place["local"],
     }  # fmt: skip
+    nodes = int(plan.get("nodes") or 1)
+    job["env"].update(plan.get("env") or {})
+    if nodes > 1 and backend == "gloo" and "GLOO_SOCKET_IFNAME" not in {**os.environ, **job["env"]}:
+        job["env"].update(_interface_towards(place["master"], place["port"]))
+    os.environ.update(job["env"])
     if rank == 0:
         out.write(
             {
@@ -3992,13 +3997,14 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
                 "backend": backend,
                 "ranks": world,
                 "devices": job["devices"],
-                "sentence": f"{world} ranks started by {place['how']}",
+                "sentence": f"{world} ranks{f' on {nodes} nodes' if nodes > 1 else ''} started by {plan.get('launcher') or place['how']}",
                 "env": {},
             }
         )
     board = Board()
     board.clear()
-    log = _TaggedLog(out.fd, "collectives")
+    log = _TaggedLog(out.fd, "collectives", getattr(out, "kept", None))
+    log.write({"row": "node", "rank": rank, "node": node_name(plan, rank)})
     guard = threading.Thread(target=_direct_watch, args=(job, board, out), daemon=True)
     guard.start()
     code = rank_main(job, board, log)
@@ -4007,7 +4013,84 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
             dist.destroy_process_group()
     finally:
         out.write({"event": "end", "run": "collectives", "exits": [{"rank": rank, "code": code}]})
+        _direct_share(job, out, 15.0)
     return code
+
+
+def node_name(plan: Mapping[str, Any], rank: int) -> str:
+    """What the person calls this node: the name in the plan, Slurm's, or the machine's own."""
+    names = plan.get("node_of_rank") or []
+    return str(names[rank] if rank < len(names) else os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+
+
+def _interface_towards(host: str, port: int) -> dict[str, str]:
+    """The interface from which the master is reached. Gloo takes the one that the host's own name resolves to, which is often loopback."""
+    import fcntl
+
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(address)  # sends nothing
+            mine = probe.getsockname()[0]
+            for _, name in socket.if_nameindex():
+                try:
+                    answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                except OSError:
+                    continue
+                if socket.inet_ntoa(answer[20:24]) == mine:
+                    return {"GLOO_SOCKET_IFNAME": name}
+    except (OSError, AttributeError, IndexError):
+        pass
+    return {}
+
+
+class _KeepingLog(Log):
+    """Remembers what it wrote, for the nodes that cannot read this one's output."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.kept: list[Mapping[str, object]] = []
+
+    def write(self, row: Mapping[str, object]) -> None:
+        self.kept.append(row)
+        super().write(row)
+
+
+def _direct_share(job: Mapping[str, Any], out: Log, limit: float) -> None:
+    """Exchange events through the store: the first rank of every node writes down those of all, so that every node comes to the same verdict.
+
+    What a rank that is stuck or dead did not share is waited for until `limit`. Rank 0 owns the store and stays until the others have read.
+    """
+    if not isinstance(out, _KeepingLog):
+        return
+    import torch.distributed as dist
+
+    rank, world, until = job["rank"], job["world"], time.monotonic() + limit
+    kept = list(out.kept)
+    try:
+        store = dist.TCPStore(job["master"], job["port"], world, False, seconds(limit), wait_for_workers=False)
+        store.set(f"events/{rank}", json.dumps(kept, default=str))
+        for other in range(world) if job["local"] == 0 else ():
+            if other == rank:
+                continue
+            while not stored(store, f"events/{other}") and time.monotonic() < until:
+                time.sleep(0.05)
+            for row in json.loads(store.get(f"events/{other}")) if stored(store, f"events/{other}") else ():
+                Log.write(out, row)
+        store.set(f"read/{rank}", "1")
+        while rank == 0 and time.monotonic() < until and not all(stored(store, f"read/{r}") for r in range(world)):
+            time.sleep(0.05)
+    except Exception as error:
+        Log.write(
+            out,
+            {
+                "event": "row",
+                "run": "collectives",
+                "row": "note",
+                "rank": rank,
+                "detail": f"no exchange of results: {one_line(error)}",
+            },
+        )
 
 
 def _direct_devices(place: Mapping[str, Any], world: int, gpus: int) -> list[int]:
@@ -4018,12 +4101,15 @@ def _direct_devices(place: Mapping[str, Any], world: int, gpus: int) -> list[int
 class _TaggedLog(Log):
     """Rows of a rank that has no supervisor go straight to its output."""
 
-    def __init__(self, fd: int, run: str) -> None:
+    def __init__(self, fd: int, run: str, kept: Optional[list[Mapping[str, object]]] = None) -> None:
         super().__init__(fd)
-        self.run = run
+        self.run, self.kept = run, kept
 
     def write(self, row: Mapping[str, object]) -> None:
-        super().write({"event": "row", "run": self.run, **row})
+        event = {"event": "row", "run": self.run, **row}
+        if self.kept is not None:
+            self.kept.append(event)
+        super().write(event)
 
 
 def _direct_watch(job: Mapping[str, Any], board: Board, out: Log) -> None:
@@ -4056,6 +4142,7 @@ def _direct_watch(job: Mapping[str, Any], board: Board, out: Log) -> None:
             )
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         time.sleep(0.5)
+        _direct_share(job, out, 6.0)
         os._exit(HANG)
 
 
@@ -4138,7 +4225,9 @@ def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
     import argparse
 
     parser = argparse.ArgumentParser(description="Smoke test of the interpreter that runs this file.")
-    parser.add_argument("mode", nargs="?", default="file", choices=("file", "supervise"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "mode", nargs="?", default="file", choices=("file", "supervise", "rank"), help=argparse.SUPPRESS
+    )
     parser.add_argument("--plan", help="the plan, a JSON file: `Plan.build(…).to_json()`")
     parser.add_argument("--events", help="append JSON lines here (%%r is the rank) instead of standard output")
     for name in ("--rank", "--world-size", "--local-rank", "--master-port"):
@@ -4155,21 +4244,34 @@ def private_output() -> Log:
     return log
 
 
+def _end_with_input() -> None:
+    """Whoever started this rank from another machine holds its input open; when that ends, so does the rank."""
+    while os.read(0, 1 << 16):
+        pass
+    os._exit(ERROR)
+
+
 def main(argv: Sequence[str]) -> int:
     flags = parse_flags(argv)
     if flags["mode"] == "supervise":
         plan = json.loads(sys.stdin.buffer.readline())
         return Supervisor(plan, private_output(), watch_stdin=True).main()
-    if not flags["plan"]:
+    if flags["mode"] == "rank":
+        plan = json.loads(sys.stdin.buffer.readline())
+        threading.Thread(target=_end_with_input, daemon=True).start()
+    elif flags["plan"]:
+        with open(flags["plan"]) as file:
+            plan = json.load(file)
+    else:
         sys.stderr.write("agent: --plan FILE is needed\n")
         return CONFIGURATION
-    with open(flags["plan"]) as file:
-        plan = json.load(file)
     place = discover(os.environ, flags)
     out = private_output()
     if flags["events"]:
         name = flags["events"].replace("%r", str(place["rank"] if place else 0))
         out = Log(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644))
+    if plan.get("gather"):
+        out = _KeepingLog(out.fd)
     if place is None or place["world"] == 1:
         return Supervisor(plan, out, watch_stdin=False).main()
     return direct_main(plan, place, out)

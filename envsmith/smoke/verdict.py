@@ -55,6 +55,8 @@ class SmokeResult:
     digest: str = ""
     bandwidth: tuple[Measurement, ...] = ()
     limits: tuple[Mapping[str, str], ...] = ()
+    nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    narrowed: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def known_defects(self) -> tuple[str, ...]:
@@ -109,6 +111,8 @@ class SmokeResult:
             "blame": list(self.blame),
             "output": dict(self.output),
             **({"bandwidth": [m.to_json() for m in self.bandwidth]} if self.bandwidth else {}),
+            **({"nodes": {node: list(ranks) for node, ranks in self.nodes.items()}} if self.nodes else {}),
+            **({"narrowed": dict(self.narrowed)} if self.narrowed else {}),
         }
 
 

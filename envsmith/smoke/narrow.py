@@ -1,0 +1,142 @@
+"""Which node is it? Two passes: nodes in pairs, then every node of a failing pair with one that is known to be good.
+
+The idea is that of Google's cluster-health-scanner: as many runs as nodes, in two rounds, where all pairs would be a quadratic number.
+Planning and conclusion are pure; a run of a group is somebody else's function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+__all__ = ["Narrowed", "Outcome", "conclude", "first_pass", "narrow", "second_pass"]
+
+Group = tuple[str, ...]
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of a run on a group of nodes; ``summary`` is its sentence."""
+
+    group: Group
+    passed: bool
+    summary: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Narrowed:
+    """``bad`` fail with a node that works with others; ``links`` are groups whose nodes work with others but not together."""
+
+    bad: tuple[str, ...]
+    good: tuple[str, ...]
+    links: tuple[Group, ...]
+    sentence: str
+    first: tuple[Outcome, ...] = ()
+    second: tuple[Outcome, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+
+        def rows(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
+            return [{"nodes": list(o.group), "passed": o.passed, "summary": o.summary} for o in outcomes]
+
+        return {
+            "bad": list(self.bad),
+            "good": list(self.good),
+            "links": [list(group) for group in self.links],
+            "sentence": self.sentence,
+            "first": rows(self.first),
+            "second": rows(self.second),
+        }
+
+
+def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:
+    """Disjoint pairs, in order; the last of an odd number makes a group of three."""
+    groups = [tuple(nodes[i : i + 2]) for i in range(0, len(nodes) - len(nodes) % 2, 2)]
+    if len(nodes) % 2 and groups:
+        groups[-1] = (*groups[-1], nodes[-1])
+    return tuple(groups)
+
+
+def second_pass(first: Sequence[Outcome]) -> tuple[tuple[Group, ...], ...]:
+    """Waves of disjoint pairs (suspect, good): more than one wave only where suspects outnumber the good.
+
+    Where no group passed there is no good node: suspects are paired with those of the next group instead, so that one bad node shows itself by
+    failing twice.
+    """
+    good = [node for o in first if o.passed for node in o.group]
+    suspects = [node for o in first if not o.passed for node in o.group]
+    if not suspects:
+        return ()
+    if good:
+        pairs = [(suspect, good[i % len(good)]) for i, suspect in enumerate(suspects)]
+        return tuple(tuple(pairs[i : i + len(good)]) for i in range(0, len(pairs), len(good)))
+    if len(first) < 2:
+        group = first[0].group
+        return tuple(((a, b),) for i, a in enumerate(group) for b in group[i + 1 :]) if len(group) > 2 else ()
+    turned = [o.group for o in first]
+    pairs = []
+    for one, other in zip(turned, [*turned[1:], turned[0]], strict=True):
+        pairs.append((one[0], other[-1]))
+    return (tuple(pairs),) if len(first) > 2 else tuple((pair,) for pair in pairs)
+
+
+def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
+    """Names the bad nodes, or says what the passes do show."""
+    good = {node for o in (*first, *second) if o.passed for node in o.group}
+    everyone = [node for o in first for node in o.group]
+    suspects = [node for node in everyone if node not in good]
+    # A failure beside a node that passed elsewhere convicts; a failure among suspects proves nothing of either.
+    bad = [n for n in suspects if any(n in o.group and good & set(o.group) for o in (*first, *second) if not o.passed)]
+    links = [o.group for o in (*first, *second) if not o.passed and set(o.group) <= good]
+    if bad:
+        others = "every other node works" if len(bad) + len(good) == len(everyone) else "the others are not cleared"
+        reason = next(o.summary for o in (*second, *first) if not o.passed and bad[0] in o.group)
+        sentence = f"node {', '.join(bad)} is bad: it fails with nodes that work with others ({others}): {reason}"
+    elif links:
+        names = "; ".join(" and ".join(group) for group in links)
+        sentence = f"{names} fail only together: look at the path between them, each works with another node"
+    elif not suspects:
+        sentence = "every pair passes: the failure needs more than two nodes, or it has gone"
+    else:
+        sentence = (
+            "every group fails: this is no single node; look at the environment, the interface and the network of all"
+        )
+    return Narrowed(
+        bad=tuple(bad),
+        good=tuple(n for n in everyone if n in good),
+        links=tuple(links),
+        sentence=sentence,
+        first=tuple(first),
+        second=tuple(second),
+    )
+
+
+def narrow(
+    nodes: Sequence[str], run: Callable[[Group], Outcome], *, say: Callable[[str], None] | None = None
+) -> Narrowed:
+    """Both passes; the groups of a wave are disjoint and run at the same time."""
+    talk = say or (lambda _: None)
+    first = _wave(first_pass(nodes), run, talk, "pass 1")
+    second = [o for wave in second_pass(first) for o in _wave(wave, run, talk, "pass 2")]
+    return conclude(first, second)
+
+
+def _wave(
+    groups: Sequence[Group], run: Callable[[Group], Outcome], talk: Callable[[str], None], name: str
+) -> list[Outcome]:
+    if not groups:
+        return []
+    with ThreadPoolExecutor(max_workers=min(len(groups), _AT_ONCE)) as pool:
+        outcomes = list(pool.map(run, groups))
+    for outcome in outcomes:
+        talk(f"{name}: {' and '.join(outcome.group)}: {'passed' if outcome.passed else outcome.summary}")
+    return outcomes
+
+
+def by_node(narrowed: Narrowed) -> Mapping[str, str]:
+    """``good``, ``bad`` or ``unclear`` for every node."""
+    everyone = [node for o in narrowed.first for node in o.group]
+    return {n: "bad" if n in narrowed.bad else "good" if n in narrowed.good else "unclear" for n in everyone}

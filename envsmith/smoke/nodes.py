@@ -1,0 +1,407 @@
+"""The smoke test on many nodes: one agent process per rank, started by a remote shell or by ``srun``, or by torchrun on every node.
+
+With a remote shell and with ``srun`` this process talks to every rank: source and plan go in through standard input, events come back
+through standard output, nothing is copied to the nodes. With torchrun (``rendezvous``) the same command runs on every node, the ranks exchange
+their events through the store, and every node comes to the same verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import selectors
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Protocol
+
+from envsmith.errors import SmokeError, UsageError
+from envsmith.smoke.blame import SmokeExit
+from envsmith.smoke.launch import BOOTSTRAP, agent_input, agent_source, torchrun_argv
+from envsmith.smoke.plan import Plan, Timeouts
+from envsmith.smoke.verdict import SmokeResult, judge
+
+__all__ = [
+    "Command",
+    "Launcher",
+    "RemoteShell",
+    "Slurm",
+    "parse_nodes",
+    "plan_for_nodes",
+    "run_nodes",
+    "run_rendezvous",
+]
+
+# What a host name, an address or a namespace may look like; anything else would be read by a shell or as an option.
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
+_FORWARDED = re.compile(r"(NCCL|GLOO|TORCH|CUDA|UCX|FI|RCCL)_\w+")
+_SHELLS = frozenset({"ssh", "rsh", "pdsh"})
+_GRACE = 20.0
+_MOST_NODES = 512
+_MAX_LINE = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A process to start here: ``ranks`` are the ones that it carries, ``node`` what a person calls the place."""
+
+    argv: tuple[str, ...]
+    ranks: tuple[int, ...]
+    node: str
+
+
+class Launcher(Protocol):
+    """Starts ranks on nodes; ``name`` stands in the placement sentence."""
+
+    name: str
+
+    def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
+        """The processes whose three standard streams are ours."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteShell:
+    """A template with ``{host}``: ``ssh -o BatchMode=yes {host}``, ``ip netns exec {host}``, ``kubectl exec -i {host} --``.
+
+    Programs that hand their arguments to a shell on the other side (ssh, rsh, pdsh) get one quoted string. ``address`` maps a node to the name or
+    address under which the others reach it, where that is not its name.
+    """
+
+    template: str = "ssh -o BatchMode=yes -o ConnectTimeout=15 {host}"
+    address: Mapping[str, str] = field(default_factory=dict)
+    name: str = "a remote shell"
+
+    def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
+        """One process per rank."""
+        prefix = shlex.split(self.template)
+        if not prefix or not any("{host}" in part for part in prefix):
+            raise UsageError(f"--rsh {self.template!r}: {{host}} must stand where the node's name goes")
+        world, master = len(hosts) * ranks_per_node, self.address.get(hosts[0], hosts[0])
+        found = []
+        for rank in range(world):
+            host = hosts[rank // ranks_per_node]
+            flags = ["--rank", str(rank), "--world-size", str(world), "--local-rank", str(rank % ranks_per_node)]
+            flags += ["--master-addr", master, "--master-port", str(port)]
+            inner = [python, "-I", "-B", "-c", BOOTSTRAP, "rank", *flags]
+            outer = [part.replace("{host}", host) for part in prefix]
+            quoted = Path(prefix[0]).name in _SHELLS
+            argv = [*outer, shlex.join(inner)] if quoted else [*outer, *inner]
+            found.append(Command(argv=tuple(argv), ranks=(rank,), node=host))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slurm:
+    """One ``srun`` for all ranks; inside an allocation it takes the nodes of that. Nodes are named or only counted (``hosts`` of empty names)."""
+
+    gpus_per_node: int = 0
+    name: str = "srun"
+
+    def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
+        """One process; Slurm repeats its input to every task."""
+        argv = ["srun", "--kill-on-bad-exit=0", "--nodes", str(len(hosts)), "--ntasks-per-node", str(ranks_per_node)]
+        argv += ["--nodelist", ",".join(hosts)] if all(hosts) else []
+        argv += ["--overlap"] if "SLURM_JOB_ID" in os.environ else []
+        argv += ["--gpus-per-node", str(self.gpus_per_node)] if self.gpus_per_node else []
+        argv += [python, "-I", "-B", "-c", BOOTSTRAP, "rank", "--master-port", str(port)]
+        ranks = tuple(range(len(hosts) * ranks_per_node))
+        return [Command(argv=tuple(argv), ranks=ranks, node=", ".join(filter(None, hosts)) or "Slurm's nodes")]
+
+
+def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """``a,b,c`` or a number (then the names are empty); ``a=10.0.0.1`` gives the address under which the others reach ``a``.
+
+    Returns names and addresses. Raises :class:`UsageError`.
+    """
+    if text.isdigit():
+        if not 2 <= int(text) <= _MOST_NODES:
+            raise UsageError(f"--nodes {text}: 2 to {_MOST_NODES} nodes")
+        return ("",) * int(text), {}
+    hosts, addresses = [], {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, equals, address = part.partition("=")
+        if not _HOST.fullmatch(host) or (equals and not _HOST.fullmatch(address)):
+            raise UsageError(f"--nodes: {part[:60]!r} is no host name")
+        hosts.append(host)
+        if equals:
+            addresses[host] = address
+    if not 2 <= len(hosts) <= _MOST_NODES or len(set(hosts)) < len(hosts):
+        raise UsageError(f"--nodes: 2 to {_MOST_NODES} nodes, each once", hint="--nodes a,b,c or a number")
+    return tuple(hosts), addresses
+
+
+def plan_for_nodes(plan: Plan, *, nodes: int, ranks_per_node: int) -> Plan:
+    """The same plan with deadlines for a network and for interpreters that start one after the other, and without framework steps."""
+    if plan.ranks != nodes * ranks_per_node:
+        raise UsageError(f"{nodes} nodes with {ranks_per_node} ranks each are not {plan.ranks} ranks")
+    case = max(10.0, plan.timeouts.case)
+    times = Timeouts(init=max(90.0, plan.timeouts.init), case=case, group=max(120.0, plan.timeouts.group), tier=900.0)
+    return plan.with_(nodes=nodes, steps=(), timeouts=times)
+
+
+def _extended(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launcher: str, **more: object) -> bytes:
+    """The plan's JSON with what only many nodes need; a fault may name a node instead of a rank."""
+    row = plan.to_json()
+    row.update(launcher=launcher, env={k: v for k, v in os.environ.items() if _FORWARDED.fullmatch(k)}, **more)
+    if all(hosts):
+        row["node_of_rank"] = [host for host in hosts for _ in range(ranks_per_node)]
+    fault = dict(plan.fault or {})
+    if "node" in fault:
+        node = str(fault.pop("node"))
+        row["fault"] = {**fault, "rank": list(hosts).index(node) * ranks_per_node} if node in hosts else None
+    return json.dumps(row).encode()
+
+
+# -- this process talks to every rank ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Running:
+    """A started command, what it has said, and how it ended."""
+
+    command: Command
+    process: subprocess.Popen[bytes]
+    pending: memoryview
+    rest: bytes = b""
+    words: bytes = b""
+    ended: float | None = None
+
+
+def run_nodes(
+    plan: Plan, hosts: Sequence[str], *, python: str, launcher: Launcher, ranks_per_node: int, port: int | None = None
+) -> SmokeResult:
+    """Run the plan on ``hosts`` and judge it. Raises :class:`SmokeError` when the launcher itself cannot be started."""
+    started = time.monotonic()
+    text = agent_input(_extended(plan, hosts, ranks_per_node, launcher.name))
+    commands = launcher.commands(hosts, ranks_per_node, python, port or 20000 + secrets.randbelow(10000))
+    running: list[_Running] = []
+    events: list[object] = []
+    try:
+        for command in commands:
+            running += [_begin(command, text)]  # one by one: what was started is ended when the next cannot be
+        _converse(running, events, plan.outer_deadline + plan.timeouts.case)
+    finally:
+        for item in running:
+            _finish(item)
+    result = judge(plan, events, agent_exit=0)
+    result = _with_nodes(_with_launch_failures(result, running, events), events)
+    return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
+
+
+def _begin(command: Command, text: bytes) -> _Running:
+    try:
+        process = subprocess.Popen(
+            command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as error:
+        raise SmokeError(
+            f"{command.argv[0]} cannot be started: {error.strerror or error}",
+            hint="--rsh names the command that reaches a node; under Slurm srun must be on PATH",
+        ) from error
+    return _Running(command=command, process=process, pending=memoryview(text))
+
+
+def _converse(running: Sequence[_Running], events: list[object], limit: float) -> None:
+    """Feed and listen until everybody has ended; after the first failure the others get what their own deadlines need, and a little."""
+    until = time.monotonic() + limit
+    with selectors.DefaultSelector() as selector:
+        for item in running:
+            for pipe, mode in _pipes(item):
+                os.set_blocking(pipe.fileno(), False)
+                selector.register(pipe, mode, item)
+        while any(key.events & selectors.EVENT_READ for key in selector.get_map().values()):
+            now = time.monotonic()
+            failed = [i.ended for i in running if i.ended is not None and i.process.returncode]
+            if now > until or (failed and now > min(failed) + limit / 4 + _GRACE):
+                return
+            for key, _ in selector.select(timeout=0.2):
+                _serve(key.fileobj, key.data, selector, events)  # type: ignore[arg-type]
+            for item in running:
+                if item.ended is None and item.process.poll() is not None:
+                    item.ended = now
+
+
+def _pipes(item: _Running) -> list[tuple[IO[bytes], int]]:
+    process = item.process
+    if not (process.stdin and process.stdout and process.stderr):
+        raise SmokeError("a rank was started without its standard streams")
+    reading, writing = selectors.EVENT_READ, selectors.EVENT_WRITE
+    return [(process.stdin, writing), (process.stdout, reading), (process.stderr, reading)]
+
+
+def _serve(pipe: IO[bytes], item: _Running, selector: selectors.BaseSelector, events: list[object]) -> None:
+    if pipe is item.process.stdin:
+        try:
+            item.pending = item.pending[os.write(pipe.fileno(), item.pending[: 1 << 16]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            item.pending = item.pending[:0]
+        if not item.pending:
+            selector.unregister(pipe)  # it stays open: its end tells the ranks that we are gone
+        return
+    data = os.read(pipe.fileno(), 1 << 18)
+    if not data:
+        selector.unregister(pipe)
+        return
+    if pipe is item.process.stderr:
+        item.words = (item.words + data)[-(64 << 10) :]
+        return
+    *lines, rest = (item.rest + data).split(b"\n")
+    item.rest = rest[-_MAX_LINE:]
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                events.append(event)
+
+
+def _finish(item: _Running) -> None:
+    """Close the input (the ranks end with it), wait, then end exactly the process that was started."""
+    process = item.process
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    for end in (process.terminate, process.kill):
+        if not _gone(process, 3.0):
+            end()
+    _gone(process, 10.0)
+
+
+def _gone(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], events: Sequence[object]) -> SmokeResult:
+    """A rank that never said a word was not started: that is the cause of all that the others say."""
+    heard = {row.get("rank") for row in events if isinstance(row, dict) and row.get("row") == "node"}
+    sentences = []
+    for item in running:
+        silent = [rank for rank in item.command.ranks if rank not in heard]
+        if not silent:
+            continue
+        lines = [line.strip() for line in item.words.decode(errors="replace").splitlines() if line.strip()]
+        status = item.process.returncode
+        how = f"status {status}" if status is not None else "it had to be ended"
+        ranks = ("rank " if len(silent) == 1 else "ranks ") + ", ".join(map(str, silent))
+        last = f": {lines[-1][:300]}" if lines else ""
+        sentences.append(f"node {item.command.node}: {ranks} did not start ({how}){last}")
+    if not sentences:
+        return result
+    more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
+    code = int(SmokeExit.ERROR)
+    return replace(result, passed=False, exit_code=code, summary=sentences[0] + more, blame=(*sentences, *result.blame))
+
+
+def _with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
+    """Which rank was where, and the node's name beside the rank that is blamed."""
+    nodes: dict[str, list[int]] = {}
+    for row in events:
+        if isinstance(row, dict) and row.get("row") == "node" and isinstance(row.get("rank"), int):
+            ranks = nodes.setdefault(str(row.get("node")), [])
+            if row["rank"] not in ranks:
+                ranks.append(row["rank"])
+    named = {node: tuple(sorted(ranks)) for node, ranks in sorted(nodes.items())}
+    result = replace(result, nodes=named)
+    said = re.search(r"\branks? (\d+(?:, \d+)*)", result.summary)
+    if result.passed or not said or " did not start " in result.summary:
+        return result
+    blamed = [int(part) for part in said[1].split(", ")]
+    where = [node for node, ranks in named.items() if set(ranks) & set(blamed)]
+    if not where:
+        return result
+    text = f"{result.summary} [rank {said[1]} is on node {', '.join(where)}]"
+    return replace(result, summary=text, blame=(text, *result.blame[1:]))
+
+
+# -- torchrun on every node --------------------------------------------------------------------------------------------
+
+
+def run_rendezvous(plan: Plan, *, python: str, endpoint: str, nodes: int, ranks_per_node: int) -> SmokeResult:
+    """The part of this node in a run that the same command starts on every node; the verdict is that of all. Raises :class:`SmokeError`."""
+    host, _, port = endpoint.rpartition(":")
+    if not _HOST.fullmatch(host) or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"--rdzv {endpoint[:80]!r}: HOST:PORT is due, the same on every node")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="envsmith-nodes-") as directory:
+        here = Path(directory)
+        (here / "agent.py").write_bytes(agent_source())
+        row = _extended(plan, ("",) * nodes, ranks_per_node, "torchrun", gather=True)
+        (here / "plan.json").write_bytes(row)
+        argv = torchrun_argv(
+            python=python,
+            agent=str(here / "agent.py"),
+            plan=str(here / "plan.json"),
+            events=str(here / "events.%r"),
+            ranks=ranks_per_node,
+            nodes=nodes,
+            rendezvous=endpoint,
+        )
+        mine = _address_towards(host, int(port))
+        argv[3:3] = ["--local-addr", mine] if mine else []
+        words, status = _torchrun(argv, plan.outer_deadline + plan.timeouts.init)
+        events = _read_events(here)
+    if not events:
+        lines = [line for line in words.splitlines() if line.strip()]
+        raise SmokeError(
+            f"torchrun started no rank on this node (status {status})",
+            hint=f"is {endpoint} reachable from here, and does the command run on all {nodes} nodes?",
+            details=lines[-5:],
+        )
+    result = _with_nodes(judge(plan, events, agent_exit=status), events)
+    return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
+
+
+def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise SmokeError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+    try:
+        words, _ = process.communicate(timeout=limit)
+        return words.decode(errors="replace"), process.returncode
+    except BaseException as error:
+        process.terminate()  # torchrun ends its ranks
+        try:
+            process.wait(timeout=20.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return "torchrun had to be ended at the outer deadline", None
+        raise
+
+
+def _read_events(directory: Path) -> list[object]:
+    """All ranks' lines; what came both from the rank's own file and through the store is taken once."""
+    seen: dict[str, object] = {}
+    for path in sorted(directory.glob("events.*")):
+        for line in path.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                seen.setdefault(json.dumps(event, sort_keys=True), event)
+    return list(seen.values())
+
+
+def _address_towards(host: str, port: int) -> str | None:
+    """The address of this node on the way to the rendezvous: the machine's own name may resolve to loopback."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(address)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
