@@ -34,7 +34,9 @@ _WORST = 12
     show_default=True,
     help="How much is tried.",
 )
-@click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes.")
+@click.option(
+    "--ranks", type=click.IntRange(1, 64), default=4, show_default=True, help="Processes, per node with --nodes."
+)
 @click.option(
     "--backend",
     type=click.Choice(["auto", "gloo", "nccl"]),
@@ -52,6 +54,25 @@ _WORST = 12
     metavar="FILE.svg",
     help="Bandwidth tier: draw bus bandwidth over size.",
 )
+@click.option(
+    "--nodes",
+    metavar="a,b,c|N",
+    help="Many nodes: their names (a=ADDRESS where the name does not resolve), or how many.",
+)
+@click.option(
+    "--rdzv",
+    metavar="HOST:PORT",
+    help="With --nodes N: this command runs on every node, torchrun brings them together.",
+)
+@click.option(
+    "--rsh", metavar="COMMAND", help="How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}"
+)
+@click.option("--narrow/--no-narrow", default=True, help="When 3 or more named nodes fail: find the bad one, in pairs.")
+@click.option(
+    "--emit", type=click.Choice(["jobset", "trainjob"]), help="Print a Kubernetes job instead (with --nodes N --image)."
+)
+@click.option("--image", metavar="IMAGE", help="For --emit.")
+@click.option("--gpus", type=click.IntRange(0, 64), default=0, help="GPUs per node to ask Slurm or Kubernetes for.")
 @click.option("--no-steps", is_flag=True, help="Collectives only, no framework step.")
 @click.option(
     "--framework-only",
@@ -72,6 +93,13 @@ def smoke(
     nccl_engine: str | None,
     machine: str | None,
     plot: Path | None,
+    nodes: str | None,
+    rdzv: str | None,
+    rsh: str | None,
+    narrow: bool,
+    emit: str | None,
+    image: str | None,
+    gpus: int,
     no_steps: bool,
     framework_only: bool,
     plan_only: bool,
@@ -88,6 +116,18 @@ def smoke(
 
     if plot is not None and tier != "bandwidth":
         raise UsageError("--plot is for --tier bandwidth")
+    if nodes is None and (rdzv or rsh or emit or image or gpus):
+        raise UsageError("--rdzv, --rsh, --emit, --image and --gpus are for --nodes")
+    if nodes is not None:
+        from envsmith.cli.smoke_nodes import many
+
+        wanted = {"tier": tier, "backend": backend, "engine": nccl_engine, "machine": machine}
+        ways = {"rdzv": rdzv, "rsh": rsh, "emit": emit, "image": image}
+        with Console(verbose=verbose, quiet=as_json or bool(emit)) as console:
+            result = many(
+                nodes, python=python, ranks=ranks, gpus=gpus, wanted=wanted, ways=ways, narrow=narrow, console=console
+            )
+        return _finish(result, plot=plot, as_json=as_json) if result else 0
     target = LocalTarget(python=_interpreter(python))
     found = probe(target)
     if "torch" not in found:
@@ -118,6 +158,10 @@ def smoke(
         )
         kind = EventKind.DONE if result.passed else EventKind.FAILED
         console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
+    return _finish(result, plot=plot, as_json=as_json)
+
+
+def _finish(result: SmokeResult, *, plot: Path | None, as_json: bool) -> int:
     if plot is not None:
         _draw(plot, result)
     click.echo(dumps(result.to_json()) if as_json else "\n".join(_lines(result)))
@@ -153,6 +197,7 @@ def _lines(result: SmokeResult) -> list[str]:
     loaded = [f"{name} {version}" for name, version in result.loaded.items() if isinstance(version, str)]
     lines = ["loaded: " + ", ".join(loaded)] if loaded else []
     lines += [f"placement: {result.placement}"] if result.placement else []
+    lines += [f"  node {clean(node)}: ranks {', '.join(map(str, on))}" for node, on in result.nodes.items()]
     lines.append("cases: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
     lines.append(table([(s.name, s.verdict.value, clean(s.detail)) for s in result.steps])) if result.steps else None
     if result.bandwidth:
@@ -166,4 +211,6 @@ def _lines(result: SmokeResult) -> list[str]:
     for note in result.notes:
         say(f"note: {clean(note)}")
     mark = click.style("passed", fg="green", bold=True) if result.passed else click.style("failed", fg="red", bold=True)
+    narrowed = result.narrowed.get("sentence")
+    lines += [f"narrowed: {clean(str(narrowed))}"] if narrowed else []
     return [*lines, f"{mark}: {clean(result.summary)}"]

@@ -4020,7 +4020,10 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
 def node_name(plan: Mapping[str, Any], rank: int) -> str:
     """What the person calls this node: the name in the plan, Slurm's, or the machine's own."""
     names = plan.get("node_of_rank") or []
-    return str(names[rank] if rank < len(names) else os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    if rank < len(names):
+        return str(names[rank])
+    number = os.environ.get("GROUP_RANK")
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname() + (f" (node {number})" if number else "")
 
 
 def _interface_towards(host: str, port: int) -> dict[str, str]:

@@ -88,8 +88,9 @@ def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
     good = {node for o in (*first, *second) if o.passed for node in o.group}
     everyone = [node for o in first for node in o.group]
     suspects = [node for node in everyone if node not in good]
-    # A failure beside a node that passed elsewhere convicts; a failure among suspects proves nothing of either.
-    bad = [n for n in suspects if any(n in o.group and good & set(o.group) for o in (*first, *second) if not o.passed)]
+    # A failure beside nodes that all passed elsewhere convicts; a failure among suspects proves nothing of either.
+    failed = [set(o.group) for o in (*first, *second) if not o.passed]
+    bad = [n for n in suspects if any(n in group and group - {n} <= good for group in failed)]
     links = [o.group for o in (*first, *second) if not o.passed and set(o.group) <= good]
     if bad:
         others = "every other node works" if len(bad) + len(good) == len(everyone) else "the others are not cleared"

@@ -32,6 +32,7 @@ from envsmith.smoke.verdict import SmokeResult, judge
 __all__ = [
     "Command",
     "Launcher",
+    "OnNode",
     "RemoteShell",
     "Slurm",
     "parse_nodes",
@@ -59,12 +60,17 @@ class Command:
 
 
 class Launcher(Protocol):
-    """Starts ranks on nodes; ``name`` stands in the placement sentence."""
+    """Starts ranks on nodes."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the placement sentence says."""
 
     def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
         """The processes whose three standard streams are ours."""
+
+    def one(self, host: str, argv: Sequence[str]) -> list[str]:
+        """The command that runs ``argv`` once on ``host``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,9 +87,6 @@ class RemoteShell:
 
     def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
         """One process per rank."""
-        prefix = shlex.split(self.template)
-        if not prefix or not any("{host}" in part for part in prefix):
-            raise UsageError(f"--rsh {self.template!r}: {{host}} must stand where the node's name goes")
         world, master = len(hosts) * ranks_per_node, self.address.get(hosts[0], hosts[0])
         found = []
         for rank in range(world):
@@ -91,11 +94,19 @@ class RemoteShell:
             flags = ["--rank", str(rank), "--world-size", str(world), "--local-rank", str(rank % ranks_per_node)]
             flags += ["--master-addr", master, "--master-port", str(port)]
             inner = [python, "-I", "-B", "-c", BOOTSTRAP, "rank", *flags]
-            outer = [part.replace("{host}", host) for part in prefix]
-            quoted = Path(prefix[0]).name in _SHELLS
-            argv = [*outer, shlex.join(inner)] if quoted else [*outer, *inner]
-            found.append(Command(argv=tuple(argv), ranks=(rank,), node=host))
+            found.append(Command(argv=tuple(self.one(host, inner)), ranks=(rank,), node=host))
         return found
+
+    def one(self, host: str, argv: Sequence[str]) -> list[str]:
+        """The template with the host, and the command after it."""
+        try:
+            prefix = shlex.split(self.template)
+        except ValueError as error:
+            raise UsageError(f"--rsh {self.template!r}: {error}") from error
+        if not prefix or not any("{host}" in part for part in prefix):
+            raise UsageError(f"--rsh {self.template!r}: {{host}} must stand where the node's name goes")
+        outer = [part.replace("{host}", host) for part in prefix]
+        return [*outer, shlex.join(argv)] if Path(prefix[0]).name in _SHELLS else [*outer, *argv]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +125,32 @@ class Slurm:
         argv += [python, "-I", "-B", "-c", BOOTSTRAP, "rank", "--master-port", str(port)]
         ranks = tuple(range(len(hosts) * ranks_per_node))
         return [Command(argv=tuple(argv), ranks=ranks, node=", ".join(filter(None, hosts)) or "Slurm's nodes")]
+
+    def one(self, host: str, argv: Sequence[str]) -> list[str]:
+        """One task."""
+        overlap = ["--overlap"] if "SLURM_JOB_ID" in os.environ else []
+        return ["srun", "--nodes", "1", "--ntasks", "1", *(["--nodelist", host] if host else []), *overlap, *argv]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnNode:
+    """A :class:`~envsmith.smoke.launch.Target` for one command on one node, to ask for its versions."""
+
+    launcher: Launcher
+    host: str
+    python: str
+
+    def argv(self, args: Sequence[str]) -> list[str]:
+        """The interpreter over there."""
+        return self.launcher.one(self.host, [self.python, *args])
+
+    def env(self) -> Mapping[str, str]:
+        """Nothing: a remote shell carries no variables."""
+        return {}
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """The process here; the one over there ends with its input."""
+        process.kill()
 
 
 def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -351,7 +388,7 @@ def run_rendezvous(plan: Plan, *, python: str, endpoint: str, nodes: int, ranks_
             rendezvous=endpoint,
         )
         mine = _address_towards(host, int(port))
-        argv[3:3] = ["--local-addr", mine] if mine else []
+        argv[3:3] = [*(["--local-addr", mine] if mine else []), *_owner(host, mine)]
         words, status = _torchrun(argv, plan.outer_deadline + plan.timeouts.init)
         events = _read_events(here)
     if not events:
@@ -363,6 +400,14 @@ def run_rendezvous(plan: Plan, *, python: str, endpoint: str, nodes: int, ranks_
         )
     result = _with_nodes(judge(plan, events, agent_exit=status), events)
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
+
+
+def _owner(host: str, mine: str | None) -> list[str]:
+    """The node that has the endpoint's address opens its store; torchrun itself goes by the machine's name, which may mean loopback."""
+    with contextlib.suppress(OSError):
+        if mine and mine in {str(found[4][0]) for found in socket.getaddrinfo(host, None)}:
+            return ["--rdzv-conf", "is_host=1"]
+    return []
 
 
 def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
