@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -17,12 +18,38 @@ if TYPE_CHECKING:
     from envsmith.matrix.refresh import Plan
     from envsmith.matrix.refresh_base import Progress
 
-__all__ = ["matrix"]
+__all__ = ["matrix", "refresh"]
 
 
-@click.group()
+# Verb below `matrix` -> (module that holds a click command of the same name, one line for --help); imported when it is used.
+VERBS: dict[str, tuple[str, str]] = {
+    "refresh": ("envsmith.cli.matrix", "Read the package index and its artifacts, show what changed, write it with --write."),
+    "run": ("envsmith.cli.matrix_run", "Run a campaign: climb the evidence ladder with many cells, record each."),
+}
+
+
+class _Verbs(click.Group):
+    """Imports only the command that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(importlib.import_module(VERBS[cmd_name][0]), cmd_name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{VERBS[cmd_name][0]}.{cmd_name} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
+
+
+@click.group(cls=_Verbs)
 def matrix() -> None:
-    """The knowledge itself: refresh it from its sources, look into it."""
+    """The knowledge and its proofs: refresh it from its sources, run cells, look at what is proved."""
 
 
 @contextmanager
@@ -68,7 +95,7 @@ def _show(plan: Plan, root: Path) -> None:
         say(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
 
 
-@matrix.command()
+@click.command()
 @click.option(
     "--component",
     "components",

@@ -116,8 +116,12 @@ class VenvEngine:
         return LocalTarget(python=Path(built.python), extra={"TORCH_EXTENSIONS_DIR": str(extensions)})
 
 
-def realise(lock: Lock, directory: Path, *, progress: Progress = silent, uv: Uv | None = None) -> Built:
+def realise(
+    lock: Lock, directory: Path, *, progress: Progress = silent, uv: Uv | None = None, torch_uv: Uv | None = None
+) -> Built:
     """Install ``lock`` into ``directory/venv``, from its last finished layer on, and prove that it is what the lock says.
+
+    ``torch_uv`` installs the torch layer, where its gigabytes are to lie in a cache of their own.
 
     Raises ``EngineError`` (no interpreter), ``StorageError`` (not enough space), ``BuildError``, ``NetworkError``, ``ContentError``
     (a hash or an installed version differs), ``InterruptedRunError``; an unfinished layer is removed before.
@@ -128,7 +132,10 @@ def realise(lock: Lock, directory: Path, *, progress: Progress = silent, uv: Uv 
         directory.mkdir(parents=True, exist_ok=True)
         with _alone(directory, progress) as held:
             tool = dataclasses.replace(uv or Uv(), inherit=(held,))
-            builder = _Builder(uv=tool, lock=lock, environment=environment, interpreter=interpreter, progress=progress)
+            heavy = dataclasses.replace(torch_uv or tool, inherit=(held,))
+            builder = _Builder(
+                uv=tool, torch_uv=heavy, lock=lock, environment=environment, interpreter=interpreter, progress=progress
+            )
             builder.build()
             verify_content(lock, inspect_python(builder.python))
             digest = venv_state.content_digest(environment)
@@ -201,6 +208,7 @@ class _Builder:
     """Brings one environment to the state of a lock."""
 
     uv: Uv
+    torch_uv: Uv
     lock: Lock
     environment: Path
     interpreter: Interpreter
@@ -309,8 +317,9 @@ class _Builder:
         def on_line(line: str) -> None:
             self.progress(Event(kind=EventKind.LINE, step=step, text=line.strip()))
 
+        tool = self.torch_uv if step == "torch layer" else self.uv
         try:
-            self.uv.check(arguments, what=step, on_line=on_line, extra=_BUILD)
+            tool.check(arguments, what=step, on_line=on_line, extra=_BUILD)
         except LockError as error:
             raise BuildError(
                 f"{error.message.removeprefix(step + ': ')} ({step})", details=error.details, hint=error.hint

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["CaseOutcome", "Record", "Rung", "StepOutcome", "Verdict"]
+__all__ = ["SCHEMA", "CaseOutcome", "Expected", "Failure", "Record", "Rung", "StepOutcome", "Verdict"]
+
+# Schema 1 (until 2026-11-21) listed every case by name and every case's seconds: 10 kB a record.
+SCHEMA = 2
+# A record is at most 4 kB, so that ten thousand of them are read in a second: what is long is cut, and the number of what was left out is told.
+_MAX_BAD = 6
+_MAX_TEXT = 300
+_MAX_LOG = 900
+_HOST = ("cpus", "memory_bytes", "kernel", "machine", "os", "container", "driver", "gpus")
+_LOADED = (
+    "python", "glibc", "torch", "torch_git", "cuda", "cxx11_abi", "numpy", "nccl", "nccl_runtime", "cudnn", "installed",
+)  # fmt: skip
 
 
 class Rung(str, Enum):
@@ -64,6 +75,33 @@ class StepOutcome:
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
+class Expected(str, Enum):
+    """What the version graph said of a cell before it was run."""
+
+    GOOD = "good"
+    WARNED = "warned"
+    BAD = "bad"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """Why the climb ended: the ``rung`` that was not reached, ``symptom`` in one line as a user sees it, the ``log``'s last lines.
+
+    ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension); it says nothing against the cell.
+    """
+
+    rung: Rung
+    symptom: str
+    log: tuple[str, ...] = ()
+    of_host: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Cut to what a record may hold."""
+        symptom = _cut(self.symptom, _MAX_TEXT)
+        return {"rung": self.rung.value, "symptom": symptom, "of_host": self.of_host, "log": list(_last(self.log))}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """Written once per run; ``loaded`` are versions as loaded in the cell, not as declared. Times are UTC ISO 8601, durations seconds."""
@@ -86,47 +124,81 @@ class Record:
     steps: tuple[StepOutcome, ...] = ()
     image: str | None = None
     notes: tuple[str, ...] = ()
+    case_list: str = ""
+    failure: Failure | None = None
+    expected: Expected | None = None
+    rules: tuple[str, ...] = ()
+    campaign: str | None = None
+    earlier: tuple[Failure, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Schema 1. ``cases`` are grouped by verdict so that a record stays small; a bad one keeps its sentence."""
-        good: dict[str, list[str]] = {}
+        """Schema 2, at most about 4 kB. Passing cases are counted, the others named; ``case_list`` is the hash of all that were to run.
+
+        ``expected`` and ``rules`` are what the graph said before; ``earlier`` are attempts of the same run that failed before this one.
+        """
+        counts: dict[str, int] = {}
         for case in self.cases:
-            good.setdefault(case.verdict.value, []).append(case.case)
-        bad = [
-            {"case": c.case, "verdict": c.verdict.value, "blame": c.blame}
-            for c in self.cases
-            if not c.verdict.good or c.blame
-        ]
-        steps = [
-            {
-                "name": s.name,
-                "verdict": s.verdict.value,
-                "seconds": s.seconds,
-                "detail": s.detail,
-                "facts": dict(s.facts),
-            }
-            for s in self.steps
-        ]
+            counts[case.verdict.value] = counts.get(case.verdict.value, 0) + 1
+        bad = [c for c in self.cases if not c.verdict.good or c.verdict is Verdict.UNEXPECTED]
         return {
-            "schema": 1,
+            "schema": SCHEMA,
             "cell": self.cell_id,
             "components": dict(self.components),
+            "campaign": self.campaign,
+            "expected": self.expected.value if self.expected else None,
+            "rules": list(self.rules),
             "lock": self.lock_digest,
             "engine": self.engine,
             "environment": self.environment_digest,
             "image": self.image,
             "rungs": [r.value for r in self.rungs],
             "passed": self.passed,
-            "summary": self.summary,
+            "summary": _cut(self.summary, _MAX_TEXT),
+            "failure": self.failure.to_json() if self.failure else None,
+            "earlier": [e.to_json() for e in self.earlier],
             "started": self.started,
-            "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
-            "host": dict(self.host),
-            "loaded": dict(self.loaded),
+            "seconds": {k: round(v, 1) for k, v in self.seconds.items()},
+            "host": {k: self.host[k] for k in _HOST if k in self.host},
+            "loaded": {k: self.loaded[k] for k in _LOADED if self.loaded.get(k) is not None},
             "backend": self.backend,
             "ranks": self.ranks,
-            "cases": {k: sorted(v) for k, v in sorted(good.items())},
-            "case_seconds": {c.case: round(c.seconds, 4) for c in self.cases if c.seconds is not None},
-            "findings": bad,
-            "steps": steps,
-            "notes": list(self.notes),
+            "cases": {
+                "list": self.case_list,
+                "counts": dict(sorted(counts.items())),
+                "bad": [
+                    {"case": c.case, "verdict": c.verdict.value, "blame": _cut(c.blame or "", _MAX_TEXT)}
+                    for c in bad[:_MAX_BAD]
+                ],
+            },
+            "steps": [_step(step) for step in self.steps],
+            "notes": [_cut(note, _MAX_TEXT) for note in self.notes[:_MAX_BAD]],
         }
+
+
+def _step(step: StepOutcome) -> dict[str, object]:
+    """A step with the facts that say what it proved; a trace stands in the failure's log."""
+    facts = {k: v for k, v in step.facts.items() if k != "trace" and not k.startswith("losses")}
+    seconds = None if step.seconds is None else round(step.seconds, 1)
+    return {
+        "name": step.name,
+        "verdict": step.verdict.value,
+        "seconds": seconds,
+        "detail": _cut(step.detail, _MAX_TEXT),
+        "facts": facts,
+    }
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _last(lines: Sequence[str]) -> Sequence[str]:
+    """The last lines that fit."""
+    kept: list[str] = []
+    room = _MAX_LOG
+    for line in reversed(lines):
+        room -= min(len(line), 200) + 4
+        if room < 0:
+            break
+        kept.append(_cut(line, 200))
+    return kept[::-1]

@@ -1,0 +1,165 @@
+"""``envsmith matrix run``: a campaign over many cells, resumable at any moment."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.cli.console import clean, dumps, say
+from envsmith.errors import InterruptedRunError, UsageError
+
+if TYPE_CHECKING:
+    from envsmith.matrix.campaign.drive import Executor, Tally
+    from envsmith.matrix.campaign.job import Job, Plan
+    from envsmith.matrix.campaign.state import State
+
+__all__ = ["run"]
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--state",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("envsmith-campaign"),
+    show_default=True,
+    help="The campaign's folder: plan, records, caches. The same folder resumes.",
+)
+@click.option("--jobs", type=click.IntRange(1, 256), help="Cells at once on this machine. [default: the file's, or 1]")
+@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True, help="Where.")
+@click.option("--only", multiple=True, metavar="CELL", help="Only this cell (repeatable).")
+@click.option("--plan", "plan_only", is_flag=True, help="Say which cells would be run, and run none.")
+@click.option("--here", is_flag=True, hidden=True, help="Run the named cell in this process (what executors call).")
+@click.option("--json", "as_json", is_flag=True, help="With --plan: JSON.")
+def run(
+    *,
+    file: Path | None,
+    folder: Path,
+    jobs: int | None,
+    executor: str,
+    only: tuple[str, ...],
+    plan_only: bool,
+    here: bool,
+    as_json: bool,
+) -> int:
+    """Run the cells of a campaign FILE as far up the evidence ladder as they come, and record each.
+
+    Killed at any moment, the same command goes on: what has a record is not run again. Several may work in one folder. Without FILE the
+    campaign in --state is resumed. Exit code 0 when every cell has a record, whatever it says; 1 when some worker was lost twice.
+    """
+    from envsmith.matrix.campaign.state import State
+
+    state = State(folder.absolute())
+    plan = state.plan()
+    if here:
+        return _one(state, plan, only)
+    if plan is None or plan_only:
+        plan = _planned(file)
+    if plan_only:
+        _show_plan(plan, as_json=as_json)
+        return 0
+    plan = state.begin(plan)
+    chosen = _chosen(plan, only)
+    say(f"campaign {plan.name}: {len(chosen)} cells, folder {state.root}")
+    tally = _drive(state, plan, _executor(executor, plan, state, jobs), chosen)
+    _close(tally)
+    return 1 if tally.lost else 0
+
+
+def _planned(file: Path | None) -> Plan:
+    from envsmith.graph.names import components
+    from envsmith.matrix.campaign.choose import make_plan
+    from envsmith.matrix.campaign.compose import Composer
+    from envsmith.matrix.campaign.file import read_campaign
+    from envsmith.pipeline import last_day
+    from envsmith.solve.api import default_solver
+    from envsmith.sources.interpreters import find_interpreters
+
+    if file is None:
+        raise UsageError("no campaign is in that folder yet", hint="name a campaign file: envsmith matrix run FILE")
+    campaign = read_campaign(file, components())
+    pythons = tuple(i.minor for i in find_interpreters())
+    return make_plan(campaign, Composer(default_solver(), pythons=pythons), exclude_newer=last_day())
+
+
+def _chosen(plan: Plan, only: tuple[str, ...]) -> list[Job]:
+    unknown = [name for name in only if plan.job(name) is None]
+    if unknown:
+        raise UsageError(f"campaign {plan.name} has no cell {unknown[0]}", hint="--plan lists its cells")
+    return [job for job in plan.jobs if not only or job.id in only]
+
+
+def _one(state: State, plan: Plan | None, only: tuple[str, ...]) -> int:
+    from envsmith.matrix.campaign.drive import run_one
+
+    if plan is None or len(only) != 1:
+        raise UsageError("--here runs one cell of a campaign that has begun")
+    (job,) = _chosen(plan, only)
+    written = run_one(state, plan, job, progress=lambda line: say(clean(line)))
+    say(f"written: {written.name}" if written else f"{job.id}: done, or somebody is at it")
+    return 0
+
+
+def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:
+    from envsmith.matrix.campaign.local import LocalExecutor
+
+    settings = plan.executor or {}
+    return LocalExecutor(
+        jobs=jobs or int(settings.get("jobs") or 1),
+        free_disk=int(settings.get("free_disk_gib", 15)) << 30,
+        free_memory=int(settings.get("free_memory_gib", 3)) << 30,
+        root=state.root,
+    )
+
+
+def _drive(state: State, plan: Plan, executor: Executor, chosen: list[Job]) -> Tally:
+    import signal
+
+    from envsmith.matrix.campaign.drive import drive
+
+    def ended(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        return drive(state, plan, executor, jobs=chosen, tell=_tell)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            "interrupted; the cells that were under way have no record", hint="the same command goes on"
+        ) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell(tally: Tally, news: str) -> None:
+    left = tally.remaining_seconds
+    estimate = f", about {_span(left)} left" if left else ""
+    say(f"[{tally.done} of {tally.total}{estimate}] {clean(news)}")
+
+
+def _span(seconds: float) -> str:
+    minutes = int(seconds // 60) + 1
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _close(tally: Tally) -> None:
+    say(f"{tally.done} of {tally.total} cells have a record; this run took {_span(tally.seconds)}")
+    for name, why in tally.lost.items():
+        say(f"lost: {name}: {clean(why)}")
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(dumps({"jobs": [job.to_json() for job in plan.jobs], "left_out": [list(p) for p in plan.left_out]}))
+        return
+    for job in plan.jobs:
+        rules = f"  [{', '.join(job.rules)}]" if job.rules else ""
+        click.echo(f"{job.id}  {job.expected.value}{rules}")
+    for combination, reason in plan.left_out:
+        say(f"left out: {combination}: {reason}")
+    sys.stdout.flush()
+    say(f"{len(plan.jobs)} cells, {len(plan.left_out)} combinations left out")
