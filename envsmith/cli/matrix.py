@@ -23,7 +23,10 @@ __all__ = ["matrix", "refresh"]
 
 # Verb below `matrix` -> (module that holds a click command of the same name, one line for --help); imported when it is used.
 VERBS: dict[str, tuple[str, str]] = {
-    "refresh": ("envsmith.cli.matrix", "Read the package index and its artifacts, show what changed, write it with --write."),
+    "refresh": (
+        "envsmith.cli.matrix",
+        "Read the package index and its artifacts, show what changed, write it with --write.",
+    ),
     "run": ("envsmith.cli.matrix_run", "Run a campaign: climb the evidence ladder with many cells, record each."),
 }
 

@@ -12,9 +12,11 @@ from envsmith.cli.console import clean, dumps, say
 from envsmith.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
+    from envsmith.engine.base import Event
     from envsmith.matrix.campaign.drive import Executor, Tally
     from envsmith.matrix.campaign.job import Job, Plan
     from envsmith.matrix.campaign.state import State
+    from envsmith.model.record import Record
 
 __all__ = ["run"]
 
@@ -65,7 +67,7 @@ def run(
     plan = state.begin(plan)
     chosen = _chosen(plan, only)
     say(f"campaign {plan.name}: {len(chosen)} cells, folder {state.root}")
-    tally = _drive(state, plan, _executor(executor, plan, state, jobs), chosen)
+    tally = _drive(state, _executor(executor, plan, state, jobs), chosen)
     _close(tally)
     return 1 if tally.lost else 0
 
@@ -94,20 +96,32 @@ def _chosen(plan: Plan, only: tuple[str, ...]) -> list[Job]:
 
 
 def _one(state: State, plan: Plan | None, only: tuple[str, ...]) -> int:
+    from envsmith.matrix.campaign.climb import Ground, climb
     from envsmith.matrix.campaign.drive import run_one
 
     if plan is None or len(only) != 1:
         raise UsageError("--here runs one cell of a campaign that has begun")
     (job,) = _chosen(plan, only)
-    written = run_one(state, plan, job, progress=lambda line: say(clean(line)))
+
+    def climbed(slot: Path) -> Record:
+        return climb(job, plan, Ground(slot=slot, cache=state.cache), progress=_said)
+
+    written = run_one(state, job, climbed)
     say(f"written: {written.name}" if written else f"{job.id}: done, or somebody is at it")
     return 0
 
 
-def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:
+def _said(event: Event) -> None:
+    """An event as a line of the job's log."""
+    took = f" {event.seconds:.1f} s" if event.seconds is not None else ""
+    mark = {"start": " ...", "done": " done", "failed": " failed"}.get(event.kind.value, "")
+    say(clean(f"{event.step}{mark}{took} {event.text}".strip()))
+
+
+def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:  # noqa: ARG001
     from envsmith.matrix.campaign.local import LocalExecutor
 
-    settings = plan.executor or {}
+    settings = plan.executor
     return LocalExecutor(
         jobs=jobs or int(settings.get("jobs") or 1),
         free_disk=int(settings.get("free_disk_gib", 15)) << 30,
@@ -116,7 +130,7 @@ def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor
     )
 
 
-def _drive(state: State, plan: Plan, executor: Executor, chosen: list[Job]) -> Tally:
+def _drive(state: State, executor: Executor, chosen: list[Job]) -> Tally:
     import signal
 
     from envsmith.matrix.campaign.drive import drive
@@ -126,7 +140,7 @@ def _drive(state: State, plan: Plan, executor: Executor, chosen: list[Job]) -> T
 
     before = signal.signal(signal.SIGTERM, ended)
     try:
-        return drive(state, plan, executor, jobs=chosen, tell=_tell)
+        return drive(state, executor, jobs=chosen, tell=_tell)
     except KeyboardInterrupt:
         raise InterruptedRunError(
             "interrupted; the cells that were under way have no record", hint="the same command goes on"

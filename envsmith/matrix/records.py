@@ -1,14 +1,33 @@
-"""Records as files: named by what they say, so that two campaigns never write the same name for different records."""
+"""Records as files: written whole under a name that their content gives, read back as values, and how long each counts.
+
+Two campaigns never write one name for two records, so their results are merged by copying. What is read is hostile until it is parsed;
+ten thousand records are read in less than a second (``bench/records.py``), so the parser looks at what is used and at nothing twice.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from envsmith.model.record import Record
+from envsmith.errors import DataError, StorageError
+from envsmith.model.record import SCHEMA, Record, Rung
 
-__all__ = ["record_name", "record_text"]
+__all__ = ["Stored", "merge", "parse_record", "put_record", "read_records", "record_name", "record_text"]
+
+_LADDER = {rung.value: number for number, rung in enumerate(Rung)}
+_RUNGS = {rung.value: rung for rung in Rung}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.[a-z]{1,20}-[0-9a-f]{12}\.json")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})")
+_MAX_BYTES = 64_000
+# Problems that are shown of a folder full of them.
+_MAX_TOLD = 40
 
 
 def record_text(record: Record) -> str:
@@ -16,9 +35,9 @@ def record_text(record: Record) -> str:
     return json.dumps(record.to_json(), indent=1, ensure_ascii=False) + "\n"
 
 
-def record_name(record: Record, text: str) -> str:
+def record_name(cell: str, engine: str, text: str) -> str:
     """``<cell>.<engine>-<12 hex digits of the text's sha256>.json``."""
-    return f"{record.cell_id}.{record.engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    return f"{cell}.{engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
 
 
 def put_record(folder: Path, record: Record) -> Path:
@@ -26,6 +45,142 @@ def put_record(folder: Path, record: Record) -> Path:
     from envsmith.matrix.campaign.state import write_whole
 
     text = record_text(record)
-    path = folder / record_name(record, text)
+    path = folder / record_name(record.cell_id, record.engine, text)
     write_whole(path, text)
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record that was read: ``name`` is its file's, ``data`` the whole document, the rest what everybody asks for.
+
+    ``rung`` is the highest that was proved; ``day`` the ISO day of the run.
+    """
+
+    name: str
+    cell: str
+    engine: str
+    components: Mapping[str, str]
+    passed: bool
+    rung: Rung
+    day: str
+    started: str
+    data: Mapping[str, Any]
+
+    @property
+    def failure(self) -> Mapping[str, Any] | None:
+        """``{"rung", "symptom", "of_host", "log"}`` of a climb that ended early."""
+        return self.data.get("failure")
+
+    @property
+    def flaky(self) -> bool:
+        """It passed, but not at once."""
+        return self.passed and bool(self.data.get("earlier"))
+
+    @property
+    def of_host(self) -> bool:
+        """The host lacked what the next rung needs: the run says nothing against the cell."""
+        failure = self.failure
+        return not self.passed and (failure is None or failure.get("of_host") is True)
+
+
+def parse_record(name: str, content: bytes) -> Stored:
+    """One record. ``ValueError`` says which key is wrong."""
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"larger than {_MAX_BYTES} bytes")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if type(data) is not dict:
+        raise ValueError("a record is an object")
+    schema = data.get("schema")
+    if schema != SCHEMA:
+        raise ValueError(
+            f"schema {schema!r}; this envsmith reads {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})"
+        )
+    cell, engine, started = data.get("cell"), data.get("engine"), data.get("started")
+    components, rungs, passed = data.get("components"), data.get("rungs"), data.get("passed")
+    if type(cell) is not str or type(engine) is not str:
+        raise ValueError("`cell` and `engine` are texts")
+    if type(started) is not str or not _DAY.fullmatch(started):
+        raise ValueError("`started` is a time such as 2026-11-21T13:00:00+00:00")
+    if type(components) is not dict or not all(type(v) is str for v in components.values()):
+        raise ValueError("`components` maps names to versions")
+    if type(rungs) is not list or not rungs or any(type(r) is not str or r not in _LADDER for r in rungs):
+        raise ValueError("`rungs` lists rungs of the ladder")
+    if type(passed) is not bool:
+        raise ValueError("`passed` is true or false")
+    failure = data.get("failure")
+    if failure is not None and (type(failure) is not dict or type(failure.get("symptom")) is not str):
+        raise ValueError("`failure` has a `symptom`, or is null")
+    rung = _RUNGS[max(rungs, key=_LADDER.__getitem__)]
+    return Stored(name, cell, engine, components, passed, rung, started[:10], started, data)
+
+
+def read_records(folder: Path) -> tuple[Stored, ...]:
+    """Every record of a folder, by name. ``DataError`` lists every file that is none."""
+    found: list[Stored] = []
+    problems: list[str] = []
+    try:
+        names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json") and not e.name.startswith("."))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    for name in names:
+        try:
+            with open(os.path.join(folder, name), "rb") as file:  # noqa: PTH118, PTH123 - ten thousand of them
+                found.append(parse_record(name, file.read(_MAX_BYTES + 1)))
+        except (ValueError, OSError) as error:  # noqa: PERF203
+            problems.append(f"{name}: {error}")
+    if problems:
+        more = [f"and {len(problems) - _MAX_TOLD} more"] if len(problems) > _MAX_TOLD else []
+        raise DataError(
+            f"{folder}: {len(problems)} file{'s are' if len(problems) > 1 else ' is'} no record",
+            details=[*problems[:_MAX_TOLD], *more],
+            hint="remove what is no record, or bring it to the present schema",
+        )
+    return tuple(found)
+
+
+def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
+    """Copy the records of ``sources`` (folders or files) into ``target``: the names that are new, and how many were there already.
+
+    A file is taken only when it parses and its name is the one that its content gives. ``DataError`` and ``StorageError``; what was copied
+    before an error stays.
+    """
+    from envsmith.matrix.campaign.state import write_whole
+
+    new, known = [], 0
+    for source in sources:
+        files = sorted(source.glob("*.json")) if source.is_dir() else [source]
+        for path in files:
+            text = _checked(path)
+            name = path.name
+            if (target / name).exists():
+                known += 1
+                continue
+            write_whole(target / name, text)
+            new.append(name)
+    return new, known
+
+
+def _checked(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        stored = parse_record(path.name, content)
+        text = content.decode()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: no record: {error}") from None
+    if path.name != record_name(stored.cell, stored.engine, text) or not _NAME.fullmatch(path.name):
+        raise DataError(
+            f"{path}: its name does not belong to its content",
+            hint="it was changed after it was written; run the cell again",
+        )
+    return text
+
+
+def age_in_days(record: Stored, today: dt.date) -> int:
+    """Whole days since the run; never negative."""
+    return max(0, (today - dt.date.fromisoformat(record.day)).days)

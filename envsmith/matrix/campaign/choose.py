@@ -15,7 +15,7 @@ from envsmith.model.component import Role
 from envsmith.model.version import Spec
 from envsmith.solve.known_bad import known_bad
 
-__all__ = ["make_plan"]
+__all__ = ["make_plan", "wanted_of_id"]
 
 # Stages that a run on the CPU goes through; a rule that speaks of others cannot be shown by it.
 SHOWN = ("install", "import", "init", "train")
@@ -84,7 +84,7 @@ def _wanted(choice: Choice, composer: Composer) -> Iterator[tuple[Mapping[str, s
             yield dict(zip(choice.where, values, strict=True)), "grid"
     elif choice.kind == "ids":
         for text in choice.words:
-            yield _of_id(text), "named"
+            yield wanted_of_id(text), "named"
     elif choice.kind == "bad":
         yield from _bad(choice, composer)
     else:
@@ -93,7 +93,8 @@ def _wanted(choice: Choice, composer: Composer) -> Iterator[tuple[Mapping[str, s
         yield from selected(choice, composer)
 
 
-def _of_id(text: str) -> dict[str, str]:
+def wanted_of_id(text: str) -> dict[str, str]:
+    """What :meth:`Composer.compose` needs for the cell of an id. ``UsageError`` when it is none."""
     try:
         parsed = CellId.parse(text)
     except ValueError as error:
@@ -120,7 +121,9 @@ def _installable(components: Mapping[str, str], composer: Composer) -> bool:
     if "python" in components and ".".join(components["python"].split(".")[:2]) not in composer.pythons:
         return False
     return all(
-        roles[n] in (Role.FRAMEWORK, Role.CORE) or bool(table.by_name[n].distributions) for n in components if n not in _FOLLOWS
+        roles[n] in (Role.FRAMEWORK, Role.CORE) or bool(table.by_name[n].distributions)
+        for n in components
+        if n not in _FOLLOWS
     ) and not any(roles[n] is Role.HOST for n in components)
 
 

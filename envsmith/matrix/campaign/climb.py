@@ -25,7 +25,10 @@ from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 
 if TYPE_CHECKING:
+    from envsmith.model.finding import Judgement
     from envsmith.model.lock import Lock
+    from envsmith.model.platform import Platform
+    from envsmith.smoke import Progress as SmokeProgress
     from envsmith.smoke import SmokeResult
     from envsmith.sources.uv import Uv
 
@@ -50,7 +53,7 @@ class Ground:
     offline: bool = False
 
     def uv(self, torch: str | None = None) -> Uv:
-        """uv with the campaign's cache, or with the one of a torch release; files are linked into the environment, not copied.
+        """The campaign's uv: its cache, or the one of a torch release; files are linked into the environment, not copied.
 
         A release's wheels take five to eight gigabytes unpacked: they are thrown away with the folder when no cell needs them.
         """
@@ -104,7 +107,11 @@ def _worth_another(state: _Climb) -> bool:
 
 def _attempt(job: Job, plan: Plan, ground: Ground, progress: Progress) -> _Climb:
     state = _Climb(job, plan, ground, progress)
-    for name, rung, step in (("lock", Rung.LOCKED, _lock), ("install", Rung.INSTALLED, _install), ("smoke", None, _smoke)):
+    for name, rung, step in (
+        ("lock", Rung.LOCKED, _lock),
+        ("install", Rung.INSTALLED, _install),
+        ("smoke", None, _smoke),
+    ):
         began = time.monotonic()
         progress(Event(kind=EventKind.START, step=name))
         try:
@@ -132,14 +139,15 @@ def _symptom(error: EnvsmithError) -> str:
 def _lock(state: _Climb) -> None:
     from envsmith.lock.pip import lock_pip
     from envsmith.model.lock import Lock
-    from envsmith.model.platform import Platform
     from envsmith.solve.api import check, constraints_for, default_solver
     from envsmith.sources.interpreters import find_interpreter
 
     cell = state.job.cell
-    solver = without(default_solver(), frozenset(state.job.rules) if state.job.expected is Expected.BAD else frozenset())
+    solver = without(
+        default_solver(), frozenset(state.job.rules) if state.job.expected is Expected.BAD else frozenset()
+    )
 
-    def judge(components: Mapping[str, str], platform: Platform):  # type: ignore[no-untyped-def]
+    def judge(components: Mapping[str, str], platform: Platform) -> Judgement:
         return check(components, platform, keep=tuple(cell.components), solver=solver)
 
     pinned = lock_pip(
@@ -172,9 +180,7 @@ def _install(state: _Climb) -> None:
     # Operators of another cell must not be taken for this one's.
     shutil.rmtree(state.ground.slot / "torch-extensions", ignore_errors=True)
     heavy = state.ground.uv(state.job.cell.components["torch"])
-    state.built = realise(
-        state.lock, state.ground.slot, progress=state.progress, uv=state.ground.uv(), torch_uv=heavy
-    )
+    state.built = realise(state.lock, state.ground.slot, progress=state.progress, uv=state.ground.uv(), torch_uv=heavy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +196,7 @@ class _Target:
     def env(self) -> Mapping[str, str]:
         return self.variables
 
-    def kill(self, process) -> None:  # type: ignore[no-untyped-def]
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
@@ -231,8 +237,8 @@ def _smoke(state: _Climb) -> None:
     steps = tuple(dataclasses.replace(step, deadline=max(step.deadline, _STEP_PATIENCE)) for step in plan.steps)
     plan = plan.with_(timeouts=Timeouts(**_PATIENCE), steps=steps)
 
-    def line(p):  # type: ignore[no-untyped-def]
-        state.progress(Event(kind=EventKind.LINE, step="smoke", text=progress_line(p)))
+    def line(told: SmokeProgress) -> None:
+        state.progress(Event(kind=EventKind.LINE, step="smoke", text=progress_line(told)))
 
     result = state.result = run(plan, _target(state.ground, state.built), progress=line)
     reached = list(rungs_of(result))

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from envsmith.errors import UsageError
+from envsmith.matrix.campaign.job import Job
 from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.platform import Platform
 from envsmith.model.record import Expected
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.matrix.campaign.job import Job
 from envsmith.solve.api import check, solver_of
 from envsmith.solve.known_bad import stated_by_metadata
 from envsmith.solve.solver import Solver

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from envsmith.errors import EnvsmithError, NetworkError, StorageError
-from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.job import Job
 from envsmith.matrix.campaign.state import State
+from envsmith.model.record import Record
 
 __all__ = ["Executor", "Handle", "Tally", "drive", "run_one"]
 
@@ -60,7 +60,6 @@ class Tally:
     before: int = 0
     running: tuple[str, ...] = ()
     lost: dict[str, str] = field(default_factory=dict)
-    elsewhere: tuple[str, ...] = ()
     seconds: float = 0.0
     note: str = ""
 
@@ -71,119 +70,102 @@ class Tally:
         return None if made <= 0 else self.seconds / made * (self.total - self.done)
 
 
-def run_one(state: State, plan: Plan, job: Job, *, progress: Callable[[str], None] = lambda _line: None) -> Path | None:
-    """Run one job here and write its record; ``None`` when it is done already or somebody else is at it."""
-    from envsmith.engine.base import Event, EventKind
-    from envsmith.matrix.campaign.climb import Ground, climb
+def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | None:
+    """Run one job here, in a work folder of its own, and write its record; ``None`` when it is done already or somebody else is at it."""
     from envsmith.matrix.records import put_record
-
-    def told(event: Event) -> None:
-        took = f" {event.seconds:.1f} s" if event.seconds is not None else ""
-        mark = {EventKind.START: " ...", EventKind.DONE: " done", EventKind.FAILED: " failed"}.get(event.kind, "")
-        progress(f"{event.step}{mark}{took} {event.text}".strip())
 
     with state.claim(job) as mine:
         if not mine or state.is_done(job):
             return None
         with state.slot() as slot:
-            record = climb(job, plan, Ground(slot=slot, cache=state.cache), progress=told)
-            return put_record(state.records, record)
+            return put_record(state.records, climb(slot))
 
 
 def drive(
-    state: State,
-    plan: Plan,
-    executor: Executor,
-    *,
-    jobs: Sequence[Job],
-    tell: Callable[[Tally, str], None],
-    poll: float = 0.5,
+    state: State, executor: Executor, *, jobs: Sequence[Job], tell: Callable[[Tally, str], None], poll: float = 0.5
 ) -> Tally:
-    """Run ``jobs``; ``tell`` is called whenever something changed, with one line of news.
+    """Run ``jobs`` in their order; ``tell`` is called whenever something changed, with one line of news.
 
     A cell that fails is a record; a worker that dies loses its cell, which is tried once more. On Ctrl-C the workers are ended.
     """
     began = time.monotonic()
-    ordered = list(jobs)
     finished = state.done()
-    waiting = [job for job in ordered if job.id not in finished]
-    tally = Tally(total=len(ordered), done=len(ordered) - len(waiting), before=len(ordered) - len(waiting))
-    tries: dict[str, int] = {}
-    running: dict[str, tuple[Job, Handle]] = {}
+    waiting = [job for job in jobs if job.id not in finished]
+    made = len(jobs) - len(waiting)
+    run = _Drive(state, executor, waiting, Tally(total=len(jobs), done=made, before=made), tell)
     try:
-        while waiting or running:
-            _reap(state, running, waiting, tries, tally, tell)
-            _start(state, executor, running, waiting, tries, tally, tell)
-            tally.seconds = time.monotonic() - began
-            executor.tidy(state, [*waiting, *(job for job, _ in running.values())])
-            if waiting or running:
+        while run.waiting or run.running:
+            run.tally.seconds = time.monotonic() - began
+            run.reap()
+            run.start()
+            executor.tidy(state, [*run.waiting, *(job for job, _ in run.running.values())])
+            if run.waiting or run.running:
                 time.sleep(poll)
     except BaseException:
-        for _, handle in running.values():
+        for _, handle in run.running.values():
             handle.cancel()
         raise
-    tally.seconds = time.monotonic() - began
-    return tally
+    run.tally.seconds = time.monotonic() - began
+    return run.tally
 
 
-def _reap(
-    state: State,
-    running: dict[str, tuple[Job, Handle]],
-    waiting: list[Job],
-    tries: dict[str, int],
-    tally: Tally,
-    tell: Callable[[Tally, str], None],
-) -> None:
-    ended = [name for name, (_, handle) in running.items() if handle.done()]
-    if not ended:
-        return
-    finished = state.done()
-    for name in ended:
-        job, handle = running.pop(name)
-        tally.running = tuple(running)
-        if name in finished:
-            tally.done += 1
-            tell(tally, _news(finished[name]))
-        elif tries[name] < _TRIES:
-            waiting.insert(0, job)
-            tell(tally, f"{name}: its worker left no record ({handle.why()}); it is run again")
-        else:
-            tally.lost[name] = handle.why()
-            tell(tally, f"{name}: lost twice ({handle.why()}); left for the next run")
+@dataclass(slots=True)
+class _Drive:
+    """One run of :func:`drive`."""
 
+    state: State
+    executor: Executor
+    waiting: list[Job]
+    tally: Tally
+    tell: Callable[[Tally, str], None]
+    running: dict[str, tuple[Job, Handle]] = field(default_factory=dict)
+    tries: dict[str, int] = field(default_factory=dict)
 
-def _start(
-    state: State,
-    executor: Executor,
-    running: dict[str, tuple[Job, Handle]],
-    waiting: list[Job],
-    tries: dict[str, int],
-    tally: Tally,
-    tell: Callable[[Tally, str], None],
-) -> None:
-    room = executor.room(len(running)) if waiting else 0
-    note = executor.why_waiting() if waiting and not room and not running else ""
-    if note != tally.note:
-        tally.note = note
-        if note:
-            tell(tally, note)
-    chosen: list[Job] = []
-    finished = state.done() if room else {}
-    while waiting and len(chosen) < room:
-        job = waiting.pop(0)
-        if job.id in finished:
-            tally.done += 1
-        elif state.claimed(job):
-            # Another campaign in this folder is at it; its record, or its death, will show.
-            waiting.append(job)
-            if all(state.claimed(j) for j in waiting):
+    def reap(self) -> None:
+        """Take up what has ended: a record, or a worker that left none."""
+        ended = [name for name, (_, handle) in self.running.items() if handle.done()]
+        finished = self.state.done() if ended else {}
+        for name in ended:
+            job, handle = self.running.pop(name)
+            self.tally.running = tuple(self.running)
+            if name in finished:
+                self.tally.done += 1
+                self.tell(self.tally, _news(finished[name]))
+            elif self.tries[name] < _TRIES:
+                self.waiting.insert(0, job)
+                self.tell(self.tally, f"{name}: its worker left no record ({handle.why()}); it is run again")
+            else:
+                self.tally.lost[name] = handle.why()
+                self.tell(self.tally, f"{name}: lost twice ({handle.why()}); left for the next run")
+
+    def start(self) -> None:
+        """Hand over as many jobs as there is room for."""
+        room = self.executor.room(len(self.running)) if self.waiting else 0
+        note = self.executor.why_waiting() if self.waiting and not room and not self.running else ""
+        if note != self.tally.note:
+            self.tally.note = note
+            if note:
+                self.tell(self.tally, note)
+        chosen = self._free(room) if room else []
+        for job, handle in zip(chosen, self.executor.submit(self.state, chosen) if chosen else (), strict=True):
+            self.tries[job.id] = self.tries.get(job.id, 0) + 1
+            self.running[job.id] = (job, handle)
+        self.tally.running = tuple(self.running)
+
+    def _free(self, room: int) -> list[Job]:
+        """The next jobs that have no record and that nobody holds; what another campaign in this folder is at waits for its end."""
+        finished = self.state.done()
+        gone = [job for job in self.waiting if job.id in finished]
+        self.tally.done += len(gone)
+        self.waiting = [job for job in self.waiting if job.id not in finished]
+        chosen: list[Job] = []
+        for job in list(self.waiting):
+            if len(chosen) >= room:
                 break
-        else:
-            chosen.append(job)
-    for job, handle in zip(chosen, executor.submit(state, chosen) if chosen else (), strict=True):
-        tries[job.id] = tries.get(job.id, 0) + 1
-        running[job.id] = (job, handle)
-    tally.running = tuple(running)
+            if not self.state.claimed(job):
+                chosen.append(job)
+                self.waiting.remove(job)
+        return chosen
 
 
 def _news(path: Path) -> str:
@@ -199,8 +181,3 @@ def _news(path: Path) -> str:
         return f"{value['cell']}: {how}{flaky}{odd}"
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return f"{path.name}: written"
-
-
-def excused(error: EnvsmithError) -> bool:
-    """A failure that says something of the machine, not of the cell."""
-    return isinstance(error, (NetworkError, StorageError))

@@ -91,7 +91,17 @@ def _campaign(root: Node, table: ComponentTable) -> Campaign | None:
 
 
 def _settings(node: Node) -> dict[str, object]:
-    known = ("jobs", "free_disk_gib", "free_memory_gib", "partition", "gpus", "minutes", "memory_gib", "at_once", "python")
+    known = (
+        "jobs",
+        "free_disk_gib",
+        "free_memory_gib",
+        "partition",
+        "gpus",
+        "minutes",
+        "memory_gib",
+        "at_once",
+        "python",
+    )
     fields = node.fields((), known)
     found: dict[str, object] = {}
     for name, value in fields.items():

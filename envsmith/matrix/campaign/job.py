@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from envsmith.errors import DataError
@@ -57,7 +57,10 @@ class Job:
     def from_json(cls, value: object, where: str) -> Job:
         """``DataError`` names what is missing or no version."""
         data = _mapping(value, where)
-        components = {str(k): _version(v, f"{where}.components.{k}") for k, v in _mapping(data.get("components"), f"{where}.components").items()}
+        components = {
+            str(k): _version(v, f"{where}.components.{k}")
+            for k, v in _mapping(data.get("components"), f"{where}.components").items()
+        }
         chosen = _texts(data.get("chosen"), f"{where}.chosen")
         if not set(chosen) <= components.keys() or not {"torch", "python"} <= components.keys():
             raise DataError(f"{where}: `chosen`, torch and python must be among `components`")
@@ -86,7 +89,7 @@ class Plan:
     ranks: int = 2
     tier: str = "quick"
     left_out: tuple[tuple[str, str], ...] = ()
-    executor: Mapping[str, Any] | None = None
+    executor: Mapping[str, Any] = field(default_factory=dict)
 
     def job(self, name: str) -> Job | None:
         """The job of a cell."""
@@ -100,7 +103,7 @@ class Plan:
             "exclude_newer": self.exclude_newer,
             "ranks": self.ranks,
             "tier": self.tier,
-            "executor": dict(self.executor or {}),
+            "executor": dict(self.executor),
         }
         jobs = ",\n".join(json.dumps(job.to_json()) for job in self.jobs)
         gone = ",\n".join(json.dumps(list(pair)) for pair in self.left_out)
@@ -112,7 +115,9 @@ class Plan:
         try:
             data = _mapping(json.loads(text), where)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON: {error}", hint="remove the folder and start the campaign again") from None
+            raise DataError(
+                f"{where}: not JSON: {error}", hint="remove the folder and start the campaign again"
+            ) from None
         if data.get("schema") != _SCHEMA:
             raise DataError(f"{where}: schema {data.get('schema')!r}; this envsmith reads {_SCHEMA}")
         jobs, gone, ranks = data.get("jobs"), data.get("left_out", []), data.get("ranks")

@@ -77,7 +77,9 @@ class LocalExecutor:
         if disk < self.free_disk:
             self._waiting = f"waiting: {disk / _GIB:.1f} GiB of disk are free, {self.free_disk / _GIB:.0f} are kept"
         elif memory is not None and memory < self.free_memory:
-            self._waiting = f"waiting: {memory / _GIB:.1f} GiB of memory are free, {self.free_memory / _GIB:.0f} are kept"
+            self._waiting = (
+                f"waiting: {memory / _GIB:.1f} GiB of memory are free, {self.free_memory / _GIB:.0f} are kept"
+            )
         # One at a time is handed over, so that the limits are looked at before each.
         return 0 if self._waiting or running >= self.jobs else 1
 

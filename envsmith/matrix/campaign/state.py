@@ -68,7 +68,7 @@ class State:
 
     @property
     def cache(self) -> Path:
-        """uv's cache and the compiler's, of this campaign alone."""
+        """Caches of uv and of the compiler, of this campaign alone."""
         return self.root / "cache"
 
     def plan(self) -> Plan | None:

@@ -1,0 +1,195 @@
+import json
+
+import pytest
+from records_help import cell, job, plan
+
+from envsmith.errors import DataError, UsageError
+from envsmith.graph.names import components
+from envsmith.matrix.campaign.choose import make_plan
+from envsmith.matrix.campaign.compose import Composer
+from envsmith.matrix.campaign.file import Choice, read_campaign
+from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.select import covering
+from envsmith.model.record import Expected
+from envsmith.solve.api import default_solver
+
+
+@pytest.fixture(scope="module")
+def composer():
+    return Composer(default_solver(), pythons=("3.10", "3.11", "3.12"))
+
+
+def read(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    return read_campaign(path, components())
+
+
+# -- the file
+
+
+def test_a_campaign_file_is_read(tmp_path):
+    campaign = read(
+        tmp_path,
+        'schema: 1\nname: cpu\nranks: 4\nexecutor: {jobs: 2}\ncells:\n- grid: {deepspeed: ["0.16.4"], torch: ["2.6.0"]}\n  why: a reason\n'
+        '- bad: {stages: [import], torch: ">=2.0"}\n- ids: [ds0.16.4-torch2.6.0-cu124-py312]\n- changed: {since: 2026-11-01, deepspeed: "*"}\n',
+    )
+    assert (campaign.name, campaign.ranks, campaign.executor["jobs"]) == ("cpu", 4, 2)
+    assert [c.kind for c in campaign.choices] == ["grid", "bad", "ids", "changed"]
+    assert campaign.choices[0].where == {"deepspeed": ("0.16.4",), "torch": ("2.6.0",)}
+    assert campaign.choices[1].words == ("import",)
+    assert campaign.choices[3].since == "2026-11-01"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name: x\n", "`cells` is missing"),
+        ("schema: 1\nname: X y\ncells: []\n", "no name of a campaign"),
+        ("schema: 2\nname: x\ncells: []\n", "another schema"),
+        ("schema: 1\nname: x\ncells: [{}]\n", "grid, solved"),
+        ("schema: 1\nname: x\ncells:\n- {grid: {torhc: ['2.6']}}\n", "unknown component"),
+        ("schema: 1\nname: x\ncells:\n- {grid: {torch: [2.6]}}\n", "quote it"),
+        ("schema: 1\nname: x\nranks: many\ncells: []\n", "a number from 2"),
+        ("schema: 1\nname: x\nexecutor: {jbos: 2}\ncells: []\n", "did you mean `jobs`"),
+        ("a: [", "not valid YAML"),
+    ],
+)
+def test_what_is_wrong_with_a_campaign_file_is_told(tmp_path, text, told):
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, text)
+    assert any(told in line for line in caught.value.details), caught.value.details
+
+
+# -- composing
+
+
+def test_a_valid_combination_is_expected_to_be_good(composer):
+    found = composer.compose({"deepspeed": "0.19.8", "torch": "2.13.0", "python": "3.12"})
+    assert isinstance(found, Job)
+    assert (found.id, found.expected, found.rules) == ("ds0.19.8-torch2.13.0-cu130-py312", Expected.GOOD, ())
+
+
+def test_a_combination_that_a_rule_forbids_is_composed_against_it(composer):
+    found = composer.compose({"deepspeed": "0.8.1", "torch": "2.15.0"})
+    assert isinstance(found, Job)
+    assert found.expected is Expected.BAD
+    assert "deepspeed-torch-six" in found.rules
+    assert found.cell.components["torch"] == "2.15.0+cu132"
+
+
+def test_what_no_resolver_would_give_is_left_out_with_the_reason(composer):
+    told = composer.compose({"colossalai": "0.5.0", "torch": "2.9.1"})
+    assert isinstance(told, str)
+    assert "colossalai-declares-torch" in told
+
+
+def test_a_python_without_a_wheel_is_left_out(composer):
+    assert "torch-wheels-python" in composer.compose({"megatron-core": "0.12.3", "torch": "2.0.1", "python": "3.12"})
+
+
+def test_a_release_that_does_not_exist_is_left_out(composer):
+    assert "no such release" in composer.compose({"deepspeed": "0.99.0", "torch": "2.9.1"})
+
+
+def test_an_unknown_component_is_a_mistake_of_the_user(composer):
+    with pytest.raises(UsageError, match="unknown component"):
+        composer.compose({"deepspeedy": "1.0"})
+
+
+# -- choosing
+
+
+def chosen(composer, *choices):
+    from envsmith.matrix.campaign.file import Campaign
+
+    return make_plan(Campaign(name="t", choices=choices), composer, exclude_newer="2026-11-20")
+
+
+def test_a_grid_is_every_combination_once(composer):
+    where = {"deepspeed": ("0.16.4", "0.16.9"), "torch": ("2.6.0", "2.7.1"), "python": ("3.12",)}
+    made = chosen(composer, Choice(kind="grid", where=where), Choice(kind="grid", where=where))
+    assert len(made.jobs) == 4
+    assert [j.cell.components["torch"] for j in made.jobs] == ["2.6.0+cu124"] * 2 + ["2.7.1+cu126"] * 2
+
+
+def test_known_bad_cells_of_an_import_rule_are_chosen(composer):
+    made = chosen(composer, Choice(kind="bad", words=("import",), where={"deepspeed": ("*",), "torch": (">=2.0",)}))
+    assert made.jobs
+    assert {j.expected for j in made.jobs} == {Expected.BAD}
+    assert all(j.cell.components["python"] in composer.pythons for j in made.jobs)
+    assert any("deepspeed-elastic-log" in j.rules for j in made.jobs)
+
+
+def test_a_choice_of_all_valid_cells_can_be_cut(composer):
+    made = chosen(composer, Choice(kind="solved", where={"deepspeed": ("0.16.4",), "torch": (">=2.5",)}, take=3))
+    assert len(made.jobs) == 3
+
+
+def test_a_covering_choice_has_every_pair_and_fewer_cells():
+    cells = [
+        cell(framework=f, torch=t, python=p)
+        for f in ("0.15.4", "0.16.4", "0.17.2")
+        for t in ("2.6.0+cu124", "2.7.0+cu124")
+        for p in ("3.10", "3.11", "3.12")
+    ]
+    few = covering(cells)
+    assert len(few) < len(cells)
+    for one, other in (("deepspeed", "torch"), ("deepspeed", "python"), ("torch", "python")):
+        wanted = {(c.components[one], c.components[other]) for c in cells}
+        assert {(c.components[one], c.components[other]) for c in few} == wanted
+
+
+def test_what_changed_since_a_day_is_chosen_with_its_reason(composer):
+    where = {"deepspeed": ("0.19.8",), "torch": ("2.13.0",), "python": ("3.12",)}
+    made = chosen(composer, Choice(kind="changed", where=where, since="2026-11-01"))
+    assert "2026-11-" in made.jobs[0].why
+    with pytest.raises(UsageError, match="no cell is chosen"):
+        chosen(
+            composer, Choice(kind="changed", where={"deepspeed": ("0.14.5",), "torch": ("2.4.1",)}, since="2030-01-01")
+        )
+
+
+def test_named_cells_are_taken_as_they_are(composer):
+    made = chosen(composer, Choice(kind="ids", words=("ds0.16.4-torch2.6.0-cu124-py312",)))
+    assert [j.id for j in made.jobs] == ["ds0.16.4-torch2.6.0-cu124-py312"]
+    with pytest.raises(UsageError):
+        chosen(composer, Choice(kind="ids", words=("what",)))
+
+
+def test_nothing_chosen_says_why(composer):
+    with pytest.raises(UsageError) as caught:
+        chosen(composer, Choice(kind="grid", where={"colossalai": ("0.5.0",), "torch": ("2.9.1",)}))
+    assert "colossalai-declares-torch" in str(caught.value)
+
+
+# -- the plan
+
+
+def test_a_plan_reads_back_as_it_was_written():
+    made = plan(job(), job(expected=Expected.BAD, framework="0.8.1"))
+    assert Plan.parse(made.text(), "plan") == made
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 9},
+        {"jobs": {}},
+        {"jobs": [{"components": {"torch": "2.6.0"}}]},
+        {"jobs": [7]},
+        {"ranks": 1},
+        {"ranks": "two"},
+    ],
+)
+def test_a_broken_plan_is_refused(change):
+    data = {**json.loads(plan(job()).text()), **change}
+    with pytest.raises(DataError):
+        Plan.parse(json.dumps(data), "plan.json")
+
+
+def test_a_job_that_names_a_path_is_refused():
+    data = json.loads(plan(job()).text())
+    data["jobs"][0]["components"]["deepspeed"] = "../../etc"
+    with pytest.raises(DataError, match=r"components\.deepspeed"):
+        Plan.parse(json.dumps(data), "plan.json")

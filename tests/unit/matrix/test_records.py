@@ -1,0 +1,154 @@
+import datetime as dt
+import json
+
+import pytest
+from records_help import cell, record
+
+from envsmith.errors import DataError
+from envsmith.graph.data import find_matrix
+from envsmith.matrix.expiry import TorchAge, latest, load_expiry
+from envsmith.matrix.records import merge, parse_record, put_record, read_records, record_text
+from envsmith.model.record import CaseOutcome, Failure, Rung, Verdict
+
+TORCHES = ["2.15.0+cu132", "2.14.1+cu130", "2.11.0+cu130", "2.10.0+cu128", "2.6.0+cu124"]
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path):
+    path = put_record(tmp_path, record())
+    (read,) = read_records(tmp_path)
+    assert read.name == path.name
+    assert (read.cell, read.engine, read.passed, read.rung, read.day) == (
+        "ds0.16.4-torch2.6.0-cu124-py312", "venv", True, Rung.FRAMEWORK_CPU, "2026-11-21",
+    )  # fmt: skip
+
+
+def test_a_record_stays_small_whatever_went_wrong():
+    bad = tuple(CaseOutcome(case=f"c{n}", verdict=Verdict.WRONG, blame="x" * 5000) for n in range(200))
+    failure = Failure(rung=Rung.COLLECTIVES_CPU, symptom="y" * 9000, log=tuple("z" * 500 for _ in range(500)))
+    text = record_text(record(cases=bad, failure=failure, passed=False, notes=tuple("n" * 1000 for _ in range(50))))
+    assert len(text.encode()) < 8000
+    assert json.loads(text)["cases"]["counts"] == {"wrong": 200}
+
+
+def test_a_record_of_a_plain_run_is_below_four_kilobytes():
+    assert len(record_text(record()).encode()) < 4096
+
+
+def test_a_record_does_not_tell_the_name_of_its_host():
+    assert "secret" not in record_text(record())
+
+
+def test_two_records_of_one_cell_have_two_names(tmp_path):
+    put_record(tmp_path, record())
+    put_record(tmp_path, record(started="2026-11-22T12:00:00+00:00"))
+    assert len(read_records(tmp_path)) == 2
+
+
+def test_the_same_record_twice_is_one_file(tmp_path):
+    assert put_record(tmp_path, record()) == put_record(tmp_path, record())
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"schema": 1}, "migrate"),
+        ({"cell": 7}, "`cell`"),
+        ({"rungs": ["flown"]}, "`rungs`"),
+        ({"rungs": []}, "`rungs`"),
+        ({"passed": "yes"}, "`passed`"),
+        ({"components": {"torch": 2.1}}, "`components`"),
+        ({"started": "yesterday"}, "`started`"),
+        ({"failure": "it broke"}, "`failure`"),
+    ],
+)
+def test_what_is_no_record_is_refused_with_its_key(change, told):
+    data = {**record().to_json(), **change}
+    with pytest.raises(ValueError, match=told):
+        parse_record("x.json", json.dumps(data).encode())
+
+
+def test_every_broken_file_of_a_folder_is_told_at_once(tmp_path):
+    put_record(tmp_path, record())
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "b.json").write_text("[]")
+    with pytest.raises(DataError) as caught:
+        read_records(tmp_path)
+    assert [line.split(":")[0] for line in caught.value.details] == ["a.json", "b.json"]
+
+
+def test_results_of_two_campaigns_are_merged_without_conflict(tmp_path):
+    for folder, day in (("one", "2026-11-21"), ("two", "2026-11-22")):
+        put_record(tmp_path / folder, record(started=f"{day}T12:00:00+00:00"))
+        put_record(tmp_path / folder, record(cell=cell(framework="0.17.2")))
+    new, known = merge([tmp_path / "one", tmp_path / "two"], tmp_path / "all")
+    assert (len(new), known) == (3, 1)
+    again, known = merge([tmp_path / "one", tmp_path / "two"], tmp_path / "all")
+    assert (list(again), known) == ([], 4)
+
+
+def test_a_record_that_was_changed_by_hand_is_not_merged(tmp_path):
+    path = put_record(tmp_path / "one", record(passed=False))
+    path.write_text(path.read_text().replace('"passed": false', '"passed": true'))
+    with pytest.raises(DataError, match="does not belong"):
+        merge([tmp_path / "one"], tmp_path / "all")
+
+
+def test_the_records_of_the_repository_are_records():
+    read = read_records(find_matrix() / "records")
+    assert len(read) >= 26
+    for one in read:
+        assert len(record_bytes(one.name)) <= 6000, one.name
+
+
+def record_bytes(name):
+    return (find_matrix() / "records" / name).read_bytes()
+
+
+# -- expiry
+
+
+def stored(tmp_path, **more):
+    path = put_record(tmp_path, record(**more))
+    return parse_record(path.name, path.read_bytes())
+
+
+def test_a_passing_record_of_the_newest_torch_expires_after_thirty_days(tmp_path):
+    expiry = load_expiry(find_matrix(), TORCHES)
+    one = stored(tmp_path, cell=cell(torch="2.15.0+cu132"))
+    assert expiry.until(one) == dt.date(2026, 12, 21)
+    assert not expiry.is_stale(one, dt.date(2026, 12, 21))
+    assert expiry.is_stale(one, dt.date(2026, 12, 22))
+
+
+def test_a_stale_record_counts_up_to_its_lock_only(tmp_path):
+    expiry = load_expiry(find_matrix(), TORCHES)
+    one = stored(tmp_path, cell=cell(torch="2.15.0+cu132"))
+    assert expiry.rung(one, dt.date(2026, 12, 1)) is Rung.FRAMEWORK_CPU
+    assert expiry.rung(one, dt.date(2027, 12, 1)) is Rung.LOCKED
+
+
+def test_older_torch_counts_longer(tmp_path):
+    expiry = load_expiry(find_matrix(), [f"2.{minor}.0" for minor in range(6, 16)])
+    assert expiry.torch_age("2.15.0+cu132") is TorchAge.NEWEST
+    assert expiry.torch_age("2.11.0+cu130") is TorchAge.RECENT
+    assert expiry.torch_age("2.10.0") is TorchAge.OLDER
+    assert expiry.torch_age("1.9.0") is TorchAge.OLDER
+    old = stored(tmp_path, cell=cell(torch="2.6.0+cu124"))
+    assert expiry.until(old) > dt.date(2027, 6, 1)
+
+
+def test_a_table_of_expiry_with_a_word_in_place_of_days_is_refused(tmp_path):
+    (tmp_path / "expiry.yaml").write_text(
+        "schema: 1\nstale_counts_as: locked\nexpiry:\n- {torch: newest, days: soon}\n"
+    )
+    with pytest.raises(DataError, match="expiry") as caught:
+        load_expiry(tmp_path, TORCHES)
+    assert "expiry[0].days" in caught.value.details[0]
+
+
+def test_the_newest_record_of_a_cell_speaks_for_it(tmp_path):
+    put_record(tmp_path, record(passed=False))
+    put_record(tmp_path, record(started="2026-11-22T12:00:00+00:00"))
+    (one,) = latest(read_records(tmp_path))
+    assert one.passed
