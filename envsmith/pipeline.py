@@ -505,6 +505,9 @@ def record_of(
     """The record of one run: what was loaded, not what was declared."""
     if outcome.built is None:
         raise SmokeError("nothing was built that could be tested")
+    from envsmith.smoke.failure import failure_of
+
+    rungs = rungs_of(result)
     return Record(
         cell_id=str(outcome.cell.id),
         components=outcome.cell.components,
@@ -512,7 +515,7 @@ def record_of(
         engine=engine,
         environment_digest=outcome.built.digest,
         image=outcome.built.digest if outcome.built.kind == "image" else None,
-        rungs=rungs_of(result),
+        rungs=rungs,
         passed=result.passed,
         summary=result.summary,
         started=started,
@@ -524,6 +527,8 @@ def record_of(
         cases=result.cases,
         steps=result.steps,
         notes=tuple(filter(None, (*outcome.notes, result.placement, *result.notes))),
+        case_list=result.digest,
+        failure=failure_of(result, rungs),
     )
 
 

@@ -2365,6 +2365,11 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     return OK if row["status"] != "error" else ERROR
 
 
+def told_version(module: Any) -> str:
+    """What a framework says of itself; megatron-core before 0.7 says nothing."""
+    return str(getattr(module, "__version__", "not told"))
+
+
 def _parameters_digest(stage: Stage, model: Any) -> str:
     """The bits of all parameters: replicas must agree."""
     digest = hashlib.sha256()
@@ -2444,7 +2449,7 @@ def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
     kind = getattr(s.torch, dtype)
     losses = s.train(lambda x: engine(x.to(kind)), engine.backward, engine.step)
     facts = {
-        "version": deepspeed.__version__,
+        "version": told_version(deepspeed),
         "optimizer": type(optimizer).__name__,
         "accelerator": deepspeed.accelerator.get_accelerator().device_name(),
         "backend": s.torch.distributed.get_backend(),
@@ -2518,7 +2523,7 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
     tokens = int(torch.as_tensor(engine.module.counts).sum().item())
     if tokens != 4:
         raise Wrong(f"{tokens} tokens reached an expert, 4 were sent")
-    return {"losses": losses, "facts": {"version": deepspeed.__version__, "tokens": tokens}}
+    return {"losses": losses, "facts": {"version": told_version(deepspeed), "tokens": tokens}}
 
 
 def _megatron(s: Stage, **kwargs: int) -> Any:
@@ -2545,7 +2550,7 @@ def _megatron(s: Stage, **kwargs: int) -> Any:
 
 
 def _megatron_facts(s: Stage, core: Any, asked: Mapping[str, int], **more: object) -> dict[str, object]:
-    facts: dict[str, object] = {"version": core.__version__, "backend": s.torch.distributed.get_backend(), **more}
+    facts: dict[str, object] = {"version": told_version(core), "backend": s.torch.distributed.get_backend(), **more}
     if asked:
         facts["stand-in"] = "asked for the current GPU by name; was given the CPU, without CUDA's random state"
         facts["asked for CUDA at"] = dict(sorted(asked.items()))
@@ -3001,7 +3006,7 @@ def _colossalai_facts(
     from colossalai.accelerator import get_accelerator
 
     facts: dict[str, object] = {
-        "version": colossalai.__version__, "plugin": plugin, "accelerator": get_accelerator().name,
+        "version": told_version(colossalai), "plugin": plugin, "accelerator": get_accelerator().name,
         "backend": s.torch.distributed.get_backend(), **more,
     }  # fmt: skip
     if asked:

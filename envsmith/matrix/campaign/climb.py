@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -40,8 +39,6 @@ _TRANSIENT = frozenset({Verdict.HANG, Verdict.CRASH, Verdict.NOT_RUN})
 _PATIENCE = {"imports": 600.0, "init": 180.0, "first": 120.0, "case": 30.0, "group": 300.0, "tier": 600.0}
 _STEP_PATIENCE = 900.0
 _NEEDS_EXTENSION = "intel_extension_for_pytorch"
-# What a host without a GPU says, whatever the versions.
-_OF_HOST = ("Found no NVIDIA driver", "No CUDA GPUs are available", "Torch not compiled with CUDA enabled")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,6 +226,7 @@ def _smoke(state: _Climb) -> None:
     from envsmith.pipeline import progress_line, rungs_of
     from envsmith.smoke import Plan as SmokePlan
     from envsmith.smoke import run
+    from envsmith.smoke.failure import failure_of
     from envsmith.smoke.plan import Timeouts
 
     if state.built is None:
@@ -242,7 +240,7 @@ def _smoke(state: _Climb) -> None:
 
     result = state.result = run(plan, _target(state.ground, state.built), progress=line)
     reached = list(rungs_of(result))
-    state.failure = _failure(result, reached)
+    state.failure = failure_of(result, reached)
     if state.failure is not None and _NEEDS_EXTENSION in state.failure.symptom:
         state.failure = _import_without_accelerator(state)
     if state.failure is not None:
@@ -253,28 +251,6 @@ def _smoke(state: _Climb) -> None:
         bad = [c.verdict for c in result.cases] + [s.verdict for s in result.steps]
         state.transient = bool(_TRANSIENT & set(bad))
     state.rungs = reached
-
-
-def _failure(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
-    """The rung at which a smoke test ended. A framework that cannot be imported is found in its step, but fails the rung `imported`."""
-    if result.passed:
-        return None
-    bad = next((s for s in result.steps if not s.verdict.good), None)
-    rung = Rung.FRAMEWORK_CPU
-    if Rung.IMPORTED not in reached or (bad and " in import " in bad.detail):
-        rung = Rung.IMPORTED
-    elif not result.collectives_good:
-        rung = Rung.COLLECTIVES_CPU
-    trace = str(bad.facts.get("trace", "")).splitlines() if bad else []
-    said = [line for text in result.output.values() for line in text.splitlines()]
-    symptom = _first_rank(bad.detail) if bad and rung is not Rung.COLLECTIVES_CPU else result.summary
-    return Failure(rung=rung, symptom=symptom, log=tuple(trace or said), of_host=any(w in symptom for w in _OF_HOST))
-
-
-def _first_rank(detail: str) -> str:
-    """What the first rank said, without its number: ``ImportError: …``."""
-    match = re.match(r"rank \d+ in [^:]*: (.*?)(?:; rank \d+ in .*)?$", detail, re.DOTALL)
-    return match[1] if match else detail
 
 
 def _import_without_accelerator(state: _Climb) -> Failure:
@@ -302,7 +278,10 @@ def _import_without_accelerator(state: _Climb) -> Failure:
     if done.returncode == 0:
         told = f"{_NEEDS_EXTENSION} is needed to train on the CPU; imported with DS_ACCELERATOR=cuda, not run further"
         return Failure(rung=Rung.FRAMEWORK_CPU, symptom=told, of_host=True)
-    return Failure(rung=Rung.IMPORTED, symptom=lines[-1] if lines else f"status {done.returncode}", log=tuple(lines))
+    symptom = lines[-1] if lines else f"status {done.returncode}"
+    # Releases about 0.12 look for the accelerator while they look for it, when it is named.
+    recurses = symptom.startswith("RecursionError")
+    return Failure(rung=Rung.IMPORTED, symptom=symptom, log=tuple(lines), of_host=recurses)
 
 
 def _anonymous(failure: Failure, slot: Path) -> Failure:
