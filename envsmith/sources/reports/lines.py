@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from envsmith.sources.reports.facts import Draft
-from envsmith.sources.reports.names import gpu_table, is_distribution, note_present
+from envsmith.sources.reports.names import gpu_table, is_distribution, note_container, note_present
 from envsmith.sources.reports.words import bytes_of, fold, gpu_architecture, local_cuda, version_in
 
 __all__ = ["read_lines"]
@@ -153,7 +153,7 @@ def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
     elif key == "framework":
         note_present(draft, value.split(maxsplit=1)[0])
     elif key in {"container", "docker image", "image", "base image"}:
-        draft.host["container"] = value[:200]
+        note_container(draft, value, where)
     elif key in {"os", "operating system", "platform", "system"}:
         _platform(draft, value, where)
     elif key.startswith("ulimit"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from envsmith.model.component import ComponentTable, Role
 from envsmith.sources.reports.facts import Draft
 from envsmith.sources.reports.words import fold, local_cuda, version_in
 
-__all__ = ["component_of", "gpu_table", "is_distribution", "note_distribution", "note_present"]
+__all__ = ["component_of", "gpu_table", "is_distribution", "note_container", "note_distribution", "note_present"]
 
 # Distributions whose component is not of a role that a distribution may stand for otherwise.
 _CORE = frozenset({"torch", "nccl", "cudnn", "triton"})
@@ -61,6 +62,13 @@ def note_distribution(draft: Draft, name: str, version: str, source: str, streng
     cuda = local_cuda(parsed[0]) if component == "torch" else None
     if cuda:
         draft.component("cuda", cuda, f"{source}: {folded} {parsed[0]}", strength)
+
+
+def note_container(draft: Draft, image: str, source: str) -> None:
+    """Record the image that somebody works in; of NVIDIA's PyTorch images the release is a component."""
+    draft.host["container"] = image[:200]
+    if match := re.search(r"\bpytorch[:_-](2\d\.(?:0[1-9]|1[0-2]))(?:-py3|\b)", image):
+        draft.component("ngc-pytorch", match[1], source, 3)
 
 
 def note_present(draft: Draft, name: str) -> None:

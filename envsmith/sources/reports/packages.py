@@ -7,7 +7,7 @@ import re
 
 from envsmith.errors import EnvsmithError
 from envsmith.sources.reports.facts import Draft
-from envsmith.sources.reports.names import note_distribution
+from envsmith.sources.reports.names import note_container, note_distribution
 from envsmith.sources.reports.words import version_in
 
 __all__ = ["is_dockerfile", "read_dockerfile", "read_packages"]
@@ -175,8 +175,9 @@ def read_dockerfile(text: str, draft: Draft, source: str) -> None:
 
 
 def _image(draft: Draft, image: str, source: str) -> None:
-    draft.host.setdefault("container", image[:200])
     where = f"{source}: FROM {image[:80]}"
+    if "container" not in draft.host:
+        note_container(draft, image, where)
     if match := re.search(r"nvidia/cuda:(\d+\.\d+(?:\.\d+)?)-(?:cudnn\d*-)?(devel|runtime|base)", image):
         if match[2] == "devel":
             draft.component("toolkit", match[1], where, 3)

@@ -191,3 +191,19 @@ def test_whatever_is_stated_is_a_fact_or_a_usage_error(key, value):
         check_environment({}, draft)
     except EnvsmithError:
         pass
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("container: nvcr.io/nvidia/pytorch:25.09-py3", "25.09"),
+        ("container: pytorch-25.11-py3", "25.11"),
+        ("FROM nvcr.io/nvidia/pytorch:24.01-py3\nRUN pip install deepspeed\n", "24.01"),
+        ("container: pytorch/pytorch:2.5.1-cuda12.4-cudnn9-devel", None),
+        ("container: nvcr.io/nvidia/cuda-dl-base:25.05-cuda12.9-devel-ubuntu24.04", None),
+    ],
+)
+def test_release_of_nvidias_image_is_read_from_its_name(text, version):
+    from envsmith.sources.reports import read_texts
+
+    assert read_texts([("t", text)]).version("ngc-pytorch") == version
