@@ -25,7 +25,7 @@ __all__ = ["build", "options_of", "outcome_json"]
 @click.option(
     "--engine",
     metavar="NAME",
-    help="docker, venv or conda. Default: docker when an engine answers, else a virtual environment.",
+    help="docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual environment.",
 )
 @click.option("--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.")
 @click.option(

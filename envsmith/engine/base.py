@@ -98,7 +98,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """``docker``, ``venv`` or ``conda``: the word of ``--engine``."""
+        """``docker``, ``podman``, ``buildah``, ``venv`` or ``conda``: the word of ``--engine``."""
         ...
 
     def available(self) -> str | None:
@@ -134,9 +134,9 @@ class Choice:
     why: str
 
 
-# The words of ``--engine``, in the order in which they are tried when none is given; conda only when it is asked for.
-ENGINES = ("docker", "venv")
-ON_REQUEST = ("conda",)
+# The words of ``--engine``, in the order in which they are tried when none is given; the others only when they are asked for.
+ENGINES = ("docker", "podman", "venv")
+ON_REQUEST = ("buildah", "conda")
 
 
 def _engine(name: str) -> Engine:
@@ -144,6 +144,10 @@ def _engine(name: str) -> Engine:
         from envsmith.engine.docker import DockerEngine
 
         return DockerEngine()
+    if name in {"podman", "buildah"}:
+        from envsmith.engine.podman import PodmanEngine
+
+        return PodmanEngine(tool=name)
     if name == "conda":
         from envsmith.engine.conda import CondaEngine
 
@@ -165,7 +169,7 @@ def choose_engine(name: str | None = None) -> Choice:
     reasons: list[str] = []
     for candidate in ENGINES:
         engine = _engine(candidate)
-        reason = engine.available()
+        reason = engine.available() or _unused(engine)
         if reason is None:
             why = f"{candidate} is here" if not reasons else f"{candidate}, because {'; '.join(reasons)}"
             return Choice(engine=engine, why=why)
@@ -175,6 +179,12 @@ def choose_engine(name: str | None = None) -> Choice:
         details=reasons,
         hint="start a Docker engine, or install a CPython 3.10 to 3.13 with its venv module",
     )
+
+
+def _unused(engine: Engine) -> str | None:
+    """Why an engine that could be used is not taken unasked: podman is often installed as a part of something else, and never set up."""
+    ask: Callable[[], str | None] | None = getattr(engine, "unused", None)
+    return ask() if ask else None
 
 
 def failed_step(step: str, lines: list[str], *, hint: str) -> BuildError:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from envsmith.engine.base import TAIL, Event, EventKind, Progress
 from envsmith.errors import (
@@ -27,7 +28,7 @@ from envsmith.errors import (
     StorageError,
 )
 
-__all__ = ["Transcript", "build", "end_all", "find_client"]
+__all__ = ["Transcript", "build", "end_all", "find_client", "follow", "judge", "title_of"]
 
 # The classic clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
 _LAST_WITH_BUILDKIT = 22
@@ -94,6 +95,11 @@ _TITLES = (
 )
 
 
+def title_of(instruction: str) -> str:
+    """The name of a step by its instruction; empty for one that is not worth showing."""
+    return next((title for mark, title in _TITLES if mark in instruction), "")
+
+
 @dataclass(slots=True)
 class Transcript:
     """Reads ``--progress plain`` line by line: vertices of ours become steps, the rest is remembered for a failure."""
@@ -128,8 +134,7 @@ class Transcript:
             self._tell(number, EventKind.LINE, text)
 
     def _open(self, number: str, rest: str) -> None:
-        title = next((t for mark, t in _TITLES if mark in rest), "")
-        self.titles[number] = title
+        self.titles[number] = title_of(rest)
         self._tell(number, EventKind.START)
 
     def _tell(self, number: str, kind: EventKind, text: str = "", *, seconds: float | None = None) -> None:
@@ -141,7 +146,7 @@ class Transcript:
         number = self.failed
         step = (self.titles.get(number, "") if number else "") or "the build"
         lines = self.lines.get(number, []) if number else []
-        return _judge(step, (lines or [line for line in self.tail if line.strip()])[-TAIL:])
+        return judge(step, (lines or [line for line in self.tail if line.strip()])[-TAIL:])
 
 
 def _seconds(text: str) -> float | None:
@@ -189,7 +194,8 @@ _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
 )
 
 
-def _judge(step: str, lines: list[str]) -> EnvsmithError:
+def judge(step: str, lines: list[str]) -> EnvsmithError:
+    """The error that the last lines of a failed step speak of."""
     text = "\n".join(lines)
     for pattern, kind, hint in _KNOWN:
         if re.search(pattern, text):
@@ -236,7 +242,7 @@ def build(
         ]  # by name: the value is taken from the environment and stands in no process list
         environment[name] = value
     transcript = Transcript(progress)
-    code = _follow([*command, str(context)], environment, transcript)
+    code = follow([*command, str(context)], environment, transcript)
     if code:
         raise transcript.error()
     if output:
@@ -244,7 +250,16 @@ def build(
     return image_id_file.read_text(encoding="ascii").strip()
 
 
-def _follow(command: list[str], environment: Mapping[str, str], transcript: Transcript) -> int:
+class Reader(Protocol):
+    """Takes a builder's output line by line."""
+
+    def feed(self, line: str) -> None:
+        """Take one line."""
+        ...
+
+
+def follow(command: list[str], environment: Mapping[str, str], transcript: Reader) -> int:
+    """Run a builder to its end and hand its output on; its status. It is ended with whatever ends this call."""
     try:
         process = subprocess.Popen(
             command,

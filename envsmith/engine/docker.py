@@ -75,10 +75,13 @@ def disk_errors(directory: Path) -> Iterator[None]:
 class DockerEngine:
     """See :class:`envsmith.engine.base.Engine` and :class:`envsmith.sources.images.ImageProvider`."""
 
-    name = "docker"
-
     def __init__(self, options: ImageOptions | None = None) -> None:
         self.options = options or ImageOptions()
+
+    @property
+    def name(self) -> str:
+        """The word of ``--engine``."""
+        return "docker"
 
     # -- what is here --------------------------------------------------------------------------------------------------
 
@@ -285,7 +288,7 @@ class DockerEngine:
 
     def target(self, built: Built) -> Target:
         """See the protocol."""
-        from envsmith.engine.docker_target import DockerTarget, gpus_offered
+        from envsmith.engine.docker_target import DockerTarget, gpu_arguments
 
-        cuda = built.facts.get("cuda", "cpu")
-        return DockerTarget(image=built.digest, python=built.python, gpus=cuda != "cpu" and gpus_offered(self.client))
+        gpus = gpu_arguments(self.client) if built.facts.get("cuda", "cpu") != "cpu" else ()
+        return DockerTarget(image=built.digest, python=built.python, gpu_arguments=gpus)

@@ -225,7 +225,12 @@ class BaseShelf:
             images = self.client.images.list(name=_OWN)
         except _absent() as error:
             raise EngineError(f"the engine cannot list its images: {str(error)[:200]}") from error
-        mine = [i for i in images if any(t == f"{_OWN}:{made.distribution}-{i.id[7:19]}" for t in i.tags)]
+        # podman puts a host in front of every name: localhost for what was made here.
+        mine = [
+            i
+            for i in images
+            if any(t.removeprefix("localhost/") == f"{_OWN}:{made.distribution}-{i.id[7:19]}" for t in i.tags)
+        ]
         # Created is the same for all of them; the tag's time is when it was loaded.
         mine.sort(key=lambda i: str((i.attrs.get("Metadata") or {}).get("LastTagTime", "")), reverse=True)
         ours = [

@@ -9,22 +9,46 @@ import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from envsmith.engine import buildkit
 
-__all__ = ["DockerTarget", "gpus_offered"]
+__all__ = ["DockerTarget", "cdi_devices", "gpu_arguments"]
 
 # Ranks exchange data through shared memory; docker's own 64 MB make NCCL and DeepSpeed's op fail at once.
 _SHARED_MEMORY = "2g"
 
 
-def gpus_offered(client: Any) -> bool:
-    """Whether the engine can hand GPUs to a container: the NVIDIA runtime is registered, or its hook is installed beside a local engine."""
+# Where the container device interface keeps what NVIDIA's toolkit wrote.
+_CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+
+
+def cdi_devices(folders: Sequence[Path] = _CDI_FOLDERS) -> bool:
+    """Whether a specification of NVIDIA's devices lies where engines look for one (``nvidia-ctk cdi generate`` writes it)."""
+    for folder in folders:
+        for path in (*folder.glob("*.yaml"), *folder.glob("*.json")):
+            with contextlib.suppress(OSError):
+                if "nvidia.com/gpu" in path.read_text(encoding="utf-8", errors="replace")[:4096]:
+                    return True
+    return False
+
+
+def gpu_arguments(client: Any, folders: Sequence[Path] = _CDI_FOLDERS) -> tuple[str, ...]:
+    """How the engine hands all GPUs to a container; nothing where it cannot.
+
+    ``--gpus`` with the NVIDIA runtime or its hook beside a local engine; CDI where the engine reads specifications and one is there.
+    """
+    info: Mapping[str, Any] = {}
     with contextlib.suppress(Exception):
-        if "nvidia" in (client.info().get("Runtimes") or {}):
-            return True
-    return bool(shutil.which("nvidia-container-runtime-hook") and shutil.which("nvidia-smi"))
+        info = client.info()
+    if "nvidia" in (info.get("Runtimes") or {}):
+        return ("--gpus=all",)
+    if info.get("CDISpecDirs") and cdi_devices(folders):
+        return ("--device=nvidia.com/gpu=all",)
+    if shutil.which("nvidia-container-runtime-hook") and shutil.which("nvidia-smi"):
+        return ("--gpus=all",)
+    return ()
 
 
 @dataclass(slots=True)
@@ -36,7 +60,7 @@ class DockerTarget:
 
     image: str
     python: str
-    gpus: bool = False
+    gpu_arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
     _names: list[str] = field(default_factory=list)
@@ -59,7 +83,7 @@ class DockerTarget:
             f"--shm-size={_SHARED_MEMORY}",
             "--cap-drop=ALL",
             "--security-opt=no-new-privileges",
-            *(["--gpus=all"] if self.gpus else []),
+            *self.gpu_arguments,
             *(f"--env={key}={value}" for key, value in variables.items()),
             self.image,
             self.python,

@@ -100,7 +100,7 @@ def test_docker_is_chosen_where_it_answers(engines):
 
 
 def test_the_embedded_engine_is_chosen_otherwise_and_says_why(engines):
-    engines(docker="no engine answers at its socket", venv=None)
+    engines(docker="no engine answers at its socket", podman="not installed", venv=None)
     choice = base.choose_engine()
     assert choice.engine.name == "venv"
     assert "no engine answers" in choice.why
@@ -118,7 +118,7 @@ def test_an_unknown_engine_is_a_usage_error(engines):
 
 
 def test_no_engine_at_all_lists_every_reason(engines):
-    engines(docker="a", venv="b")
+    engines(docker="a", podman="c", venv="b")
     with pytest.raises(EngineError) as caught:
         base.choose_engine()
-    assert caught.value.details == ("docker: a", "venv: b")
+    assert caught.value.details == ("docker: a", "podman: c", "venv: b")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from envsmith.engine.docker_target import DockerTarget, gpus_offered
+from envsmith.engine.docker_target import DockerTarget, cdi_devices, gpu_arguments
 
 
 def target(**more):
@@ -24,7 +24,7 @@ def test_the_container_has_no_network_and_no_capabilities_and_is_removed():
 
 def test_gpus_are_passed_only_when_offered():
     assert "--gpus=all" not in target().argv([])
-    assert "--gpus=all" in target(gpus=True).argv([])
+    assert "--gpus=all" in target(gpu_arguments=("--gpus=all",)).argv([])
 
 
 def test_every_start_has_a_container_of_its_own():
@@ -45,15 +45,26 @@ def test_kill_removes_exactly_the_containers_that_were_started(tmp_path):
     assert (tmp_path / "log").read_text().split() == ["rm", "--force", name]
 
 
-def test_gpus_are_offered_when_the_runtime_is_registered(monkeypatch):
-    class Client:
-        def __init__(self, runtimes):
-            self.runtimes = runtimes
+class Client:
+    def __init__(self, **info):
+        self.told = info
 
-        def info(self):
-            return {"Runtimes": self.runtimes}
+    def info(self):
+        return self.told
 
+
+def test_gpus_are_handed_over_the_way_the_host_offers(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
-    assert gpus_offered(Client({"runc": {}, "nvidia": {}}))
-    assert not gpus_offered(Client({"runc": {}}))
-    assert not gpus_offered(object())
+    specified, empty = tmp_path / "cdi", tmp_path / "none"
+    specified.mkdir()
+    (specified / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
+    folders = [empty, specified]
+    assert gpu_arguments(Client(Runtimes={"runc": {}, "nvidia": {}}), folders) == ("--gpus=all",)
+    assert gpu_arguments(Client(Runtimes={"runc": {}}, CDISpecDirs=["/etc/cdi"]), folders) == (
+        "--device=nvidia.com/gpu=all",
+    )
+    assert gpu_arguments(Client(Runtimes={"runc": {}}), folders) == ()
+    assert gpu_arguments(Client(CDISpecDirs=["/etc/cdi"]), [empty]) == ()
+    assert gpu_arguments(object(), folders) == ()
+    (specified / "nvidia.yaml").write_text("kind: example.com/other\n")
+    assert not cdi_devices(folders)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from envsmith.engine.base import EventKind
+from envsmith.engine.podman import PodmanEngine, StepTranscript
+from envsmith.errors import BuildError, ContentError, NetworkError
+
+
+def program(folder, name, text):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    return folder
+
+
+def test_what_is_missing_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert PodmanEngine().available() == "podman is not installed"
+    program(tmp_path, "podman", "exit 0")
+    assert PodmanEngine(tool="buildah").available() == "buildah is not installed"
+
+
+def test_a_podman_that_does_not_work_says_why(tools):
+    program(tools, "podman", "echo no cgroups >&2; exit 125")
+    assert "no cgroups" in PodmanEngine().available()
+
+
+def test_a_podman_that_nobody_has_used_is_not_taken_unasked(tools):
+    program(tools, "podman", "exit 0")
+    assert "--engine podman" in PodmanEngine().unused()
+    program(tools, "podman", "echo 968d33eb8797")
+    assert PodmanEngine().unused() is None
+
+
+@pytest.mark.parametrize("tool", ["podman", "buildah"])
+def test_the_builder_gets_a_fixed_time_secrets_as_files_and_no_cache_on_demand(
+    tool, tools, tmp_path, locks, events, monkeypatch
+):
+    log = tmp_path / "log"
+    body = f'for a in "$@"; do echo "$a" >> {log}; case "$a" in --iidfile=*) echo sha256:{"1" * 64} > "${{a#--iidfile=}}";; esac; done; echo "STEP 1/2: FROM x"'
+    program(tools, tool, body)
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:hunter2@proxy")
+    (tmp_path / "scratch").mkdir()
+    engine = PodmanEngine(tool=tool)
+    image = engine._run_build(locks.megatron(), tmp_path / "scratch", events, cache=False)
+    assert image == "sha256:" + "1" * 64
+    given = log.read_text().splitlines()
+    assert {"build", "--no-cache", "--format=oci", "--timestamp=1735689600", "--build-arg=HTTPS_PROXY"} <= set(given)
+    assert "hunter2" not in log.read_text()
+    context = Path(given[-1])
+    assert all(not Path(a.split("src=")[1]).is_relative_to(context) for a in given if a.startswith("--secret="))
+
+
+LINES = """[2/3] STEP 1/4: FROM envsmith/base:x AS ground
+STEP 2/4: RUN --mount=x /dev/envsmith/uv venv --quiet
+--> Using cache 1234
+STEP 3/4: RUN --mount=source=requirements-torch.txt install
+Installed 3 packages
+STEP 4/4: RUN --mount=source=requirements-framework.txt install"""
+
+
+def test_steps_are_told_by_their_instruction(events):
+    transcript = StepTranscript(events)
+    for line in LINES.splitlines():
+        transcript.feed(line)
+    transcript.finish()
+    assert events.kinds("user and environment") == ["start", "cached"]
+    assert events.kinds("torch layer") == ["start", "line", "done"]
+    assert events.kinds("framework layer") == ["start", "done"]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("error: Hash mismatch for deepspeed", ContentError),
+        ("dns error: failed to lookup", NetworkError),
+        ("something else", BuildError),
+    ],
+)
+def test_a_failure_is_told_by_the_lines_of_its_step(events, line, kind):
+    transcript = StepTranscript(events)
+    for text in [*LINES.splitlines(), line]:
+        transcript.feed(text)
+    error = transcript.error()
+    assert type(error) is kind
+    assert error.message.startswith("framework layer failed")
+    assert error.details == (line,)
+    assert events.kinds("framework layer")[-1] == EventKind.FAILED.value
