@@ -237,11 +237,10 @@ def test_package_whose_sha256_is_not_that_of_the_lock_ends_the_build(engine, too
     assert "FAILED" in str(caught.value) or "did NOT match" in str(caught.value)
 
 
-def test_wheel_that_is_not_the_one_of_the_lock_ends_the_build(engine, tool, locked, tmp_path):
+def test_wheel_that_is_not_the_one_of_the_lock_ends_the_build(engine, tool, locked, local, tmp_path):  # noqa: F811
     text = render_conda(locked.lock, locked.conda, tool)
     context = context_of(tmp_path / "context", text, locked.conda)
-    wheel = next(locked.folder.glob("megatron_core-*.whl"))
-    wheel.write_bytes(wheel.read_bytes() + b"evil")
+    local.make_wheel(locked.folder, "megatron-core", "0.16.1", "EVIL = True\n")
     with pytest.raises(BuildError) as caught:
         build(engine, context)
     assert "hash" in str(caught.value).lower()
