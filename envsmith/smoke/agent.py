@@ -749,14 +749,18 @@ class World:
             self.torch.cuda.synchronize(self.device)
 
     def implementation(self) -> str:
-        """torch 2.15 has two engines behind the name nccl; older ones have one."""
-        ask = getattr(self.dist, "get_backend_impl", None)
-        try:
-            if ask:
-                return str(ask())
-            return type(self.dist.group.WORLD._get_backend(self.device)).__name__
-        except Exception:
-            return str(self.dist.get_backend())
+        return implementation_of(self.dist, self.device)
+
+
+def implementation_of(dist: Any, device: Any) -> str:
+    """torch 2.15 has two engines behind the name nccl; older ones have one."""
+    ask = getattr(dist, "get_backend_impl", None)
+    try:
+        if ask:
+            return type(ask()).__name__
+        return type(dist.group.WORLD._get_backend(device)).__name__
+    except Exception:
+        return str(dist.get_backend())
 
 
 def free_bytes(world: World) -> int:
@@ -2311,12 +2315,26 @@ class Stage:
 
     def init_group(self) -> None:
         dist = self.torch.distributed
-        kwargs = (
-            {"device_id": self.device}
-            if self.cuda and "device_id" in inspect.signature(dist.init_process_group).parameters
-            else {}
-        )
-        dist.init_process_group(self.job["backend"], timeout=seconds(self.job["timeouts"]["group"]), **kwargs)
+        dist.init_process_group(self.job["backend"], timeout=seconds(self.job["timeouts"]["group"]))
+
+    def bind_device(self) -> None:
+        """Whoever makes the group, this test or a framework: on a GPU `init_process_group` is told the rank's device, where torch knows `device_id`.
+
+        Without it torch 2.15 guesses a device, and on several ranks the same one.
+        """
+        dist = self.torch.distributed
+        original = dist.init_process_group
+        if not self.cuda or "device_id" not in inspect.signature(original).parameters:
+            return
+
+        @functools.wraps(original)
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            backend = str(args[0] if args else kwargs.get("backend") or "nccl")
+            if "nccl" in backend and kwargs.get("device_id") is None:
+                kwargs["device_id"] = self.device
+            return original(*args, **kwargs)
+
+        dist.init_process_group = dist.distributed_c10d.init_process_group = bound
 
     def train(
         self, forward: Callable[[Any], Any], backward: Callable[[Any], None], step: Callable[[], None]
@@ -2336,6 +2354,7 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     """One framework step on one rank; one row says what came of it."""
     started = time.monotonic()
     stage = Stage(job, board)
+    stage.bind_device()
     row: dict[str, Any] = {"row": "step", "rank": job["rank"], "step": job["run"]}
     try:
         row.update(status="ok", **STEP_KINDS[stage.step["kind"]](stage))
@@ -2380,7 +2399,9 @@ def _parameters_digest(stage: Stage, model: Any) -> str:
 
 @step_kind("ddp")
 def step_ddp(s: Stage) -> dict[str, Any]:
-    """The control: torch's own data parallelism."""
+    """The control: torch's own data parallelism; `engine` chooses one of torch 2.15's two NCCL engines."""
+    if s.step.get("engine"):
+        os.environ["TORCH_DIST_USE_NCCL2"] = {"legacy": "0", "2": "1"}[s.step["engine"]]
     s.enter("init_process_group")
     s.init_group()
     s.enter("DistributedDataParallel")
@@ -2394,7 +2415,11 @@ def step_ddp(s: Stage) -> dict[str, Any]:
         optimizer.zero_grad()
 
     losses = s.train(model, lambda loss: loss.backward(), step)
-    return {"losses": losses, "reference": s.reference(), "facts": {"parameters": _parameters_digest(s, model)}}
+    facts = {
+        "parameters": _parameters_digest(s, model),
+        "implementation": implementation_of(s.torch.distributed, s.device),
+    }
+    return {"losses": losses, "reference": s.reference(), "facts": facts}
 
 
 @step_kind("fsdp2")
@@ -3860,10 +3885,7 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
     From 2.30 on NCCL_MULTI_RANK_GPU_ENABLE allows it (P2P and shared memory are used); older ones refuse equal bus ids on one host, so that
     each rank claims to be a host of its own (sockets only). Neither says anything about NVLink, and the sentence says which one it was.
     """
-    version = tuple(int(part) for part in re.findall(r"\d+", nccl)[:2])
-    env: dict[str, str] = {}
-    if str(plan.get("engine") or "") in ("legacy", "2"):
-        env["TORCH_DIST_USE_NCCL2"] = "0" if plan["engine"] == "legacy" else "1"
+    env = _engine_env(plan)
     if gpus >= ranks:
         devices = list(range(ranks))
         return {
@@ -3878,14 +3900,12 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
         ranks = min(ranks, 2)  # NCCL documents two ranks on one GPU
     devices = [rank % gpus for rank in range(ranks)]
     rank_env = [_nccl_log(directory, r) for r in range(ranks)]
-    if version >= (2, 30):
-        env.update(NCCL_MULTI_RANK_GPU_ENABLE="1", NCCL_MAX_CTAS="1", NCCL_NVLS_ENABLE="0")
-        how = "NCCL_MULTI_RANK_GPU_ENABLE, P2P and shared memory"
-    else:
-        env.update(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
-        for rank in range(ranks):
-            rank_env[rank]["NCCL_HOSTID"] = f"envsmith-rank-{rank}"
-        how = "NCCL_HOSTID, sockets"
+    for rank in range(ranks):
+        shared, how = sharing_env(nccl, rank)
+        if "NCCL_HOSTID" in shared:
+            rank_env[rank]["NCCL_HOSTID"] = shared.pop("NCCL_HOSTID")
+            shared["NCCL_SOCKET_IFNAME"] = "lo"  # one host: the ranks only claim to be several
+        env.update(shared)
     sentence = (
         f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network"
     )
@@ -3973,9 +3993,11 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
     facts = loaded_facts()
     gpus = torch.cuda.device_count() if facts.get("cuda") else 0
     backend = plan["backend"] if plan["backend"] != "auto" else ("nccl" if gpus and facts.get("has_nccl") else "gloo")
+    nccl = str(facts.get("nccl_runtime") or facts.get("nccl") or "0")
+    placement = place_direct(place, os.environ, gpus if backend == "nccl" else 0, nccl, plan)
     job: dict[str, Any] = {
         "kind": "collectives", "run": "collectives", "rank": rank, "world": world, "backend": backend, "direct": True,
-        "devices": _direct_devices(place, world, gpus) if backend == "nccl" else None, "env": evidence_env("", backend, str(facts["torch"])), "timeouts": plan["timeouts"],
+        "devices": placement["devices"], "env": {**placement["env"], **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
         "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"],
         "port": place["port"], "fault": plan.get("fault"), "image": plan.get("image"), "local": place["local"],
     }  # fmt: skip
@@ -4002,8 +4024,8 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
                 "backend": backend,
                 "ranks": world,
                 "devices": job["devices"],
-                "sentence": f"{world} ranks{f' on {nodes} nodes' if nodes > 1 else ''} started by {plan.get('launcher') or place['how']}",
-                "env": {},
+                "sentence": placement["sentence"],
+                "env": placement["env"],
             }
         )
     board = Board()
@@ -4101,9 +4123,66 @@ def _direct_share(job: Mapping[str, Any], out: Log, limit: float) -> None:
         )
 
 
-def _direct_devices(place: Mapping[str, Any], world: int, gpus: int) -> list[int]:
-    """Only this rank's entry is used; the others are told apart by their manifests."""
-    return [place["local"] % max(gpus, 1)] * world
+def ranks_here(env: Mapping[str, str], world: int) -> int:
+    """How many ranks this node has, as the launcher says; all of them where it says nothing."""
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if env.get(name, "").isdigit():
+            return max(1, int(env[name]))
+    # "2(x3),1": the tasks of each node of the step; the largest is what the GPUs must bear.
+    counts = re.findall(
+        r"(\d+)(?:\(x\d+\))?", env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or ""
+    )
+    return max((int(count) for count in counts), default=world)
+
+
+def place_direct(
+    place: Mapping[str, Any], env: Mapping[str, str], gpus: int, nccl: str, plan: Mapping[str, Any]
+) -> dict[str, Any]:
+    """This rank's device and variables under torchrun, srun or mpirun. Several ranks share a GPU there as they do under our own supervisor."""
+    world, local, here = int(place["world"]), int(place["local"]), ranks_here(env, int(place["world"]))
+    nodes = int(plan.get("nodes") or 1)
+    started = (
+        f"{world} ranks{f' on {nodes} nodes' if nodes > 1 else ''} started by {plan.get('launcher') or place['how']}"
+    )
+    if not gpus:
+        return {"devices": None, "env": {}, "sentence": started}
+    if (
+        gpus == 1
+        and env.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0
+        and here > 1
+        and env.get("SLURM_GPUS_PER_TASK")
+    ):
+        # Slurm shows each task its own GPU as number 0: they are not shared.
+        return {"devices": [0] * world, "env": _engine_env(plan), "sentence": started + ", a GPU for each"}
+    # Only this rank's entry is used; the others are told apart by their manifests.
+    devices = [local % gpus] * world
+    if here <= gpus:
+        return {"devices": devices, "env": _engine_env(plan), "sentence": started}
+    shared, how = sharing_env(nccl, int(place["rank"]))
+    more = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
+    sentence = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network{more}"
+    return {"devices": devices, "env": {**_engine_env(plan), **shared}, "sentence": sentence}
+
+
+def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Which of torch 2.15's engines; nothing where the plan leaves it to torch."""
+    engine = str(plan.get("engine") or "")
+    return {"TORCH_DIST_USE_NCCL2": "0" if engine == "legacy" else "1"} if engine in ("legacy", "2") else {}
+
+
+def sharing_env(nccl: str, rank: int) -> tuple[dict[str, str], str]:
+    """Variables with which several ranks may share a GPU, and how that is called. `rank` is the rank in the world: no two hosts have the same."""
+    version = tuple(int(part) for part in re.findall(r"\d+", nccl)[:2])
+    if version >= (2, 30):
+        env = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1", "NCCL_NVLS_ENABLE": "0"}
+        return env, "NCCL_MULTI_RANK_GPU_ENABLE, P2P and shared memory"
+    env = {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_HOSTID": f"envsmith-rank-{rank}",
+    }
+    return env, "NCCL_HOSTID, sockets"
 
 
 class _TaggedLog(Log):

@@ -121,7 +121,9 @@ class Plan:
         listed = _cases_of(kind, count, gpu=gpu) if cases else ()
         every = kind is Tier.FRAMEWORK
         chosen = (
-            framework_steps(frameworks, every=every, control=every or kind is Tier.FULL)
+            framework_steps(
+                frameworks, every=every, control=every or kind is Tier.FULL, torch=versions.get("torch", "")
+            )
             if steps and kind not in {Tier.IMPORT, Tier.BANDWIDTH}
             else ()
         )

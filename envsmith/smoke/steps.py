@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from envsmith.model.version import Spec
+
 __all__ = ["Step", "framework_steps"]
 
 # DeepSpeed compiles its shared-memory op when it starts on the CPU: 12 s warm, about a minute cold on two busy processors.
@@ -56,8 +58,11 @@ class Step:
         return row
 
 
-def framework_steps(frameworks: Mapping[str, str], *, every: bool, control: bool) -> tuple[Step, ...]:
-    """One step per framework, or ``every`` one that is known; ``control`` adds torch's own data parallelism first."""
+def framework_steps(frameworks: Mapping[str, str], *, every: bool, control: bool, torch: str = "") -> tuple[Step, ...]:
+    """One step per framework, or ``every`` one that is known; ``control`` adds torch's own data parallelism first.
+
+    From ``torch`` 2.15 on the control runs on both NCCL engines.
+    """
     steps: list[Step] = []
     if control:
         steps.append(Step(name="torch ddp fp32", kind="ddp", issues=("all_reduce",), native=True))
@@ -65,11 +70,29 @@ def framework_steps(frameworks: Mapping[str, str], *, every: bool, control: bool
             steps.append(
                 Step(name="torch fsdp2 fp32", kind="fsdp2", issues=("all_gather_single", "reduce_scatter_single"))
             )
+        if torch and Spec.parse(">=2.15").contains(torch):
+            steps.extend(_engines())
     makers = {"deepspeed": _deepspeed, "megatron-core": _megatron, "colossalai": _colossalai}
     for framework in frameworks:
         if framework in makers:
             steps.extend(makers[framework](every=every))
     return tuple(steps)
+
+
+def _engines() -> list[Step]:
+    """Two engines stand behind the name nccl in torch 2.15; written from its sources, not run by us."""
+    return [
+        Step(
+            name=f"torch ddp fp32, nccl engine {engine}",
+            kind="ddp",
+            options={"engine": engine},
+            issues=("all_reduce",),
+            native=True,
+            needs="gpu",
+            why="needs a GPU: torch 2.15 has two engines for NCCL, gloo has one",
+        )
+        for engine in ("2", "legacy")
+    ]
 
 
 def _deepspeed(*, every: bool) -> list[Step]:

@@ -124,6 +124,48 @@ def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says
         assert placement["env"] == {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1", "NCCL_NVLS_ENABLE": "0"}
 
 
+@pytest.mark.parametrize(
+    ("env", "world", "due"),
+    [
+        ({"LOCAL_WORLD_SIZE": "8", "SLURM_NTASKS_PER_NODE": "4"}, 16, 8),
+        ({"SLURM_NTASKS_PER_NODE": "4"}, 8, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3),1"}, 7, 2),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 4, 2),
+        ({}, 4, 4),
+    ],
+)
+def test_launcher_says_how_many_ranks_a_node_has(env, world, due) -> None:
+    assert agent.ranks_here(env, world) == due
+
+
+def _place(rank: int, world: int = 4) -> dict[str, object]:
+    return {"how": "torchrun", "rank": rank, "world": world, "local": rank % 2}
+
+
+def test_ranks_of_a_launcher_that_share_a_gpu_are_hosts_of_their_own_on_every_node() -> None:
+    env = {"LOCAL_WORLD_SIZE": "2"}
+    placed = [agent.place_direct(_place(rank), env, 1, "2.28.9", {}) for rank in range(4)]
+    assert len({p["env"]["NCCL_HOSTID"] for p in placed}) == 4
+    assert "NCCL_SOCKET_IFNAME" not in placed[0]["env"], "ranks of two nodes do not meet on the loopback interface"
+    assert "NCCL_HOSTID, sockets" in placed[0]["sentence"]
+    assert "proves nothing about NVLink" in placed[0]["sentence"]
+
+
+def test_ranks_of_a_launcher_share_a_gpu_by_the_variable_of_new_nccl() -> None:
+    placed = agent.place_direct(_place(3), {"LOCAL_WORLD_SIZE": "3"}, 1, "2.30.7", {"engine": "legacy"})
+    assert placed["env"]["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
+    assert placed["env"]["TORCH_DIST_USE_NCCL2"] == "0"
+    assert "two ranks on a GPU, not more" in placed["sentence"]
+
+
+def test_ranks_of_a_launcher_with_enough_gpus_are_left_alone() -> None:
+    placed = agent.place_direct(_place(3), {"LOCAL_WORLD_SIZE": "2"}, 2, "2.28.9", {})
+    assert placed == {"devices": [1] * 4, "env": {}, "sentence": "4 ranks started by torchrun"}
+    assert agent.place_direct(_place(3), {}, 0, "0", {})["devices"] is None
+    slurm = {"SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "3"}
+    assert agent.place_direct(_place(1), slurm, 1, "2.28.9", {})["env"] == {}
+
+
 @pytest.mark.parametrize(("engine", "value"), [("legacy", "0"), ("2", "1")])
 def test_engine_of_torch_2_15_is_chosen_by_the_plan(engine, value) -> None:
     assert agent.place_nccl(2, 2, "2.30.7", {"engine": engine}, "/run")["env"]["TORCH_DIST_USE_NCCL2"] == value

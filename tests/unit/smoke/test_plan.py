@@ -101,6 +101,14 @@ def test_framework_tier_runs_the_quick_cases_first_unless_they_are_left_out() ->
     assert alone.steps
 
 
+def test_both_nccl_engines_of_torch_2_15_are_in_the_framework_tier() -> None:
+    def engines(torch: str) -> set[object]:
+        return {step.options.get("engine") for step in Plan.build({"torch": torch}, tier="framework").steps}
+
+    assert engines("2.15.0+cu132") == {None, "2", "legacy"}
+    assert engines("2.14.1") == {None}
+
+
 def test_framework_tier_spreads_megatron_in_every_way() -> None:
     options = [step.options for step in framework_steps({"megatron-core": "1"}, every=True, control=False)]
     for key in ("tp", "pp", "cp", "ep"):
