@@ -63,7 +63,10 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
                 if extra not in listed:
                     listed.append(extra)
                 mask = 1 << (len(compiled.versions.get(name, ())) + listed.index(extra))
-                if compiled.roles[name] in (Role.FRAMEWORK, Role.CORE) and text not in (ANY, NONE):
+                told = compiled.roles[name] in (Role.FRAMEWORK, Role.CORE)
+                # The files of companions list every final release of the package index; those of the host do not list every patch.
+                gap = compiled.roles[name] is Role.COMPANION and _is_a_gap(compiled.versions.get(name, ()), text)
+                if text not in (ANY, NONE) and (told or gap):
                     unknown.append(
                         f"{name_release(name, text)} is not among the releases envsmith knows{_newest(compiled.versions.get(name, ()))}"
                     )
@@ -83,6 +86,14 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
 def _newest(versions: tuple[str, ...]) -> str:
     stable = [v for v in versions if (key := version_key(v)) and not key.is_prerelease]
     return f" (the newest is {stable[-1]})" if stable else ""
+
+
+def _is_a_gap(versions: tuple[str, ...], text: str) -> bool:
+    """Whether a final release lies between the oldest and the newest that are listed and is none of them: mistyped, or never published."""
+    if not versions or (key := version_key(text)) is None or key.is_prerelease or key.is_postrelease or key.local:
+        return False
+    first, last = version_key(versions[0]), version_key(versions[-1])
+    return first is not None and last is not None and first < key < last
 
 
 def _find(solver: Solver, name: str) -> str | None:

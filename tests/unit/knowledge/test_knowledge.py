@@ -177,6 +177,21 @@ def test_bound_of_a_rule_holds_on_both_sides(given, rule, severity):
     assert found.get(rule) == severity
 
 
+@pytest.mark.parametrize(
+    ("given", "unlisted"),
+    [
+        ({"transformers": "4.231"}, True),
+        ({"transformers": "4.23.1"}, False),
+        ({"transformers": "99.0"}, False),
+        ({"gcc": "11.4.0"}, False),
+    ],
+)
+def test_release_that_was_never_published_is_not_called_ok(given, unlisted):
+    judgement = check(given)
+    assert any("is not among the releases" in reason for reason in judgement.unknown) == unlisted
+    assert judgement.status == "unknown" or not unlisted
+
+
 def test_cuda_that_no_build_of_an_untagged_torch_has_is_a_doubt_and_the_rest_is_judged(knowledge):
     """People say CUDA and mean that of nvcc or of nvidia-smi, and a torch compiled from source can have any: nothing shows that it cannot work."""
     doubt = check({"torch": "2.1.2", "cuda": "12.4", "numpy": "2.0.0"})
