@@ -1,6 +1,8 @@
 """What is really installed: a script that runs inside the cell, and the parser of its answer.
 
-The script imports nothing of what it reports: a torch that cannot be loaded is still reported by its own ``version.py``.
+The script imports nothing of what it reports: a torch that cannot be loaded is still reported by its own ``version.py``. Keys with a dot are
+facts beside the distributions: what torch says of itself, the NCCL that was loaded, architectures in the binary, C library, toolkit,
+packages of the distribution.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _MARK = "ENVSMITH-CONTENT "
 
 # Python 3.8 and later. Prints one line of JSON behind a mark, because an interpreter may print warnings of its own.
 INSPECT_SCRIPT = r"""
-import importlib.metadata, importlib.util, json, os, platform, re
+import glob, importlib.metadata, importlib.util, json, os, platform, re, subprocess, sys
 found = {}
 for dist in importlib.metadata.distributions():
     name = dist.metadata["Name"]
@@ -33,11 +35,45 @@ if spec and spec.submodule_search_locations:
         found["cuda.version"] = str(told.get("cuda") or "cpu")
     except Exception as error:
         found["torch.version"] = "unreadable: %r" % (error,)
+def ask(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+site = [os.path.dirname(list(spec.submodule_search_locations)[0])] if spec and spec.submodule_search_locations else []
+for root in site:
+    for library in glob.glob(os.path.join(root, "nvidia", "nccl", "lib", "libnccl.so*"))[:1]:
+        # In a process of its own: a library that cannot be loaded here must not end this one.
+        code = "import ctypes; v = ctypes.c_int(); ctypes.CDLL(%r).ncclGetVersion(ctypes.byref(v)); print(v.value)" % library
+        number = ask([sys.executable, "-I", "-c", code]).strip()
+        if number.isdigit():
+            n = int(number)
+            parts = (n // 10000, n // 100 % 100, n % 100) if n >= 10000 else (n // 1000, n // 100 % 10, n % 100)
+            found["nccl.loaded"] = "%d.%d.%d" % parts
+    try:
+        with open(os.path.join(root, "torch", "lib", "libtorch_python.so"), "rb") as file:
+            lists = re.findall(rb"sm_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)*", file.read())
+        if lists:
+            found["torch.archs"] = max(lists, key=len).decode()
+    except OSError:
+        pass
+libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+if libc:
+    found["glibc.version"] = libc.split()[-1]
+home = os.environ.get("CUDA_HOME")
+if home:
+    match = re.search(r"release (\d+\.\d+)", ask([os.path.join(home, "bin", "nvcc"), "--version"]))
+    found["toolkit.version"] = match[1] if match else "none"
+packages = ask(["dpkg-query", "--show", "--showformat", "${Package}=${Version} "])
+if packages:
+    found["os.packages"] = packages
 print("ENVSMITH-CONTENT " + json.dumps(found, sort_keys=True))
 """
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,120}[a-z0-9])?")
 _MAX = 4_000_000
+# A distribution with every package of a desktop has a list of about 100 kB.
+_LONG = 1_000_000
 
 
 def parse_inspection(output: str) -> dict[str, str]:
@@ -53,4 +89,8 @@ def parse_inspection(output: str) -> dict[str, str]:
             details=output.splitlines()[-10:],
             hint="its interpreter does not start; rebuild, and look at the lines above",
         )
-    return {name: version[:128] for name, version in data.items() if _NAME.fullmatch(name)}
+    return {
+        name: version[: _LONG if name == "os.packages" else 128]
+        for name, version in data.items()
+        if _NAME.fullmatch(name)
+    }

@@ -20,6 +20,7 @@ from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.engine.context import write_context, write_secrets
 from envsmith.engine.docker_bases import BaseShelf
 from envsmith.engine.docker_settle import settle
+from envsmith.engine.facts import os_difference
 from envsmith.engine.host_settings import read_host_settings
 from envsmith.engine.wheels import read_wheels
 from envsmith.errors import ContentError, EngineError, StorageError
@@ -264,7 +265,10 @@ class DockerEngine:
             wrong.append("the image runs as root")
         if wrong:
             raise ContentError(f"cell {lock.cell.id}: the image's labels are not those of its lock", details=wrong)
-        verify_content(lock, self._installed(image))
+        found = self._installed(image)
+        verify_content(lock, found)
+        if other := os_difference(lock, found):
+            raise ContentError(f"cell {lock.cell.id}: the image's packages are not those of its lock", details=other)
         progress(
             Event(kind=EventKind.DONE, step="content", text=f"{len(lock.pins)} distributions are what the lock says")
         )

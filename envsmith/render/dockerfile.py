@@ -302,7 +302,8 @@ def _os_layer(lock: Lock, options: ImageOptions) -> str:
         f"find /var/log /var/cache/ldconfig -type f -newer {_IN}/started -exec truncate --size 0 {{}} +",
         _settle(options),
     ]
-    return "# Packages of the distribution.\n" + _run(_secrets()[:1], commands)
+    # hadolint does not see the pins behind the option in front of them, which is empty or one word.
+    return "# Packages of the distribution.\n# hadolint ignore=DL3008,SC2086\n" + _run(_secrets()[:1], commands)
 
 
 def _toolkit(options: ImageOptions) -> str:

