@@ -65,7 +65,7 @@ def write_folder(images: Path, proof: Proof, image: Image, done: Sequence[Publis
         "size": sum(blob.size for blob in manifest.blobs),
         "tags": sorted({tag for one in done for tag in one.tags}),
     }
-    folder = images / str(proof.lock.cell.id)
+    folder = images / proof.lock.name
     files = {**rendered(proof.lock, told, proof.record), "record.json": proof.record_raw.decode()}
     store.write(folder, files)
     store.write(images, {INDEX_FILE: index_text(images)})
@@ -101,6 +101,6 @@ def index_text(images: Path) -> str:
     rows = []
     for folder in sorted(path.parent for path in images.glob(f"*/{IMAGE_FILE}")):
         lock, told, record = read_folder(folder)
-        cell = str(lock.cell.id)
+        cell = lock.name
         rows.append(f"| [{cell}]({cell}/) | `{told['image']}` | {record.rungs[-1]} | {record.started.date()} |")
     return _HEAD + "".join(f"{row}\n" for row in rows)

@@ -140,8 +140,9 @@ def publish(
     refuse_unproved(proof, images=image.digests)
     _labelled(proof, image)
     cell = str(proof.lock.cell.id)
-    names = check_tags((cell, *tags))
-    _free(target, cell, image.manifest.digest, replace=replace)
+    # The cell's id, with the flavour where it is not the usual one.
+    names = check_tags((proof.lock.name, *tags))
+    _free(target, proof.lock.name, image.manifest.digest, replace=replace)
     sbom = make_sbom(proof.lock, image.manifest.digest, made=proof.record.started)
     parts = attach.documents(proof, sbom)
     claim = Claim(

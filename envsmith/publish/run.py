@@ -248,7 +248,7 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
         report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")
         return
     with tempfile.TemporaryDirectory(prefix="envsmith-verify-") as scratch:
-        directory = Path(scratch) / str(report.lock.cell.id)
+        directory = Path(scratch) / report.lock.name
         directory.mkdir()
         (directory / "lock.json").write_text(report.lock_text, encoding="utf-8")
         copy_layout(store, report.digest, directory / LAYOUT)

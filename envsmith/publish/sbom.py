@@ -8,11 +8,11 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import EngineError
-from envsmith.model.lock import BaseImage, Lock, OsPackage, Pin
+from envsmith.model.lock import BaseImage, BuiltWheel, Lock, OsPackage, Pin
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
@@ -46,7 +46,7 @@ def make_sbom(lock: Lock, image_digest: str, *, made: dt.datetime) -> bytes:
     )
     bill = Bom(serial_number=uuid.uuid5(_SPACE, f"{lock.digest} {image_digest}"))
     bill.metadata = BomMetaData(component=image, timestamp=made)
-    pins = {pin.name: _pin(pin) for pin in lock.pins}
+    pins = {pin.name: _pin(pin, lock.wheels) for pin in lock.pins}
     others = [_os_package(package, lock.base) for package in lock.os_packages]
     others += [_base(lock.base)] if lock.base else []
     for component in (*pins.values(), *others):
@@ -78,20 +78,25 @@ def _sha256(content: str) -> Any:
     return HashType(alg=HashAlgorithm.SHA_256, content=content)
 
 
-def _pin(pin: Pin) -> Component:
-    """A distribution. Its files are components of it: which one was installed only the platform's installer knows."""
+def _pin(pin: Pin, wheels: Sequence[BuiltWheel]) -> Component:
+    """A distribution. Its files are components of it: which one was installed only the platform's installer knows.
+
+    The wheel that a source distribution became in the pinned builder is one of them.
+    """
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
     purl = PackageURL("pypi", None, pin.name, pin.version)
+    named = [(a.filename, a.sha256) for a in pin.artifacts]
+    named += [(wheel.filename, wheel.sha256) for wheel in wheels if wheel.name == pin.name]
     files = [
         Component(
-            name=a.filename,
+            name=name,
             type=ComponentType.FILE,
-            bom_ref=f"{purl.to_string()}#{a.filename}",
-            hashes=[_sha256(a.sha256)],
+            bom_ref=f"{purl.to_string()}#{name}",
+            hashes=[_sha256(content)],
         )
-        for a in pin.artifacts
+        for name, content in named
     ]
     return Component(
         name=pin.name,
@@ -99,7 +104,7 @@ def _pin(pin: Pin) -> Component:
         type=ComponentType.LIBRARY,
         bom_ref=purl.to_string(),
         purl=purl,
-        hashes=[_sha256(pin.artifacts[0].sha256)] if len(pin.artifacts) == 1 else [],
+        hashes=[_sha256(named[0][1])] if len(named) == 1 else [],
         components=files,
         properties=_properties({"io.envsmith.layer": pin.layer}),
     )
@@ -143,7 +148,8 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
         told = [] if str(root["purl"]).endswith(_quoted(image_digest)) else ["it is the bill of another image"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ["it is not a CycloneDX document of ours"]
-    wanted = {_ref(pin): sorted(a.sha256 for a in pin.artifacts) for pin in lock.pins}
+    built = {w.name: [w.sha256] for w in lock.wheels}
+    wanted = {_ref(p): sorted([*(a.sha256 for a in p.artifacts), *built.get(p.name, [])]) for p in lock.pins}
     told += [f"{ref.removeprefix('pkg:')} is not listed" for ref in wanted if ref not in found]
     told += [
         f"{ref.removeprefix('pkg:')} has other hashes" for ref, h in wanted.items() if ref in found and stated[ref] != h

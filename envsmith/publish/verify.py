@@ -371,6 +371,8 @@ def label_differences(config: Mapping[str, Any], lock: Lock) -> list[str]:
     wanted |= {
         key: version for name, version in lock.cell.components.items() if (key := f"io.envsmith.{name}") in labels
     }
+    if "io.envsmith.flavour" in labels:
+        wanted["io.envsmith.flavour"] = lock.flavour
     if lock.base is not None and "org.opencontainers.image.base.digest" in labels:
         wanted["org.opencontainers.image.base.digest"] = lock.base.digest
     return [

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from envsmith.model.cell import Cell
-from envsmith.model.lock import Artifact, BaseImage, Lock, OsPackage, Pin
+from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, Lock, OsPackage, Pin
 from envsmith.render.labels import labels
 
 SOURCE = "sha256:" + "5e" * 32
@@ -29,7 +29,7 @@ def digest(data):
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def make_lock(**components):
+def make_lock(*, flavour="runtime", **components):
     values = {"deepspeed": "0.19.8", "torch": "2.15.0+cu132", "cuda": "13.2", "python": "3.12", "nccl": "2.29.7"}
     cell = Cell(components={**values, **components}, chosen=("deepspeed", "torch", "cuda", "python"))
 
@@ -56,6 +56,8 @@ def make_lock(**components):
             distribution="bookworm",
         ),
         os_packages=(OsPackage(name="g++", version="4:12.2.0-3"),),
+        flavour=flavour,
+        wheels=(BuiltWheel(name="deepspeed", filename="deepspeed-0.19.8-py3-none-any.whl", sha256="dd" * 32),),
     )
 
 

@@ -44,6 +44,8 @@ def test_the_bill_lists_packages_with_every_hash_the_system_and_the_base(kit, bi
     assert found["pkg:pypi/torch@2.15.0"]["hashes"][0]["alg"] == "SHA-256"
     assert len(found["pkg:pypi/numpy@2.4.6"]["components"]) == 2
     assert "hashes" not in found["pkg:pypi/numpy@2.4.6"]
+    source = found["pkg:pypi/deepspeed@0.19.8"]["components"]
+    assert {c["name"] for c in source} == {"deepspeed-0.19.8.tar.gz", "deepspeed-0.19.8-py3-none-any.whl"}
     (system,) = [ref for ref in found if ref.startswith("pkg:deb/")]
     assert system == "pkg:deb/debian/g%2B%2B@4:12.2.0-3?distro=bookworm"
     assert found["base-image"]["version"] == "sha256:" + "ab" * 32

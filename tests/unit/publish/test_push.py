@@ -40,6 +40,12 @@ def test_the_image_and_three_referrers_are_there_and_the_tag_spells_the_cell(kit
     assert bool(fallback) is not api
 
 
+def test_a_flavour_is_in_the_tag(kit, tmp_path, keys):
+    cell = kit.make_cell(tmp_path / "devel", flavour="devel")
+    with kit.registry() as reg:
+        assert push(cell, keys, reg).tags == (f"{CELL}-devel",)
+
+
 def test_the_annotations_say_cell_lock_rungs_and_date(kit, cell, keys):
     with kit.registry() as reg:
         done = push(cell, keys, reg, source="https://example.invalid/me/cells")
