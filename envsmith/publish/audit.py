@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -137,7 +138,9 @@ def _ask(lock: Lock, service: str, run: Run) -> tuple[Mapping[str, Any] | None, 
         value = json.loads(ran.stdout)
     except (ValueError, RecursionError):
         last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return None, f"it cannot be reached ({last[:160]})" if ran.returncode else last[:160]
+        # The kind of failure only: what follows names hosts and proxies, and this sentence is published.
+        kind = re.sub(r"[^A-Za-z ].*", "", last.partition(":")[0].rpartition(".")[2])[:60]
+        return None, f"it cannot be reached ({kind.strip() or 'no answer'})"
     return (value, "") if isinstance(value, dict) else (None, "it answers nonsense")
 
 

@@ -172,7 +172,7 @@ SKIPPED = {"name": "deepspeed", "skip_reason": "Dependency not found"}
         (answer([GOOD, BAD], code=1), "1 known vulnerability", 2),
         (answer([GOOD, SKIPPED]), "clean, 1 of 2 packages not audited", 1),
         (answer([SKIPPED]), "not audited: osv: it knows none of these releases; pypi: it knows none of these releases", 0),
-        (answer(None, code=1, err="x\nConnectionError: no route"), "not audited: osv: it cannot be reached (ConnectionError: no route); pypi: it cannot be reached (ConnectionError: no route)", 0),
+        (answer(None, code=1, err="x\nrequests.exceptions.ConnectionError: HTTPSConnectionPool(host=secret)"), "not audited: osv: it cannot be reached (ConnectionError); pypi: it cannot be reached (ConnectionError)", 0),
         (lambda _w: (_ for _ in ()).throw(subprocess.TimeoutExpired("x", 1)), "not audited: osv: no answer", 0),
         (lambda _w: (_ for _ in ()).throw(OSError("no such file")), "not audited: osv: pip-audit cannot be run", 0),
     ],
