@@ -16,7 +16,8 @@ _MAX_TEXT = 300
 _MAX_LOG = 900
 _HOST = ("cpus", "memory_bytes", "kernel", "machine", "os", "container", "driver", "gpus")
 _LOADED = (
-    "python", "glibc", "torch", "torch_git", "cuda", "cxx11_abi", "numpy", "nccl", "nccl_runtime", "cudnn", "installed",
+    "python", "glibc", "torch", "torch_git", "cuda", "cxx11_abi", "numpy", "nccl", "nccl_runtime", "cudnn", "installed", "backend_implementation",
+    "nccl_transport",
 )  # fmt: skip
 
 

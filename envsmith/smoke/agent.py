@@ -3497,8 +3497,16 @@ class Supervisor:
             limit = float(step.get("deadline", 120))
             halted = self._watch(lambda case: limit, limit)
             self.marks[name] = time.monotonic() - began
-            if not halted:
+            if halted:
+                self._drop_locks()
+            else:
                 self._exits_event()
+
+    def _drop_locks(self) -> None:
+        """A rank that was ended while it compiled leaves torch's lock file, and the next step's ranks would wait for it until their own deadline."""
+        for folder, _, files in os.walk(os.path.join(self.directory, "torch_extensions_dir")):
+            if "lock" in files:
+                os.unlink(os.path.join(folder, "lock"))
 
     def _step_env(self, placement: Mapping[str, Any], port: int, ranks: int) -> dict[str, str]:
         env = {

@@ -9,8 +9,9 @@ from envsmith.model.version import Spec
 
 __all__ = ["Step", "framework_steps"]
 
-# DeepSpeed compiles its shared-memory op when it starts on the CPU: 12 s warm, about a minute cold on two busy processors.
-_DEEPSPEED_DEADLINE = 300.0
+# DeepSpeed compiles its shared-memory op when it starts on the CPU: 12 s warm, a minute cold on two processors, and more than 300 s where
+# fourteen other processes want each of them.
+_DEEPSPEED_DEADLINE = 600.0
 _DEADLINE = 180.0
 # Read in colossalai 0.5.0 and seen on torch 2.13.0: what stops on the CPU accelerator, and where.
 _NO_CPU = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,3 +259,14 @@ def test_agent_without_a_plan_says_what_it_needs() -> None:
     done = subprocess.run([sys.executable, str(path)], capture_output=True, timeout=30, check=False, text=True)
     assert done.returncode == agent.CONFIGURATION
     assert "--plan" in done.stderr
+
+
+def test_lock_of_a_compilation_that_was_ended_is_dropped_before_the_next_step_waits_for_it() -> None:
+    supervisor = agent.Supervisor({"timeouts": {}}, agent.Log(2), watch_stdin=False)
+    folder = Path(supervisor.directory) / "torch_extensions_dir" / "py311_cpu" / "deepspeed_shm_comm"
+    folder.mkdir(parents=True)
+    for name in ("lock", "deepspeed_shm_comm.so"):
+        (folder / name).touch()
+    supervisor._drop_locks()
+    assert [path.name for path in folder.iterdir()] == ["deepspeed_shm_comm.so"]
+    shutil.rmtree(supervisor.directory)
