@@ -19,6 +19,7 @@ _OF_HOST = (
     "No CUDA GPUs are available",
     "Torch not compiled with CUDA enabled",
     "is only supported with GPUs",
+    "in Gloo process group",
 )
 
 
