@@ -28,6 +28,11 @@ VERBS: dict[str, tuple[str, str]] = {
         "Read the package index and its artifacts, show what changed, write it with --write.",
     ),
     "run": ("envsmith.cli.matrix_run", "Run a campaign: climb the evidence ladder with many cells, record each."),
+    "merge": ("envsmith.cli.matrix_data", "Take the records of campaigns into the matrix."),
+    "list": ("envsmith.cli.matrix_data", "The cells that were run, how far each was proved, and when."),
+    "show": ("envsmith.cli.matrix_data", "One cell: rungs, steps, symptom, records, and the commands for it."),
+    "diff": ("envsmith.cli.matrix_data", "What changed between two matrix.json files, or since one."),
+    "export": ("envsmith.cli.matrix_data", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
 }
 
 
@@ -40,7 +45,8 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
-        command = getattr(importlib.import_module(VERBS[cmd_name][0]), cmd_name)
+        module = importlib.import_module(VERBS[cmd_name][0])
+        command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         if not isinstance(command, click.Command):
             raise TypeError(f"{VERBS[cmd_name][0]}.{cmd_name} is not a command")
         return command

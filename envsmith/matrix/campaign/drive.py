@@ -177,7 +177,8 @@ def _news(path: Path) -> str:
         failure = value.get("failure") or {}
         how = "passed" if value["passed"] else f"failed at {failure.get('rung', '?')}: {failure.get('symptom', '')}"
         flaky = " (flaky)" if value["passed"] and value.get("earlier") else ""
-        odd = "" if value["passed"] == (value["expected"] != "bad") else f" -- expected {value['expected']}"
+        same = value["passed"] == (value["expected"] != "bad") or failure.get("of_host")
+        odd = "" if same else f" -- expected {value['expected']}"
         return f"{value['cell']}: {how}{flaky}{odd}"
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return f"{path.name}: written"

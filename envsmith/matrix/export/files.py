@@ -1,0 +1,204 @@
+"""What is published beside ``matrix.json``: a file a cell, badges, a feed of changes, CSV, and a table between the markers of a README. Pure texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from envsmith.errors import UsageError
+from envsmith.matrix.records import Stored
+
+__all__ = ["COLUMNS", "badge_texts", "cell_texts", "csv_text", "dumped", "feed_text", "markdown_table", "with_table"]
+
+COLUMNS = (
+    "id", "framework", "version", "torch", "cuda", "python", "platform", "status", "rung", "counts_as", "date", "expires", "stale", "flaky",
+    "expected", "agrees", "failed_at", "symptom",
+)  # fmt: skip
+_FEED_LENGTH = 200
+_ATOM = "http://www.w3.org/2005/Atom"
+_NAMESPACE = uuid.UUID("6f1c9a52-1df0-5c6e-9a55-2f0c2b6f8a11")
+_MARKERS = re.compile(r"(<!-- envsmith:matrix (?P<ask>[^>]*?) ?-->\n).*?(<!-- envsmith:end -->)", re.DOTALL)
+_WORDS = {
+    "proved": "proved",
+    "failed": "**fails**",
+    "not shown": "not shown",
+    "possible": "possible",
+    "warned": "warned",
+}
+# What a table of a README shows at most: the newest of each.
+_ROWS, _TORCHES = 5, 8
+
+
+def dumped(value: object) -> str:
+    """JSON as it is published: compact, the same bytes for the same value."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def cell_texts(document: Mapping[str, Any], records: Mapping[str, Stored]) -> dict[str, str]:
+    """``cells/<id>.json``: the entry of ``matrix.json`` with the whole records and the commands that install the cell."""
+    texts = {}
+    for entry in document["cells"]:
+        whole = [dict(records[r["name"]].data, name=r["name"]) for r in entry["records"] if r["name"] in records]
+        value = {
+            "schema": document["schema"],
+            "generated": document["generated"],
+            **entry,
+            "records": whole,
+            "commands": commands(entry),
+        }
+        texts[f"cells/{entry['id']}.json"] = dumped(value)
+    return texts
+
+
+def commands(entry: Mapping[str, Any]) -> dict[str, str]:
+    """What a user types for a cell: envsmith's own commands, and what uv and pip do with the lock that they write."""
+    torch = str(entry["torch"]).partition("+")[0]
+    ask = f"--framework {entry['framework']}=={entry['version']} --torch {torch} --cuda {entry['cuda']} --python {entry['python']}"
+    folder = f"envsmith-build/{entry['id']}"
+    return {
+        "venv": f"envsmith build {ask} --engine venv",
+        "docker": f"envsmith build {ask} --engine docker",
+        "conda": f"envsmith build {ask} --engine conda",
+        "lock": f"envsmith lock {ask}",
+        "pip": f"pip install --require-hashes --no-deps -r {folder}/requirements.txt",
+        "uv": f"uv pip sync {folder}/pylock.toml",
+    }
+
+
+def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
+    """``badges/<framework>.json``, each a shields.io endpoint: the newest proved release with its newest torch, and how many cells are proved."""
+    texts = {}
+    for framework in document["frameworks"]:
+        name = framework["name"]
+        proved = [c for c in document["cells"] if c["framework"] == name and c["status"] == "proved"]
+        fresh = [c for c in proved if not c["stale"]]
+        order = [release["version"] for release in framework["releases"]]
+        torches = [build["version"] for build in document["torch"]]
+        known = [c for c in fresh if c["version"] in order and c["torch"] in torches]
+        best = min(known, key=lambda c: (order.index(c["version"]), torches.index(c["torch"])), default=None)
+        told = (
+            f"{best['version']} on torch {best['torch'].partition('+')[0]}, {len(fresh)} cells proved"
+            if best
+            else "nothing proved lately"
+        )
+        value = {
+            "schemaVersion": 1,
+            "label": framework["title"],
+            "message": told,
+            "color": "brightgreen" if best else "lightgrey",
+        }
+        texts[f"badges/{name}.json"] = dumped(value)
+    return texts
+
+
+def feed_text(document: Mapping[str, Any], records: Iterable[Stored], base_url: str) -> str:
+    """An Atom feed of changes: a cell's first record, and every record that says something else than the one before."""
+    ET.register_namespace("", _ATOM)
+    feed = ET.Element(f"{{{_ATOM}}}feed")
+    _add(feed, "title", "envsmith matrix: what changed")
+    _add(feed, "id", f"urn:uuid:{uuid.uuid5(_NAMESPACE, base_url or 'matrix')}")
+    _add(feed, "updated", str(document["generated"]))
+    author = ET.SubElement(feed, f"{{{_ATOM}}}author")
+    _add(author, "name", "envsmith")
+    if base_url:
+        ET.SubElement(feed, f"{{{_ATOM}}}link", rel="self", href=f"{base_url.rstrip('/')}/feed.xml")
+    for record, what in _changes(records)[:_FEED_LENGTH]:
+        entry = ET.SubElement(feed, f"{{{_ATOM}}}entry")
+        _add(entry, "title", f"{record.cell}: {what}")
+        _add(entry, "id", f"urn:uuid:{uuid.uuid5(_NAMESPACE, record.name)}")
+        _add(entry, "updated", record.started)
+        _add(entry, "summary", str((record.failure or {}).get("symptom") or record.data.get("summary") or what))
+        if base_url:
+            ET.SubElement(entry, f"{{{_ATOM}}}link", href=f"{base_url.rstrip('/')}/cells/{record.cell}.json")
+    return ET.tostring(feed, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add(parent: ET.Element, name: str, text: str) -> None:
+    # XML 1.0 has no place for most control characters, not even escaped.
+    ET.SubElement(parent, f"{{{_ATOM}}}{name}").text = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "", text)
+
+
+def _changes(records: Iterable[Stored]) -> list[tuple[Stored, str]]:
+    """Newest first."""
+    last: dict[tuple[str, str], str] = {}
+    found = []
+    for record in sorted(records, key=lambda r: (r.started, r.name)):
+        state = "proved" if record.passed else "not shown" if record.of_host else "failed"
+        before = last.get((record.cell, record.engine))
+        last[record.cell, record.engine] = state
+        if before is None:
+            found.append((record, f"{state} ({record.engine})"))
+        elif before != state:
+            found.append((record, f"{before} before, {state} now ({record.engine})"))
+    return found[::-1]
+
+
+def csv_text(cells: Iterable[Mapping[str, Any]]) -> str:
+    """The cells as CSV with a head; a text that a spreadsheet would take for a formula gets a quote before it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for cell in cells:
+        writer.writerow([_plain(cell.get(name)) for name in COLUMNS])
+    return out.getvalue()
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"'{text}" if text[:1] in {"=", "+", "-", "@"} else text
+
+
+def markdown_table(document: Mapping[str, Any], framework: str) -> str:
+    """The newest releases of a framework against the newest torch releases: proved, fails, possible, or nothing where a rule forbids it."""
+    grid = document["grid"].get(framework)
+    if not grid:
+        raise UsageError(f"no framework {framework!r} in the matrix", hint="; ".join(document["grid"]))
+    releases = list(grid)[:_ROWS]
+    builds = _torches(grid[releases[0]]) if releases else []
+    tested: dict[tuple[str, str], str] = {}
+    for cell in document["cells"]:
+        if cell["framework"] == framework:
+            key = (cell["version"], cell["torch"])
+            if tested.get(key) != "proved":
+                tested[key] = cell["status"]
+    lines = [f"| {framework} | " + " | ".join(f"torch {b.partition('+')[0]}" for b in builds) + " |"]
+    lines.append("|---|" + "---|" * len(builds))
+    for version in releases:
+        words = [_word(tested.get((version, b)), grid[version].get(b, {}).get("status")) for b in builds]
+        lines.append(f"| {version} | " + " | ".join(words) + " |")
+    day = str(document["generated"])[:10]
+    lines.append("")
+    lines.append(
+        f"proved: run by envsmith on its newest record; possible: no rule forbids it, not run; empty: forbidden. {day}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _torches(row: Mapping[str, Any]) -> Sequence[str]:
+    """The newest patch release of each series."""
+    series: dict[str, str] = {}
+    for build in row:
+        series.setdefault(".".join(build.split(".")[:2]), build)
+    return list(series.values())[:_TORCHES]
+
+
+def _word(run: str | None, solver: str | None) -> str:
+    return _WORDS.get(run or solver or "", "")
+
+
+def with_table(text: str, document: Mapping[str, Any]) -> str:
+    """``text`` with every part between ``<!-- envsmith:matrix FRAMEWORK -->`` and ``<!-- envsmith:end -->`` made anew. ``UsageError`` without any."""
+    if not _MARKERS.search(text):
+        raise UsageError(
+            "no markers are in that file",
+            hint="put <!-- envsmith:matrix deepspeed --> and <!-- envsmith:end --> on two lines where the table belongs",
+        )
+    return _MARKERS.sub(lambda m: m[1] + markdown_table(document, m["ask"].strip()) + m[3], text)

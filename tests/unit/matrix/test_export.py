@@ -1,0 +1,237 @@
+import datetime as dt
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+from records_help import cell, record
+
+from envsmith.cli.app import run
+from envsmith.errors import DataError, UsageError
+from envsmith.graph.data import find_matrix
+from envsmith.matrix.expiry import load_expiry
+from envsmith.matrix.export.cells import Status, cell_states
+from envsmith.matrix.export.changes import changes, read_document
+from envsmith.matrix.export.files import badge_texts, cell_texts, csv_text, feed_text, markdown_table, with_table
+from envsmith.matrix.export.torch import gpus_json, torch_json
+from envsmith.matrix.export.write import write_export
+from envsmith.matrix.records import put_record, read_records
+from envsmith.model.record import Expected, Failure, Rung
+from envsmith.solve.api import default_solver
+
+TODAY = dt.date(2026, 12, 1)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with the table of expiry and records of three cells."""
+    (tmp_path / "expiry.yaml").write_bytes((find_matrix() / "expiry.yaml").read_bytes())
+    (tmp_path / "matrix.schema.json").write_bytes((find_matrix() / "matrix.schema.json").read_bytes())
+    folder = tmp_path / "records"
+    put_record(folder, record(passed=False, expected=Expected.GOOD, symptom="=cmd|'/c calc'"))
+    put_record(folder, record(started="2026-11-22T12:00:00+00:00", expected=Expected.GOOD))
+    put_record(
+        folder,
+        record(passed=False, cell=cell(framework="0.8.1"), expected=Expected.BAD, rules=("deepspeed-torch-six",)),
+    )
+    lacking = Failure(rung=Rung.FRAMEWORK_CPU, symptom="Found no NVIDIA driver", of_host=True)
+    put_record(folder, record(passed=False, failure=lacking, cell=cell(framework="0.10.3"), expected=Expected.GOOD))
+    return tmp_path
+
+
+def states_of(root, today=TODAY):
+    return cell_states(read_records(root / "records"), load_expiry(root, ["2.15.0", "2.6.0+cu124"]), today)
+
+
+@pytest.fixture
+def document(root):
+    builds = {
+        "2.15.0+cu132": {"status": "possible", "rules": [], "cell": "x"},
+        "2.6.0+cu124": {"status": "possible", "rules": [], "cell": "y"},
+    }
+    return {
+        "schema": 1,
+        "generated": "2026-12-01T00:00:00Z",
+        "frameworks": [
+            {
+                "name": "deepspeed",
+                "title": "DeepSpeed",
+                "short": "ds",
+                "releases": [{"version": v, "date": None} for v in ("0.16.4", "0.10.3", "0.8.1")],
+            }
+        ],
+        "torch": [{"version": v, "platform": "linux-64", "index": "default"} for v in builds],
+        "cells": [s.to_json() for s in states_of(root)],
+        "grid": {
+            "deepspeed": {v: dict(builds) for v in ("0.16.4", "0.10.3")}
+            | {"0.8.1": {"2.6.0+cu124": {"status": "forbidden", "rules": ["r"], "cell": None}}}
+        },
+    }
+
+
+def test_the_newest_record_speaks_for_a_cell_and_the_older_stays_listed(root):
+    state = next(s for s in states_of(root) if s.id.startswith("ds0.16.4"))
+    assert state.status is Status.PROVED
+    assert [r.passed for r in state.records] == [True, False]
+
+
+def test_what_a_host_lacks_is_no_failure_and_no_disagreement(root):
+    entry = next(s for s in states_of(root) if s.id.startswith("ds0.10.3")).to_json()
+    assert (entry["status"], entry["agrees"], entry["symptom"]) == ("not shown", None, "Found no NVIDIA driver")
+
+
+def test_agreement_is_what_the_graph_said_and_the_run_did(root):
+    told = {s.id[:8]: s.to_json()["agrees"] for s in states_of(root)}
+    assert told["ds0.16.4"] is True
+    assert told["ds0.8.1-"] is True
+
+
+def test_a_stale_cell_counts_less_and_says_so(root):
+    entry = next(s for s in states_of(root, dt.date(2030, 1, 1)) if s.id.startswith("ds0.16.4")).to_json()
+    assert (entry["stale"], entry["rung"], entry["counts_as"]) == (True, "framework step(cpu)", "locked")
+
+
+def test_the_csv_has_a_line_a_cell_and_no_formula(root):
+    lines = csv_text(
+        s.to_json() for s in cell_states(read_records(root / "records")[:1], load_expiry(root, ["2.6.0"]), TODAY)
+    )
+    assert lines.startswith("id,framework,version,torch,")
+    assert not any(part.startswith("=") for part in lines.split(","))
+
+
+def test_a_badge_is_a_shields_endpoint(document):
+    value = json.loads(badge_texts(document)["badges/deepspeed.json"])
+    assert value == {
+        "schemaVersion": 1,
+        "label": "DeepSpeed",
+        "message": "0.16.4 on torch 2.6.0, 1 cells proved",
+        "color": "brightgreen",
+    }
+
+
+def test_a_cells_file_holds_its_records_and_commands(root, document):
+    texts = cell_texts(document, {r.name: r for r in read_records(root / "records")})
+    value = json.loads(texts["cells/ds0.16.4-torch2.6.0-cu124-py312.json"])
+    assert len(value["records"]) == 2
+    assert value["records"][0]["schema"] == 2
+    assert (
+        value["commands"]["venv"]
+        == "envsmith build --framework deepspeed==0.16.4 --torch 2.6.0 --cuda 12.4 --python 3.12 --engine venv"
+    )
+
+
+def test_the_feed_tells_of_a_cell_that_was_mended(root, document):
+    text = feed_text(document, read_records(root / "records"), "https://example.org/m/")
+    space = {"a": "http://www.w3.org/2005/Atom"}
+    feed = ET.fromstring(text)
+    titles = [e.text for e in feed.findall("a:entry/a:title", space)]
+    assert titles[0] == "ds0.16.4-torch2.6.0-cu124-py312: failed before, proved now (venv)"
+    assert len(titles) == 4
+    assert len({e.text for e in feed.findall("a:entry/a:id", space)}) == 4
+    assert feed.find("a:entry/a:link", space).get("href").startswith("https://example.org/m/cells/")
+
+
+def test_a_control_character_does_not_break_the_feed(root, document):
+    put_record(root / "records", record(passed=False, symptom="\x1b[31mred\x00", cell=cell(framework="0.17.2")))
+    ET.fromstring(feed_text(document, read_records(root / "records"), ""))
+
+
+def test_a_table_goes_between_the_markers_and_nowhere_else(document):
+    text = "before\n<!-- envsmith:matrix deepspeed -->\nold\n<!-- envsmith:end -->\nafter\n"
+    made = with_table(text, document)
+    assert made.startswith("before\n<!-- envsmith:matrix deepspeed -->\n| deepspeed | torch 2.15.0 | torch 2.6.0 |")
+    assert made.endswith("<!-- envsmith:end -->\nafter\n")
+    assert "| 0.16.4 | possible | proved |" in made
+    assert "| 0.8.1 |  | **fails** |" in made
+    assert with_table(made, document) == made
+
+
+def test_a_file_without_markers_is_refused(document):
+    with pytest.raises(UsageError, match="markers"):
+        with_table("nothing", document)
+    with pytest.raises(UsageError, match="no framework"):
+        markdown_table(document, "flashspeed")
+
+
+def test_an_export_is_written_whole_and_what_is_gone_is_removed(root, document, tmp_path):
+    output = tmp_path / "site"
+    (output / "cells").mkdir(parents=True)
+    (output / "cells" / "gone.json").write_text("{}")
+    (output / "index.html").write_text("mine")
+    count = write_export(output, document, root)
+    names = {p.relative_to(output).as_posix() for p in output.rglob("*") if p.is_file()}
+    assert names >= {
+        "matrix.json",
+        "matrix.csv",
+        "feed.xml",
+        "badges/deepspeed.json",
+        "matrix.schema.json",
+        "index.html",
+    }
+    assert "cells/gone.json" not in names
+    assert count == len(names) - 1
+    before = {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()}
+    write_export(output, document, root)
+    assert before == {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()}
+
+
+def test_two_documents_differ_in_what_changed(document):
+    old = json.loads(json.dumps(document))
+    old["cells"] = [c for c in old["cells"] if not c["id"].startswith("ds0.8.1")]
+    for entry in old["cells"]:
+        if entry["id"].startswith("ds0.16.4"):
+            entry.update(status="failed", failed_at="imported")
+    told = {c.name: (c.before, c.after) for c in changes(old, document)}
+    assert told == {
+        "ds0.16.4-torch2.6.0-cu124-py312": ("failed at imported", "proved up to framework step(cpu)"),
+        "ds0.8.1-torch2.6.0-cu124-py312": (None, "failed at imported"),
+    }
+    assert changes(document, document) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": 9}', '{"schema": 1, "cells": 7}', '{"schema": 1, "cells": [7]}']
+)
+def test_what_is_no_matrix_is_refused(tmp_path, text):
+    path = tmp_path / "m.json"
+    path.write_text(text)
+    with pytest.raises(DataError):
+        read_document(path)
+
+
+def test_torch_builds_tell_what_they_run_on():
+    known = default_solver().knowledge()
+    builds = {(b["version"], b["platform"]): b for b in torch_json(find_matrix(), known)}
+    build = builds["2.9.1+cu128", "linux-64"]
+    assert build["default"] is True
+    assert (build["cuda"], build["nccl"], build["driver"]) == ("12.8", "2.27.5", ">=525.60.13")
+    assert "sm_90" in build["gpus"]
+    assert "sm_121" in build["gpus"]
+    assert "sm_62" not in build["gpus"]
+    assert builds["2.9.1+cpu", "linux-64"]["driver"] is None if ("2.9.1+cpu", "linux-64") in builds else True
+    h100 = next(g for g in gpus_json(known) if "h100" in g["names"])
+    assert h100["gpu"] == "sm_90"
+
+
+# -- the command line
+
+
+def test_list_and_show_speak_of_the_records_that_are_there(root, capsys, monkeypatch):
+    for name in ("components.yaml", "releases", "rules", "tested"):
+        (root / name).symlink_to(find_matrix() / name)
+    monkeypatch.setenv("ENVSMITH_MATRIX", str(root))
+    assert run(["matrix", "list", "--format", "json", "--status", "proved"]) == 0
+    assert [c["id"] for c in json.loads(capsys.readouterr().out)] == ["ds0.16.4-torch2.6.0-cu124-py312"]
+    assert run(["matrix", "list", "--framework", "deepspeed<0.9"]) == 0
+    out = capsys.readouterr().out
+    assert "ds0.8.1" in out
+    assert "ds0.16.4" not in out
+    assert run(["matrix", "show", "ds0.16.4-torch2.6.0-cu124-py312"]) == 0
+    assert "framework step(cpu)" in capsys.readouterr().out
+    assert run(["matrix", "show", "ds9.9.9-torch2.6.0-cu124-py312"]) == 1
+
+
+def test_merge_takes_a_campaigns_records(root, tmp_path, capsys):
+    put_record(tmp_path / "campaign" / "records", record(cell=cell(framework="0.17.6")))
+    assert run(["matrix", "merge", str(tmp_path / "campaign"), "--matrix", str(root)]) == 0
+    assert "ds0.17.6" in capsys.readouterr().out
+    assert len(read_records(root / "records")) == 5
