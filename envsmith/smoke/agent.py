@@ -3537,10 +3537,12 @@ class Supervisor:
         self._end_nursery()
         self.facts, self.preloaded = {}, framework
         self._start_nursery(framework)
-        deadline = time.monotonic() + self.plan["timeouts"]["import"]
+        deadline = time.monotonic() + 2 * self.plan["timeouts"]["import"]  # torch, and then the framework
         while not self.facts and self._listen(0.05) and time.monotonic() < deadline:
             pass
-        if not self.facts.get("ready"):
+        why_not = "" if self.facts.get("ready") else str(self.facts.get("failed") or "the import did not end")
+        self.emit("preload", framework=framework, detail=why_not, took=self.facts.get("seconds", 0.0))
+        if why_not:
             self.not_preloaded.add(framework)
             self.preloaded = ""
             if self.nursery:
