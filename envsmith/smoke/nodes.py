@@ -46,6 +46,7 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 _FORWARDED = re.compile(r"(NCCL|GLOO|TORCH|CUDA|UCX|FI|RCCL)_\w+")
 _SHELLS = frozenset({"ssh", "rsh", "pdsh"})
 _GRACE = 20.0
+_MOMENT = 3.0
 _MOST_NODES = 512
 _MAX_LINE = 8 << 20
 
@@ -210,6 +211,7 @@ class _Running:
     rest: bytes = b""
     words: bytes = b""
     ended: float | None = None
+    spoke: bool = False
 
 
 def run_nodes(
@@ -224,7 +226,8 @@ def run_nodes(
     try:
         for command in commands:
             running += [_begin(command, text)]  # one by one: what was started is ended when the next cannot be
-        _converse(running, events, plan.outer_deadline + plan.timeouts.case)
+        patience = plan.timeouts.init + plan.timeouts.case + _GRACE
+        _converse(running, events, limit=plan.outer_deadline, patience=patience)
     finally:
         for item in running:
             _finish(item)
@@ -246,8 +249,11 @@ def _begin(command: Command, text: bytes) -> _Running:
     return _Running(command=command, process=process, pending=memoryview(text))
 
 
-def _converse(running: Sequence[_Running], events: list[object], limit: float) -> None:
-    """Feed and listen until everybody has ended; after the first failure the others get what their own deadlines need, and a little."""
+def _converse(running: Sequence[_Running], events: list[object], *, limit: float, patience: float) -> None:
+    """Feed and listen until everybody has ended.
+
+    After the first failure the others get what their own deadlines need (``patience``); when a rank never spoke, nobody can meet it: a moment.
+    """
     until = time.monotonic() + limit
     with selectors.DefaultSelector() as selector:
         for item in running:
@@ -256,8 +262,11 @@ def _converse(running: Sequence[_Running], events: list[object], limit: float) -
                 selector.register(pipe, mode, item)
         while any(key.events & selectors.EVENT_READ for key in selector.get_map().values()):
             now = time.monotonic()
-            failed = [i.ended for i in running if i.ended is not None and i.process.returncode]
-            if now > until or (failed and now > min(failed) + limit / 4 + _GRACE):
+            if now > until or any(
+                now > item.ended + (patience if item.spoke else _MOMENT)
+                for item in running
+                if item.ended is not None and item.process.returncode
+            ):
                 return
             for key, _ in selector.select(timeout=0.2):
                 _serve(key.fileobj, key.data, selector, events)  # type: ignore[arg-type]
@@ -298,6 +307,7 @@ def _serve(pipe: IO[bytes], item: _Running, selector: selectors.BaseSelector, ev
         with contextlib.suppress(ValueError):
             event = json.loads(line)
             if isinstance(event, dict):
+                item.spoke = True
                 events.append(event)
 
 
