@@ -1,0 +1,151 @@
+"""Disk and seconds of three framework cells on one torch, beside three images from plain Dockerfiles, in one run.
+
+    python bench/images.py [--torch 2.5.1] [--python 3.11] [--frameworks deepspeed megatron-core colossalai] [--keep] [--json]
+
+Ours are locks built by the docker engine, one after the other; every step's text carries a time of this run, so that nothing comes from an
+earlier cache. The plain images are what people write: the same base, a compiler, one `uv pip install` of the same versions, one Dockerfile
+a framework. Disk is the size of the layers that an image adds. The images need about 25 GB while it runs; they are removed unless --keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from envsmith.cli.options import RequestFlags
+from envsmith.engine import buildkit
+from envsmith.engine.context import uv_binary, write_secrets
+from envsmith.engine.docker import DockerEngine
+from envsmith.engine.host_settings import read_host_settings
+from envsmith.engine.wheels import with_wheels
+from envsmith.pipeline import Options, lock_cell, narrow, solve_for
+from envsmith.render.dockerfile import ImageOptions, from_reference
+from envsmith.sources.images import pin_image
+
+
+def lock_of(framework, how, engine):
+    """The complete lock of a framework's best cell."""
+    flags = RequestFlags(
+        framework=(framework,), with_=(), python=how.python, torch=how.torch, cuda=None, nccl=None, driver=None, gpu=(),
+        platform="linux-64", exclude_newer=None,
+    )  # fmt: skip
+    options = Options(request=flags.request(), request_text=flags.text(), output=Path())
+    cell = solve_for(narrow(options.request, engine)).cell
+    return pin_image(lock_cell(cell, options), engine=engine)
+
+
+def layers(engine, image):
+    """Layer to bytes, the base's among them."""
+    attributes = engine.client.images.get(image)
+    sizes = [row["Size"] for row in reversed(attributes.history())]
+    names = attributes.attrs["RootFS"]["Layers"]
+    # BuildKit writes lines without a layer for ENV, USER and the like.
+    if len(sizes) != len(names):
+        sizes = [size for size in sizes if size]
+        names = names[: len(sizes)]
+    return dict(zip(names, sizes, strict=True))
+
+
+def ours(locks, engine):
+    """Seconds and new bytes of each image, in order."""
+    rows, seen = [], {}
+    for lock in locks:
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.monotonic()
+            complete = with_wheels(lock, engine)
+            built = engine.build(complete, Path(folder))
+            seconds = time.monotonic() - started
+        mine = layers(engine, built.digest)
+        fresh = {name: size for name, size in mine.items() if name not in seen}
+        seen |= mine
+        rows.append(
+            {"cell": lock.name, "seconds": round(seconds, 1), "bytes": sum(fresh.values()), "image": built.digest}
+        )
+    return rows
+
+
+def plain(locks, engine, epoch):
+    """The same for one Dockerfile each, as it is usually written."""
+    rows, seen = [], {}
+    for lock in locks:
+        with tempfile.TemporaryDirectory() as folder:
+            context, private = Path(folder) / "context", Path(folder) / "private"
+            context.mkdir()
+            private.mkdir()
+            versions = " ".join(f"{pin.name}=={pin.version}" for pin in lock.pins)
+            secrets = "--mount=type=secret,id=ca,target=/run/ca,required=false,mode=0444 --mount=type=secret,id=uv,target=/run/uv.toml,required=false"
+            (context / "uv").write_bytes(uv_binary().read_bytes())
+            (context / "uv").chmod(0o755)
+            (context / "Dockerfile").write_text(
+                f"FROM {from_reference(lock.base)}\n"
+                f"ENV RUN_OF={epoch}\n"
+                "RUN --mount=type=secret,id=ca,target=/run/ca,required=false,mode=0444 "
+                "apt-get -o Acquire::https::CaInfo=/run/ca update && apt-get -o Acquire::https::CaInfo=/run/ca install -y "
+                "--no-install-recommends g++ python3-dev\n"
+                f"RUN --mount=type=bind,source=uv,target=/run/uv {secrets} python3 -m venv /opt/venv && "
+                f"SSL_CERT_FILE=/run/ca UV_CONFIG_FILE=/run/uv.toml VIRTUAL_ENV=/opt/venv /run/uv pip install --no-cache {versions}\n"
+            )
+            settings = read_host_settings()
+            given = write_secrets(settings, private)
+            command = [
+                buildkit.find_client(),
+                "build",
+                "--iidfile",
+                f"{folder}/id",
+                "--network",
+                engine.network or "default",
+            ]
+            command += [f"--secret=id={name},src={path}" for name, path in given.items()]
+            started = time.monotonic()
+            subprocess.run([*command, str(context)], check=True, env={**os.environ, "DOCKER_BUILDKIT": "1"})
+            seconds = time.monotonic() - started
+            image = (Path(folder) / "id").read_text().strip()
+        mine = layers(engine, image)
+        fresh = {name: size for name, size in mine.items() if name not in seen}
+        seen |= mine
+        rows.append({"cell": lock.name, "seconds": round(seconds, 1), "bytes": sum(fresh.values()), "image": image})
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--torch", default="2.5.1", help="The newest that all three frameworks can have.")
+    parser.add_argument("--python", default="3.11")
+    parser.add_argument("--frameworks", nargs="+", default=["deepspeed", "megatron-core", "colossalai"])
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    how = parser.parse_args()
+    # Any time in the past that no run had: it stands in the text of every step.
+    epoch = 1_600_000_000 + int(time.time()) % 100_000_000
+    engine = DockerEngine(ImageOptions(epoch=epoch))
+    if reason := engine.available():
+        print(f"no docker engine: {reason}", file=sys.stderr)
+        return 2
+    locks = [lock_of(framework, how, engine) for framework in how.frameworks]
+    result = {"ours": ours(locks, engine), "plain": plain(locks, engine, epoch)}
+    if not how.keep:
+        for row in (*result["ours"], *result["plain"]):
+            engine.client.images.remove(row["image"], force=True)
+    totals = {name: {key: sum(r[key] for r in rows) for key in ("seconds", "bytes")} for name, rows in result.items()}
+    if how.json:
+        print(json.dumps({**result, "totals": totals}, indent=1))
+    else:
+        for name, rows in result.items():
+            first = rows[0]
+            for row in rows:
+                share = f"{row['bytes'] / first['bytes']:.1%} of the first's disk, {row['seconds'] / first['seconds']:.1%} of its time"
+                print(f"{name:5} {row['cell']:42} {row['seconds']:8.1f} s {row['bytes'] / 1e9:7.2f} GB  {share}")
+        ratio = {key: totals["ours"][key] / totals["plain"][key] for key in ("seconds", "bytes")}
+        print(f"together: {ratio['bytes']:.0%} of the disk and {ratio['seconds']:.0%} of the time of plain Dockerfiles")
+    marginal = max((row["bytes"] / result["ours"][0]["bytes"] for row in result["ours"][1:]), default=0.0)
+    return 0 if marginal <= 0.15 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
