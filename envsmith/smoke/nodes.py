@@ -336,7 +336,9 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
     """A rank that never said a word was not started: that is the cause of all that the others say."""
     heard = {row.get("rank") for row in events if isinstance(row, dict) and row.get("row") == "node"}
     sentences = []
-    for item in running:
+    # Those that ended by themselves; the rest was ended by us because of them.
+    by_itself = [item for item in running if item.ended is not None and item.process.returncode]
+    for item in by_itself or running:
         silent = [rank for rank in item.command.ranks if rank not in heard]
         if not silent:
             continue

@@ -62,7 +62,9 @@ def read_campaign(path: Path, table: ComponentTable) -> Campaign:
     campaign = _campaign(root, table) if root is not None else None
     if problems.lines or campaign is None:
         raise DataError(
-            f"{path}: no campaign file", details=problems.lines, hint="the fields are described in docs/how-to/campaigns.md"
+            f"{path}: no campaign file",
+            details=problems.lines,
+            hint="the fields are described in docs/how-to/campaigns.md",
         )
     return campaign
 

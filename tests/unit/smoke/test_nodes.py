@@ -110,12 +110,12 @@ def test_ranks_that_never_speak_are_the_cause() -> None:
 
 def test_when_one_rank_cannot_start_the_others_are_not_waited_for() -> None:
     waits = 'import sys; print(\'{"event": "row", "run": "collectives", "row": "node", "rank": 1, "node": "b"}\', flush=True); sys.stdin.read()'
-    plan = _tiny().with_(timeouts=Timeouts())
-    result = run_nodes(
-        plan, ("a", "b"), python="x", launcher=_Scripts("raise SystemExit(255)", waits), ranks_per_node=1
-    )
-    assert result.summary == "node a: rank 0 did not start (status 255)"
-    assert result.seconds["wall"] < plan.timeouts.init
+    for script in (waits, "import sys; sys.stdin.read()"):
+        plan = _tiny().with_(timeouts=Timeouts())
+        launcher = _Scripts("raise SystemExit(255)", script)
+        result = run_nodes(plan, ("a", "b"), python="x", launcher=launcher, ranks_per_node=1)
+        assert result.summary == "node a: rank 0 did not start (status 255)"
+        assert result.seconds["wall"] < plan.timeouts.init
 
 
 def test_a_launcher_that_is_not_there_is_a_smoke_error() -> None:
