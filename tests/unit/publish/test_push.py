@@ -7,7 +7,6 @@ import pytest
 
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
-from envsmith.publish.age import DAYS
 from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.content import Descriptor
 from envsmith.publish.proof import load_proof
@@ -144,9 +143,11 @@ def test_a_record_may_name_the_image_by_its_manifest_or_configuration(kit, tmp_p
 
 
 def test_an_expired_record_is_published_and_marked(kit, cell, keys):
-    late = dt.date(2026, 11, 21) + dt.timedelta(days=DAYS + 1)
     with kit.registry() as reg:
-        assert not push(cell, keys, reg, today=late - dt.timedelta(days=1)).expired
+        expires = push(cell, keys, reg).claim.expires
+        assert dt.date(2026, 11, 21) < expires
+        assert not push(cell, keys, reg, today=expires).expired
+        late = expires + dt.timedelta(days=1)
         done = push(cell, keys, reg, "more", today=late)
         told = [
             d.annotations.get("io.envsmith.expired") for d in Repository(reg.address, "more").referrers(done.digest)
