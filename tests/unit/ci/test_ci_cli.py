@@ -53,7 +53,11 @@ def test_every_format_of_the_matrix(root, capsys):
     assert run(["ci", "matrix", str(root), "--format", "nox"]) == 0
     text = capsys.readouterr().out
     module: dict[str, object] = {}
-    exec(text.replace("import nox\n", "").replace("nox.param", "dict_of"), {"dict_of": lambda *a, **more: (more["id"], a)}, module)
+    exec(
+        text.replace("import nox\n", "").replace("nox.param", "dict_of"),
+        {"dict_of": lambda *a, **more: (more["id"], a)},
+        module,
+    )
     assert [c[0] for c in module["CELLS"]] == [j["id"] for j in jobs]
     assert run(["ci", "matrix", str(root)]) == 0
 
