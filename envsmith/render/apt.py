@@ -14,7 +14,7 @@ _LIVE = "/etc/apt/sources.list.d/debian.sources"
 _DATED = "/dev/envsmith/dated.sources"
 _COMMENT = r"^# *(https?://[^ ]+/([0-9]{8}T[0-9]{6}Z)/?)$"
 # An archive's index is past its own date of expiry.
-DATED_OPTIONS = f"-o Dir::Etc::sourcelist={_DATED} -o Dir::Etc::sourceparts=- -o Acquire::Check-Valid-Until=false"
+DATED_OPTIONS = f"-o Dir::Etc::sourcelist={_DATED} -o Dir::Etc::sourceparts=- -o Acquire::Check-Valid-Until=false -o APT::Update::Error-Mode=any"
 # A comment with a dated address takes the place of the address in the line after it.
 DATED_SOURCES = f"sed -E '\\|{_COMMENT}|{{N;s|^# *([^ ]+)\\nURIs:.*|URIs: \\1|}}' {_LIVE} > {_DATED}"
 
