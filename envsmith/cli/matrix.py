@@ -33,6 +33,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("envsmith.cli.matrix_data", "One cell: rungs, steps, symptom, records, and the commands for it."),
     "diff": ("envsmith.cli.matrix_data", "What changed between two matrix.json files, or since one."),
     "export": ("envsmith.cli.matrix_data", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
+    "site": (
+        "envsmith.cli.matrix_site",
+        "Write the static page: selector, grid, search, a page for each cell that was run.",
+    ),
 }
 
 

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import datetime as dt
+import html
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from envsmith.graph.data import find_matrix
+from envsmith.matrix.records import parse_record
+from envsmith.matrix.site.build import write_site
+from envsmith.matrix.site.choices import make_choices
+from envsmith.matrix.site.source import read_page
+from envsmith.model.cell import Request
+from envsmith.model.version import Spec
+from envsmith.solve.api import default_solver, solve
+
+HOSTILE = "</script><script>alert(1)</script>\u2028<img src=x onerror=alert(2)>"
+
+
+@pytest.fixture(scope="module")
+def page():
+    return read_page(find_matrix() / "records")
+
+
+@pytest.fixture(scope="module")
+def site(page, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    write_site(page, folder)
+    return folder
+
+
+def _data(folder, name="data.js"):
+    return json.loads((folder / name).read_text(encoding="utf-8").partition("=")[2].rstrip(";\n"))
+
+
+def test_the_first_page_is_small(site):
+    names = ("index.html", "style.css", "theme.js", "data.js", "app.js")
+    assert sum((site / name).stat().st_size for name in names) < 100_000
+
+
+def test_what_the_table_offers_is_what_the_solver_solves(site):
+    """Every entry of a seeded draw: a Python in the table is solvable with that release and build, one that is not in it is refused."""
+    import random
+
+    data = _data(site)
+    draw = random.Random(20261121)
+    solver = default_solver()
+    index = solver.compiled.torch_index["linux-64"]
+    for framework in data["frameworks"]:
+        for _ in range(12):
+            r = draw.randrange(len(framework["releases"]))
+            b = draw.randrange(len(data["builds"]))
+            p = draw.randrange(len(data["pythons"]))
+            torch, _, tag = data["builds"][b]
+            masks = framework["rows"][r].split(".")
+            mask = int(masks[b], 16) if masks[b] else 0
+            version = data["torches"][torch]
+            build = next(
+                v
+                for v in index
+                if v.split("+")[0] == version and (v.endswith("+" + tag) if tag else index[v] == "default")
+            )
+            request = Request(
+                frameworks={framework["name"]: Spec.exactly(framework["releases"][r])},
+                constraints={"torch": Spec.parse(f"=={build}"), "python": Spec.parse(f"=={data['pythons'][p]}.*")},
+            )
+            solvable = solver.best(solver.pose(request)) is not None
+            assert solvable == bool(mask >> p & 1), (
+                framework["name"],
+                framework["releases"][r],
+                build,
+                data["pythons"][p],
+            )
+
+
+def test_every_pair_that_cannot_be_has_a_reason(site):
+    data = _data(site)
+    for framework in data["frameworks"]:
+        for r, row in enumerate(framework["rows"]):
+            for t in range(len(data["torches"])):
+                possible = any(m for m, (of, _, _) in zip(row.split("."), data["builds"], strict=True) if of == t)
+                reason = framework["why"].get(f"{r},{t}")
+                assert possible == (reason is None)
+                assert reason is None or len(data["reasons"][reason]) > 15
+
+
+def test_drivers_and_gpus_agree_with_the_solver(site):
+    data = _data(site)
+    for torch, cuda, tag in data["builds"]:
+        if tag or cuda == "cpu":
+            continue
+        number = data["builds"].index([torch, cuda, tag])
+        archs = {data["archs"][a] for a in data["runs"][number]}
+        version = data["torches"][torch]
+        for arch in ("sm_70", "sm_90", "sm_120"):
+            request = Request(frameworks={}, constraints={"torch": Spec.parse(f"=={version}")}, gpus=(arch,))
+            solver = default_solver()
+            found = {
+                a.cell.components["cuda"]
+                for a in solver.cells(solver.pose(request))
+                if a.cell.components["torch"].split("+")[0] == version
+            }
+            assert (cuda in found) == (arch in archs), (version, cuda, arch)
+        if data["drivers"][number]:
+            cell = solve(
+                Request(
+                    constraints={"torch": Spec.parse(f"=={version}"), "cuda": Spec.parse(f"=={cuda}")},
+                    driver=data["drivers"][number],
+                )
+            ).cell
+            assert cell.components["cuda"] == cuda
+
+
+def test_every_run_cell_has_a_page_and_data(page, site):
+    for record in page.records:
+        text = (site / "cell" / f"{record.cell}.html").read_text(encoding="utf-8")
+        assert f'<h1 class="cell">{record.cell}</h1>' in text
+        for value in record.components.values():
+            assert html.escape(value) in text
+        assert any(
+            r["started"] == record.started
+            for r in json.loads((site / "cell" / f"{record.cell}.json").read_text(encoding="utf-8"))
+        )
+
+
+def test_the_search_has_the_known_bad_symptoms(site):
+    bad = _data(site, "bad.js")
+    assert len(bad) >= 150
+    assert all(b["symptom"] and b["rule"] for b in bad)
+    assert any("torch._six" in b["symptom"] for b in bad)
+
+
+def test_a_hostile_log_stays_text(page, tmp_path):
+    record = page.records[0]
+    data = dict(record.data) | {
+        "passed": False,
+        "summary": HOSTILE,
+        "failure": {"rung": "imported", "symptom": HOSTILE, "of_host": False, "log": [HOSTILE]},
+        "steps": [{"name": HOSTILE, "verdict": "error", "detail": HOSTILE}],
+        "notes": [HOSTILE],
+    }
+    stored = parse_record("x.json", json.dumps(data).encode())
+    write_site(
+        replace(page, records=(stored,), bad=[{"components": HOSTILE, "rule": "x", "symptom": HOSTILE, "fix": ""}]),
+        tmp_path,
+    )
+    for path in tmp_path.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert "<img src=x" not in text
+        assert text.count("<script") == len(re.findall(r'<script src="[\w./]+"></script>', text))
+    for name in ("data.js", "bad.js"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "</script" not in text
+        assert "\u2028" not in text
+
+
+def test_stale_proofs_are_shown_as_such(page, tmp_path):
+    write_site(replace(page, today=dt.date(2028, 1, 1)), tmp_path)
+    assert all(r["stale"] for r in _data(tmp_path)["records"])
+    record = page.records[0]
+    assert "stale: counts only as locked" in (tmp_path / "cell" / f"{record.cell}.html").read_text(encoding="utf-8")
+
+
+def test_what_was_run_is_kept_in_the_choices():
+    choices = make_choices(default_solver(), keep={"deepspeed": {"0.19.7"}})
+    (deepspeed,) = [f for f in choices.frameworks if f.name == "deepspeed"]
+    assert {"0.19.8", "0.19.7"} <= set(deepspeed.releases)
