@@ -8,6 +8,9 @@ import click
 
 __all__ = ["site"]
 
+# What a browser loads before anything is seen.
+_FIRST = ("index.html", "style.css", "theme.js", "data.js", "app.js")
+
 
 @click.command()
 @click.option(
@@ -18,21 +21,20 @@ __all__ = ["site"]
     show_default=True,
     help="Folder to write.",
 )
-@click.option(
-    "--records",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of records. Default: those of the knowledge.",
-)
-def site(*, output: Path, records: Path | None) -> int:
-    """Write the page: selector, grid, search, a page for each cell that was run. Open index.html, or publish the folder."""
+@click.option("--base-url", default="", metavar="URL", help="Where it will be published, for the links of the feed.")
+def site(*, output: Path, base_url: str) -> int:
+    """Write the page: selector, grid, search, a page for each cell that was run, and matrix.json beside it.
+
+    Open index.html, or publish the folder: nothing in it needs a server.
+    """
     from envsmith.cli.console import say
     from envsmith.graph.data import find_matrix
     from envsmith.matrix.site.source import read_page, write_all
 
-    folder = records or find_matrix() / "records"
-    page = read_page(folder)
-    files = write_all(page, output)
-    first = sum((output / name).stat().st_size for name in ("index.html", "style.css", "theme.js", "data.js", "app.js"))
-    say(f"{len(files)} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
+    root = find_matrix()
+    page = read_page(root)
+    count = write_all(page, output, root, base_url=base_url)
+    first = sum((output / name).stat().st_size for name in _FIRST)
+    say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
     click.echo(str(output / "index.html"))
     return 0

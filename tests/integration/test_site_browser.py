@@ -25,7 +25,7 @@ FLAGS = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    write_site(read_page(find_matrix() / "records"), folder)
+    write_site(read_page(find_matrix()), folder)
     return folder
 
 

@@ -52,7 +52,6 @@ def write_site(page: Page, folder: Path) -> list[Path]:
     }
     for cell, records in cells.items():
         files[f"cell/{cell}.html"] = _cell_page(page, cell, records)
-        files[f"cell/{cell}.json"] = json.dumps([dict(r.data) for r in records], indent=1, ensure_ascii=False) + "\n"
     written = []
     try:
         (folder / "cell").mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,7 @@
-"""What the page is made from: the installed knowledge, a folder of records, today."""
+"""What the page is made from: the knowledge, its records, today."""
 
 from __future__ import annotations
 
-import datetime as dt
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,14 +15,14 @@ from envsmith.solve.solver import Solver
 __all__ = ["read_page", "write_all"]
 
 
-def read_page(records: Path, *, solver: Solver | None = None) -> Page:
+def read_page(root: Path, *, solver: Solver | None = None) -> Page:
     """Read everything. ``DataError`` when a record or the table of expiry is broken. The day is ``SOURCE_DATE_EPOCH``'s when that is set."""
     from envsmith import __version__
-    from envsmith.graph.data import find_matrix
+    from envsmith.matrix.export.document import now
     from envsmith.solve.api import default_solver
 
     solver = solver or default_solver()
-    stored = read_records(records)
+    stored = read_records(root / "records")
     keep: dict[str, set[str]] = {}
     for record in stored:
         for name, version in record.components.items():
@@ -44,9 +42,9 @@ def read_page(records: Path, *, solver: Solver | None = None) -> Page:
     return Page(
         choices=make_choices(solver, keep=keep),
         records=stored,
-        expiry=load_expiry(find_matrix()),
+        expiry=load_expiry(root),
         bad=bad,
-        today=_today(),
+        today=now().date(),
         version=__version__,
     )
 
@@ -64,12 +62,11 @@ def _failures(stored: tuple[Stored, ...]) -> list[Mapping[str, str]]:
     return found
 
 
-def _today() -> dt.date:
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    now = dt.datetime.now(dt.timezone.utc)
-    return (dt.datetime.fromtimestamp(int(epoch), dt.timezone.utc) if epoch.isdigit() else now).date()
+def write_all(page: Page, folder: Path, root: Path, *, solver: Solver | None = None, base_url: str = "") -> int:
+    """The page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed); how many."""
+    from envsmith.matrix.export.document import document, now
+    from envsmith.matrix.export.write import write_export
+    from envsmith.solve.api import default_solver
 
-
-def write_all(page: Page, folder: Path) -> list[Path]:
-    """The page's files, and the data files that it links to."""
-    return write_site(page, folder)
+    made = document(root, solver or default_solver(), moment=now())
+    return len(write_site(page, folder)) + write_export(folder, made, root, base_url)
