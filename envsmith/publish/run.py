@@ -102,6 +102,8 @@ def publish_cell(
     """Publish the cell in ``directory`` to every target (a path is a bundle's); see :func:`envsmith.publish.push.publish`."""
     steps = _Steps(progress)
     proof = load_proof(directory)
+    # Before gigabytes are written or read: what is wrong with the record itself, whatever the image is.
+    refuse_unproved(proof, images={"image": proof.record.image})
     with steps.step("image") as told:
         image = open_image(layout or _layout(directory, proof, progress))
         told.append(f"{image.manifest.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")

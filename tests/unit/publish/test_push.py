@@ -134,6 +134,13 @@ def test_a_cell_without_a_record_is_not_published(kit, tmp_path, keys, capsys):
     assert "not proved is not published" in capsys.readouterr().err
 
 
+def test_a_failed_record_is_refused_before_the_image_is_asked_for(kit, tmp_path, keys, capsys):
+    cell = kit.make_cell(tmp_path / "cell2", record={"passed": False, "summary": "rank 2 never entered"})
+    (cell / "oci" / "index.json").unlink()
+    assert run(["publish", str(cell), "--to", "127.0.0.1:9/x", "--key", str(keys[0])]) == 1
+    assert "rank 2 never entered" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["manifest", "config"])
 def test_a_record_may_name_the_image_by_its_manifest_or_configuration(kit, tmp_path, keys, name):
     image = open_image(kit.make_cell(tmp_path / "cell2") / "oci")
