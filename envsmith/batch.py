@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from envsmith.engine import buildkit
 from envsmith.engine.base import Built, Engine, Event, EventKind, Progress, choose_engine, silent
+from envsmith.engine.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError
 from envsmith.model.lock import Lock
 from envsmith.pipeline import Options, Outcome, build, lock_for
@@ -125,7 +126,8 @@ def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool
         proved = told["passed"] is True and told["lock"] == lock.digest
     except (OSError, ValueError, KeyError, TypeError):
         return lock, None
-    if not proved or not has(image):
+    exported = not options.oci or (outcome.directory / LAYOUT / "index.json").is_file()
+    if not proved or not has(image) or not exported:
         return lock, None
     progress(Event(kind=EventKind.CACHED, step="build", text=f"{lock.name} is built and proved already"))
     built = Built(digest=image, kind="image", reference=f"envsmith/cell:{lock.name}", python="", cell=lock.cell.id)

@@ -202,6 +202,8 @@ def build(options: Options, *, progress: Progress = silent) -> Outcome:
     clock.note(f"engine: {choice.why}")
 
     engine = _fitted(choice.engine, options)
+    if options.oci and not hasattr(engine, "export"):
+        raise UsageError(f"engine {engine.name} makes no images", hint="--oci needs a container engine")
     request = narrow(options.request, engine)
     if options.locked or options.frozen:
         found = _found(dataclasses.replace(options, request=request), clock)
@@ -465,7 +467,7 @@ def _export(outcome: Outcome, engine: Engine, clock: _Clock) -> None:
     from envsmith.engine.rebuild import LAYOUT, ImageEngine
 
     if outcome.built is None or not isinstance(engine, ImageEngine):
-        raise UsageError(f"engine {engine.name} makes no images", hint="--oci needs a container engine")
+        return
     clock.start("oci")
     image = engine.export(outcome.built, outcome.directory / LAYOUT, progress=clock.progress)
     clock.done("oci", f"{outcome.directory / LAYOUT}: {image.manifest_digest}")

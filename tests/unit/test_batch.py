@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import threading
@@ -121,6 +122,16 @@ def test_a_record_of_something_else_keeps_nothing(world, fields):
     world.engine.images = frozenset({"sha256:1"})
     record(world, "a", **fields)
     assert batch.build_many([world.options("a")], jobs=1)[0].kept is False
+
+
+def test_a_cell_whose_layout_is_asked_for_and_missing_is_not_kept(world):
+    world.engine.images = frozenset({"sha256:1"})
+    record(world, "a")
+    wanted = dataclasses.replace(world.options("a"), oci=True)
+    assert batch.build_many([wanted], jobs=1)[0].kept is False
+    (world.folder / "a" / "oci").mkdir()
+    (world.folder / "a" / "oci" / "index.json").write_text("{}")
+    assert batch.build_many([wanted], jobs=1)[0].kept is True
 
 
 def test_steps_say_whose_they_are(world):

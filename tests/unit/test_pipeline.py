@@ -10,7 +10,7 @@ import pytest
 
 from envsmith import pipeline, smoke
 from envsmith.engine.base import Built, Choice, EventKind
-from envsmith.errors import BuildError, ContentError, NetworkError
+from envsmith.errors import BuildError, ContentError, NetworkError, UsageError
 from envsmith.lock import conda as conda_lock
 from envsmith.model.cell import Request
 from envsmith.model.lock import Artifact, Lock, Pin
@@ -194,3 +194,24 @@ def test_a_record_does_not_tell_where_the_cell_stood(world, tmp_path):
 def test_the_default_date_is_the_last_complete_day(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")  # 2026-01-01T00:00:00Z
     assert pipeline.last_day() == "2025-12-31"
+
+
+def test_a_layout_needs_an_engine_that_makes_images(world, tmp_path):
+    with pytest.raises(UsageError, match="makes no images"):
+        pipeline.build(_options(tmp_path, oci=True))
+    assert world.builds == 0
+
+
+def test_a_layout_is_written_beside_the_lock(world, tmp_path):
+    written = []
+
+    class Image:
+        manifest_digest = "sha256:" + "2" * 64
+
+    def export(built, directory, *, compress=False, progress):
+        written.append((built.digest, directory))
+        return Image()
+
+    world.export, world.discard = export, lambda _built: None
+    outcome = pipeline.build(_options(tmp_path, oci=True))
+    assert written == [(outcome.built.digest, outcome.directory / "oci")]
