@@ -118,10 +118,14 @@ def _said(event: Event) -> None:
     say(clean(f"{event.step}{mark}{took} {event.text}".strip()))
 
 
-def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:  # noqa: ARG001
+def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:
+    settings = plan.executor
+    if name == "slurm":
+        from envsmith.matrix.campaign.slurm import SlurmExecutor, SlurmSettings
+
+        return SlurmExecutor(SlurmSettings.of(settings), plan.name)
     from envsmith.matrix.campaign.local import LocalExecutor
 
-    settings = plan.executor
     return LocalExecutor(
         jobs=jobs or int(settings.get("jobs") or 1),
         free_disk=int(settings.get("free_disk_gib", 15)) << 30,
@@ -168,7 +172,9 @@ def _close(tally: Tally) -> None:
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
     if as_json:
-        click.echo(dumps({"jobs": [job.to_json() for job in plan.jobs], "left_out": [list(p) for p in plan.left_out]}))
+        from envsmith.matrix.campaign.actions import include
+
+        click.echo(dumps({**include(plan), "left_out": [list(pair) for pair in plan.left_out]}))
         return
     for job in plan.jobs:
         rules = f"  [{', '.join(job.rules)}]" if job.rules else ""

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.engine.base import Built, Event, EventKind, Progress, silent
 from envsmith.errors import EnvsmithError, InterruptedRunError, NetworkError, StorageError
+from envsmith.lock.requirements import layer_text
 from envsmith.matrix.campaign.compose import without
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
@@ -176,8 +180,30 @@ def _install(state: _Climb) -> None:
         raise InterruptedRunError("nothing was locked")
     # Operators of another cell must not be taken for this one's.
     shutil.rmtree(state.ground.slot / "torch-extensions", ignore_errors=True)
-    heavy = state.ground.uv(state.job.cell.components["torch"])
-    state.built = realise(state.lock, state.ground.slot, progress=state.progress, uv=state.ground.uv(), torch_uv=heavy)
+    torch = state.job.cell.components["torch"]
+    heavy = state.ground.uv(torch)
+    with _first_alone(state.ground.cache / "torch" / torch, state.lock):
+        state.built = realise(
+            state.lock, state.ground.slot, progress=state.progress, uv=state.ground.uv(), torch_uv=heavy
+        )
+
+
+@contextmanager
+def _first_alone(cache: Path, lock: Lock) -> Iterator[None]:
+    """Of the cells with one torch layer the first fetches it alone.
+
+    Several installing at once into an empty cache would each fetch and keep a copy of the same gigabytes.
+    """
+    layer = hashlib.sha256(layer_text(p for p in lock.pins if p.layer == "torch").encode()).hexdigest()[:16]
+    ready = cache / f"envsmith-ready-{layer}"
+    if ready.exists():
+        yield
+        return
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "envsmith-first.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+        ready.touch()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

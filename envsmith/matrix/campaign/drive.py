@@ -142,10 +142,9 @@ class _Drive:
         """Hand over as many jobs as there is room for."""
         room = self.executor.room(len(self.running)) if self.waiting else 0
         note = self.executor.why_waiting() if self.waiting and not room and not self.running else ""
-        if note != self.tally.note:
-            self.tally.note = note
-            if note:
-                self.tell(self.tally, note)
+        if bool(note) != bool(self.tally.note):  # the figures in it change all the time
+            self.tell(self.tally, note or "going on")
+        self.tally.note = note
         chosen = self._free(room) if room else []
         for job, handle in zip(chosen, self.executor.submit(self.state, chosen) if chosen else (), strict=True):
             self.tries[job.id] = self.tries.get(job.id, 0) + 1

@@ -7,21 +7,24 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envsmith.matrix.campaign.cache import forget_unneeded
 from envsmith.matrix.campaign.drive import Handle
 from envsmith.matrix.campaign.job import Job
 from envsmith.matrix.campaign.state import State
 
-__all__ = ["LocalExecutor", "worker_command"]
+__all__ = ["Command", "LocalExecutor", "available_memory", "worker_command"]
 
 _GIB = 1 << 30
+# State, job and interpreter -> what runs the job.
+Command = Callable[[State, Job, str], list[str]]
 
 
-def worker_command(state: State, job: Job, python: str = sys.executable) -> list[str]:
+def worker_command(state: State, job: Job, python: str) -> list[str]:
     """What runs one job of a campaign, anywhere its folder can be seen."""
     return [python, "-m", "envsmith", "matrix", "run", "--state", str(state.root), "--only", job.id, "--here"]
 
@@ -62,6 +65,7 @@ class LocalExecutor:
     free_disk: int = 15 * _GIB
     free_memory: int = 3 * _GIB
     root: Path = field(default_factory=Path)
+    command: Command = worker_command
     _needed: set[str] | None = None
     _waiting: str = ""
 
@@ -95,7 +99,7 @@ class LocalExecutor:
         log = state.log(job)
         with log.open("ab") as file:
             process = subprocess.Popen(
-                worker_command(state, job),
+                self.command(state, job, sys.executable),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -106,15 +110,9 @@ class LocalExecutor:
     def tidy(self, state: State, left: Sequence[Job]) -> None:
         """Remove a torch's wheels from the cache as soon as no cell needs them; they are the bulk of it."""
         needed = {job.cell.components["torch"] for job in left}
-        if needed == self._needed:
-            return
-        self._needed = needed
-        with suppress(FileNotFoundError):
-            for folder in sorted((state.cache / "torch").iterdir()):
-                if folder.name not in needed:
-                    shutil.rmtree(folder, ignore_errors=True)
-        if not left:
-            shutil.rmtree(state.root / "slots", ignore_errors=True)
+        if needed != self._needed:
+            self._needed = needed
+            forget_unneeded(state, left)
 
 
 def available_memory() -> int | None:

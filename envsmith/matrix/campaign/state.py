@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from envsmith.matrix.campaign.job import Job, Plan
 __all__ = ["State", "write_whole"]
 
 _MAX_PLAN = 64 << 20
+_LOOKS, _LOOK_SECONDS = 5, 0.1
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -118,9 +121,16 @@ class State:
 
     @contextmanager
     def claim(self, job: Job) -> Iterator[bool]:
-        """Hold the job while the block runs; ``False`` when somebody else holds it."""
-        with self._held(job.id) as mine:
-            yield mine
+        """Hold the job while the block runs; ``False`` when somebody else holds it.
+
+        Who only looks (:meth:`claimed`) holds it for an instant: that is waited out.
+        """
+        for left in range(_LOOKS, -1, -1):
+            with self._held(job.id) as mine:
+                if mine or not left:
+                    yield mine
+                    return
+            time.sleep(_LOOK_SECONDS)
 
     def claimed(self, job: Job) -> bool:
         """Whether some living process holds the job."""
@@ -154,6 +164,14 @@ class State:
                     yield folder
                     return
             number += 1
+
+    def clear_slots(self) -> None:
+        """Remove the work folders that nobody holds."""
+        with suppress(FileNotFoundError):
+            for folder in sorted((self.root / "slots").iterdir()):
+                with self._held(f"slot-{folder.name}") as mine:
+                    if mine:
+                        shutil.rmtree(folder, ignore_errors=True)
 
     def log(self, job: Job) -> Path:
         """Where everything that the job printed stands."""
