@@ -60,14 +60,11 @@ def test_a_cell_without_anything_that_compiles_needs_nothing(locks):
     assert needs_of(locks.megatron(), load_runtime()) == ()
 
 
-def test_triton_brings_a_c_compiler(locks):
+def test_triton_brings_the_compiler_that_the_frameworks_bring(locks):
+    """The layer of packages is then the same in all cells of one torch."""
     lock = locks.megatron()
-    assert needs_of(
-        dataclasses.replace(lock, pins=(*lock.pins, locks.pin("triton", "3.7.1", "torch"))), load_runtime()
-    ) == (
-        "cc",
-        "headers",
-    )
+    lock = dataclasses.replace(lock, pins=(*lock.pins, locks.pin("triton", "3.7.1", "torch")))
+    assert needs_of(lock, load_runtime()) == needs_of(locks.deepspeed(), load_runtime()) == ("c++", "headers")
 
 
 def test_without_an_engine_the_known_digest_and_packages_are_taken(locks):
