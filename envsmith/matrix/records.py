@@ -130,8 +130,7 @@ def read_records(folder: Path) -> tuple[Stored, ...]:
         raise StorageError(f"{folder}: cannot be read: {error.strerror or error}") from None
     for name in names:
         try:
-            with open(os.path.join(folder, name), "rb") as file:  # noqa: PTH118, PTH123 - ten thousand of them
-                found.append(parse_record(name, file.read(_MAX_BYTES + 1)))
+            found.append(parse_record(name, _content(f"{folder}/{name}")))
         except (ValueError, OSError) as error:  # noqa: PERF203
             problems.append(f"{name}: {error}")
     if problems:
@@ -142,6 +141,15 @@ def read_records(folder: Path) -> tuple[Stored, ...]:
             hint="remove what is no record, or bring it to the present schema",
         )
     return tuple(found)
+
+
+def _content(path: str) -> bytes:
+    """The bytes of a small file by three system calls; a file object costs twice that, ten thousand times."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(handle, _MAX_BYTES + 1)
+    finally:
+        os.close(handle)
 
 
 def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:

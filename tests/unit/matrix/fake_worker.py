@@ -1,13 +1,14 @@
 """What a worker does in the tests: the real claims, slots and records, with a climb that takes a moment and proves nothing.
 
 ``python fake_worker.py drive ROOT JOBS`` is a campaign's driver, ``one ROOT CELL`` its worker. A cell whose framework is 0.8.1 ends without
-a record, as if it had been killed.
+a record, as if it had been killed; 0.8.2 does so the first time. Under Slurm each worker notes its node.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -28,8 +29,13 @@ def command(state, job, python):
 def one(root, cell_id):
     state = State(Path(root))
     job = state.plan().job(cell_id)
-    if job.cell.components["deepspeed"] == "0.8.1":
-        os.abort()
+    if node := os.environ.get("SLURMD_NODENAME"):
+        (state.root / "nodes").mkdir(exist_ok=True)
+        (state.root / "nodes" / job.id).write_text(node)
+    version, once = job.cell.components["deepspeed"], state.root / "died-once"
+    if version == "0.8.1" or (version == "0.8.2" and not once.exists()):
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def climb(slot):
         (slot / "at-work").write_text(job.id)
