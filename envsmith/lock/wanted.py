@@ -19,11 +19,12 @@ __all__ = ["Wanted", "overrides", "uv_platform", "wanted"]
 # What torch brings in exact versions: checked afterwards, never asked for.
 _FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
 # What runs but is not declared: object collectives of torch pickle through numpy; torch.utils.cpp_extension, with which the
-# frameworks compile their operators at run time, imports setuptools and starts ninja.
+# frameworks compile their operators at run time, imports setuptools and starts ninja;
+# megatron-core 0.13 compares versions with packaging and says so when it runs.
 _UNDECLARED = {
     "deepspeed": ("numpy", "setuptools", "ninja"),
     "colossalai": ("numpy", "setuptools", "ninja"),
-    "megatron-core": ("numpy", "setuptools"),
+    "megatron-core": ("numpy", "packaging", "setuptools"),
 }
 # The C library that a lock is made for when the cell does not name one: the oldest that today's torch wheels run on.
 DEFAULT_GLIBC = "2.28"
