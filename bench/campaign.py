@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--python", default="3.12")
     parser.add_argument("--versions", default="0.14.0,0.15.3,0.16.1")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--cache", type=Path, help="the cache of a campaign that has this torch already")
     options = parser.parse_args()
     composer = Composer(default_solver())
     jobs = []
@@ -112,6 +113,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="envsmith-bench-", dir=options.folder) as name:
         state, folder = State(Path(name) / "campaign"), Path(name) / "plain"
         folder.mkdir()
+        if options.cache:
+            state.root.mkdir()
+            state.cache.symlink_to(options.cache.resolve())
         state.begin(Plan(name="bench", exclude_newer=last_day(), jobs=tuple(jobs)))
         cache = state.cache / "torch" / jobs[0].cell.components["torch"]
         for job in jobs:  # the caches are filled, and every package is compiled to byte code or not as it will be

@@ -172,9 +172,9 @@ def _close(tally: Tally) -> None:
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
     if as_json:
-        from envsmith.matrix.campaign.actions import include
+        from envsmith.matrix.campaign.actions import listing
 
-        click.echo(dumps({**include(plan), "left_out": [list(pair) for pair in plan.left_out]}))
+        click.echo(dumps(listing(plan)))
         return
     for job in plan.jobs:
         rules = f"  [{', '.join(job.rules)}]" if job.rules else ""

@@ -12,8 +12,8 @@ __all__ = ["SCHEMA", "CaseOutcome", "Expected", "Failure", "Record", "Rung", "St
 SCHEMA = 2
 # A record is at most 4 kB, so that ten thousand of them are read in a second: what is long is cut, and the number of what was left out is told.
 _MAX_BAD = 6
-_MAX_TEXT = 300
-_MAX_LOG = 900
+_MAX_TEXT = 220
+_MAX_LOG = 600
 _HOST = ("cpus", "memory_bytes", "kernel", "machine", "os", "container", "driver", "gpus")
 _LOADED = (
     "python", "glibc", "torch", "torch_git", "cuda", "cxx11_abi", "numpy", "nccl", "nccl_runtime", "cudnn", "installed", "backend_implementation",

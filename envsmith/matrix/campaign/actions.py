@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from envsmith.errors import UsageError
 from envsmith.matrix.campaign.job import Plan
 
-__all__ = ["MOST", "include"]
-
-# What GitHub takes in one `strategy.matrix`.
-MOST = 256
+__all__ = ["listing"]
 
 
-def include(plan: Plan) -> dict[str, Any]:
-    """``{"include": [...]}``: each entry names its cell, the Python to set up, and what a list of jobs shows.
+def listing(plan: Plan) -> dict[str, Any]:
+    """``{"jobs": [...], "left_out": [...]}``: each job is an entry for ``include`` (its cell, the Python to set up, what a list of jobs shows).
 
-    ``UsageError`` when there are more cells than one matrix takes.
+    GitHub takes 256 entries in one matrix: who has more splits the campaign file or uses ``take:``.
     """
-    if len(plan.jobs) > MOST:
-        raise UsageError(
-            f"campaign {plan.name}: {len(plan.jobs)} cells; a matrix of GitHub Actions takes {MOST}",
-            hint="use `take:` or split the campaign file",
-        )
-    entries = [
+    jobs = [
         {
             "cell": job.id,
             "python": job.cell.components["python"],
@@ -31,7 +22,8 @@ def include(plan: Plan) -> dict[str, Any]:
             "framework": job.cell.frameworks[0] if job.cell.frameworks else "",
             "expected": job.expected.value,
             "rules": " ".join(job.rules),
+            "why": job.why,
         }
         for job in plan.jobs
     ]
-    return {"include": entries}
+    return {"jobs": jobs, "left_out": [list(pair) for pair in plan.left_out]}

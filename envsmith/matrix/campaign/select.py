@@ -53,20 +53,29 @@ def _valid(choice: Choice, composer: Composer) -> Iterator[Cell]:
         raise UsageError(
             f"{choice.kind}: no framework is named", hint=f"{choice.kind}: {{deepspeed: '*', torch: '>=2.4'}}"
         )
+    narrowed = _narrowed(composer)
     for framework in frameworks:
         rest = {n: s for n, s in specs.items() if n not in frameworks}
-        narrowed = {}
-        if composer.pythons:
-            spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in composer.pythons))
-            narrowed["python"] = (spec, "interpreters of the host that runs the campaign")
         request = Request(
             frameworks={framework: specs[framework]}, constraints=rest, platform=composer.platform, narrowed=narrowed
         )
         for count, answer in enumerate(composer.solver.cells(composer.solver.pose(request))):
-            if count >= _MOST:
+            # From here on come cells with pre-releases and withdrawn releases.
+            if count >= _MOST or "pre" not in answer.avoided:
                 break
-            if answer.cell.index == "default" and answer.cell.components.get("cuda") != "cpu":
-                yield answer.cell
+            yield answer.cell
+
+
+def _narrowed(composer: Composer) -> dict[str, tuple[Spec, str]]:
+    """Default builds of torch, and the Pythons that can be had where the campaign runs."""
+    from envsmith.matrix.export.grid import default_builds
+
+    builds = default_builds(composer.solver.knowledge(), composer.platform)
+    found = {"torch": (Spec(" || ".join(f"=={build}" for build in builds)), "a campaign runs default builds")}
+    if composer.pythons:
+        spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in composer.pythons))
+        found["python"] = (spec, "interpreters of the host that runs the campaign")
+    return found
 
 
 def _named(cell: Cell) -> dict[str, str]:

@@ -193,3 +193,32 @@ def test_a_job_that_names_a_path_is_refused():
     data["jobs"][0]["components"]["deepspeed"] = "../../etc"
     with pytest.raises(DataError, match=r"components\.deepspeed"):
         Plan.parse(json.dumps(data), "plan.json")
+
+
+# -- GitHub Actions
+
+
+def test_a_plan_is_a_list_that_a_workflow_can_include():
+    from envsmith.matrix.campaign.actions import listing
+
+    made = listing(plan(job(), job(expected=Expected.BAD, framework="0.8.1")))
+    assert [(j["cell"], j["python"]) for j in made["jobs"]] == [
+        ("ds0.16.4-torch2.6.0-cu124-py312", "3.12"),
+        ("ds0.8.1-torch2.6.0-cu124-py312", "3.12"),
+    ]
+    assert made["left_out"] == []
+
+
+# -- Slurm
+
+
+def test_settings_of_slurm_come_from_the_campaign_file():
+    from envsmith.matrix.campaign.slurm import SlurmExecutor, SlurmSettings
+
+    settings = SlurmSettings.of({"partition": "gpu", "gpus": 2, "minutes": 90, "jobs": 4, "python": None})
+    executor = SlurmExecutor(settings, "nightly")
+    asked = executor._parameters()
+    assert (asked["partition"], asked["gpus_per_node"], asked["time"]) == ("gpu", 2, 90)
+    assert asked["mem"] == "8GB"
+    assert asked["job_name"] == "envsmith-nightly"
+    assert executor.room(3) == 997
