@@ -129,6 +129,20 @@ def process_state(pid: int) -> tuple[str, int]:
     return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
 
 
+def process_started(pid: int) -> int:
+    """When the process began, in clock ticks since boot: with it a pid is exact. 0 when it is gone."""
+    fields = read_text(f"/proc/{pid}/stat", 1024).rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 else 0
+
+
+def process_space() -> str:
+    """In which space of pids we are: two processes with the same one can see, and end, each other."""
+    try:
+        return f"{read_text('/proc/sys/kernel/random/boot_id').strip()}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
 class Log:
     """JSON lines, each written at once by one system call: a killed rank leaves its history."""
 
@@ -647,7 +661,8 @@ def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, o
     return {
         "must": {**{k: facts.get(k) for k in version_keys}, "cases": job["digest"], "world": job["world"], "backend": job["backend"], "agent": PROTOCOL},
         "should": {**{k: v for k, v in sorted(env.items()) if k not in PER_RANK}, **files, "image": job.get("image")},
-        "own": {**{k: v for k, v in env.items() if k in PER_RANK}, "device": job.get("device"), "pid": os.getpid()},
+        "own": {**{k: v for k, v in env.items() if k in PER_RANK}, "device": job.get("device"),
+                "pid": os.getpid(), "started": process_started(os.getpid()), "space": process_space()},
     }  # fmt: skip
 
 
@@ -783,7 +798,8 @@ def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
     try:
         store = open_store(job, board)
         board.mark(rank, MANIFEST, PREP)
-        same, _ = agree(job, store, log)
+        same, everyone = agree(job, store, log)
+        job["peers"] = [one["own"] for one in everyone]
         if not same:
             return MISMATCH
         board.mark(rank, GROUP, PREP)
@@ -3993,10 +4009,13 @@ def first_host(env: Mapping[str, str]) -> Optional[str]:
     return (found[1] + (found[2] or "")) if found else None
 
 
-def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
-    """One rank that somebody else started. Progress goes through the store, so that rank 0 can name who is behind."""
+def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoReturn:
+    """One rank that somebody else started. Progress goes through the store, so that rank 0 can name who is behind.
+
+    Ends the process by `os._exit`: what is left of torch may take its time over an orderly end, and the others wait for our connections.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # before torch makes threads: `_direct_told` takes it
     import torch
-    import torch.distributed as dist
 
     torch.set_num_threads(1)
     rank, world = place["rank"], place["world"]
@@ -4042,16 +4061,23 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> int:
     board.clear()
     log = _TaggedLog(out.fd, "collectives", getattr(out, "kept", None))
     log.write({"row": "node", "rank": rank, "node": node_name(plan, rank)})
-    guard = threading.Thread(target=_direct_watch, args=(job, board, out), daemon=True)
-    guard.start()
-    code = rank_main(job, board, log)
+    heard = _Heard()
+    for guard, more in ((_direct_told, (board, out, log)), (_direct_watch, (board, out, heard))):
+        threading.Thread(target=guard, args=(job, *more), daemon=True).start()
+    code = ERROR
     try:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    finally:
-        out.write({"event": "end", "run": "collectives", "exits": [{"rank": rank, "code": code}]})
-        _direct_share(job, out, 15.0)
-    return code
+        code = rank_main(job, board, log)
+    except BaseException:
+        traceback.print_exc()
+    heard.failed = code != OK
+    out.write({"event": "end", "run": "collectives", "exits": [{"rank": rank, "code": code}]})
+    until = time.monotonic() + 1.5
+    while heard.failed and not heard.told and time.monotonic() < until:
+        time.sleep(0.02)  # the others end because of us; say so before our connections close
+    _direct_share(job, out, 15.0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def node_name(plan: Mapping[str, Any], rank: int) -> str:
@@ -4209,108 +4235,155 @@ class _TaggedLog(Log):
         super().write(event)
 
 
-def _direct_watch(job: Mapping[str, Any], board: Board, out: Log) -> None:
+class _Heard:
+    """What the guards of a rank share. `places` and `ticks` are rank 0's: what each rank told last and when, and the processor time it had then."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+        self.halt = ""
+        self.failed = False  # this rank's own end is an error
+        self.told = False  # and rank 0 can know it
+        self.places: dict[int, tuple[str, float]] = {}
+        self.ticks: dict[int, int] = {}
+
+
+def _direct_told(job: Mapping[str, Any], board: Board, out: Log, log: Log) -> None:
+    """A launcher ends the ranks that are left when one has failed: say that it was so, or this rank would pass for one that died by itself."""
+    signal.sigwait({signal.SIGTERM})
+    case, step, age, signature = board.row(job["rank"])
+    where = {"case": case, "step": STEPS[step], "age": round(age, 3), "signature": signature}
+    log.write({"row": "told", "rank": job["rank"], "signal": "SIGTERM", **where})
+    _direct_share(job, out, 6.0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)  # its action is the default one: the launcher sees the end that it asked for
+
+
+def _direct_watch(job: Mapping[str, Any], board: Board, out: Log, heard: _Heard) -> None:
     """Judge what the teller hears; it may itself be stuck in a store whose owner, rank 0, is stopped."""
     rank, limits = job["rank"], job["timeouts"]
-    heard: dict[str, Any] = {"at": time.monotonic(), "halt": ""}
     threading.Thread(target=_direct_tell, args=(job, board, heard), daemon=True).start()
     while True:
         time.sleep(0.25)
         case, step, age, signature = board.row(rank)
-        if case == FINISHED:
+        if case == FINISHED or heard.failed:
             return
-        silent = time.monotonic() - heard["at"]
-        if not heard["halt"] and (case < 0 or silent < limits["case"] + 2 or age < limits["case"]):
+        silent = time.monotonic() - heard.at
+        if not heard.halt and (case < 0 or silent < limits["case"] + 2 or age < limits["case"]):
             continue
-        if heard["halt"] and rank == 0:
-            out.write(json.loads(heard["halt"]))
-        if not heard["halt"]:
-            here = {
-                "rank": rank,
-                "case": case,
-                "step": STEPS[step],
-                "age": round(age, 3),
-                "signature": signature,
-                "state": "",
-                "pid": os.getpid(),
-            }
-            out.write(
-                {"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1)}
-            )
+        if heard.halt:
+            halt = json.loads(heard.halt)
+        else:
+            here = {"rank": rank, "case": case, "step": STEPS[step], "age": round(age, 3), "signature": signature, "state": "", "pid": os.getpid()}  # fmt: skip
+            owner = _process(job, 0)
+            halt = {"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1), "owner": owner}  # fmt: skip
+        if rank == 0 or not heard.halt:
+            out.write(halt)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        time.sleep(0.5)
+        _end_laggards(halt, rank, 7.0 if isinstance(out, _KeepingLog) else 2.0)
         _direct_share(job, out, 6.0)
         os._exit(HANG)
 
 
-def _direct_tell(job: Mapping[str, Any], board: Board, heard: dict[str, Any]) -> None:
+def _process(job: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """The process of a rank, as its manifest tells it, and its state."""
+    own = job["peers"][rank] if job.get("peers") else {}
+    row = {"pid": own.get("pid", 0), "started": own.get("started", 0), "space": own.get("space", "")}
+    return {**row, "state": _state(row)}
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    """The kernel's letter for a rank in our space of pids, nothing for one elsewhere or gone."""
+    here = row.get("pid") and row.get("space") == process_space() and process_started(row["pid"]) == row.get("started")
+    return process_state(row["pid"])[0] if here else ""
+
+
+def _end_laggards(halt: Mapping[str, Any], rank: int, patience: float) -> None:
+    """Give who is behind a moment to end by itself, then end it, where it is ours to see: a launcher waits half a minute for a stopped rank."""
+    late = [row for row in halt["where"] if row["rank"] in halt.get("laggards", ()) and row["rank"] != rank]
+    late += [halt["owner"]] if halt.get("owner") else []
+    until = time.monotonic() + patience
+    time.sleep(0.5)
+    while time.monotonic() < until and any(_state(row) not in ("", "T", "Z") for row in late):
+        time.sleep(0.05)
+    for row in late:
+        if _state(row) not in ("", "Z"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(row["pid"], signal.SIGKILL)
+
+
+def _direct_tell(job: Mapping[str, Any], board: Board, heard: _Heard) -> None:
     """Publish where this rank is, four times a second; rank 0 reads all, names the laggards and tells every rank to end."""
     import torch.distributed as dist
 
     rank, world, limits = job["rank"], job["world"], job["timeouts"]
     while board.row(rank)[0] < MANIFEST:
         time.sleep(0.1)
-    places: dict[int, tuple[str, float]] = {}
     try:
         store = dist.TCPStore(job["master"], job["port"], world, False, seconds(limits["init"]), wait_for_workers=False)
-        while not heard["halt"]:
-            case, step, age, signature = board.row(rank)
-            store.set(f"at/{rank}", json.dumps([case, step, signature, int(time.monotonic() - age)]))
+        while not heard.halt:
+            failed, (case, step, age, signature) = heard.failed, board.row(rank)
+            moved = round(time.monotonic() - age, 1)
+            store.set(f"at/{rank}", json.dumps([case, step, signature, moved, failed]))
+            heard.told = heard.told or failed
             if stored(store, "halt"):
-                heard["halt"] = store.get("halt").decode()
+                heard.halt = store.get("halt").decode()
             elif rank == 0:
-                heard["halt"] = _direct_judge(store, job, places)
-                if heard["halt"]:
-                    store.set("halt", heard["halt"])
-            heard["at"] = time.monotonic()
-            time.sleep(0.25)
+                heard.halt = _direct_judge(store, job, heard)
+                if heard.halt:
+                    store.set("halt", heard.halt)
+            heard.at = time.monotonic()
+            time.sleep(0.05 if heard.failed else 0.25)
     except Exception:
         return  # the watch notices the silence
 
 
-def _direct_judge(store: Any, job: Mapping[str, Any], heard: dict[int, tuple[str, float]]) -> str:
-    """A halt event when the laggards are late, nothing otherwise."""
+def _direct_judge(store: Any, job: Mapping[str, Any], heard: _Heard) -> str:
+    """A halt event when a rank failed a second ago and others are still here, or when the laggards are late; nothing otherwise."""
     now, rows, limits = time.monotonic(), [], job["timeouts"]
     for rank in range(job["world"]):
-        text = store.get(f"at/{rank}").decode() if stored(store, f"at/{rank}") else json.dumps([START, PREP, "", 0])
-        if heard.get(rank, ("", 0.0))[0] != text:
-            heard[rank] = (text, now)
-        case, step, signature, _ = json.loads(text)
-        rows.append(
-            {
-                "rank": rank,
-                "case": case,
-                "step": STEPS[step],
-                "age": round(now - heard[rank][1], 3),
-                "signature": signature,
-                "state": "",
-                "pid": 0,
-                "order": [case, step],
-            }
-        )
-    behind = min(row["order"] for row in rows)
-    laggards = [row for row in rows if row["order"] == behind]
+        nothing = json.dumps([START, PREP, "", 0, False])
+        text = store.get(f"at/{rank}").decode() if stored(store, f"at/{rank}") else nothing
+        if heard.places.get(rank, ("", 0.0))[0] != text:
+            heard.places[rank] = (text, now)
+        case, step, signature, _, failed = json.loads(text)
+        where = {"rank": rank, "case": case, "step": STEPS[step], "signature": signature, "failed": failed}
+        rows.append({**where, "age": round(now - heard.places[rank][1], 3), **_process(job, rank)})
+    ended = [row for row in rows if row["failed"]]
+    orders = [(row["case"], STEPS.index(row["step"])) for row in rows]
     # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
-    ahead = max(row["order"] for row in rows)
+    behind, ahead = min(orders), max(orders)
+    laggards = [row for row, order in zip(rows, orders) if order == behind]
     limit = (
         limits["init"] if ahead[0] < 0 else limits["first" if behind[0] == 0 and job["backend"] == "nccl" else "case"]
     )
-    if behind[0] == FINISHED or min(row["age"] for row in laggards) <= limit:
+    age = min(row["age"] for row in laggards)
+    if ended:
+        # They lose their connections to it and say so themselves, or the launcher ends them; NCCL may do neither.
+        laggards, late = [row for row in rows if not row["failed"]], max(row["age"] for row in ended) > 1.0
+    else:
+        late = behind[0] != FINISHED and age > limit and (age > 4 * limit or not _waits(laggards, heard))
+    if not late:
+        if age <= limit:
+            heard.ticks.clear()
         return ""
-    for row in rows:
-        del row["order"]
-    return json.dumps(
-        {
-            "event": "halt",
-            "run": "collectives",
-            "reason": "deadline",
-            "where": rows,
-            "exits": [],
-            "laggards": [r["rank"] for r in laggards],
-            "limit": limit,
-            "stacks": {},
-        }
-    )
+    halt: dict[str, Any] = {
+        "event": "halt",
+        "run": "collectives",
+        "reason": "raised" if ended else "deadline",
+        "where": rows,
+        "stacks": {},
+    }
+    exits = [{"rank": row["rank"], "code": ERROR} for row in ended]
+    return json.dumps({**halt, "exits": exits, "laggards": [row["rank"] for row in laggards], "limit": limit})
+
+
+def _waits(laggards: Sequence[Mapping[str, Any]], heard: _Heard) -> bool:
+    """Does one of them only wait for a processor? As `Supervisor._starved`, for the ranks that we can see."""
+    waits = False
+    for row in laggards:
+        ticks = process_state(row["pid"])[1] if row["state"] else 0
+        waits = waits or (row["state"] == "R" and ticks - heard.ticks.setdefault(row["rank"], ticks) <= 50)
+    return waits
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -126,13 +126,17 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
         return Blame(sentence=f"the run was interrupted: {detail}", verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
     where = [row for row in halt.get("where", ()) if isinstance(row, Mapping)]
     exits = {int(e["rank"]): int(e["code"] or 0) for e in halt.get("exits", ()) if isinstance(e, Mapping)}
+    if reason in {"exit", "nursery", "raised"} or any(not _innocent(row) for row in _raised(rows).values()):
+        # A rank that raised by itself is the cause, also where the others' wait for it was noticed first.
+        return _blame_exit(halt, where, exits, rows, names)
     if reason == "store" and where:
         case = int(where[0]["case"])
         silent = float(halt.get("silent") or 0)
         sentence = f"rank 0 does not answer for {silent:.0f} s: its store is silent while {ranks_text([int(where[0]['rank'])])} waits in {_place(case, names)}"
+        owner = halt.get("owner") or {}
+        if owner.get("state") == "T":
+            sentence += f"; rank 0 (pid {owner.get('pid')}) is stopped (SIGSTOP or a debugger)"
         return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG, case=case, ranks=(0,))
-    if reason in {"exit", "nursery"}:
-        return _blame_exit(halt, where, exits, rows, names)
     return _blame_deadline(halt, where, names)
 
 
@@ -149,9 +153,9 @@ def _blame_exit(
     early = _before_cases(rows)
     if early:
         return early
-    at = {int(row["rank"]): int(row["case"]) for row in where}
     dead = {rank: code for rank, code in exits.items() if code < 0}
-    raised = {int(r["rank"]): r for r in rows if r.get("row") == "case" and r.get("status") == "error"}
+    raised = _raised(rows)
+    at = {int(row["rank"]): int(row["case"]) for row in (*raised.values(), *where)}
     case = min([at.get(rank, -1) for rank in (*dead, *raised)], default=-1)
     odd = _different_call(where, rows, case)
     if odd:
@@ -177,6 +181,16 @@ def _blame_exit(
         code=SmokeExit.CRASH,
         case=case,
     )
+
+
+def _raised(rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Rank to the row of the case in which it raised."""
+    return {int(r["rank"]): r for r in rows if r.get("row") == "case" and r.get("status") == "error"}
+
+
+def _innocent(row: Mapping[str, Any]) -> bool:
+    """Whether a rank only says that it lost another one."""
+    return bool(_INNOCENT.search(str(row.get("detail", ""))))
 
 
 def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
@@ -308,15 +322,34 @@ def _blame_raise(
 def blame_unsupervised(
     rows: Sequence[Mapping[str, Any]], ended: Iterable[int], ranks: int, names: Sequence[str]
 ) -> Blame | None:
-    """Without a supervisor (torchrun, Slurm) nobody saw an exit status: a dead rank is one that neither ended nor raised."""
+    """Without a supervisor (torchrun, Slurm) nobody saw an exit status: a dead rank is one that neither ended nor raised nor was told to end.
+
+    A launcher ends what is left when one rank has failed, often before the others have noticed: those are no cause. Where a rank has no time left
+    to say so, a rank that raised by itself, in the same case or before, still comes first.
+    """
     early = _before_cases(rows)
     if early:
         return early
-    raised = {int(r["rank"]): r for r in rows if r.get("row") == "case" and r.get("status") == "error"}
-    missing = sorted(set(range(ranks)) - set(ended))
-    if not missing:
-        return _blame_raise((), raised, {}, names) if raised else None
-    last = last_cases(rows, missing)
+    raised, told = _raised(rows), {int(r["rank"]): r for r in rows if r.get("row") == "told"}
+    missing = sorted(set(range(ranks)) - set(ended) - set(told) - set(raised))
+    last = last_cases(rows, range(ranks))
+    own = min((int(row["case"]) for row in raised.values() if not _innocent(row)), default=None)
+    missing = [rank for rank in missing if own is None or last[rank] + 1 < own]
+    if missing:
+        return _blame_silent(missing, last, raised, names)
+    if raised:
+        return _blame_exit({}, list(told.values()), {}, rows, names)
+    if not told:
+        return None
+    first = min(told.values(), key=lambda row: int(row["case"]))
+    sentence = f"the launcher ended {ranks_text(told)} ({first.get('signal')}) in {_place(int(first['case']), names)}; no rank raised or died before"
+    return Blame(sentence=sentence, verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
+
+
+def _blame_silent(
+    missing: Sequence[int], last: Mapping[int, int], raised: Mapping[int, Mapping[str, Any]], names: Sequence[str]
+) -> Blame:
+    """One of the ranks of which nothing more was heard: the one that had come least far."""
     rank = min(missing, key=lambda r: last[r])
     after = (
         f"; {ranks_text(raised)} raised after that: {str(next(iter(raised.values())).get('detail', ''))[:160]}"
@@ -338,7 +371,7 @@ def last_cases(rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> dict[
 def refreshed(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A halt whose places were told four times a second, with what the rows know better: a rank that finished a case is in the next one."""
     where = [dict(row) for row in halt.get("where", ()) if isinstance(row, Mapping)]
-    last = last_cases(rows, [int(row["rank"]) for row in where])
+    last = last_cases([row for row in rows if row.get("status") != "error"], [int(row["rank"]) for row in where])
     for row in where:
         if last[int(row["rank"])] >= int(row["case"]):
             row.update(case=last[int(row["rank"])] + 1, step="prep", signature="")

@@ -99,7 +99,9 @@ def _row(event: Mapping[str, Any]) -> bool:
     kind = event.get("row")
     if not isinstance(kind, str) or not isinstance(event.get("run"), str):
         return False
-    if kind in {"case", "step", "manifest", "failed", "note"} and not _rank(event.get("rank")):
+    if kind in {"case", "step", "manifest", "failed", "note", "told"} and not _rank(event.get("rank")):
+        return False
+    if kind == "told" and not _where(event):
         return False
     if kind == "case" and not (_case(event.get("case")) and isinstance(event.get("status"), str)):
         return False
@@ -130,6 +132,7 @@ def _halt(event: Mapping[str, Any]) -> bool:
         "output": _texts,
         "limit": _number,
         "silent": _number,
+        "owner": lambda value: isinstance(value, dict) and _optional(value, {"pid": _number, "state": _text}),
         "unkillable": _ranks,
         "oom_kills": _number,
         "shm_bytes": _number,

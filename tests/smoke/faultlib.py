@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envsmith.smoke import agent
 from envsmith.smoke.cases import Case
-from envsmith.smoke.launch import LocalTarget
+from envsmith.smoke.launch import LocalTarget, torchrun_argv
 from envsmith.smoke.plan import Plan, Timeouts
 
 FAULTS = Path(__file__).parent / "faults"
+LAUNCHED = Path(__file__).parent / "launched"
 DEADLINE = 3.0
 # A private /dev/shm of one megabyte, in a mount namespace of its own.
 SMALL_SHM = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
@@ -25,6 +27,25 @@ SMALL_SHM = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
 
 def files() -> list[Path]:
     return sorted(FAULTS.glob("*.json"))
+
+
+def launched_files() -> list[Path]:
+    return sorted(LAUNCHED.glob("*.json"))
+
+
+def torchrun(plan: Plan, directory: Path) -> tuple[int, list[Any]]:
+    """The agent's exit status and all ranks' events, started by the torchrun of the interpreter under test."""
+    (directory / "plan.json").write_text(json.dumps(plan.to_json()))
+    command = torchrun_argv(
+        python=torch_python() or "",
+        agent=agent.__file__,
+        plan=str(directory / "plan.json"),
+        events=str(directory / "events.%r"),
+        ranks=plan.ranks,
+    )
+    done = subprocess.run(command, capture_output=True, timeout=300, check=False)
+    files = sorted(directory.glob("events.*"))
+    return done.returncode, [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
 def plan_of(document: dict[str, Any]) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -13,7 +14,7 @@ import faultlib
 from envsmith.smoke import supervise
 from envsmith.smoke.launch import LocalTarget
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult
+from envsmith.smoke.verdict import SmokeResult, judge
 
 # Facts of the recording machine, and what holds paths of it.
 _DROP = {"trace", "output", "stacks", "manifest", "env", "warnings", "executable", "cuda", "installed"}
@@ -45,12 +46,27 @@ def record(document: dict[str, object], local: LocalTarget) -> None:
     sys.stderr.write(f"{result.exit_code} {result.blame}\n")
 
 
+def record_launched(document: dict[str, object]) -> None:
+    plan = faultlib.plan_of(document)
+    with tempfile.TemporaryDirectory() as directory:
+        status, events = faultlib.torchrun(plan, Path(directory))
+    result = judge(plan, events, agent_exit=status)
+    document.update(agent_exit=status, recorded_on=str(result.loaded.get("torch", "")))
+    document["events"] = [clean(e) for e in events if e["event"] not in {"host", "loaded"} and e.get("row") != "node"]
+    sys.stderr.write(f"{result.exit_code} {result.blame}\n")
+
+
 def main(names: list[str]) -> None:
     local = LocalTarget(python=Path(faultlib.torch_python() or sys.exit("set ENVSMITH_TEST_TORCH_PYTHON")))
     for path in faultlib.files():
         if not names or path.stem in names:
             document = faultlib.load(path)
             record(document, local)
+            path.write_text(text(document))
+    for path in faultlib.launched_files():
+        document = faultlib.load(path)
+        if (not names or f"launched/{path.stem}" in names) and not document.get("fixed"):
+            record_launched(document)
             path.write_text(text(document))
 
 
