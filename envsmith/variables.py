@@ -16,6 +16,7 @@ VARIABLES: dict[str, str] = {
     "CONDA_PREFIX": "Where conda's own configuration may lie.",
     "CONDA_ROOT": "Where conda's own configuration may lie.",
     "CONDA_SSL_VERIFY": "CA bundle, or false, as conda reads it.",
+    "CONTAINER_HOST": "Address of podman's service.",
     "DOCKER_CONFIG": "Folder of Docker's `config.json` (credentials of registries).",
     "ENVSMITH_BUILD_NETWORK": "Network of build steps (`host`, `none`, a name); default: the engine's.",
     "ENVSMITH_CELL": "Given to the smoke command of `ci run`: the id of the cell.",

@@ -63,6 +63,8 @@ _SHORT = {
     "causal-conv1d": "conv",
     "grouped-gemm": "gg",
     "galore-torch": "galore",
+    "ngc-pytorch": "ngc",
+    "pybind11": "pybind",
 }
 _LONG = {short: name for name, short in _SHORT.items()}
 _TOKEN = re.compile(r"([a-z_]+)(\d[0-9a-z.+_!]*)")
