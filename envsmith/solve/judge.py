@@ -79,8 +79,12 @@ def judge(
         findings=tuple(findings),
         inferred=inferred,
         unknown=tuple(unknown),
-        repair=repair_of(case, names, platform) if bad or doubt else None,
+        repair=repair_of(case, names, platform, _warned(findings) if bad else frozenset()) if bad or doubt else None,
     )
+
+
+def _warned(findings: Sequence[Finding]) -> frozenset[str]:
+    return frozenset(f.rule for f in findings if f.severity is Severity.WARNING)
 
 
 def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:

@@ -8,8 +8,8 @@ wheel carries, but nobody knows in which version, has the value ``None``: it sat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from envsmith.model.component import Role
 from envsmith.model.platform import Platform
@@ -77,6 +77,11 @@ class Problem:
             nogoods = [nogood for g in self.groups if g.severity is severities[0] for _, nogood in g.nogoods]
             self._nets[key] = Net(self.full, nogoods)
         return self._nets[key]
+
+    def without_warnings(self, rules: Collection[str]) -> Problem:
+        """The same without the warnings of these rules."""
+        groups = tuple(g for g in self.groups if g.severity is not Severity.WARNING or g.rule not in rules)
+        return replace(self, groups=groups, _nets={})
 
     def part(self, index: int) -> Net:
         """The net of one group alone."""

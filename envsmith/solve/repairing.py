@@ -29,8 +29,13 @@ def wishes_of(case: Case, problem: Problem) -> list[Wish]:
     return wishes
 
 
-def repair_of(case: Case, names: Mapping[str, str], platform: Platform) -> Repair | None:
-    """The nearest cell; what a wheel carries follows it and does not count as a change."""
+def repair_of(
+    case: Case, names: Mapping[str, str], platform: Platform, known: frozenset[str] = frozenset()
+) -> Repair | None:
+    """The nearest cell; what a wheel carries follows it and does not count as a change.
+
+    ``known`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those are mended with it.
+    """
     problem = pose(case.solver.compiled, platform, names, case.given.extras)
     carried = {n for n in CARRIED if n in case.given.masks and "torch" in case.given.masks and _agrees(case, n)}
     wishes = [w for w in wishes_of(case, problem) if w.component not in carried] + _stay_with_cuda(case, problem)
@@ -46,7 +51,7 @@ def repair_of(case: Case, names: Mapping[str, str], platform: Platform) -> Repai
         _without(problem, case.solver.compiled.pre),
         _without(problem, case.solver.compiled.yanked),
     )
-    repairs = case.solver.repairs(posed)
+    repairs = case.solver.repairs(posed, known=known)
     if not repairs:
         return None
     repair = min(repairs, key=lambda r: _dearness(roles, r))
@@ -67,7 +72,7 @@ def _nearest_first(case: Case, problem: Problem, frameworks: tuple[str, ...], co
     return Nearest(problem, frameworks, companions, start=start, given=case.given.masks.get("torch", 0))
 
 
-def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int]:
+def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]:
     """Of repairs with equally few changes: companions and tools move first, then a framework upwards, then torch upwards, then anything downwards."""
 
     def dear(change: Change) -> int:
@@ -76,7 +81,8 @@ def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int]:
             return 0
         return 3 if _is_older(change.new, change.old) else 1 if role is Role.FRAMEWORK else 2
 
-    return len(repair.changes), max(map(dear, repair.changes), default=0)
+    each = [dear(change) for change in repair.changes]
+    return len(each), max(each, default=0), sum(each)
 
 
 def _is_older(new: str | None, old: str | None) -> bool:

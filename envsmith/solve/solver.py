@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
@@ -20,6 +20,8 @@ __all__ = ["Answer", "Solver", "Stuck", "wish_net"]
 # Wishes are given up in this order where a choice is left: what a user minds least first.
 _CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
 MAX_REPAIRS = 3
+# Of a repair that brings a warning which was not there before.
+_TROUBLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,13 @@ class Solver:
             tuple(problem.groups[hard[i - count]] for i in found if i >= count),
         )
 
-    def repairs(self, posed: Posed, *, limit: int = MAX_REPAIRS) -> tuple[Repair, ...]:
-        """Solved cells that give up the fewest wishes, best first. The host (driver, GPU) is kept whenever anything else can go."""
+    def repairs(
+        self, posed: Posed, *, limit: int = MAX_REPAIRS, known: frozenset[str] = frozenset()
+    ) -> tuple[Repair, ...]:
+        """Solved cells that give up the fewest wishes, best first. The host (driver, GPU) is kept whenever anything else can go.
+
+        ``known`` are rules whose warning the set at hand has already: a repair that leaves those is as clean as one that mends them, and comes after it.
+        """
         roles = self.compiled.roles
         wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
@@ -120,14 +127,23 @@ class Solver:
             found = []
             for given_up in nearest(net, [w.masks for w in loose], limit=max(limit, MAX_REPAIRS)):
                 gone = [loose[i] for i in given_up]
-                answer = self.best(posed, wishes=[w for w in posed.problem.wishes if w not in gone])
+                answer, trouble = self._cleanest(posed, [w for w in posed.problem.wishes if w not in gone], known)
                 if answer:
-                    found.append((_repair(posed, gone, answer), "warning" in answer.avoided))
+                    found.append((_repair(posed, gone, answer), trouble))
             if found:
                 # Another GPU is nobody's repair, nor is a cell with a known trouble, as long as there is another way.
                 kept = [r for r in found if all(c.component != "gpu" for c in r[0].changes)] or found
-                return (tuple(r for r, clean in kept if clean) or tuple(r for r, _ in kept))[:limit]
+                clean = sorted((pair for pair in kept if pair[1] < _TROUBLE), key=lambda pair: pair[1])
+                return tuple(r for r, _ in clean or kept)[:limit]
         return ()
+
+    def _cleanest(self, posed: Posed, wishes: Sequence[Wish], known: frozenset[str]) -> tuple[Answer | None, int]:
+        """The best cell, with 0 when it has no warning, 1 when only those of ``known``, else 2."""
+        answer = self.best(posed, wishes=wishes)
+        if answer is None or "warning" in answer.avoided or not known:
+            return answer, 0 if answer and "warning" in answer.avoided else _TROUBLE
+        milder = self.best(replace(posed, problem=posed.problem.without_warnings(known)), wishes=wishes)
+        return (milder, 1) if milder and "warning" in milder.avoided else (answer, _TROUBLE)
 
 
 def wish_net(full: Sequence[int], wish: Wish) -> Net:
