@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from envsmith.errors import DataError
 
@@ -84,13 +84,14 @@ class _Draft:
         """One requirement line; what is malformed is told, and passed over."""
         try:
             requirement = Requirement(text)
-        except InvalidRequirement as error:
+            spec = str(requirement.specifier)
+            pythons = _pythons(requirement.marker, extra or _extra_of(requirement.marker))
+        except ValueError as error:  # InvalidRequirement, or a number with more digits than Python reads
             self.skipped.append(f"{file}:{line}: not a requirement: {text[:80]!r}: {str(error).splitlines()[0]}")
             return
         extra = extra or _extra_of(requirement.marker)
         if extra and _DEVELOPERS.fullmatch(extra):
             return
-        pythons = _pythons(requirement.marker, extra)
         if not pythons:
             return
         if requirement.url:
@@ -99,7 +100,7 @@ class _Draft:
         self.requirements.append(
             Declared(
                 name=requirement.name,
-                spec=str(requirement.specifier),
+                spec=spec,
                 text=text.strip()[:200],
                 file=file,
                 line=line,
@@ -112,7 +113,7 @@ class _Draft:
         """``requires-python``; malformed, it is told."""
         try:
             self.python, self.python_at = str(SpecifierSet(str(text))), (file, line)
-        except InvalidSpecifier:
+        except ValueError:  # InvalidSpecifier, or more digits than Python reads
             self.skipped.append(f"{file}:{line}: requires-python {str(text)[:60]!r} is not a version range")
 
     def done(self, fallback: str) -> Declaration:
@@ -290,7 +291,7 @@ def _poetry(name: str, value: object, file: str, draft: _Draft, find: _Lines) ->
 
 
 def _caret(part: str) -> str:
-    match = re.fullmatch(r"([\^~])\s*(\d+(?:\.\d+)*)", part)
+    match = re.fullmatch(r"([\^~])\s*(\d{1,20}(?:\.\d{1,20})*)", part)
     if not match:
         return f"=={part}" if part[:1].isdigit() else part
     numbers = [int(n) for n in match[2].split(".")]
@@ -312,7 +313,10 @@ def _environment(text: str, file: str, draft: _Draft) -> None:
     find = _Lines(text)
     if not draft.name:
         draft.name = str(root.value.get("name") or "")
-    for entry in root.value.get("dependencies") or []:
+    entries = root.value.get("dependencies") or []
+    if not isinstance(entries, list):
+        raise DataError(f"{file}: dependencies: a list belongs here")
+    for entry in entries:
         if isinstance(entry, str):
             _conda(entry, file, draft, find)
         elif isinstance(entry, dict):

@@ -80,7 +80,12 @@ def read_library(root: Path, *, table: ComponentTable | None = None, declaration
         )
     ranges = ranges_of(declaration, table)
     for component, spec in wanted.requires.items():
-        ranges[component] = _meet(ranges.get(component), spec)
+        try:
+            ranges[component] = _meet(ranges.get(component), spec)
+        except ValueError as error:  # noqa: PERF203 - two components
+            raise DataError(
+                f"{source}: requires.{component}: {spec.text} cannot be met with {ranges[component].text}, which is declared"
+            ) from error
     own = table.find(wanted.name or declaration.name)
     if own is not None:
         ranges.pop(own.name, None)

@@ -45,7 +45,7 @@ def judge_launches(facts: Facts) -> list[Diagnosed]:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() and len(text) < 7 else None
+    return int(text) if text is not None and text.isdecimal() and len(text) < 7 else None
 
 
 def _ranks_of(launch: Launch) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envsmith.errors import DataError
 from envsmith.model.lock import BuiltWheel, Lock, Pin
@@ -92,7 +92,7 @@ def parse_requirements(text: str) -> Mapping[str, tuple[str, frozenset[str]]]:
         name = canonicalize_name(match[1])
         try:
             Version(match[2])
-        except InvalidVersion:
+        except ValueError:  # InvalidVersion, or more digits than Python reads
             problems.append(f"line {number}: {match[2][:40]!r} is not a version")
             continue
         if name in found:

@@ -84,7 +84,10 @@ def _public(url: str | None) -> str | None:
     """The address without user and password: a lock is a file that is passed on."""
     if url is None:
         return None
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise LockError(f"{url[:100]!r} is not an address") from None
     return urlunsplit(SplitResult(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
 
 
@@ -98,10 +101,10 @@ def parse_edges(text: str) -> dict[str, tuple[str, ...]]:
             current = canonicalize_name(match[1])
             requires.setdefault(current, set())
         elif current and (match := _VIA.match(line)):
-            parent = match[1].strip()
+            parent = match[1].partition("[")[0].split()
             # "-r FILE" is our own request.
-            if parent and not parent.startswith("-"):
-                requires.setdefault(canonicalize_name(parent.partition("[")[0].split()[0]), set()).add(current)
+            if parent and not parent[0].startswith("-"):
+                requires.setdefault(canonicalize_name(parent[0]), set()).add(current)
     return {name: tuple(sorted(needed)) for name, needed in requires.items()}
 
 

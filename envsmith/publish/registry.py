@@ -230,7 +230,7 @@ class Repository:
             if answer.status == 204:
                 told = answer.headers.get("range", "").partition("-")[2]
                 # `0-0` is what registries say of nothing as well as of one byte: sending that byte again would be refused, so begin again.
-                if told.isdigit() and int(told) > 0:
+                if told.isdecimal() and int(told) > 0:
                     return self._location(answer, location), int(told) + 1
         return self._begin(what), 0
 
@@ -362,7 +362,7 @@ def _fallback(digest: str) -> str:
 
 
 def _pause(attempt: int, told: str | None = None) -> float:
-    if told and told.isdigit():
+    if told and told.isdecimal():
         return min(float(told), _LONGEST_WAIT)
     return min(0.5 * 2.0 ** (attempt - 1), _LONGEST_WAIT)
 

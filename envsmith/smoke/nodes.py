@@ -159,7 +159,7 @@ def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
 
     Returns names and addresses. Raises :class:`UsageError`.
     """
-    if text.isdigit():
+    if text.isdecimal() and len(text) < 10:
         if not 2 <= int(text) <= _MOST_NODES:
             raise UsageError(f"--nodes {text}: 2 to {_MOST_NODES} nodes")
         return ("",) * int(text), {}
@@ -382,7 +382,7 @@ def _with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
 def run_rendezvous(plan: Plan, *, python: str, endpoint: str, nodes: int, ranks_per_node: int) -> SmokeResult:
     """The part of this node in a run that the same command starts on every node; the verdict is that of all. Raises :class:`SmokeError`."""
     host, _, port = endpoint.rpartition(":")
-    if not _HOST.fullmatch(host) or not port.isdigit() or not 0 < int(port) < 65536:
+    if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"--rdzv {endpoint[:80]!r}: HOST:PORT is due, the same on every node")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="envsmith-nodes-") as directory:

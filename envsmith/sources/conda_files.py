@@ -214,7 +214,10 @@ def _version(value: Any, where: str, what: str) -> str:
 
 def split_filename(url: str) -> tuple[str, str, str] | None:
     """``(name, version, build)`` of the last part of a Conda package's address, or ``None``."""
-    filename = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1])
+    try:
+        filename = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1])
+    except ValueError:
+        return None
     stem = re.sub(r"\.(?:conda|tar\.bz2)$", "", filename)
     parts = stem.rsplit("-", 2)
     if stem == filename or len(parts) != 3 or not _NAME.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[1]):

@@ -318,7 +318,7 @@ def _hopeless(error: BaseException) -> bool:
 
 
 def _wait(attempt: int, told: str | None) -> float:
-    if told and told.isdigit():
+    if told and told.isdecimal():
         return min(float(told), _LONGEST_WAIT)
     return min(0.5 * 3.0**attempt, _LONGEST_WAIT)
 
@@ -350,7 +350,7 @@ def _content_range(text: str, url: str) -> tuple[int, int]:
     unit, _, rest = text.partition(" ")
     span, _, total = rest.partition("/")
     first = span.partition("-")[0]
-    if unit != "bytes" or not first.isdigit() or not total.isdigit():
+    if unit != "bytes" or not first.isdecimal() or not total.isdecimal():
         raise NetworkError(f"{redact(url)}: unusable Content-Range {text[:60]!r}")
     return int(first), int(total)
 

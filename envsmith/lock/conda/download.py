@@ -121,7 +121,7 @@ def _receive(answer: Any, target: Path, limits: RepoLimits, *, packed: bool) -> 
             got = _pour(answer, out, limits.download_bytes if packed else limits.index_bytes)
     except http.client.HTTPException as error:
         raise BadIndexError(f"the download was cut ({clean(str(error))})") from error
-    if announced and announced.isdigit() and int(announced) != got:
+    if announced and announced.isdecimal() and int(announced) != got:
         raise BadIndexError(f"the download was cut: {got} of {announced} bytes came")
     if not packed:
         return got

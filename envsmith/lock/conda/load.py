@@ -63,10 +63,10 @@ def _entry(
     manager, platform = entry.get("manager"), entry.get("platform")
     hashes = entry.get("hash")
     hashes = hashes if isinstance(hashes, Mapping) else {}
-    if not all(isinstance(v, str) and v for v in (name, version, url)) or manager not in {"conda", "pip"}:
+    if not all(isinstance(v, str) and v for v in (name, version, url)) or manager not in ("conda", "pip"):
         problems.append(f"{where}: name, version, url and manager are needed")
         return
-    if platform not in {p.value for p in Platform}:
+    if platform not in [p.value for p in Platform]:
         problems.append(f"{where}: {clean(str(platform), 40)!r} is not a platform of ours")
         return
     needed = ("md5", "sha256") if manager == "conda" else ("sha256",)
@@ -74,7 +74,7 @@ def _entry(
     if wrong:
         problems.append(f"{where} ({clean(str(name), 60)}): no valid {' and '.join(wrong)}")
         return
-    if urlsplit(str(url)).scheme not in {"http", "https", "file"}:
+    if _scheme(str(url)) not in {"http", "https", "file"}:
         problems.append(
             f"{where} ({clean(str(name), 60)}): {clean(str(url), 100)!r} is not an address of http, https or file"
         )
@@ -93,6 +93,13 @@ def _entry(
         problems.append(f"{where}: the file {clean(str(url).rsplit('/', 1)[-1], 100)!r} is not {name} {version}")
         return
     conda.append(_conda(named, str(url), hashes, [f"{n} {s}".strip() for n, s in depends.items()]))
+
+
+def _scheme(url: str) -> str:
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        return ""
 
 
 def _conda(named: tuple[str, str, str], url: str, hashes: Mapping[str, str], depends: list[str]) -> CondaPackage:

@@ -72,7 +72,10 @@ class Job:
         cell = Cell(components=components, chosen=chosen, platform=platform, index=str(data.get("index", "default")))
         rules, stages = (_texts(data.get(name, []), f"{where}.{name}") for name in ("rules", "stages"))
         job = cls(cell=cell, expected=expected, rules=rules, stages=stages, why=str(data.get("why", "")))
-        CellId.parse(job.id)  # it becomes a file name
+        try:
+            CellId.parse(job.id)  # it becomes a file name
+        except ValueError as error:
+            raise DataError(f"{where}: {error}") from None
         return job
 
 

@@ -43,6 +43,10 @@ def read_document(path: Path) -> dict[str, Any]:
     for key, kind in (("cells", list), ("torch", list), ("frameworks", list)):
         if not isinstance(value.get(key), kind) or not all(isinstance(x, dict) for x in value[key]):
             raise DataError(f"{path}: {key}: a list of objects belongs here")
+    for number, framework in enumerate(value["frameworks"]):
+        releases = framework.get("releases", [])
+        if not isinstance(releases, list) or not all(isinstance(x, dict) for x in releases):
+            raise DataError(f"{path}: frameworks[{number}].releases: a list of objects belongs here")
     return value
 
 
@@ -51,11 +55,14 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
     found = _compare("cell", _cells(before), _cells(after))
     found += _compare("torch", _torches(before), _torches(after))
     old, new = (
-        {f.get("name"): {r.get("version"): r.get("date") or "" for r in f.get("releases", [])} for f in d["frameworks"]}
+        {
+            str(f.get("name")): {str(r.get("version")): str(r.get("date") or "") for r in f.get("releases", [])}
+            for f in d["frameworks"]
+        }
         for d in (before, after)
     )
     for name in new:
-        found += _compare(str(name), old.get(name, {}), new[name])
+        found += _compare(name, old.get(name, {}), new[name])
     return found
 
 

@@ -245,8 +245,8 @@ def _platform(draft: Draft, value: str, where: str) -> None:
 
 def _ulimit(draft: Draft, key: str, value: str) -> None:
     if key.endswith("-l"):
-        size = -1 if "unlimited" in value else int(value) * 1024 if value.isdigit() and len(value) < 15 else None
+        size = -1 if "unlimited" in value else int(value) * 1024 if value.isdecimal() and len(value) < 15 else None
         if size is not None:
             draft.limits["memlock"] = size
-    elif key.endswith("-n") and ((value.isdigit() and len(value) < 12) or value == "unlimited"):
+    elif key.endswith("-n") and ((value.isdecimal() and len(value) < 12) or value == "unlimited"):
         draft.limits["nofile"] = -1 if value == "unlimited" else int(value)

@@ -52,7 +52,7 @@ def local_cuda(version: str) -> str | None:
 
 def cuda_of_level(level: str) -> str | None:
     """The driver's CUDA level as the runtime counts it: ``12.2`` of ``12020``."""
-    number = int(level) if level.isdigit() and len(level) <= 6 else 0
+    number = int(level) if level.isdecimal() and len(level) <= 6 else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number >= 6000 else None
 
 
