@@ -65,6 +65,7 @@ _SHORT = {
     "galore-torch": "galore",
     "ngc-pytorch": "ngc",
     "pybind11": "pybind",
+    "nemo-toolkit": "nemo",
 }
 _LONG = {short: name for name, short in _SHORT.items()}
 _TOKEN = re.compile(r"([a-z_]+)(\d[0-9a-z.+_!]*)")
