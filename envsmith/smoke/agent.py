@@ -258,7 +258,10 @@ def _nvml_gpu(lib: Any, index: int) -> dict[str, object]:
 
 
 def memory_limit() -> tuple[int, int]:
-    """Bytes of memory in all and available now, for this process: the machine's or its control group's, whichever is less."""
+    """Bytes of memory in all and available now, for this process: the machine's or its control group's, whichever is less.
+
+    A group's usage counts the page cache, which the kernel gives back: what of it is not in use is available, as on the machine itself.
+    """
     info = dict(re.findall(r"(\w+):\s+(\d+) kB", read_text("/proc/meminfo")))
     total, free = int(info.get("MemTotal", 0)) * 1024, int(info.get("MemAvailable", 0)) * 1024
     for limit_file, used_file in (
@@ -267,7 +270,11 @@ def memory_limit() -> tuple[int, int]:
     ):
         limit, used = read_text(limit_file).strip(), read_text(used_file).strip()
         if limit.isdigit() and used.isdigit() and int(limit) < total:
-            total, free = int(limit), min(free, int(limit) - int(used))
+            kept = re.search(
+                r"^(?:total_)?inactive_file (\d+)$", read_text(os.path.dirname(limit_file) + "/memory.stat"), re.M
+            )
+            taken = int(used) - (int(kept[1]) if kept else 0)
+            total, free = int(limit), max(0, min(free, int(limit) - taken))
     return total, free
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from envsmith.model.record import CaseOutcome, StepOutcome, Verdict
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_unsupervised, blame_wrong, refreshed
+from envsmith.smoke.coverage import too_little
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
 from envsmith.smoke.nccl_text import transport_sentence
@@ -34,7 +35,8 @@ class SmokeResult:
 
     ``exit_code`` is a :class:`~envsmith.smoke.blame.SmokeExit`; ``summary`` one sentence; ``placement`` where the ranks were; ``loaded`` versions
     as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase; ``blame`` every problem; ``output`` the last words of ranks;
-    ``limits`` what of the machine is too small: ``{limit, severity, message, fix}``, looked at before a rank was started.
+    ``limits`` what of the machine is too small: ``{limit, severity, message, fix}``, looked at before a rank was started; ``enough`` is false when
+    so much was skipped that the run says nothing about the cell (:func:`~envsmith.smoke.coverage.too_little`): it has not passed then.
     """
 
     passed: bool
@@ -57,6 +59,7 @@ class SmokeResult:
     limits: tuple[Mapping[str, str], ...] = ()
     nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     narrowed: Mapping[str, object] = field(default_factory=dict)
+    enough: bool = True
 
     @property
     def known_defects(self) -> tuple[str, ...]:
@@ -67,9 +70,9 @@ class SmokeResult:
 
     @property
     def collectives_good(self) -> bool:
-        """True when cases ran and none but the known defects is bad."""
+        """True when enough cases ran and none but the known defects is bad."""
         known = set(self.known_defects)
-        return bool(self.cases) and all(case.verdict.good or case.case in known for case in self.cases)
+        return bool(self.cases) and self.enough and all(case.verdict.good or case.case in known for case in self.cases)
 
     def counts(self) -> dict[str, int]:
         """Cases per verdict."""
@@ -128,9 +131,12 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     cases, slow, unasked = _held_against_floors(plan, cases, measured)
     wrong += slow
     steps = _steps(plan, found)
-    problems = [*([blame.sentence] if blame else []), *wrong]
+    short = too_little(plan, cases, backend, _world(plan, found))
+    problems = [*([blame.sentence] if blame else []), *wrong, *([short.sentence] if short else [])]
     problems += [f"{step.name}: {step.detail}" for step in steps if not step.verdict.good]
     code = _code(plan, found, blame=blame, cases=cases, steps=steps, backend=backend)
+    if short and code is SmokeExit.OK:
+        code = SmokeExit.MEMORY if short.memory else SmokeExit.ERROR
     differing = _not_the_cell(plan, found)
     if differing:
         problems, code = [differing, *problems], SmokeExit.CONFIGURATION
@@ -157,6 +163,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         digest=plan.digest,
         bandwidth=measured,
         limits=limits_of(found),
+        enough=short is None,
     )
 
 

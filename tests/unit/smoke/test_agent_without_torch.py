@@ -270,3 +270,17 @@ def test_lock_of_a_compilation_that_was_ended_is_dropped_before_the_next_step_wa
     supervisor._drop_locks()
     assert [path.name for path in folder.iterdir()] == ["deepspeed_shm_comm.so"]
     shutil.rmtree(supervisor.directory)
+
+
+@pytest.mark.parametrize(
+    ("stat", "free"), [("anon 1\ninactive_file 6000000\nactive_file 7\n", 6_000_000), ("", 0), ("anon 1\n", 0)]
+)
+def test_page_cache_that_a_control_group_can_give_back_is_available(monkeypatch, stat, free) -> None:
+    files = {
+        "/proc/meminfo": "MemTotal: 24000 kB\nMemAvailable: 20000 kB\n",
+        "/sys/fs/cgroup/memory.max": "10000000\n",
+        "/sys/fs/cgroup/memory.current": "10000000\n",
+        "/sys/fs/cgroup/memory.stat": stat,
+    }
+    monkeypatch.setattr(agent, "read_text", lambda path, _limit=0: files.get(path, ""))
+    assert agent.memory_limit() == (10_000_000, free)

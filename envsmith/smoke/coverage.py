@@ -1,0 +1,60 @@
+"""Whether a run verified enough to speak for a cell: nothing that was skipped may make it pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from envsmith.model.record import CaseOutcome, Verdict
+from envsmith.smoke.cases import RARE, quick_cases
+from envsmith.smoke.expect import Expect
+from envsmith.smoke.plan import Plan
+
+__all__ = ["Short", "core", "too_little"]
+
+# What torch 2.0, the oldest that the agent runs on, need not have: a newer one that lacks them is told by its expectations, not here.
+_YOUNG = ("functional_", "coalesced", "bytes_all_gather")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Short:
+    """``sentence`` says how much of what had to be verified was; ``memory`` when most of the rest had no room."""
+
+    sentence: str
+    memory: bool
+
+
+def core(plan: Plan, backend: str, ranks: int) -> frozenset[str]:
+    """The cases of the plan that every cell must verify, on whatever machine.
+
+    They are those of the quick tier for this many ranks (some kilobytes each, so that no machine is too small) that the expectations say work on
+    this backend, and that need neither a certain GPU nor a torch younger than 2.0. What lies beyond (gigabytes, fp8, CUDA graphs) may be skipped.
+    """
+    return frozenset(
+        case.id
+        for case in set(quick_cases(ranks)) & set(plan.cases)
+        if case.dtype not in RARE and not case.op.startswith(_YOUNG) and _works(plan.expect(case.id, backend))
+    )
+
+
+def _works(line: Mapping[str, object]) -> bool:
+    return line["expect"] == Expect.OK and not line.get("min_sm")
+
+
+def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: int) -> Short | None:
+    """What a run lacks that skipped some of its core, or everything; ``None`` when it verified enough. Cases that failed or were not run are not judged here."""
+    must = core(plan, backend, ranks)
+    skipped = [case for case in cases if case.verdict is Verdict.SKIPPED]
+    lacking = [case for case in skipped if case.case in must]
+    if not lacking and not (cases and len(skipped) == len(cases)):
+        return None
+    reason, _ = Counter(case.blame or "no reason given" for case in lacking or skipped).most_common(1)[0]
+    said = (
+        f"{len(lacking)} of the {len(must)} collective cases that every machine can run were skipped"
+        if lacking
+        else f"all {len(cases)} cases were skipped"
+    )
+    return Short(
+        sentence=f"too little was verified: {said}, most of them with: {reason}", memory=reason.startswith("memory:")
+    )
