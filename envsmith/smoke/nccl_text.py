@@ -24,7 +24,7 @@ RESULTS = (
     NcclResult(
         code=1,
         name="ncclUnhandledCudaError",
-        phrases=("unhandled cuda error",),
+        phrases=("unhandled cuda error", "Cuda failure"),
         cause="a CUDA call failed inside NCCL, most often a driver older than this CUDA, or no kernel for this GPU",
         next="compare the driver with the CUDA of this torch (envsmith doctor), and torch.cuda.get_arch_list() with the GPU",
     ),
@@ -38,7 +38,7 @@ RESULTS = (
     NcclResult(
         code=3,
         name="ncclInternalError",
-        phrases=("internal error - please report this issue to the NCCL developers",),
+        phrases=("internal error - please report this issue to the NCCL developers", "internal error, NCCL version"),
         cause="NCCL met a topology or an answer of NVML that it did not expect",
         next="try NCCL_NVLS_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0, and look at the WARN line above it",
     ),

@@ -1,4 +1,8 @@
-"""NCCL's words. The lines are from public reports; each names the issue it stands in, host names shortened."""
+"""NCCL's words, most of them lines of public reports, beside the address of the report.
+
+Looked up and read on 2026-11-21: those of QUOTED, the lines of #1412 and #952, and other lines of the same logs in #1189, nccl-tests#166 and #1052.
+Not found again that day: #687, nv_peer_memory#56 and #1053. Lines under TYPICAL are no quotations.
+"""
 
 from __future__ import annotations
 
@@ -62,32 +66,93 @@ def test_sentence_says_what_the_record_proves_and_nothing_without_a_line() -> No
     assert transport_sentence(["NCCL INFO NET/IB : No device found."]) == ("", {})
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        # torch prints the name of the result; https://github.com/pytorch/pytorch/issues/119932 and others
+# What torch and NCCL said in reports. Line ends are kept: torch prints the result's name in a line of its own.
+QUOTED = [
+    # https://github.com/NVIDIA/nccl/issues/1410
+    (
         (
-            "DistBackendError: NCCL error in: NCCLUtils.hpp:219, unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
-            "ncclUnhandledCudaError",
+            "[rank7]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5\n"
+            "[rank7]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank7]: Last error:\n[rank7]: Cuda failure 1 'invalid argument'"
         ),
+        "ncclUnhandledCudaError",
+    ),
+    # https://github.com/pytorch/pytorch/issues/149984
+    (
         (
-            "DistBackendError: NCCL error, NCCL version 2.21.5 | ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
-            "ncclInvalidUsage",
+            "NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.25.1\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \nLast error:"
         ),
+        "ncclSystemError",
+    ),
+    # https://github.com/NVIDIA/nccl/issues/834: an older wording
+    ("ncclSystemError: System call (socket, malloc, munmap, etc) failed", "ncclSystemError"),
+    # https://github.com/Tencent-Hunyuan/HunyuanVideo/issues/114
+    (
+        "[rank0]: RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        "ncclSystemError",
+    ),
+    # https://github.com/NVIDIA/nccl/issues/1247
+    (
         (
-            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
-            "ncclRemoteError",
+            "torch.distributed.DistBackendError: NCCL error in: /root/pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, internal error - please report this issue to the NCCL developers, NCCL version 2.18.6\n"
+            "ncclInternalError: Internal check failed.\nLast error:\nAttribute busid of node nic not found"
         ),
-        # https://github.com/NVIDIA/nccl-tests/issues/166
+        "ncclInternalError",
+    ),
+    # https://github.com/NVIDIA/nccl/issues/1672: a result of CUDA in NCCL's line, no invalid argument of NCCL's
+    ("transport/nvls.cc:598 NCCL WARN Cuda failure 1 'invalid argument'", "ncclUnhandledCudaError"),
+    # https://github.com/NVIDIA/nccl/issues/520: before the words "please report this issue"
+    (
+        "RuntimeError: NCCL error in: ../torch/lib/c10d/ProcessGroupNCCL.cpp:825, internal error, NCCL version 20.9.9",
+        "ncclInternalError",
+    ),
+    # https://github.com/NVIDIA/nccl-tests/issues/166
+    (
+        "Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '",
+        "ncclInternalError",
+    ),
+    # https://github.com/NVIDIA/nccl/issues/1558
+    (
         (
-            "Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '",
-            "ncclInternalError",
+            "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2777, invalid argument (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\n"
+            "ncclInvalidArgument: Invalid value for an argument.\nLast error:\nBroadcast : sendbuff (nil) is not a valid pointer"
         ),
-        ("NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", "ncclInvalidUsage"),
-        ("RuntimeError: NCCL error 2", "ncclSystemError"),
-        ("ncclResult_t 8", "ncclTimeout"),
-    ],
-)
+        "ncclInvalidArgument",
+    ),
+    # https://github.com/NVIDIA/nccl/issues/276
+    ("  what():  NCCL Error 4: invalid argument", "ncclInvalidArgument"),
+    # https://github.com/verl-project/verl/issues/161
+    (
+        (
+            "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.20.5\n"
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 10"
+        ),
+        "ncclInvalidUsage",
+    ),
+    # https://github.com/horovod/horovod/issues/3929
+    (
+        "smc-gpu-03:29880:30398 [0] init.cc:497 NCCL WARN Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000",
+        "ncclInvalidUsage",
+    ),
+    # https://github.com/NVIDIA/nccl/issues/2076
+    (
+        (
+            "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5\n"
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+        ),
+        "ncclRemoteError",
+    ),
+    # https://github.com/tatsu-lab/stanford_alpaca/issues/207
+    (
+        "NCCL error: remote process exited or there was a network error, NCCL version 2.14.3 ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "ncclRemoteError",
+    ),
+]
+# Wordings that other programs print around a result's number: made up here, not quoted. No report of result 8 was found.
+TYPICAL = [("RuntimeError: NCCL error 2", "ncclSystemError"), ("ncclResult_t 8", "ncclTimeout")]
+
+
+@pytest.mark.parametrize(("text", "name"), [*QUOTED, *TYPICAL])
 def test_result_of_nccl_is_told_with_its_cause_and_what_to_do_next(text, name) -> None:
     result = next(r for r in RESULTS if r.name == name)
     assert explained(text) == f"{text} -- {result.cause}; next: {result.next}"
