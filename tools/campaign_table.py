@@ -1,0 +1,157 @@
+#!/usr/bin/env -S uv run --script
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["envsmith"]
+# [tool.uv.sources]
+# envsmith = { path = "..", editable = true }
+# ///
+"""The tables of a campaign, from its records: what was attempted, how far it came, where run and graph did not agree and what the graph says now.
+
+``python tools/campaign_table.py FILE.md [NAME …]`` writes them between ``<!-- campaign:begin -->`` and ``<!-- campaign:end -->`` of a file. NAME are names
+of campaigns (default: all records that belong to one).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from envsmith.graph.data import find_matrix
+from envsmith.matrix.campaign.state import write_whole
+from envsmith.matrix.export.cells import agreement
+from envsmith.matrix.records import Stored, read_records
+from envsmith.model.record import Rung
+from envsmith.model.version import version_key
+from envsmith.solve.api import check
+
+_MARKERS = re.compile(r"(<!-- campaign:begin -->\n).*?(<!-- campaign:end -->)", re.DOTALL)
+_FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
+_RUNGS = [Rung.LOCKED, Rung.INSTALLED, Rung.IMPORTED, Rung.COLLECTIVES_CPU, Rung.FRAMEWORK_CPU]
+
+
+def tables(records: Sequence[Stored]) -> str:
+    """Markdown."""
+    return "\n".join(
+        [*_totals(records), "", *_torches(records), "", *_rungs(records), "", *_disagreements(records), ""]
+    )
+
+
+def _totals(records: Sequence[Stored]) -> list[str]:
+    passed = sum(r.passed for r in records)
+    lacking = sum(r.of_host for r in records)
+    hours = sum(_seconds(r) for r in records) / 3600
+    told = Counter((str(r.data.get("expected")), r.passed, r.of_host) for r in records)
+    sentence = (
+        f"{len(records)} cells: {passed} came to the framework's step, {len(records) - passed - lacking} failed, {lacking} could not be shown on "
+        f"a host without a GPU; {sum(r.flaky for r in records)} passed only at the second attempt. {hours:.1f} hours of cells, "
+        f"{min(r.started for r in records)[:16]} to {max(r.started for r in records)[:16]} UTC."
+    )
+    lines = [sentence, "", "| the graph said | passed | failed | not shown |", "|---|---|---|---|"]
+    for word in ("good", "warned", "unknown", "bad"):
+        row = [told[word, True, False], told[word, False, False], told[word, False, True]]
+        lines.append(f"| {word} | " + " | ".join(map(str, row)) + " |")
+    return lines
+
+
+def _seconds(record: Stored) -> float:
+    seconds = record.data.get("seconds") or {}
+    return sum(float(seconds.get(name, 0)) for name in ("lock", "install", "smoke"))
+
+
+def _torches(records: Sequence[Stored]) -> list[str]:
+    builds = sorted({r.components["torch"] for r in records}, key=lambda t: version_key(t) or 0)
+    lines = [
+        "Passed / run, by torch (default builds):",
+        "",
+        "| torch | " + " | ".join(_FRAMEWORKS) + " |",
+        "|---|---|---|---|",
+    ]
+    for build in builds:
+        row = []
+        for framework in _FRAMEWORKS:
+            own = [r for r in records if r.components["torch"] == build and framework in r.components]
+            row.append(f"{sum(r.passed for r in own)} / {len(own)}" if own else "")
+        lines.append(f"| {build} | " + " | ".join(row) + " |")
+    return lines
+
+
+def _rungs(records: Sequence[Stored]) -> list[str]:
+    lines = ["| rung | reached | ended here | why, most frequent first |", "|---|---|---|---|"]
+    for rung in _RUNGS:
+        reached = sum(rung.value in r.data["rungs"] for r in records)
+        ended = [r for r in records if r.failure and r.failure.get("rung") == rung.value]
+        why = Counter(_short(str(r.failure["symptom"])) for r in ended if r.failure)
+        told = "; ".join(f"{n} times `{text}`" if n > 1 else f"`{text}`" for text, n in why.most_common(6))
+        lines.append(f"| {rung.value} | {reached} | {len(ended)} | {told} |")
+    return lines
+
+
+def _short(symptom: str) -> str:
+    text = re.sub(r"^cell \S+: ", "", symptom.replace("\n", " ")).replace("|", "\\|").replace("`", "'")
+    return text if len(text) <= 110 else text[:109] + "…"
+
+
+def _disagreements(records: Sequence[Stored]) -> list[str]:
+    """Every cell whose run did not do what the graph said, with what the graph of today says."""
+    found = [r for r in records if agreement(r) is False]
+    unsure = [r for r in records if agreement(r) is None and not r.passed and not r.of_host]
+    if not found and not unsure:
+        return ["Run and graph agreed everywhere."]
+    lines = [
+        f"{len(found)} cells did not do what the graph had said, {len(unsure)} failed where it had not committed itself:",
+        "",
+        "| cell | then | run | the graph now |",
+        "|---|---|---|---|",
+    ]
+    return [*lines, *(_line(r) for r in [*found, *unsure])]
+
+
+def _line(record: Stored) -> str:
+    failure = record.failure
+    ran = (
+        "passed"
+        if record.passed
+        else f"{failure['rung']}: `{_short(str(failure['symptom']))}`"
+        if failure
+        else "not run to its end"
+    )
+    judged = check(record.components)
+    errors = sorted({f.rule for f in judged.findings if f.severity.value == "error"})
+    now = f"bad: {', '.join(errors)}" if errors else judged.status
+    then = ", ".join([str(record.data.get("expected")), *record.data.get("rules", [])])
+    return f"| `{record.cell}` | {then} | {ran} | {now} |"
+
+
+def newest(records: Iterable[Stored]) -> list[Stored]:
+    """Of each cell the newest run."""
+    last: dict[str, Stored] = {}
+    for record in sorted(records, key=lambda r: (r.started, r.name)):
+        last[record.cell] = record
+    return [last[cell] for cell in sorted(last)]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Rewrite the tables of a file."""
+    if not argv:
+        print(__doc__)
+        return 2
+    path, names = Path(argv[0]), set(argv[1:])
+    records = newest(
+        r
+        for r in read_records(find_matrix() / "records")
+        if r.data.get("campaign") and (not names or r.data["campaign"] in names)
+    )
+    text = path.read_text(encoding="utf-8")
+    if not records or not _MARKERS.search(text):
+        print("no records of a campaign, or no markers in the file")
+        return 1
+    write_whole(path, _MARKERS.sub(lambda m: m[1] + tables(records) + m[2], text))
+    print(f"{path}: {len(records)} cells")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
