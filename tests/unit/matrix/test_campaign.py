@@ -222,3 +222,38 @@ def test_settings_of_slurm_come_from_the_campaign_file():
     assert asked["mem"] == "8GB"
     assert asked["job_name"] == "envsmith-nightly"
     assert executor.room(3) == 997
+
+
+# -- the command line
+
+
+CAMPAIGN = 'schema: 1\nname: cli\ncells:\n- grid: {deepspeed: ["0.16.4"], torch: ["2.6.0"], python: ["3.12"]}\n- grid: {colossalai: ["0.5.0"], torch: ["2.9.1"]}\n'
+
+
+def test_the_plan_of_a_campaign_can_be_looked_at(tmp_path, capsys):
+    from envsmith.cli.app import run
+
+    path = tmp_path / "c.yaml"
+    path.write_text(CAMPAIGN)
+    assert run(["matrix", "run", str(path), "--plan", "--state", str(tmp_path / "state")]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("ds0.16.4-torch2.6.0-cu124-py312  ")
+    assert "left out: colossalai 0.5.0 torch 2.9.1" in told.err
+    assert not (tmp_path / "state").exists()
+    assert run(["matrix", "run", str(path), "--plan", "--json", "--state", str(tmp_path / "state")]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"][0]["cell"] == "ds0.16.4-torch2.6.0-cu124-py312"
+
+
+def test_mistakes_of_a_campaign_end_with_a_sentence(tmp_path, capsys):
+    from envsmith.cli.app import run
+
+    assert run(["matrix", "run", "--state", str(tmp_path / "none")]) == 2
+    assert "name a campaign file" in capsys.readouterr().err
+    assert run(["matrix", "run", str(tmp_path / "missing.yaml"), "--state", str(tmp_path / "none")]) == 3
+    path = tmp_path / "c.yaml"
+    path.write_text(CAMPAIGN)
+    assert (
+        run(["matrix", "run", str(path), "--only", "ds9.9.9-torch2.6.0-cu124-py312", "--state", str(tmp_path / "s")])
+        == 2
+    )
+    assert "has no cell" in capsys.readouterr().err
