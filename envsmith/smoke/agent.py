@@ -458,6 +458,9 @@ def preload(kind: str) -> str:
     COUNTERS.append(counter)
     for name in modules:
         importlib.import_module(name)
+    with contextlib.suppress(Exception):
+        # Every optimizer imports it when it is made: some seconds and 800 modules more in each rank.
+        importlib.import_module("torch._dynamo")
     threads = len(os.listdir("/proc/self/task"))
     return f"{threads} threads after the import of {kind}: it cannot be forked" if threads > 1 else ""
 
