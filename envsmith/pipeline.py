@@ -507,6 +507,7 @@ def record_of(
     """The record of one run: what was loaded, not what was declared."""
     if outcome.built is None:
         raise SmokeError("nothing was built that could be tested")
+    from envsmith.smoke.bandwidth import peaks
     from envsmith.smoke.failure import failure_of
 
     rungs = rungs_of(result)
@@ -531,6 +532,7 @@ def record_of(
         notes=tuple(filter(None, (*outcome.notes, result.placement, *result.notes))),
         case_list=result.digest,
         failure=failure_of(result, rungs),
+        bandwidth=peaks(result.bandwidth),
     )
 
 
@@ -540,7 +542,7 @@ def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
     gpu = result.backend.startswith("nccl")
     if result.loaded:
         rungs.append(Rung.IMPORTED)
-    if result.collectives_good:
+    if result.collectives_good and not result.bandwidth:  # what is timed is not checked
         rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
     ran = [step for step in result.steps if step.verdict.value != "skipped"]
     if ran and all(step.verdict.good for step in ran):

@@ -38,7 +38,7 @@ __all__ = ["build", "options_of", "outcome_json"]
 )
 @click.option(
     "--tier",
-    type=click.Choice(["quick", "full", "framework"]),
+    type=click.Choice(["quick", "full", "framework", "bandwidth"]),
     default="quick",
     show_default=True,
     help="How much the smoke test tries.",

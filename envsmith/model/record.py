@@ -131,11 +131,12 @@ class Record:
     rules: tuple[str, ...] = ()
     campaign: str | None = None
     earlier: tuple[Failure, ...] = ()
+    bandwidth: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Schema 2, about 4 kB at most; the framework tier, with a dozen steps, 10 kB. Passing cases are counted, the others named; ``case_list`` is the hash of all that were to run.
 
-        ``expected`` and ``rules`` are what the graph said before; ``earlier`` are attempts of the same run that failed before this one.
+        ``bandwidth`` stands there when that tier was run: per operation the peak. ``expected`` and ``rules`` are what the graph said before; ``earlier`` are attempts of the same run that failed before this one.
         """
         counts: dict[str, int] = {}
         for case in self.cases:
@@ -172,6 +173,7 @@ class Record:
                 ],
             },
             "steps": [_step(step) for step in self.steps],
+            **({"bandwidth": {op: dict(row) for op, row in self.bandwidth.items()}} if self.bandwidth else {}),
             "notes": [_cut(note, _MAX_TEXT) for note in self.notes[:_MAX_BAD]],
         }
 

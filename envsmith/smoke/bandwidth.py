@@ -27,6 +27,7 @@ __all__ = [
     "floors_of",
     "load_floors",
     "measurements",
+    "peaks",
 ]
 
 # Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall: src/sendrecv.cu, src/alltoall.cu).
@@ -126,6 +127,18 @@ def measurements(rows: Iterable[Mapping[str, Any]], cases: Sequence[Case], ranks
         slowest = [max(round_) for round_ in zip(*by_rank.values(), strict=False)]
         found.append(_measurement(op, case.n * 4, ranks, slowest))
     return tuple(found)
+
+
+def peaks(measured: Iterable[Measurement]) -> dict[str, dict[str, float]]:
+    """What a record keeps of an operation: the highest bus bandwidth (GB/s) with its size in bytes, and the median time (us) of its smallest size."""
+    by_op: dict[str, list[Measurement]] = {}
+    for row in measured:
+        by_op.setdefault(row.op, []).append(row)
+    found: dict[str, dict[str, float]] = {}
+    for op, rows in by_op.items():
+        best, least = max(rows, key=lambda row: row.busbw), min(rows, key=lambda row: row.bytes)
+        found[op] = {"peak_busbw": best.busbw, "bytes": best.bytes, "least_us": least.median_us}
+    return found
 
 
 def _measurement(op: str, size: int, ranks: int, micros: Sequence[float]) -> Measurement:

@@ -15,6 +15,7 @@ from envsmith.lock import conda as conda_lock
 from envsmith.model.cell import Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict
+from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.verdict import SmokeResult
 
 
@@ -181,6 +182,18 @@ def test_a_failed_smoke_test_is_recorded_as_failed(world, tmp_path, monkeypatch)
 )
 def test_a_rung_is_proved_only_by_a_step_that_ran_and_passed(steps, last):
     assert pipeline.rungs_of(_result(steps=steps))[-1] is last
+
+
+def test_what_was_timed_but_not_checked_is_recorded_and_proves_no_collective(world, tmp_path, monkeypatch):
+    row = Measurement(
+        op="all_reduce", bytes=8192, ranks=4, rounds=20, median_us=50.0, p99_us=60.0, algbw=1.0, busbw=1.5
+    )
+    timed = dataclasses.replace(_result(steps=Verdict.SKIPPED), bandwidth=(row,))
+    monkeypatch.setattr(smoke, "run", lambda *_a, **_k: timed, raising=False)
+    record = pipeline.build(_options(tmp_path)).record
+    assert record.rungs[-1] is Rung.IMPORTED
+    assert record.to_json()["bandwidth"] == {"all_reduce": {"peak_busbw": 1.5, "bytes": 8192, "least_us": 50.0}}
+    assert "bandwidth" not in dataclasses.replace(record, bandwidth={}).to_json()
 
 
 def test_a_record_does_not_tell_where_the_cell_stood(world, tmp_path):

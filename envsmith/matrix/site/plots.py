@@ -50,7 +50,11 @@ def freshness_plot(records: Iterable[Stored], expiry: Expiry, today: dt.date) ->
 
 def bandwidth_plot(records: Iterable[Stored]) -> str:
     """The peak bus bandwidth of each operation, for the records that measured it; a sentence when none did."""
-    rows = [(f"{r.cell}: {op}", value) for r in records for op, value in _bandwidths(r.data.get("bandwidth"))]
+    rows = [
+        (f"{r.cell}, {r.data.get('backend', '')}: {op}", value)
+        for r in records
+        for op, value in _bandwidths(r.data.get("bandwidth"))
+    ]
     if not rows:
         return "<p>No bandwidth is recorded yet: that tier needs GPUs to say anything.</p>"
     most = max(value for _, value in rows)

@@ -11,7 +11,16 @@ import pytest
 from envsmith.errors import DataError, UsageError
 from envsmith.model.record import Verdict
 from envsmith.smoke.agent import OPERATIONS
-from envsmith.smoke.bandwidth import FACTORS, PREFIX, bandwidth_cases, below, floors_of, load_floors, measurements
+from envsmith.smoke.bandwidth import (
+    FACTORS,
+    PREFIX,
+    bandwidth_cases,
+    below,
+    floors_of,
+    load_floors,
+    measurements,
+    peaks,
+)
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.plot import rows_of, svg
 from envsmith.smoke.verdict import judge
@@ -104,6 +113,16 @@ def test_below_a_floor_is_a_verdict_with_the_source() -> None:
 
 def test_above_the_floor_passes() -> None:
     assert _judged(16 * GIB * 2 * 7 / 8 / 480e9).passed
+
+
+def test_a_record_keeps_the_peak_of_every_operation() -> None:
+    kept = peaks(_judged(0.05).bandwidth)
+    assert set(kept) == set(FACTORS)
+    measured = [m for m in _judged(0.05).bandwidth if m.op == "all_reduce"]
+    assert kept["all_reduce"]["peak_busbw"] == max(m.busbw for m in measured)
+    assert kept["all_reduce"]["bytes"] == 16 * GIB
+    assert kept["all_reduce"]["least_us"] == 50_000.0
+    assert peaks(()) == {}
 
 
 def test_floor_of_another_number_of_nodes_is_a_note() -> None:
