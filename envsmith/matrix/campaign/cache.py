@@ -14,12 +14,14 @@ __all__ = ["forget_unneeded"]
 
 def forget_unneeded(state: State, left: Sequence[Job]) -> None:
     """Remove the caches of torch releases that none of ``left`` has, unless somebody else is at such a cell; with nothing left, the environments."""
+    gone = False
     needed = {job.cell.components["torch"] for job in left}
     with suppress(FileNotFoundError):
         for folder in sorted((state.cache / "torch").iterdir()):
             if folder.name not in needed and not _in_use(state, folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
-    if not left:
+                gone = True
+    if gone or not left:  # an environment keeps its files on the disk, whatever becomes of the cache
         state.clear_slots()
 
 
