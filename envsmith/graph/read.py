@@ -9,6 +9,7 @@ from pathlib import Path
 from envsmith.errors import DataError
 from envsmith.graph.data import DataFiles, find_matrix, list_files
 from envsmith.graph.evidence import named_evidence, read_evidence
+from envsmith.graph.failed import failed_runs
 from envsmith.graph.parse import Node, Problems, parse_json, parse_yaml
 from envsmith.graph.releases import declared_rules, read_gpu_names, read_releases
 from envsmith.graph.rules import read_rules
@@ -69,6 +70,7 @@ def _assemble(files: DataFiles, roots: Mapping[str, Node], problems: Problems, d
             rules += declared_rules(component, declared)
     for name in _of(files, roots, "rules/"):
         rules += read_rules(roots[name], table)
+    rules += failed_runs({name: roots[name].value for name in _of(files, roots, "records/")}, table)
     _unique(rules, problems)
     tested = [t for name in _of(files, roots, "tested/") for t in _tested(roots[name], table)]
     tested += [t for name in _of(files, roots, "records/") for t in _record(roots[name], table)]

@@ -306,8 +306,9 @@ def _import_without_accelerator(state: _Climb) -> Failure:
         return Failure(rung=Rung.FRAMEWORK_CPU, symptom=told, of_host=True)
     symptom = lines[-1] if lines else f"status {done.returncode}"
     # Releases about 0.12 look for the accelerator while they look for it, when it is named.
-    recurses = symptom.startswith("RecursionError")
-    return Failure(rung=Rung.IMPORTED, symptom=symptom, log=tuple(lines), of_host=recurses)
+    # Triton finds no driver where there is none.
+    of_host = symptom.startswith("RecursionError") or "0 active drivers" in symptom
+    return Failure(rung=Rung.IMPORTED, symptom=symptom, log=tuple(lines), of_host=of_host)
 
 
 def _anonymous(failure: Failure, slot: Path) -> Failure:

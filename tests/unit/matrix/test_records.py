@@ -149,3 +149,61 @@ def test_the_newest_record_of_a_cell_speaks_for_it(tmp_path):
     put_record(tmp_path, record(started="2026-11-22T12:00:00+00:00"))
     (one,) = latest(read_records(tmp_path))
     assert one.passed
+
+
+# -- failed runs as known-bad cells
+
+
+def test_a_failed_run_makes_its_cell_a_known_bad_one(tmp_path):
+    from envsmith.graph.failed import failed_runs
+    from envsmith.graph.names import components
+    from envsmith.model.rule import Severity
+
+    lacking = Failure(rung=Rung.FRAMEWORK_CPU, symptom="Found no NVIDIA driver", of_host=True)
+    made = {
+        "a.json": record(passed=False).to_json(),
+        "b.json": record(passed=False, cell=cell(framework="0.17.2")).to_json(),
+        "c.json": record(cell=cell(framework="0.17.2"), started="2026-11-22T12:00:00+00:00").to_json(),
+        "d.json": record(passed=False, failure=lacking, cell=cell(framework="0.10.3")).to_json(),
+        "e.json": {"cell": 7},
+    }
+    (rule,) = failed_runs(made, components())
+    assert (rule.id, rule.stage) == ("deepspeed-run-failed-import", "import")
+    (row,) = rule.rows
+    assert {n: s.text for n, s in row.when.items()} == {
+        "deepspeed": "==0.16.4",
+        "torch": "==2.6.0+cu124",
+        "python": "==3.12",
+    }
+    assert (row.severity, row.symptom) == (Severity.WARNING, "ImportError: no")
+    assert "a.json" in row.evidence[0].source
+
+
+# -- schema 1
+
+
+def test_a_record_of_schema_1_is_brought_over():
+    import importlib.util
+    from pathlib import Path
+
+    path = Path(__file__).resolve().parents[3] / "tools" / "migrate_records.py"
+    spec = importlib.util.spec_from_file_location("migrate_records", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    new = record(passed=False).to_json()
+    old = {
+        **{k: new[k] for k in ("components", "lock", "engine", "environment", "image", "rungs", "passed", "started", "seconds", "host", "loaded", "backend", "ranks", "notes")},
+        "schema": 1, "cell": new["cell"], "summary": "deepspeed: rank 0 in import deepspeed: ImportError: x",
+        "cases": {"pass": ["a", "b"], "wrong": ["c"]}, "findings": [{"case": "c", "verdict": "wrong", "blame": "rank 1"}],
+        "steps": [{"name": "zero", "verdict": "error", "seconds": 2.0, "detail": "rank 0 in import deepspeed: ImportError: x; rank 1 in import deepspeed: ImportError: x", "facts": {"trace": "File\nImportError: x"}}],
+    }  # fmt: skip
+    made = module.migrated(old).to_json()
+    assert made["schema"] == 2
+    assert made["cases"]["counts"] == {"pass": 2, "wrong": 1}
+    assert made["cases"]["bad"] == [{"case": "c", "verdict": "wrong", "blame": "rank 1"}]
+    assert made["failure"] == {
+        "rung": "imported",
+        "symptom": "ImportError: x",
+        "of_host": False,
+        "log": ["File", "ImportError: x"],
+    }
