@@ -289,6 +289,15 @@ def _hostfile(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
             source=source,
             taxonomy=_taxonomy("hostfile-malformed", "environment-or-toolchain-setup"),
         )
+    if bad := launch.options.get("bad"):
+        yield make(
+            "hostfile-bad-line",
+            Severity.ERROR,
+            f"The hostfile has the line {bad[:80]!r}: DeepSpeed's launcher refuses what is not HOSTNAME slots=NUMBER.",
+            "One line per host: HOSTNAME slots=<GPUs>.",
+            source=source,
+            taxonomy=_taxonomy("hostfile-malformed", "environment-or-toolchain-setup"),
+        )
     if len(hosts) > 1 and {"localhost", "127.0.0.1"} & set(hosts):
         yield make(
             "hostfile-localhost",

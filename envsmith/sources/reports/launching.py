@@ -27,6 +27,9 @@ _TOOLS = (
 )
 _OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
 _HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})[ \t]{1,80}slots=(\d{1,4})[ \t]{0,80}(?:#.*)?$", re.MULTILINE)
+_HOST_LIKE = re.compile(
+    r"[A-Za-z0-9][\w.:-]{0,100}(?:[ \t]{1,40}(?:max[-_])?(?:slots?|gpus?)[ \t]?[=:]?[ \t]?\w{0,8}){0,2}(?:[ \t]{0,40}#.*)?"
+)
 _CONFIG_KEYS = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
@@ -49,7 +52,10 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
     if hosts:
         names = [name for name, _ in hosts]
         slots = [slot for _, slot in hosts]
-        draft.launch("hostfile", {"hosts": ",".join(names), "slots": ",".join(slots)}, source)
+        options = {"hosts": ",".join(names), "slots": ",".join(slots)}
+        if bad := _bad_host_line(text):
+            options["bad"] = bad
+        draft.launch("hostfile", options, source)
         kinds.append("hostfile")
     for config in _configs(text):
         draft.launch("deepspeed-config", _flat(config), source)
@@ -62,6 +68,15 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
             draft.launch("colossalai-plugin", {"plugin": name, **options}, source)
         kinds.append("Colossal-AI plugin")
     return list(dict.fromkeys(kinds))
+
+
+def _bad_host_line(text: str) -> str | None:
+    """The first line that DeepSpeed's launcher cannot read, of a text that is nothing but a hostfile: hosts, each with a word or two."""
+    lines = [line.strip() for line in text[:50_000].split("\n")]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if not all(_HOST_LIKE.fullmatch(line) for line in lines):
+        return None
+    return next((line for line in lines if not re.match(r"\S+\s+slots=\d", line)), None)
 
 
 def _joined(text: str) -> Iterator[str]:

@@ -58,6 +58,8 @@ TORCHRUN = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_endpoint=h:29500 pretr
         ),
         ('gpu: Tesla V100\n{"train_batch_size": 16, "bf16": {"enabled": true}}', "bf16-on-old-gpu", "error"),
         ("worker-1 slots=8\nworker-1 slots=8\n", "hostfile-host-twice", "error"),
+        ("# ours\nworker-1 slots=8\nworker-2 slot=8\n", "hostfile-bad-line", "error"),
+        ("worker-1 slots=8\nworker-2\n", "hostfile-bad-line", "error"),
         ("localhost slots=8\nworker-1 slots=8\n", "hostfile-localhost", "error"),
         ("plugin = LowLevelZeroPlugin(stage=3)\n", "colossalai-zero-stage", "error"),
         (
