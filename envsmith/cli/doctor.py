@@ -88,12 +88,9 @@ def doctor(
         return _compare(compare, form, fail_on)
     from envsmith.doctor.judge import diagnose
 
-    facts, texts = _gather(sources, python, deep=deep)
+    facts, texts = _gather(sources, _interpreter(python), deep=deep)
     if save:
-        from envsmith.doctor.snapshot import dump
-
-        save.write_text(dump(facts, tuple(texts) if not sources else ()))
-        say(f"snapshot written to {save}")
+        _save(save, facts, () if sources else tuple(texts))
     diagnosis = diagnose(facts, texts, platform=_platform(platform), live=not sources)
     if verify and diagnosis.repair:
         say(_verified(diagnosis))
@@ -101,6 +98,34 @@ def doctor(
         say(_write_fix(diagnosis, fix_to))
     click.echo(_render(diagnosis, form, everything=everything))
     return _exit(diagnosis.found, fail_on)
+
+
+def _interpreter(text: str | None) -> str | None:
+    """``--python`` as the path of an interpreter: a path, an environment's folder, or a name on PATH."""
+    import shutil
+
+    from envsmith.errors import UsageError
+
+    if text is None:
+        return None
+    path = Path(text)
+    found = str(path / "bin" / "python") if path.is_dir() else text
+    if shutil.which(found) is None:
+        raise UsageError(
+            f"--python {text}: no interpreter there", hint="give .../bin/python, or the folder of the environment"
+        )
+    return found if Path(found).exists() else shutil.which(found)
+
+
+def _save(path: Path, facts: Facts, texts: tuple[tuple[str, str], ...]) -> None:
+    from envsmith.doctor.snapshot import dump
+    from envsmith.errors import StorageError
+
+    try:
+        path.write_text(dump(facts, texts), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"--save {path}: cannot be written: {error.strerror or error}") from error
+    say(f"snapshot written to {path}")
 
 
 def _platform(text: str | None) -> Platform | None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from envsmith.cli.doctor import doctor
-from envsmith.errors import DataError, UsageError
+from envsmith.errors import DataError, StorageError, UsageError
 
 BAD = "torch==2.6.0\ndeepspeed==0.14.0\nPython version: 3.11.7\nImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'\n"
 
@@ -39,6 +40,19 @@ def test_text_names_the_root_cause_its_line_and_the_repair():
 )
 def test_the_exit_code_follows_fail_on(level, text, code):
     assert run("--fail-on", level, text=text).return_value == code
+
+
+def test_a_snapshot_that_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(StorageError, match=r"--save .*cannot be written"):
+        run("--save", str(tmp_path / "absent" / "x.json"))
+
+
+def test_an_interpreter_that_is_not_there_is_refused_and_a_folder_is_an_environment(tmp_path):
+    with pytest.raises(UsageError, match="no interpreter there"):
+        run("--python", str(tmp_path / "bin" / "python"))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    assert run("--python", str(tmp_path)).return_value == 1
 
 
 def test_json_is_one_object_of_the_documented_shape():
