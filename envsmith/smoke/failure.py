@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["failure_of", "first_rank"]
 
 # What a host without a GPU says, whatever the versions.
+# torch.utils.cpp_extension asks the GPU what to compile for: a host with a toolkit and no GPU (rule megatron-unified-memory-no-gpu).
+_ASKS_GPU = "in _get_cuda_arch_flags"
 _OF_HOST = (
     "Found no NVIDIA driver",
     "No CUDA GPUs are available",
@@ -39,7 +41,12 @@ def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
     symptom = (
         first_rank(bad.detail) if bad and rung not in {Rung.COLLECTIVES_CPU, Rung.COLLECTIVES_GPU} else result.summary
     )
-    return Failure(rung=rung, symptom=symptom, log=tuple(trace or said), of_host=any(w in symptom for w in _OF_HOST))
+    return Failure(
+        rung=rung,
+        symptom=symptom,
+        log=tuple(trace or said),
+        of_host=any(w in symptom for w in _OF_HOST) or any(_ASKS_GPU in line for line in trace),
+    )
 
 
 def first_rank(detail: str) -> str:
