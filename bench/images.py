@@ -89,7 +89,9 @@ def plain(locks, engine, epoch):
                 "apt-get -o Acquire::https::CaInfo=/run/ca update && apt-get -o Acquire::https::CaInfo=/run/ca install -y "
                 "--no-install-recommends g++ python3-dev\n"
                 f"RUN --mount=type=bind,source=uv,target=/run/uv {secrets} python3 -m venv /opt/venv && "
-                f"SSL_CERT_FILE=/run/ca UV_CONFIG_FILE=/run/uv.toml VIRTUAL_ENV=/opt/venv /run/uv pip install --no-cache {versions}\n"
+                "if [ -f /run/ca ]; then export SSL_CERT_FILE=/run/ca; fi && "
+                "if [ -f /run/uv.toml ]; then export UV_CONFIG_FILE=/run/uv.toml; fi && "
+                f"VIRTUAL_ENV=/opt/venv /run/uv pip install --no-cache {versions}\n"
             )
             settings = read_host_settings()
             given = write_secrets(settings, private)
