@@ -7,16 +7,18 @@ an engine knows which bases it has or can get, and a base knows best what its ow
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from envsmith.engine.base import Engine, Event, EventKind, Progress, silent
-from envsmith.errors import DataError, EngineError, EnvsmithError
+from envsmith.errors import EngineError
 from envsmith.model.lock import BaseImage, Lock, OsPackage
 from envsmith.render import safe
 from envsmith.sources.runtime import load_runtime, needs_of
+from envsmith.sources.tables import TableReader, load_table
 
 __all__ = [
     "Bases",
@@ -250,97 +252,51 @@ def _known_packages(needs: tuple[str, ...], image: KnownImage, bases: Bases, pla
 @lru_cache(maxsize=4)
 def load_bases(folder: Path | None = None) -> Bases:
     """Parse ``bases.yaml``; ``DataError`` lists every problem with its key path."""
-    from envsmith.graph.data import find_matrix
-
-    path = (folder or find_matrix()) / "bases.yaml"
-    try:
-        import yaml
-
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        data = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506 - a safe loader
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"bases.yaml: cannot be read: {error}") from error
-    return _Reader(data).bases()
+    return _Reader("bases.yaml", load_table("bases.yaml", folder)).bases()
 
 
-class _Reader:
-    """Turns the parsed YAML into values and collects problems on the way."""
-
-    def __init__(self, data: object) -> None:
-        self.data: dict[str, Any] = data if isinstance(data, dict) else {}
-        self.problems: list[str] = [] if isinstance(data, dict) else ["bases.yaml: not a mapping"]
+class _Reader(TableReader):
+    """The rows of ``bases.yaml``."""
 
     def bases(self) -> Bases:
         result = Bases(
-            images=tuple(self._each("images", self._image)),
-            bootstraps=tuple(self._each("bootstraps", self._bootstrap)),
-            packages=tuple(self._each("packages", self._packages)),
-            tools=tuple(self._each("tools", self._tool)) if "tools" in self.data else (),
+            images=tuple(self.each("images", self._image)),
+            bootstraps=tuple(self.each("bootstraps", self._bootstrap)),
+            packages=tuple(self.each("packages", self._packages)),
+            tools=tuple(self.each("tools", self._tool)) if "tools" in self.data else (),
         )
-        if self.problems:
-            raise DataError(
-                f"bases.yaml: {len(self.problems)} problems", details=self.problems, hint="see matrix/README.md"
-            )
+        self.check()
         return result
 
-    def _each(self, section: str, parse: Any) -> list[Any]:
-        rows = self.data.get(section)
-        if not isinstance(rows, list):
-            self.problems.append(f"{section}: a list is wanted")
-            return []
-        found = [self._one(f"{section}[{number}]", row, parse) for number, row in enumerate(rows)]
-        return [value for value in found if value is not None]
-
-    def _one(self, where: str, row: Any, parse: Any) -> Any:
-        if not isinstance(row, dict):
-            self.problems.append(f"{where}: a mapping is wanted")
-            return None
-        try:
-            return parse(row)
-        except KeyError as error:
-            self.problems.append(f"{where}: {error.args[0]} is missing")
-        except EnvsmithError as error:  # a value that is not plain
-            self.problems.append(f"{where}: {error.message}")
-        except (ValueError, TypeError, AttributeError) as error:
-            self.problems.append(f"{where}: {error}")
-        return None
-
-    def _evidence(self, row: dict[str, Any]) -> str:
-        known = self.data.get("evidence")
-        entry = known.get(row["evidence"]) if isinstance(known, dict) else None
-        if not isinstance(entry, dict):
-            raise ValueError(f"evidence {row['evidence']!r} is not defined")  # noqa: TRY004 - told like every other problem
-        return f"{entry['kind']} {entry['date']}: {entry['source']}"
-
-    def _image(self, row: dict[str, Any]) -> KnownImage:
+    def _image(self, row: Mapping[str, Any]) -> KnownImage:
         return KnownImage(
             image=safe.image(row["image"]),
             digest=safe.digest(row["digest"]),
             python=safe.version(row["python"]),
             interpreter=safe.path(row["interpreter"]),
             distribution=safe.distribution(row["distribution"]),
-            evidence=self._evidence(row),
+            evidence=self.evidence(row),
         )
 
-    def _tool(self, row: dict[str, Any]) -> Tool:
+    def _tool(self, row: Mapping[str, Any]) -> Tool:
         return Tool(
             name=safe.file_name(row["name"]),
             image=safe.image(row["image"]),
             digest=safe.digest(row["digest"]),
-            evidence=self._evidence(row),
+            evidence=self.evidence(row),
         )
 
-    def _bootstrap(self, row: dict[str, Any]) -> Bootstrap:
+    def _bootstrap(self, row: Mapping[str, Any]) -> Bootstrap:
         return Bootstrap(
             distribution=safe.distribution(row["distribution"]),
             python=safe.version(row["python"]),
             interpreter=safe.path(row["interpreter"]),
             include=tuple(safe.os_package(n) for n in row["include"]),
             headers=tuple(safe.os_package(n) for n in row["headers"]),
-            evidence=self._evidence(row),
+            evidence=self.evidence(row),
         )
 
-    def _packages(self, row: dict[str, Any]) -> PackageSet:
+    def _packages(self, row: Mapping[str, Any]) -> PackageSet:
         return PackageSet(
             distribution=safe.distribution(row["distribution"]),
             platform=str(row["platform"]),
@@ -350,6 +306,6 @@ class _Reader:
                 OsPackage(name=safe.os_package(n), version=safe.os_version(v))
                 for n, v in sorted(row["closure"].items())
             ),
-            evidence=self._evidence(row),
+            evidence=self.evidence(row),
             date=str(self.data["evidence"][row["evidence"]]["date"]),
         )

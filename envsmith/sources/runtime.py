@@ -8,11 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from envsmith.errors import DataError, EnvsmithError, LockError
+from envsmith.errors import LockError
 from envsmith.model.cell import Cell
 from envsmith.model.lock import DEVEL, FLAVOURS, Lock
 from envsmith.model.version import Spec
 from envsmith.render import safe
+from envsmith.sources.tables import TableReader, load_table
 
 __all__ = [
     "KNOWN_NEEDS",
@@ -115,61 +116,18 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
 @lru_cache(maxsize=4)
 def load_runtime(folder: Path | None = None) -> Runtime:
     """Parse ``runtime.yaml``; ``DataError`` lists every problem with its key path."""
-    from envsmith.graph.data import find_matrix
-
-    path = (folder or find_matrix()) / "runtime.yaml"
-    try:
-        import yaml
-
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        data = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506 - a safe loader
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"runtime.yaml: cannot be read: {error}") from error
-    return _Reader(data).runtime()
+    return _Reader("runtime.yaml", load_table("runtime.yaml", folder)).runtime()
 
 
-class _Reader:
-    """Turns the parsed YAML into values and collects problems on the way."""
-
-    def __init__(self, data: object) -> None:
-        self.data: dict[str, Any] = data if isinstance(data, dict) else {}
-        self.problems: list[str] = [] if isinstance(data, dict) else ["runtime.yaml: not a mapping"]
+class _Reader(TableReader):
+    """The rows of ``runtime.yaml``."""
 
     def runtime(self) -> Runtime:
         result = Runtime(
-            needs=tuple(self._each("needs", self._need)), toolkits=tuple(self._each("toolkits", self._toolkit))
+            needs=tuple(self.each("needs", self._need)), toolkits=tuple(self.each("toolkits", self._toolkit))
         )
-        if self.problems:
-            raise DataError(
-                f"runtime.yaml: {len(self.problems)} problems", details=self.problems, hint="see matrix/README.md"
-            )
+        self.check()
         return result
-
-    def _each(self, section: str, parse: Any) -> list[Any]:
-        rows = self.data.get(section)
-        if not isinstance(rows, list):
-            self.problems.append(f"{section}: a list is wanted")
-            return []
-        found = [self._one(f"{section}[{number}]", row, parse) for number, row in enumerate(rows)]
-        return [value for value in found if value is not None]
-
-    def _one(self, where: str, row: Any, parse: Any) -> Any:
-        try:
-            return parse(row)
-        except KeyError as error:
-            self.problems.append(f"{where}: {error.args[0]} is missing")
-        except EnvsmithError as error:
-            self.problems.append(f"{where}: {error.message}")
-        except (ValueError, TypeError, AttributeError) as error:
-            self.problems.append(f"{where}: {error}")
-        return None
-
-    def _evidence(self, row: Mapping[str, Any]) -> str:
-        known = self.data.get("evidence")
-        entry = known.get(row["evidence"]) if isinstance(known, dict) else None
-        if not isinstance(entry, dict):
-            raise ValueError(f"evidence {row['evidence']!r} is not defined")  # noqa: TRY004 - told like every other problem
-        return f"{entry['kind']} {entry['date']}: {entry['source']}"
 
     def _need(self, row: Mapping[str, Any]) -> Need:
         unknown = sorted(set(row["needs"]) - KNOWN_NEEDS)
@@ -180,7 +138,7 @@ class _Reader:
             flavour=str(row["flavour"]),
             needs=tuple(row["needs"]),
             why=str(row["why"]),
-            evidence=self._evidence(row),
+            evidence=self.evidence(row),
             releases=Spec.parse(str(row["releases"])) if "releases" in row else None,
         )
 
@@ -195,5 +153,5 @@ class _Reader:
             distributions=tuple(safe.os_package(n) for n in row.get("distributions", ())),
             home=home,
             missing=str(row.get("missing", "")),
-            evidence=self._evidence(row),
+            evidence=self.evidence(row),
         )
