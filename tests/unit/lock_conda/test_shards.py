@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,9 @@ def test_damaged_index_of_shards_is_told_and_the_copy_stays(sharded, megatron, t
         first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
         place = sharded / "conda-forge" / "linux-64"
         old = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
-        (place / INDEX).write_bytes(pack({**old, **change}) + b"")
+        (place / INDEX).write_bytes(pack({**old, **change}))
+        later = (place / INDEX).stat().st_mtime + 2  # HTTP dates have whole seconds: within one, nothing is newer
+        os.utime((place / INDEX), (later, later))
         with pytest.raises(NetworkError) as caught:
             lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
     assert said in caught.value.message
