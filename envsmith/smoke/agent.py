@@ -443,6 +443,21 @@ PRELOAD: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "colossalai": (("colossalai", "colossalai.booster.plugin"), {}),
 }  # fmt: skip
 COUNTERS: list["Counter"] = []
+HIDDEN: list[str] = []  # the toolkit that `hide_toolkit` took out of sight
+
+
+def hide_toolkit() -> None:
+    """Let torch see no CUDA toolkit in this process, as on most hosts without a GPU.
+
+    megatron-core 0.15 compiles for CUDA while it is imported where there is a toolkit, and without a GPU torch has no architecture to name.
+    """
+    try:
+        from torch.utils import cpp_extension
+    except ImportError:  # it needs setuptools; who has none cannot compile either
+        return
+    if cpp_extension.CUDA_HOME is not None:
+        HIDDEN.append(str(cpp_extension.CUDA_HOME))
+        cpp_extension.CUDA_HOME = None
 
 
 def preload(kind: str) -> str:
@@ -453,6 +468,8 @@ def preload(kind: str) -> str:
 
     import torch
 
+    if kind == "megatron":
+        hide_toolkit()
     counter = Counter(torch)
     counter.install()
     COUNTERS.append(counter)
@@ -2581,6 +2598,7 @@ def _megatron(s: Stage, **kwargs: int) -> Any:
     s.enter("import megatron.core")
     if not s.cuda:
         os.environ.update(PRELOAD["megatron"][1])
+        hide_toolkit()
     import megatron.core
     from megatron.core import parallel_state
 
@@ -2596,12 +2614,16 @@ def _megatron(s: Stage, **kwargs: int) -> Any:
         from megatron.core.tensor_parallel import random
 
         if "inference_rng_tracker" in inspect.signature(random.initialize_rng_tracker).parameters:
+            if hasattr(random, "partial"):  # 0.11 would derive its class from a functools.partial
+                random.partial = lambda tracker, **_: tracker
             random.initialize_rng_tracker(inference_rng_tracker=True)  # keeps no CUDA random state; dropout is off
     return megatron.core
 
 
 def _megatron_facts(s: Stage, core: Any, asked: Mapping[str, int], **more: object) -> dict[str, object]:
     facts: dict[str, object] = {"version": told_version(core), "backend": s.torch.distributed.get_backend(), **more}
+    if HIDDEN:
+        facts["toolkit"] = f"{HIDDEN[0]}, out of sight: there is no GPU to compile for"
     if asked:
         facts["stand-in"] = "asked for the current GPU by name; was given the CPU, without CUDA's random state"
         facts["asked for CUDA at"] = dict(sorted(asked.items()))
