@@ -1,10 +1,10 @@
 """How well the doctor judges a corpus of real bug reports: right root cause first, right fix, no false alarm; per cause.
 
-    python bench/doctor.py CORPUS.jsonl [--json] [--show] [--misses]
+    python bench/doctor.py CORPUS.jsonl [--split learn|sealed] [--json] [--show] [--misses]
 
 Reads of each record what a user could paste (``env``, ``error_lines``, ``env_report``), never its title or its answer; then compares the first
 finding with ``cause_key``, ``cause_group``, ``culprit``, ``accepted_fix`` and ``fix_pattern``. Two counts of a right cause: *exact* (the key of the study)
-and *equivalent* (the same group of causes and a component of the culprit).
+and *equivalent* (the same group of causes and a component of the culprit). ``also`` of a record holds keys that are as right; ``split`` keeps a part aside until the work is done.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def components_of(record: dict[str, Any]) -> set[str]:
 def same_cause(first: Diagnosed | None, record: dict[str, Any]) -> str | None:
     if first is None:
         return None
-    if first.taxonomy.cause == record["cause_key"]:
+    if first.taxonomy.cause in {record["cause_key"], *record.get("also", ())}:
         return "exact"
     named = {ALIAS.get(w, w) for w in components_of(record)}
     ours = set(first.finding.components) | set(re.findall(r"[A-Za-z_][\w-]{2,}", first.finding.message))
@@ -182,11 +182,14 @@ def _same(accepted: str, ours: str) -> bool:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
+    parser.add_argument("--split", help="only the records of this part")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--show", action="store_true", help="every record")
     parser.add_argument("--misses", action="store_true", help="records that miss cause or fix")
     options = parser.parse_args(argv)
     records = [json.loads(line) for line in options.corpus.read_text().splitlines() if line.strip()]
+    if options.split:
+        records = [r for r in records if r.get("split") == options.split]
     started = time.process_time()
     rows = []
     for record in records:
