@@ -7,7 +7,7 @@ import io
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -157,41 +157,63 @@ def _plain(value: object) -> str:
 
 
 def markdown_table(document: Mapping[str, Any], framework: str) -> str:
-    """The newest releases of a framework against the newest torch releases: proved, fails, possible, or nothing where a rule forbids it."""
+    """A row for each of the newest series of a framework, against the newest torch releases that they can have.
+
+    The row bears its series' newest release; where another release of the series was run instead, its version stands beside the word.
+    """
     grid = document["grid"].get(framework)
     if not grid:
         raise UsageError(f"no framework {framework!r} in the matrix", hint="; ".join(document["grid"]))
-    releases = list(grid)[:_ROWS]
-    builds = _torches(grid[releases[0]]) if releases else []
+    rows = _newest_of_series(grid)[:_ROWS]
+    tested = _tested(document, framework)
+    table = {(v, b): _words(grid, tested, v, b) for v in rows for b in _newest_of_series(grid[rows[0]])}
+    builds = [b for b in _newest_of_series(grid[rows[0]]) if any(table[v, b] for v in rows)][:_TORCHES]
+    lines = [f"| {framework} | " + " | ".join(f"torch {b.partition('+')[0]}" for b in builds) + " |"]
+    lines.append("|---|" + "---|" * len(builds))
+    lines += [f"| {version} | " + " | ".join(table[version, b] for b in builds) + " |" for version in rows]
+    day = str(document["generated"])[:10]
+    lines.append("")
+    lines.append(
+        "proved: run by envsmith on its newest record (in brackets the release that was run, if it is not the one of the row); possible: no rule "
+        f"forbids it, not run; empty: forbidden. {day}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _newest_of_series(versions: Iterable[str]) -> list[str]:
+    """The newest release of each minor series, newest first; ``versions`` are in that order."""
+    series: dict[str, str] = {}
+    for version in versions:
+        series.setdefault(_series(version), version)
+    return list(series.values())
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _tested(document: Mapping[str, Any], framework: str) -> dict[tuple[str, str], str]:
+    """(release, torch) -> the best status among its cells (Pythons, CUDA builds)."""
     tested: dict[tuple[str, str], str] = {}
     for cell in document["cells"]:
         if cell["framework"] == framework:
             key = (cell["version"], cell["torch"])
             if tested.get(key) != "proved":
                 tested[key] = cell["status"]
-    lines = [f"| {framework} | " + " | ".join(f"torch {b.partition('+')[0]}" for b in builds) + " |"]
-    lines.append("|---|" + "---|" * len(builds))
-    for version in releases:
-        words = [_word(tested.get((version, b)), grid[version].get(b, {}).get("status")) for b in builds]
-        lines.append(f"| {version} | " + " | ".join(words) + " |")
-    day = str(document["generated"])[:10]
-    lines.append("")
-    lines.append(
-        f"proved: run by envsmith on its newest record; possible: no rule forbids it, not run; empty: forbidden. {day}."
-    )
-    return "\n".join(lines) + "\n"
+    return tested
 
 
-def _torches(row: Mapping[str, Any]) -> Sequence[str]:
-    """The newest patch release of each series."""
-    series: dict[str, str] = {}
-    for build in row:
-        series.setdefault(".".join(build.split(".")[:2]), build)
-    return list(series.values())[:_TORCHES]
-
-
-def _word(run: str | None, solver: str | None) -> str:
-    return _WORDS.get(run or solver or "", "")
+def _words(
+    grid: Mapping[str, Mapping[str, Any]], tested: Mapping[tuple[str, str], str], newest: str, build: str
+) -> str:
+    """What is said of a series on one torch: its newest release that was proved, else the newest that was run, else what the solver says."""
+    run = [(tested[v, build], v) for v in grid if _series(v) == _series(newest) and (v, build) in tested]
+    run.sort(key=lambda pair: pair[0] != "proved")
+    if run:
+        status, version = run[0]
+        word = _WORDS.get(status, "")
+        return word if version == newest or not word else f"{word} ({version})"
+    return _WORDS.get(grid[newest].get(build, {}).get("status") or "", "")
 
 
 def with_table(text: str, document: Mapping[str, Any]) -> str:

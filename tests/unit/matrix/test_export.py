@@ -145,6 +145,38 @@ def test_a_table_goes_between_the_markers_and_nowhere_else(document):
     assert with_table(made, document) == made
 
 
+def test_a_row_of_a_table_is_a_series_and_names_the_release_that_was_run():
+    ran = {"framework": "x", "torch": "2.9.1+cu128"}
+    document = {
+        "generated": "2026-12-01",
+        "grid": {
+            "x": {
+                "1.2.10": {
+                    "2.9.1+cu128": {"status": "possible"},
+                    "2.9.0+cu128": {"status": "possible"},
+                    "2.8.0+cu128": {},
+                },
+                "1.2.9": {"2.9.1+cu128": {"status": "possible"}},
+                "1.2.8": {},
+                "1.1.4": {"2.9.1+cu128": {"status": "possible"}},
+            }
+        },
+        "cells": [
+            {**ran, "version": "1.2.9", "status": "failed"},
+            {**ran, "version": "1.2.8", "status": "proved"},
+        ],
+    }
+    table = markdown_table(document, "x").splitlines()
+    assert table[:4] == [
+        "| x | torch 2.9.1 |",
+        "|---|---|",
+        "| 1.2.10 | proved (1.2.8) |",
+        "| 1.1.4 | possible |",
+    ]
+    assert document["cells"].pop()
+    assert "| 1.2.10 | **fails** (1.2.9) |" in markdown_table(document, "x")
+
+
 def test_a_file_without_markers_is_refused(document):
     with pytest.raises(UsageError, match="markers"):
         with_table("nothing", document)
