@@ -22,6 +22,7 @@ _OF_HOST = (
     "Torch not compiled with CUDA enabled",
     "is only supported with GPUs",
     "in Gloo process group",
+    "0 active drivers",  # triton 3.2 and newer at import (rule deepspeed-triton-import)
 )
 
 
