@@ -67,7 +67,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # The variables that change how a collective runs; they stand in every manifest.
 TELLING = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "DS_", "RCCL_", "HSA_")
 ALSO_TELLING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-PER_RANK = {"NCCL_HOSTID", "CUDA_VISIBLE_DEVICES"}
+PER_RANK = {"NCCL_HOSTID", "NCCL_DEBUG_FILE", "CUDA_VISIBLE_DEVICES"}
 DISTRIBUTIONS = (
     "torch", "numpy", "triton", "deepspeed", "megatron-core", "colossalai", "transformer-engine", "flash-attn", "apex",
     "transformers", "pydantic", "ninja", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu11",
@@ -612,12 +612,9 @@ def _evidence(rank: int, board: Board, log: Log) -> None:
     while not board.dump:
         time.sleep(0.05)
     try:
-        from torch._C import _distributed_c10d as c10d
-
-        dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
-        if dump is None:
+        entries = flight_entries()
+        if entries is None:
             return
-        entries = json.loads(dump()).get("entries", [])
         keep = (
             "collective_seq_id",
             "p2p_seq_id",
@@ -639,6 +636,28 @@ def _evidence(rank: int, board: Board, log: Log) -> None:
         )
     except Exception as error:
         log.write({"row": "flight", "rank": rank, "detail": one_line(error)})
+
+
+def flight_entries() -> Optional[list[dict[str, Any]]]:
+    """What torch's flight recorders hold; `None` where this torch has none that can be read as JSON.
+
+    A build with CUDA has one for NCCL and one for everything else, and torch 2.15 one per backend (`_dump_fr_trace_json` answers for gloo
+    unless it is told another name). Whichever has entries is the one that the group used.
+    """
+    from torch._C import _distributed_c10d as c10d
+
+    nccl, general = getattr(c10d, "_dump_nccl_trace_json", None), getattr(c10d, "_dump_fr_trace_json", None)
+    asks = [nccl] if nccl else []
+    if general:
+        asks.append(general)
+        if "backend" in (general.__doc__ or "").partition("->")[0]:
+            asks += [functools.partial(general, backend=name) for name in ("nccl", "nccl2", "nccl-legacy")]
+    for ask in asks:
+        with contextlib.suppress(Exception):
+            entries = json.loads(ask()).get("entries", [])
+            if entries:
+                return list(entries)
+    return [] if asks else None
 
 
 def seconds(value: float) -> datetime.timedelta:
@@ -1006,6 +1025,8 @@ class Kit:
         if dtype is None:
             raise Skip(f"torch {self.torch.__version__} has no dtype {case.get('dtype')}")
         self.dtype = dtype
+        if case.get("group", "world") != "world" and not group_layouts(world.size).get(case["group"]):
+            raise Skip(f"there is no group {case['group']} of {world.size} rank{'s' if world.size > 1 else ''}")
         named = world.groups.get(case.get("group", "world"))
         self.member = named is not None
         self.group: Any = named[0] if named else None
@@ -1580,7 +1601,8 @@ def coalesced(k: Kit) -> None:
     ts = [k.input(k.pattern(k.me, start=j), frozen=False) for j in range(4)]
 
     def together() -> None:
-        with manager(group=k.group, device=k.world.device if k.world.cuda else None):
+        # No device: that is for backends without an operation for several tensors, and NCCL and gloo have one.
+        with manager(group=k.group):
             for t in ts:
                 k.dist.all_reduce(t, k.op, group=k.group)
 
@@ -2001,9 +2023,10 @@ def symmetric_memory(k: Kit) -> None:
         raise Skip(f"torch {torch.__version__} has no symmetric memory")
     if not hasattr(symm, "empty") or not hasattr(symm, "rendezvous"):
         raise Skip(f"torch {torch.__version__} has no symm_mem.empty")
-    if len(set(k.world.job["devices"])) < k.world.size:
-        raise Skip("symmetric memory refuses several ranks on one GPU")
+    # Several ranks on one GPU: `sharing_env` asks torch to allow it; one that does not know the variable refuses on every rank.
     t = symm.empty(k.n, dtype=k.dtype, device=k.world.device)
+    if "enable_symm_mem_for_group" in vars(symm):  # older releases need it, 2.13 calls it deprecated
+        symm.enable_symm_mem_for_group(k.group.group_name)
     symm.rendezvous(t, k.group.group_name)
     t.copy_(k.pattern(k.me))
     k.world.sync()
@@ -2018,6 +2041,8 @@ def symmetric_memory(k: Kit) -> None:
 # --------------------------------------------------------------------------------------------------------------------
 
 CPU_LIMIT = 64 << 20  # bytes; beyond this gloo over loopback measures the memory of the host
+# Ranks that share a GPU: over sockets a large buffer takes minutes and measures loopback; in one memory it measures nothing that training has.
+SHARING_LIMITS = {"hostid": CPU_LIMIT, "multi-rank": 2 << 30}
 
 
 def measured(k: Kit, call: Callable[[], Any]) -> None:
@@ -2056,6 +2081,9 @@ def _buffers(k: Kit) -> tuple[Any, Any]:
     size = k.n * k.torch.empty(0, dtype=k.dtype).element_size()
     if not k.world.cuda and size > CPU_LIMIT:
         raise Skip(f"on a CPU nothing beyond {CPU_LIMIT >> 20} MiB is measured")
+    sharing = str(k.world.job.get("sharing") or "")
+    if sharing and size > SHARING_LIMITS[sharing]:
+        raise Skip(f"ranks that share a GPU ({sharing}) measure nothing beyond {SHARING_LIMITS[sharing] >> 20} MiB")
     if k.n % k.size:
         raise Skip(f"{k.n} elements cannot be shared out among {k.size} ranks")
     whole = k.torch.ones(k.n, dtype=k.dtype, device=k.world.device)
@@ -2203,10 +2231,7 @@ class Counter:
     def recorded() -> Optional[dict[str, int]]:
         """What torch's flight recorder holds, by name; `None` where it has none for this backend."""
         try:
-            from torch._C import _distributed_c10d as c10d
-
-            dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
-            entries = json.loads(dump()).get("entries", []) if dump else []
+            entries = flight_entries() or []
         except Exception:
             return None
         found: dict[str, int] = {}
@@ -3382,7 +3407,9 @@ class Supervisor:
         ready = self.facts["ready"]
         wanted = self.plan["backend"]
         cuda: dict[str, Any] = {"available": False, "count": 0}
-        if ready.get("cuda") and (host["gpus"] or wanted == "nccl"):
+        # A driver may be there without the library that lists its GPUs (WSL, some containers).
+        present = host["gpus"] or any(map(os.path.exists, ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")))
+        if ready.get("cuda") and (present or wanted == "nccl"):
             cuda = self._ask_cuda()
         usable = bool(cuda["available"]) and bool(ready.get("has_nccl"))
         backend = wanted if wanted != "auto" else ("nccl" if usable else "gloo")
@@ -3411,7 +3438,7 @@ class Supervisor:
                 self.directory,
             )
         else:
-            placement["sentence"] = f"{ranks} ranks on the CPU (gloo over the loopback interface)"
+            placement["sentence"] = f"{_ranks(ranks)} on the CPU (gloo over the loopback interface)"
             if "GLOO_SOCKET_IFNAME" not in os.environ:
                 placement["env"]["GLOO_SOCKET_IFNAME"] = "lo"
         placement["env"].update(evidence_env(self.directory, backend, str(ready["torch"])))
@@ -3437,7 +3464,7 @@ class Supervisor:
 
     def _ask_cuda(self) -> dict[str, Any]:
         ranks = self._spawn("cuda-probe", 1, {})
-        deadline = time.monotonic() + self.plan["timeouts"]["first"]
+        deadline = time.monotonic() + self.plan["timeouts"]["init"] + self.plan["timeouts"]["first"]
         answer: dict[str, Any] = {"available": False, "count": 0, "error": "CUDA did not answer"}
         while ranks[0].alive and time.monotonic() < deadline:
             self._listen(0.02)
@@ -3458,7 +3485,7 @@ class Supervisor:
     def _job(self, name: str, kind: str, placement: Mapping[str, Any], **more: object) -> dict[str, Any]:
         return {
             "kind": kind, "run": name, "world": placement["ranks"], "backend": placement["backend"], "devices": placement["devices"],
-            "env": placement["env"], "rank_env": placement["rank_env"], "timeouts": self.plan["timeouts"], "digest": self.plan.get("digest", ""),
+            "env": placement["env"], "rank_env": placement["rank_env"], "sharing": placement.get("sharing", ""), "timeouts": self.plan["timeouts"], "digest": self.plan.get("digest", ""),
             "stack": os.path.join(self.directory, f"{_slug(name)}.%d.stack"), "fault": self.plan.get("fault"), "image": self.plan.get("image"), **more,
         }  # fmt: skip
 
@@ -3473,7 +3500,9 @@ class Supervisor:
             master=self.plan.get("master"),
         )
         self._spawn("collectives", placement["ranks"], job)
-        halted = self._watch(lambda case: self._case_deadline(case, placement), self.plan["timeouts"]["tier"])
+        limits = self.plan["timeouts"]
+        total = limits["tier"] + (2 * limits["first"] if placement["backend"] == "nccl" else 0.0)
+        halted = self._watch(lambda case: self._case_deadline(case, placement), total)
         self.marks["collectives"] = time.monotonic() - began
         if not halted:
             self._exits_event()
@@ -3481,7 +3510,8 @@ class Supervisor:
     def _case_deadline(self, case: int, placement: Mapping[str, Any]) -> float:
         limits = self.plan["timeouts"]
         if case < 0:
-            return float(limits["init"])
+            # NCCL makes its communicator, and CUDA its context, when the group is made: `device_id` is always passed.
+            return float(limits["init"] + (limits["first"] if placement["backend"] == "nccl" else 0.0))
         if case < len(self.plan["cases"]):
             own = self.plan["cases"][case].get("deadline")
             if own:
@@ -3944,7 +3974,8 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
     each rank claims to be a host of its own (sockets only). Neither says anything about NVLink, and the sentence says which one it was.
     """
     env = _engine_env(plan)
-    if gpus >= ranks:
+    wanted = str(plan.get("sharing") or "")
+    if gpus >= ranks and not wanted:
         devices = list(range(ranks))
         return {
             "backend": "nccl",
@@ -3952,14 +3983,16 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
             "devices": devices,
             "env": env,
             "rank_env": [_nccl_log(directory, r) for r in devices],
-            "sentence": f"{ranks} ranks on {ranks} GPUs",
+            "sentence": f"{ranks} ranks on {ranks} GPUs" if ranks > 1 else "1 rank on 1 GPU",
         }
+    if wanted:
+        gpus = 1  # the first one holds them all, however many there are
     if gpus == 1:
         ranks = min(ranks, 2)  # NCCL documents two ranks on one GPU
     devices = [rank % gpus for rank in range(ranks)]
     rank_env = [_nccl_log(directory, r) for r in range(ranks)]
     for rank in range(ranks):
-        shared, how = sharing_env(nccl, rank)
+        shared, how = sharing_env(nccl, rank, wanted)
         if "NCCL_HOSTID" in shared:
             rank_env[rank]["NCCL_HOSTID"] = shared.pop("NCCL_HOSTID")
             shared["NCCL_SOCKET_IFNAME"] = "lo"  # one host: the ranks only claim to be several
@@ -3974,7 +4007,12 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
         "env": env,
         "rank_env": rank_env,
         "sentence": sentence,
+        "sharing": sharing_way(nccl, wanted),
     }
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'' if count == 1 else 's'}"
 
 
 def _nccl_log(directory: str, rank: int) -> dict[str, str]:
@@ -4059,7 +4097,7 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     job: dict[str, Any] = {
         "kind": "collectives", "run": "collectives", "rank": rank, "world": world, "backend": backend, "direct": True,
         "devices": placement["devices"], "env": {**placement["env"], **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
-        "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"],
+        "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"], "sharing": placement.get("sharing", ""),
         "port": place["port"], "fault": plan.get("fault"), "image": plan.get("image"), "local": place["local"],
     }  # fmt: skip
     nodes = int(plan.get("nodes") or 1)
@@ -4229,7 +4267,7 @@ def place_direct(
     shared, how = sharing_env(nccl, int(place["rank"]))
     more = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
     sentence = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network{more}"
-    return {"devices": devices, "env": {**_engine_env(plan), **shared}, "sentence": sentence}
+    return {"devices": devices, "env": {**_engine_env(plan), **shared}, "sentence": sentence, "sharing": sharing_way(nccl)}
 
 
 def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
@@ -4238,13 +4276,21 @@ def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
     return {"TORCH_DIST_USE_NCCL2": "0" if engine == "legacy" else "1"} if engine in ("legacy", "2") else {}
 
 
-def sharing_env(nccl: str, rank: int) -> tuple[dict[str, str], str]:
-    """Variables with which several ranks may share a GPU, and how that is called. `rank` is the rank in the world: no two hosts have the same."""
+def sharing_way(nccl: str, wanted: str = "") -> str:
+    """How ranks share a GPU: what is `wanted`, or `multi-rank` from NCCL 2.30 on and `hostid` before."""
     version = tuple(int(part) for part in re.findall(r"\d+", nccl)[:2])
-    if version >= (2, 30):
-        env = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1", "NCCL_NVLS_ENABLE": "0"}
+    return wanted or ("multi-rank" if version >= (2, 30) else "hostid")
+
+
+def sharing_env(nccl: str, rank: int, wanted: str = "") -> tuple[dict[str, str], str]:
+    """Variables with which several ranks may share a GPU, and how that is called. `rank` is the rank in the world: no two hosts have the same."""
+    # torch's symmetric memory has a refusal of its own; with this it leaves multicast out instead.
+    both = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
+    if sharing_way(nccl, wanted) == "multi-rank":
+        env = {**both, "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1"}
         return env, "NCCL_MULTI_RANK_GPU_ENABLE, P2P and shared memory"
     env = {
+        **both,
         "NCCL_P2P_DISABLE": "1",
         "NCCL_SHM_DISABLE": "1",
         "NCCL_IB_DISABLE": "1",
@@ -4385,9 +4431,9 @@ def _direct_judge(store: Any, job: Mapping[str, Any], heard: _Heard) -> str:
     # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
     behind, ahead = min(orders), max(orders)
     laggards = [row for row, order in zip(rows, orders) if order == behind]
-    limit = (
-        limits["init"] if ahead[0] < 0 else limits["first" if behind[0] == 0 and job["backend"] == "nccl" else "case"]
-    )
+    nccl = job["backend"] == "nccl"
+    starting = limits["init"] + (limits["first"] if nccl else 0.0)
+    limit = starting if ahead[0] < 0 else limits["first" if behind[0] == 0 and nccl else "case"]
     age = min(row["age"] for row in laggards)
     if ended:
         # They lose their connections to it and say so themselves, or the launcher ends them; NCCL may do neither.

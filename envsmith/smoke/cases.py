@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Case", "full_cases", "quick_cases"]
+__all__ = ["Case", "can_run", "full_cases", "quick_cases"]
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTS = ("int8", "uint8", "int32", "int64")
@@ -76,6 +76,14 @@ class Case:
         if self.group != "world":
             row["group"] = self.group
         return row
+
+
+def can_run(case: Case, ranks: int) -> bool:
+    """Whether anybody runs the case among so many ranks: messages need two, and not every group exists (``group_layouts`` of the agent)."""
+    if case.op in POINT_TO_POINT and ranks < 2:
+        return False
+    fewest = {"pairs": 2, "stride": 3, "head": 3, "tail": 3}.get(case.group, 1)
+    return ranks >= fewest
 
 
 def _reduced(op: str, dtype: str, redop: str, n: int, **more: object) -> Case:

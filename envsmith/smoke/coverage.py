@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from envsmith.model.record import CaseOutcome, Verdict
-from envsmith.smoke.cases import RARE, quick_cases
+from envsmith.smoke.cases import RARE, can_run, quick_cases
 from envsmith.smoke.expect import Expect
 from envsmith.smoke.plan import Plan
 
@@ -29,12 +29,12 @@ def core(plan: Plan, backend: str, ranks: int) -> frozenset[str]:
     """The cases of the plan that every cell must verify, on whatever machine.
 
     They are those of the quick tier for this many ranks (some kilobytes each, so that no machine is too small) that the expectations say work on
-    this backend, and that need neither a certain GPU nor a torch younger than 2.0. What lies beyond (gigabytes, fp8, CUDA graphs) may be skipped.
+    this backend, that so many ranks can run at all, and that need neither a certain GPU nor a torch younger than 2.0. What lies beyond (gigabytes, fp8, CUDA graphs) may be skipped.
     """
     return frozenset(
         case.id
         for case in set(quick_cases(ranks)) & set(plan.cases)
-        if case.dtype not in RARE and not case.op.startswith(_YOUNG) and _works(plan.expect(case.id, backend))
+        if can_run(case, ranks) and case.dtype not in RARE and not case.op.startswith(_YOUNG) and _works(plan.expect(case.id, backend))
     )
 
 

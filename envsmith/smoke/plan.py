@@ -18,6 +18,7 @@ from envsmith.smoke.steps import Step, framework_steps
 __all__ = ["Plan", "Tier", "Timeouts"]
 
 BACKENDS = ("auto", "gloo", "nccl")
+SHARING = ("hostid", "multi-rank")
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 MAX_RANKS = 1024
 
@@ -74,6 +75,7 @@ class Plan:
     timeouts: Timeouts = field(default_factory=Timeouts)
     image: str | None = None
     engine: str | None = None
+    sharing: str | None = None
     port: int | None = None
     fault: Mapping[str, object] | None = None
     cell: str | None = None
@@ -91,6 +93,7 @@ class Plan:
         steps: bool = True,
         cases: bool = True,
         engine: str | None = None,
+        sharing: str | None = None,
         image: str | None = None,
         expectations: Expectations | None = None,
         machine: str | None = None,
@@ -99,17 +102,20 @@ class Plan:
         """The plan for a cell, or for a mapping of component to version (``{"torch": "2.13.0", "deepspeed": "0.19.8"}``).
 
         ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False`` leaves the framework steps out,
-        ``cases=False`` the collectives. ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines. ``machine`` names a machine type of
+        ``cases=False`` the collectives. ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines. ``sharing`` puts
+        all ranks on the first GPU, by ``hostid`` or ``multi-rank``, however many there are. ``machine`` names a machine type of
         ``matrix/bandwidth.yaml`` whose floors the bandwidth tier is held against, ``nodes`` how many nodes the ranks are on. Raises :class:`UsageError`.
         """
         kind = _tier(tier)
         count = 4 if ranks is None else ranks
-        if not 2 <= count <= MAX_RANKS:
-            raise UsageError(f"a smoke test runs on 2 to {MAX_RANKS} ranks, not {count}")
+        if not 1 <= count <= MAX_RANKS:
+            raise UsageError(f"a smoke test runs on 1 to {MAX_RANKS} ranks, not {count}")
         if backend not in BACKENDS:
             raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
         if engine not in {None, "legacy", "2"}:
             raise UsageError(f"no NCCL engine {engine!r}; torch 2.15 has 'legacy' and '2'")
+        if sharing not in {None, *SHARING}:
+            raise UsageError(f"ranks share a GPU by {' or '.join(SHARING)}, not by {sharing!r}")
         components = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
         versions: dict[str, str] = {
             name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components
@@ -139,6 +145,7 @@ class Plan:
             timeouts=Timeouts(case=3.0 if kind is Tier.QUICK else 10.0, tier=60.0 if kind is Tier.QUICK else 900.0),
             image=image,
             engine=engine,
+            sharing=sharing,
             cell=str(cell.id) if isinstance(cell, Cell) else None,
             nodes=nodes,
             floors=floors_of(machine) if machine else (),
@@ -180,6 +187,7 @@ class Plan:
             "ranks": self.ranks,
             "backend": self.backend,
             "engine": self.engine,
+            "sharing": self.sharing,
             "digest": self.digest,
             "versions": dict(self.versions),
             "frameworks": dict(self.frameworks),

@@ -74,8 +74,10 @@ class _Stream:
         return found
 
 
-def run(plan: Plan, target: Target, *, progress: Callable[[Progress], None] | None = None) -> SmokeResult:
-    """Run the plan in the target and judge it.
+def run(
+    plan: Plan, target: Target, *, progress: Callable[[Progress], None] | None = None, limit: float | None = None
+) -> SmokeResult:
+    """Run the plan in the target and judge it; ``limit`` are seconds after which it is ended if its own deadlines have not done so.
 
     Raises :class:`SmokeError` when the cell's interpreter cannot be started at all; a test that ran and failed is a result with
     ``passed`` false. On ``KeyboardInterrupt`` the agent and its ranks are ended before it is passed on.
@@ -84,7 +86,7 @@ def run(plan: Plan, target: Target, *, progress: Callable[[Progress], None] | No
     process = _start(target)
     stream = _Stream()
     try:
-        status = _converse(process, stream, plan, target, progress)
+        status = _converse(process, stream, plan, target, progress, min(plan.outer_deadline, limit or plan.outer_deadline))
     except BaseException:
         _end(process, target)
         raise
@@ -144,13 +146,14 @@ def _converse(
     plan: Plan,
     target: Target,
     progress: Callable[[Progress], None] | None,
+    seconds: float,
 ) -> int | None:
     """Send source and plan, read until both streams end; ``None`` when the outer deadline had to end it."""
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     if not (stdin and stdout and stderr):
         raise SmokeError("the cell's Python was started without its standard streams")
     pending = memoryview(agent_input(json.dumps(plan.to_json()).encode()))
-    limit = time.monotonic() + plan.outer_deadline
+    limit = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for pipe in (stdout, stderr):
             os.set_blocking(pipe.fileno(), False)

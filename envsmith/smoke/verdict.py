@@ -36,7 +36,8 @@ class SmokeResult:
     ``exit_code`` is a :class:`~envsmith.smoke.blame.SmokeExit`; ``summary`` one sentence; ``placement`` where the ranks were; ``loaded`` versions
     as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase; ``blame`` every problem; ``output`` the last words of ranks;
     ``limits`` what of the machine is too small: ``{limit, severity, message, fix}``, looked at before a rank was started; ``enough`` is false when
-    so much was skipped that the run says nothing about the cell (:func:`~envsmith.smoke.coverage.too_little`): it has not passed then.
+    so much was skipped that the run says nothing about the cell (:func:`~envsmith.smoke.coverage.too_little`): it has not passed then. ``cuda`` is what
+    CUDA said when it was started: ``{available, count, free, arch, error}``, empty where it was not asked.
     """
 
     passed: bool
@@ -60,6 +61,7 @@ class SmokeResult:
     nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     narrowed: Mapping[str, object] = field(default_factory=dict)
     enough: bool = True
+    cuda: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def known_defects(self) -> tuple[str, ...]:
@@ -164,6 +166,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         bandwidth=measured,
         limits=limits_of(found),
         enough=short is None,
+        cuda=placement["cuda"] if isinstance(placement.get("cuda"), dict) else {},
     )
 
 
