@@ -189,7 +189,10 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @_folder
 def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
-    """Take the records of SOURCES (campaign folders, folders of records, files) into the matrix.
+    """Take the records of SOURCES into the matrix.
+
+    A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke --tier all` left, a folder of
+    records, or a file.
 
     Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed after it was written is
     refused.
@@ -197,8 +200,7 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     from envsmith.matrix.records import merge as merged
 
     target = _root(folder) / "records"
-    folders = [s / "records" if (s / "records").is_dir() else s for s in sources]
-    new, known = merged(folders, target)
+    new, known = merged(sources, target)
     for name in new:
         click.echo(name)
     say(f"{len(new)} records taken into {target}, {known} were there")

@@ -29,10 +29,25 @@ _WORST = 12
 )
 @click.option(
     "--tier",
-    type=click.Choice(["import", "quick", "full", "framework", "bandwidth"]),
+    type=click.Choice(["import", "quick", "full", "framework", "bandwidth", "all"]),
     default="quick",
     show_default=True,
-    help="How much is tried.",
+    help="How much is tried; all: every tier in turn, with a record and a plot in --output.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Tier all: where results, record and plot go. [default: envsmith-smoke]",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(60, 86400),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="Tier all: what does not fit is left out, and said.",
 )
 @click.option(
     "--ranks", type=click.IntRange(1, 64), default=4, show_default=True, help="Processes, per node with --nodes."
@@ -45,6 +60,11 @@ _WORST = 12
     help="auto: NCCL where there is a GPU.",
 )
 @click.option("--nccl-engine", type=click.Choice(["legacy", "2"]), help="Which of torch 2.15's two NCCL engines.")
+@click.option(
+    "--sharing",
+    type=click.Choice(["hostid", "multi-rank"]),
+    help="Put two ranks on the first GPU, in this way. Default: only where there are fewer GPUs than ranks.",
+)
 @click.option(
     "--machine", metavar="NAME", help="Bandwidth tier: hold it against the published floors of a machine type."
 )
@@ -88,9 +108,12 @@ def smoke(
     *,
     python: Path | None,
     tier: str,
+    output: Path | None,
+    budget: float,
     ranks: int,
     backend: str,
     nccl_engine: str | None,
+    sharing: str | None,
     machine: str | None,
     plot: Path | None,
     nodes: str | None,
@@ -118,6 +141,8 @@ def smoke(
         raise UsageError("--plot is for --tier bandwidth")
     if nodes is None and (rdzv or rsh or emit or image or gpus):
         raise UsageError("--rdzv, --rsh, --emit, --image and --gpus are for --nodes")
+    if output is not None and tier != "all":
+        raise UsageError("--output is for --tier all")
     if nodes is not None:
         from envsmith.cli.smoke_nodes import many
 
@@ -134,6 +159,18 @@ def smoke(
         raise UsageError(
             f"{target.python}: no torch there", hint="name the environment with --python /path/to/env/bin/python"
         )
+    if tier == "all":
+        from envsmith.cli.smoke_all import everything
+
+        if any((no_steps, framework_only, plan_only, machine, nccl_engine, sharing)):
+            raise UsageError(
+                "--tier all chooses tiers, engines and placements by itself", hint="leave the other flags out"
+            )
+        with Console(verbose=verbose, quiet=as_json) as console:
+            return everything(
+                target, found, backend=backend, ranks=ranks, folder=output or Path("envsmith-smoke"), budget=budget,
+                as_json=as_json, console=console,
+            )  # fmt: skip
     if no_steps and framework_only:
         raise UsageError("--no-steps and --framework-only leave nothing to run")
     plan = Plan.build(
@@ -144,6 +181,7 @@ def smoke(
         steps=not no_steps,
         cases=not framework_only,
         engine=nccl_engine,
+        sharing=sharing,
         machine=machine,
     )
     if plan_only:

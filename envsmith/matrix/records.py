@@ -26,6 +26,8 @@ _RUNGS = {rung.value: rung for rung in Rung}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.[a-z]{1,20}-[0-9a-f]{12}\.json")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})")
 _MAX_BYTES = 64_000
+# What a build writes beside its lock.
+_BUILT = "record.json"
 # Problems that are shown of a folder full of them.
 _MAX_TOLD = 40
 
@@ -153,19 +155,18 @@ def _content(path: str) -> bytes:
 
 
 def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
-    """Copy the records of ``sources`` (folders or files) into ``target``: the names that are new, and how many were there already.
+    """Copy the records of ``sources`` into ``target``: the names that are new, and how many were there already.
 
-    A file is taken only when it parses and its name is the one that its content gives. ``DataError`` and ``StorageError``; what was copied
-    before an error stays.
+    A source is a file, a folder of records, a folder with one in ``records/`` (a campaign's, a smoke test's), a cell's folder with its
+    ``record.json``, or a folder of cells' folders. A record is taken only when it parses; a build's ``record.json`` gets the name that its content
+    gives, any other file must have it. ``DataError`` and ``StorageError``; what was copied before an error stays.
     """
     from envsmith.matrix.campaign.state import write_whole
 
     new, known = [], 0
     for source in sources:
-        files = sorted(source.glob("*.json")) if source.is_dir() else [source]
-        for path in files:
-            text = _checked(path)
-            name = path.name
+        for path in _records_of(source):
+            name, text = _checked(path)
             if (target / name).exists():
                 known += 1
                 continue
@@ -174,19 +175,38 @@ def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
     return new, known
 
 
-def _checked(path: Path) -> str:
+def _records_of(source: Path) -> list[Path]:
+    """The files that a source stands for. ``DataError`` when it is a folder without any."""
+    if not source.is_dir():
+        return [source]
+    inside = source / "records"
+    if inside.is_dir():
+        return sorted(inside.glob("*.json"))
+    one = source / _BUILT
+    found = [one] if one.is_file() else sorted(source.glob(f"*/{_BUILT}")) or sorted(source.glob("*.json"))
+    if not found:
+        raise DataError(
+            f"{source}: no records there",
+            hint="name a record, a folder of records, a campaign's folder or what `envsmith build -o` wrote",
+        )
+    return found
+
+
+def _checked(path: Path) -> tuple[str, str]:
+    """Name and text of a record that may be taken."""
     try:
         content = path.read_bytes()
         stored = parse_record(path.name, content)
         text = content.decode()
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no record: {error}") from None
-    if path.name != record_name(stored.cell, stored.engine, text) or not _NAME.fullmatch(path.name):
+    name = record_name(stored.cell, stored.engine, text)
+    if (path.name not in {name, _BUILT}) or not _NAME.fullmatch(name):
         raise DataError(
             f"{path}: its name does not belong to its content",
             hint="it was changed after it was written; run the cell again",
         )
-    return text
+    return name, text
 
 
 def age_in_days(record: Stored, today: dt.date) -> int:

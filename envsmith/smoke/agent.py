@@ -440,7 +440,7 @@ PRELOAD: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         {"TORCHDYNAMO_DISABLE": "1"},
     ),
     "deepspeed": (("deepspeed",), {"DS_ACCELERATOR": "cpu"}),
-    "colossalai": (("colossalai", "colossalai.booster.plugin"), {}),
+    "colossalai": (("colossalai", "colossalai.booster.plugin", "transformers.models.llama.modeling_llama"), {}),
 }  # fmt: skip
 COUNTERS: list["Counter"] = []
 HIDDEN: list[str] = []  # the toolkit that `hide_toolkit` took out of sight
@@ -1793,7 +1793,9 @@ def sparse_all_reduce(k: Kit) -> None:
 @operation(reducing=True)
 def bool_bytes(k: Kit) -> None:
     """A boolean tensor holds bytes 0 and 1 and nothing else after a reduction, or whoever reads the bytes is misled."""
-    t = k.input(k.pattern(k.me), frozen=False)
+    t = k.input(
+        k.torch.ones(k.n, dtype=k.dtype), frozen=False
+    )  # true on every rank, so that two of them meet everywhere
     k.issue(lambda: k.dist.all_reduce(t, k.op, group=k.group))
     largest = int(k._bytes(t.to("cpu")).max())
     if largest > 1:
@@ -2429,12 +2431,7 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     except Skip as reason:
         row.update(status="skipped", detail=str(reason))
     except Exception as error:
-        row.update(
-            status="error",
-            detail=one_line(error, 600),
-            trace=traceback.format_exc()[-4000:],
-            stage=board.row(job["rank"])[3],
-        )
+        row.update(_stopped(stage, error, board.row(job["rank"])[3]))
     row["seconds"] = round(time.monotonic() - started, 3)
     row["collectives"] = stage.counter.counts()
     recorded = stage.counter.recorded() if row["status"] == "ok" else None
@@ -2450,6 +2447,21 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
             log.write({"row": "note", "rank": job["rank"], "detail": f"destroy_process_group: {one_line(error)}"})
     board.mark(job["rank"], FINISHED, DONE)
     return OK if row["status"] != "error" else ERROR
+
+
+def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
+    """What a raise says: that this machine has no GPU, where the step knows such words and has none; otherwise that the step failed.
+
+    Either way with the innermost line outside of the standard library and torch, so that a record names the code and not only the words.
+    """
+    told, trace = str(stage.step.get("told") or ""), traceback.format_exc()[-4000:]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages/" in frame.filename]
+    places = [f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno}" for frame in frames]
+    place = next((p for p in reversed(places) if not p.startswith("torch/")), "")
+    if not told or stage.cuda or not re.search(told, f"{type(error).__name__}: {error}"):
+        return {"status": "error", "detail": one_line(error, 600), "trace": trace, "stage": doing}
+    facts = {"needs a GPU": {"error": one_line(error), "at": place, "while": doing}}
+    return {"status": "skipped", "detail": f"needs a GPU: {one_line(error, 160)} ({place})", "facts": facts}
 
 
 def told_version(module: Any) -> str:
@@ -3022,10 +3034,9 @@ def _colossalai_3d(s: Stage, colossalai: Any, asked: Mapping[str, int]) -> dict[
 
     torch = s.torch
     tp, pp, zero = (int(s.step.get(key, default)) for key, default in (("tp", 1), ("pp", 1), ("zero", 0)))
-    if pp > 1 and not s.cuda and not torch.distributed.is_nccl_available():
-        raise Skip(
-            "Colossal-AI's pipeline asks for torch.distributed.is_hccl_available, which does not exist, where torch is built without NCCL"
-        )
+    more: dict[str, object] = {}
+    if pp > 1 and not s.cuda:
+        more = _names_of_hccl(torch.distributed)
     s.enter("HybridParallelPlugin")
     precision = s.step.get("precision", "fp32")
     options: dict[str, Any] = {
@@ -3066,8 +3077,24 @@ def _colossalai_3d(s: Stage, colossalai: Any, asked: Mapping[str, int]) -> dict[
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.item()))
-    facts = _colossalai_facts(s, colossalai, asked, "HybridParallelPlugin", tp=tp, pp=pp, zero=zero)
+    facts = _colossalai_facts(s, colossalai, asked, "HybridParallelPlugin", tp=tp, pp=pp, zero=zero, **more)
     return {"losses": losses, "reference": reference, "facts": facts}
+
+
+def _names_of_hccl(dist: Any) -> dict[str, object]:
+    """Colossal-AI's pipeline asks torch for two names of Huawei's backend wherever the group is not NCCL's; torch itself has neither.
+
+    They are given the only true answers, and the record says so: without them every pipeline on gloo ends with an AttributeError
+    (`_check_for_nccl_hccl_backend` in pipeline/p2p.py, read in 0.5.0).
+    """
+    given = []
+    if not hasattr(dist.Backend, "HCCL"):
+        dist.Backend.HCCL = "hccl"
+        given.append("torch.distributed.Backend.HCCL")
+    if not hasattr(dist, "is_hccl_available"):
+        dist.is_hccl_available = lambda: False
+        given.append("torch.distributed.is_hccl_available")
+    return {"given, as Colossal-AI asks for them off NCCL": given} if given else {}
 
 
 def _llama_reference(s: Stage, model: Any, batch: Mapping[str, Any]) -> list[float]:
@@ -3532,7 +3559,7 @@ class Supervisor:
         if step.get("skip"):
             self.emit("step", step=name, status="skipped", detail=step["skip"])
             return
-        if step.get("needs") == "gpu" and placement["backend"] != "nccl":
+        if step.get("needs") == "gpu" and placement["backend"] != "nccl" and not step.get("told"):
             self.emit("step", step=name, status="skipped", detail=step.get("why", "needs a GPU"))
             return
         ranks = int(step.get("ranks", 2))
@@ -3608,7 +3635,9 @@ class Supervisor:
         """
         framework = next((name for name in PRELOAD if kind.startswith(name)), "")
         alike = sum(
-            str(step["kind"]).startswith(framework) for step in self.plan["steps"] if step.get("needs") != "gpu"
+            str(step["kind"]).startswith(framework)
+            for step in self.plan["steps"]
+            if step.get("needs") != "gpu" or step.get("told")
         )
         if framework == self.preloaded or framework in self.not_preloaded or (framework and alike < 3):
             return
@@ -4267,7 +4296,12 @@ def place_direct(
     shared, how = sharing_env(nccl, int(place["rank"]))
     more = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
     sentence = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network{more}"
-    return {"devices": devices, "env": {**_engine_env(plan), **shared}, "sentence": sentence, "sharing": sharing_way(nccl)}
+    return {
+        "devices": devices,
+        "env": {**_engine_env(plan), **shared},
+        "sentence": sentence,
+        "sharing": sharing_way(nccl),
+    }
 
 
 def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:

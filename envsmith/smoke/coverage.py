@@ -34,7 +34,10 @@ def core(plan: Plan, backend: str, ranks: int) -> frozenset[str]:
     return frozenset(
         case.id
         for case in set(quick_cases(ranks)) & set(plan.cases)
-        if can_run(case, ranks) and case.dtype not in RARE and not case.op.startswith(_YOUNG) and _works(plan.expect(case.id, backend))
+        if can_run(case, ranks)
+        and case.dtype not in RARE
+        and not case.op.startswith(_YOUNG)
+        and _works(plan.expect(case.id, backend))
     )
 
 

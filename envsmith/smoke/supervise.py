@@ -49,8 +49,9 @@ class Progress:
 
 @dataclass(slots=True)
 class _Stream:
-    """Events so far, and what the agent said on standard error."""
+    """Events so far, what the agent said on standard error, and the seconds that it may take in all."""
 
+    limit: float
     events: list[object] = field(default_factory=list)
     rest: bytearray = field(default_factory=bytearray)
     words: bytearray = field(default_factory=bytearray)
@@ -84,9 +85,9 @@ def run(
     """
     started = time.monotonic()
     process = _start(target)
-    stream = _Stream()
+    stream = _Stream(limit=min(plan.outer_deadline, limit or plan.outer_deadline))
     try:
-        status = _converse(process, stream, plan, target, progress, min(plan.outer_deadline, limit or plan.outer_deadline))
+        status = _converse(process, stream, plan, target, progress)
     except BaseException:
         _end(process, target)
         raise
@@ -146,14 +147,13 @@ def _converse(
     plan: Plan,
     target: Target,
     progress: Callable[[Progress], None] | None,
-    seconds: float,
 ) -> int | None:
     """Send source and plan, read until both streams end; ``None`` when the outer deadline had to end it."""
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     if not (stdin and stdout and stderr):
         raise SmokeError("the cell's Python was started without its standard streams")
     pending = memoryview(agent_input(json.dumps(plan.to_json()).encode()))
-    limit = time.monotonic() + seconds
+    limit = time.monotonic() + stream.limit
     with selectors.DefaultSelector() as selector:
         for pipe in (stdout, stderr):
             os.set_blocking(pipe.fileno(), False)

@@ -297,7 +297,11 @@ def _step(step: Step, found: Events) -> StepOutcome:
     skipped = [r for r in rows if r.get("status") == "skipped"]
     if skipped:
         return StepOutcome(
-            name=name, verdict=Verdict.SKIPPED, seconds=seconds, detail=str(skipped[0].get("detail", ""))
+            name=name,
+            verdict=Verdict.SKIPPED,
+            seconds=seconds,
+            detail=str(skipped[0].get("detail", "")),
+            facts=dict(skipped[0].get("facts", {})),
         )
     if len(rows) < ranks:
         return StepOutcome(

@@ -87,6 +87,37 @@ def test_results_of_two_campaigns_are_merged_without_conflict(tmp_path):
     assert (list(again), known) == ([], 4)
 
 
+def test_what_builds_wrote_is_merged_as_it_is(tmp_path):
+    for name, version in (("one", "0.16.4"), ("two", "0.17.2")):
+        (tmp_path / "build" / name).mkdir(parents=True)
+        (tmp_path / "build" / name / "record.json").write_text(record_text(record(cell=cell(framework=version))))
+        (tmp_path / "build" / name / "lock.json").write_text("{}")
+    new, _ = merge([tmp_path / "build" / "one"], tmp_path / "all")
+    assert [read.name for read in read_records(tmp_path / "all")] == list(new)
+    more, known = merge([tmp_path / "build", tmp_path / "build" / "two" / "record.json"], tmp_path / "all")
+    assert (len(more), known) == (1, 2)
+    assert {read.cell[:8] for read in read_records(tmp_path / "all")} == {"ds0.16.4", "ds0.17.2"}
+
+
+def test_what_a_smoke_test_of_everything_left_is_merged_by_its_folder(tmp_path):
+    put_record(tmp_path / "out" / "records", record())
+    (tmp_path / "out" / "1-quick.json").write_text("{}")
+    assert len(merge([tmp_path / "out"], tmp_path / "all")[0]) == 1
+
+
+def test_a_folder_without_records_is_named(tmp_path):
+    with pytest.raises(DataError, match="no records there"):
+        merge([tmp_path], tmp_path / "all")
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "a b", "x" * 300])
+def test_a_build_s_record_cannot_choose_where_it_is_written(tmp_path, name):
+    (tmp_path / "record.json").write_text(json.dumps({**record().to_json(), "cell": name}))
+    with pytest.raises(DataError, match="does not belong"):
+        merge([tmp_path / "record.json"], tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+
+
 def test_a_record_that_was_changed_by_hand_is_not_merged(tmp_path):
     path = put_record(tmp_path / "one", record(passed=False))
     path.write_text(path.read_text().replace('"passed": false', '"passed": true'))

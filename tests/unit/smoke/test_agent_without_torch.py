@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -122,7 +123,91 @@ def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says
     else:
         assert set(hosts) == {None}
     if "MULTI_RANK" in word:
-        assert placement["env"] == {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1", "NCCL_NVLS_ENABLE": "0"}
+        assert placement["env"] == {
+            "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1", "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "nccl"), [("hostid", "2.30.7"), ("multi-rank", "2.30.7"), ("hostid", "2.21.5")])
+def test_plan_that_asks_for_it_puts_two_ranks_on_the_first_of_many_gpus(wanted, nccl) -> None:
+    placement = agent.place_nccl(4, 8, nccl, {"sharing": wanted}, "/run")
+    assert (placement["devices"], placement["sharing"]) == ([0, 0], wanted)
+    assert ("NCCL_HOSTID" in placement["rank_env"][1]) == (wanted == "hostid")
+    assert "on 1 GPU (" in placement["sentence"]
+
+
+def test_one_rank_has_a_gpu_of_its_own() -> None:
+    placement = agent.place_nccl(1, 1, "2.28.9", {}, "/run")
+    assert (placement["sentence"], placement["env"], placement.get("sharing")) == ("1 rank on 1 GPU", {}, None)
+
+
+def _supervisor(plan: dict[str, object]) -> agent.Supervisor:
+    """Without starting anything."""
+    supervisor = agent.Supervisor.__new__(agent.Supervisor)
+    supervisor.plan = plan
+    return supervisor
+
+
+def test_nccl_has_time_to_make_its_communicator_with_the_group() -> None:
+    times = {"init": 30.0, "first": 60.0, "case": 3.0}
+    supervisor = _supervisor({"cases": [{"op": "barrier"}, {"op": "barrier"}], "timeouts": times})
+    assert supervisor._case_deadline(agent.GROUP, {"backend": "nccl"}) == 90.0
+    assert supervisor._case_deadline(agent.GROUP, {"backend": "gloo"}) == 30.0
+    assert [supervisor._case_deadline(case, {"backend": "nccl"}) for case in (0, 1)] == [60.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("names", "due"),
+    [
+        ({"_dump_fr_trace_json": "fr() -> bytes"}, "gloo"),
+        ({"_dump_nccl_trace_json": "nccl() -> bytes", "_dump_fr_trace_json": "fr() -> bytes"}, "nccl"),
+        ({"_dump_fr_trace_json": "fr(backend: str = 'gloo') -> bytes"}, "nccl2"),
+    ],
+    ids=["gloo only", "torch 2.13 with CUDA", "torch 2.15"],
+)
+def test_flight_recorder_of_the_group_s_backend_is_read(monkeypatch, names, due) -> None:
+    """A build with CUDA has several; torch 2.15 answers for gloo unless it is told another name."""
+    import types
+
+    used = due
+
+    def dump(own: str) -> object:
+        def ask(backend: str = own) -> bytes:
+            entries = [{"profiling_name": f"{backend}:all_reduce"}] if backend == used else []
+            return json.dumps({"entries": entries}).encode()
+
+        return ask
+
+    c10d = types.ModuleType("torch._C._distributed_c10d")
+    for name, doc in names.items():
+        function = dump("nccl" if "nccl" in name else "gloo")
+        function.__doc__ = doc
+        setattr(c10d, name, function)
+    inner = types.ModuleType("torch._C")
+    inner._distributed_c10d = c10d
+    for name, module in (("torch", types.ModuleType("torch")), ("torch._C", inner), (c10d.__name__, c10d)):
+        monkeypatch.setitem(sys.modules, name, module)
+    assert agent.flight_entries() == [{"profiling_name": f"{due}:all_reduce"}]
+
+
+def _stage(told: str, cuda: bool) -> object:
+    import types
+
+    return types.SimpleNamespace(step={"told": told}, cuda=cuda)
+
+
+def test_step_that_stops_for_want_of_a_gpu_is_skipped_with_the_words_and_any_other_raise_is_an_error() -> None:
+    row = agent._stopped(_stage("device is required", cuda=False), AssertionError("device is required"), "train step 0")
+    assert row["status"] == "skipped"
+    assert row["facts"]["needs a GPU"]["error"] == "AssertionError: device is required"
+    assert (
+        agent._stopped(_stage("device is required", cuda=False), AssertionError("out of luck"), "")["status"] == "error"
+    )
+    assert (
+        agent._stopped(_stage("device is required", cuda=True), AssertionError("device is required"), "")["status"]
+        == "error"
+    )
+    assert agent._stopped(_stage("", cuda=False), AssertionError("device is required"), "")["status"] == "error"
 
 
 @pytest.mark.parametrize(

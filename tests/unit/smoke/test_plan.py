@@ -78,7 +78,9 @@ def test_deadlines_nest() -> None:
     assert Plan.build(TORCH).outer_deadline > Plan.build(TORCH).timeouts.tier + 300
 
 
-@pytest.mark.parametrize("bad", [{"ranks": 1}, {"ranks": 1025}, {"backend": "mpi"}, {"tier": "slow"}, {"engine": "3"}])
+@pytest.mark.parametrize(
+    "bad", [{"ranks": 0}, {"ranks": 1025}, {"sharing": "mps"}, {"backend": "mpi"}, {"tier": "slow"}, {"engine": "3"}]
+)
 def test_nonsense_is_a_usage_error(bad) -> None:
     with pytest.raises(UsageError):
         Plan.build(TORCH, **bad)
@@ -90,7 +92,9 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
     every = framework_steps(frameworks, every=True, control=True)
     assert {step.kind for step in every} == set(agent.STEP_KINDS)
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
-    assert all(step.why for step in every if step.needs == "gpu")
+    assert all(step.why or step.told for step in every if step.needs == "gpu"), (
+        "skipped with a reason, or tried and stopped with one"
+    )
     assert all(step.issues for step in every if step.needs != "gpu")
 
 

@@ -1,0 +1,132 @@
+"""``envsmith smoke --tier all``: every part that this machine can run, and a record of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.cli.console import Console, clean, dumps, say, table
+
+if TYPE_CHECKING:
+    from envsmith.model.record import Record
+    from envsmith.smoke import LocalTarget
+    from envsmith.smoke.everything import Done, Machine, Part
+
+__all__ = ["everything"]
+
+_COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
+
+
+def everything(
+    target: LocalTarget,
+    versions: Mapping[str, str],
+    *,
+    backend: str,
+    ranks: int,
+    folder: Path,
+    budget: float,
+    as_json: bool,
+    console: Console,
+) -> int:
+    """Run the parts, write results, plot and record into ``folder``. 0 when no part failed and the record passed, 1 otherwise."""
+    from envsmith.engine.base import Event, EventKind
+    from envsmith.pipeline import progress_line
+    from envsmith.smoke.everything import ask, parts_of, run_parts
+
+    started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+    console(Event(kind=EventKind.START, step="what is here"))
+    machine = ask(versions, target, backend)
+    console(Event(kind=EventKind.DONE, step="what is here", text=_told(machine)))
+    done: list[Done] = []
+
+    def begin(part: Part) -> None:
+        console(Event(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most"))
+
+    parts = parts_of(versions, machine, ranks=ranks)
+    for item in run_parts(
+        parts, target, budget=budget, folder=folder, begin=begin,
+        progress=lambda p: console(Event(kind=EventKind.LINE, step=p.phase, text=progress_line(p))),
+    ):  # fmt: skip
+        kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
+        text = item.sentence if item.result else f"{item.part.name}: not run: {item.sentence}"
+        console(Event(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
+        done.append(item)
+    record, files = _leave(done, target.python, folder, started)
+    if as_json:
+        parts_json = [d.to_json() for d in done]
+        click.echo(dumps({"parts": parts_json, "record": record.to_json() if record else None, "files": files}))
+    else:
+        _show(done, record, files)
+    return 0 if record is not None and record.passed and all(d.word != "failed" for d in done) else 1
+
+
+def _told(machine: Machine) -> str:
+    if machine.backend != "nccl":
+        return f"torch {machine.torch}, no GPU is used: gloo"
+    return f"torch {machine.torch}, NCCL {machine.nccl}, {machine.gpus} GPU{'s' if machine.gpus > 1 else ''}"
+
+
+def _leave(done: Sequence[Done], python: Path, folder: Path, started: str) -> tuple[Record | None, list[str]]:
+    """The plot, the summary and the record; a record only where something was run."""
+    from envsmith.matrix.campaign.state import write_whole
+    from envsmith.matrix.records import put_record
+    from envsmith.smoke.found import find_cell, record_of_parts
+    from envsmith.smoke.plot import svg
+
+    files = []
+    said = next((d.result for d in done if d.result and d.result.loaded), None)
+    record = None
+    if said is not None:
+        found = find_cell(python, said.loaded)
+        record = _anonymous(record_of_parts(found, done, started=started), python)
+        files.append(str(put_record(folder / "records", record)))
+    band = next((d.result for d in done if d.result and d.result.bandwidth), None)
+    if band is not None:
+        title = f"{band.backend}, {band.placement.partition(';')[0]}, torch {band.loaded.get('torch', '')}"
+        write_whole(folder / "busbw.svg", svg(band.bandwidth, title=title))
+        files.append(str(folder / "busbw.svg"))
+    write_whole(folder / "summary.md", _markdown(done, record))
+    return record, [*files, str(folder / "summary.md")]
+
+
+def _anonymous(record: Record, python: Path) -> Record:
+    """Where the environment stands on this machine is nobody's business: ``.`` stands for it."""
+    here = str(python.absolute().parent.parent.parent)
+    steps = [replace(s, detail=s.detail.replace(here, "."), facts=_without(s.facts, here)) for s in record.steps]
+    return replace(record, summary=record.summary.replace(here, "."), steps=tuple(steps))
+
+
+def _without(facts: Mapping[str, object], here: str) -> dict[str, object]:
+    text = json.dumps(dict(facts), default=str).replace(json.dumps(here)[1:-1], ".")
+    found = json.loads(text)
+    return found if isinstance(found, dict) else {}
+
+
+def _markdown(done: Sequence[Done], record: Record | None) -> str:
+    lines = [f"# {record.cell_id if record else 'Nothing was run'}", ""]
+    if record:
+        lines += [f"{record.started}, proved: {' -> '.join(r.value for r in record.rungs)}", ""]
+    lines += ["| part | what | outcome | seconds | |", "|---|---|---|---|---|"]
+    for item in done:
+        cells = (item.part.name, item.part.what, item.word, f"{item.seconds:.1f}", clean(item.sentence))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _show(done: Sequence[Done], record: Record | None, files: Sequence[str]) -> None:
+    rows = [
+        (d.part.name, click.style(d.word, fg=_COLOURS[d.word]), f"{d.seconds:.1f} s", clean(d.sentence)[:160])
+        for d in done
+    ]
+    click.echo(table(rows))
+    if record is not None:
+        click.echo(f"cell: {record.cell_id}")
+        click.echo(f"proved: {' -> '.join(r.value for r in record.rungs)}")
+    for file in files:
+        say(f"written: {file}")

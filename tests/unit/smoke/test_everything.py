@@ -1,0 +1,260 @@
+"""All parts in one go: which there are, their deadlines, what is kept when one fails, and the record of them. No GPU, no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from envsmith.errors import SmokeError
+from envsmith.matrix.records import parse_record, put_record
+from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict
+from envsmith.smoke import supervise
+from envsmith.smoke.bandwidth import Measurement
+from envsmith.smoke.everything import Done, Machine, Part, ask, parts_of, run_parts
+from envsmith.smoke.found import Found, record_of_parts
+from envsmith.smoke.plan import Tier
+from envsmith.smoke.verdict import SmokeResult
+
+VERSIONS = {"torch": "2.11.0", "python": "3.12.3"}
+H200 = Machine(backend="nccl", gpus=1, nccl="2.28.9", torch="2.11.0+cu130")
+NEW = Machine(backend="nccl", gpus=1, nccl="2.30.7", torch="2.15.0+cu132")
+EIGHT = Machine(backend="nccl", gpus=8, nccl="2.30.7", torch="2.15.0+cu132")
+CPU = Machine(backend="gloo", torch="2.13.0+cpu")
+FOUND = Found(
+    cell="torch2.11.0-cu130-py312", components={"torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"}, engine="found",
+    environment="sha256:0",
+)  # fmt: skip
+
+
+def _parts(machine: Machine) -> dict[str, Part]:
+    return {part.name: part for part in parts_of(VERSIONS, machine)}
+
+
+def test_one_gpu_with_an_older_nccl_says_which_ways_it_does_not_know() -> None:
+    parts = _parts(H200)
+    assert list(parts) == ["one-rank", "hostid", "multi-rank", "bandwidth", "full", "framework", "engine-legacy"]
+    assert {name for name, part in parts.items() if part.plan is None} == {"multi-rank", "engine-legacy"}
+    assert "NCCL 2.28.9 does not know it" in parts["multi-rank"].why_not
+    assert "torch 2.11.0+cu130 has one engine" in parts["engine-legacy"].why_not
+    assert {parts[n].plan.sharing for n in ("hostid", "bandwidth", "full", "framework")} == {"hostid"}
+    assert parts["one-rank"].plan.ranks == 1
+    assert parts["one-rank"].plan.sharing is None
+
+
+def test_one_gpu_with_torch_2_15_is_asked_in_both_ways_and_on_both_engines() -> None:
+    parts = _parts(NEW)
+    assert all(part.plan for part in parts.values())
+    assert [parts[n].plan.sharing for n in ("hostid", "multi-rank", "full")] == ["hostid", "multi-rank", "multi-rank"]
+    assert (parts["full"].plan.engine, parts["engine-legacy"].plan.engine) == (None, "legacy")
+    ops = {case.op for case in parts["full"].plan.cases}
+    assert {"cuda_graph", "symmetric_memory", "compute_overlap", "split_group", "reinit"} <= ops
+
+
+def test_many_gpus_get_a_rank_each_and_the_first_one_two() -> None:
+    parts = _parts(EIGHT)
+    assert [(p.plan.ranks, p.plan.sharing) for p in (parts["full"], parts["bandwidth"])] == [(8, None)] * 2
+    assert [(parts[n].plan.ranks, parts[n].plan.sharing) for n in ("hostid", "multi-rank")] == [(2, "hostid"), (2, "multi-rank")]  # fmt: skip
+    assert parts["framework"].plan.ranks == 2
+
+
+def test_without_a_gpu_what_gloo_can_show_is_shown() -> None:
+    parts = _parts(CPU)
+    assert list(parts) == ["one-rank", "bandwidth", "full", "framework"]
+    assert {part.plan.backend for part in parts.values()} == {"gloo"}
+
+
+@pytest.mark.parametrize("machine", [H200, NEW, EIGHT, CPU])
+def test_every_plan_ends_by_itself_before_it_is_ended(machine: Machine) -> None:
+    for part in parts_of(VERSIONS, machine):
+        if part.plan:
+            assert part.plan.timeouts.case < part.plan.timeouts.tier <= part.limit
+    quick = [p.limit for p in parts_of(VERSIONS, machine) if p.plan and p.plan.tier is Tier.QUICK]
+    assert sum(quick) < 300, "the parts that tell most must not use up ten minutes"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def _result(plan, *, passed: bool = True, **more: object) -> SmokeResult:
+    cases = tuple(CaseOutcome(case=c.id, verdict=Verdict.PASS if passed else Verdict.HANG) for c in plan.cases)
+    return SmokeResult(
+        passed=passed, exit_code=0 if passed else 5, summary="all is well" if passed else "rank 1 never entered", backend=plan.backend,
+        ranks=plan.ranks, placement=f"{plan.ranks} ranks; this proves nothing about NVLink or the network", cases=cases, tier=plan.tier.value,
+        digest=plan.digest, loaded={"torch": "2.11.0+cu130", "python": "3.12.3", "cuda": "13.0"}, **more,
+    )  # fmt: skip
+
+
+def _run(machine: Machine, folder, script, budget: float = 600.0) -> list[Done]:
+    """``script`` maps a part's plan and limit to (seconds, result)."""
+    clock = Clock()
+
+    def runner(plan, target, *, progress, limit):
+        taken, result = script(plan, limit)
+        clock.at += taken
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    parts = parts_of(VERSIONS, machine)
+    return list(run_parts(parts, None, budget=budget, folder=folder, runner=runner, now=clock))
+
+
+def test_a_part_that_fails_or_cannot_start_loses_nothing(tmp_path) -> None:
+    def script(plan, limit):
+        if plan.sharing == "hostid" and plan.tier is Tier.QUICK:
+            return limit, _result(plan, passed=False)
+        if plan.tier is Tier.BANDWIDTH:
+            return 1.0, SmokeError("the interpreter has gone")
+        return 10.0, _result(plan)
+
+    done = {d.part.name: d for d in _run(NEW, tmp_path, script)}
+    assert done["hostid"].word == "failed"
+    assert (done["bandwidth"].word, done["bandwidth"].sentence) == ("not run", "could not be started: the interpreter has gone")  # fmt: skip
+    assert [done[n].word for n in ("one-rank", "multi-rank", "full", "framework", "engine-legacy")] == ["passed"] * 5
+    files = sorted(path.name for path in tmp_path.glob("*.json"))
+    assert files[:2] == ["1-one-rank.json", "2-hostid.json"]
+    assert len(files) == 7
+    assert json.loads((tmp_path / "2-hostid.json").read_text())["result"]["summary"] == "rank 1 never entered"
+
+
+def test_the_budget_is_kept_and_what_did_not_fit_is_told(tmp_path) -> None:
+    given = []
+
+    def script(plan, limit):
+        given.append(limit)
+        return limit, _result(plan, passed=False)
+
+    done = _run(NEW, tmp_path, script, budget=300.0)
+    assert sum(given) <= 300.0
+    assert given[:3] == [90.0, 90.0, 90.0]
+    assert given[3] == 30.0, "the next part gets what is left"
+    assert [d.word for d in done[4:]] == ["not run"] * 3
+    assert "0 s of 300 s were left" in done[-1].sentence
+
+
+def test_the_result_of_a_part_is_on_disk_before_the_next_begins(tmp_path) -> None:
+    seen = []
+
+    def script(plan, limit):
+        seen.append(len(list(tmp_path.glob("*.json"))))
+        return 1.0, _result(plan)
+
+    _run(CPU, tmp_path, script)
+    assert seen == [0, 1, 2, 3]
+
+
+# -- the record -----------------------------------------------------------------------------------------------------------
+
+BAND = (
+    Measurement(op="all_reduce", bytes=8192, ranks=2, rounds=50, median_us=20.0, p99_us=30.0, algbw=0.4, busbw=0.4),
+    Measurement(op="all_reduce", bytes=1 << 26, ranks=2, rounds=20, median_us=2e4, p99_us=3e4, algbw=3.3, busbw=3.3),
+)
+ZERO = StepOutcome(name="deepspeed zero-2 fp32", verdict=Verdict.PASS, seconds=4.0, detail="loss 2 -> 1")
+
+
+def _good(plan, _limit):
+    more = {"bandwidth": BAND} if plan.tier is Tier.BANDWIDTH else {}
+    more |= {"steps": (ZERO,)} if plan.tier is Tier.FRAMEWORK else {}
+    return 5.0, _result(plan, **more)
+
+
+def test_one_record_holds_cases_steps_and_bandwidth_and_can_be_merged(tmp_path) -> None:
+    record = record_of_parts(FOUND, _run(NEW, tmp_path, _good), started="2026-11-21T12:00:00+00:00")
+    path = put_record(tmp_path / "records", record)
+    read = parse_record(path.name, path.read_bytes())
+    assert read.passed
+    assert read.rung is Rung.FRAMEWORK_GPU
+    assert read.data["rungs"][0] == "installed", "an environment that nobody locked here claims no lock"
+    assert read.data["cases"]["counts"]["pass"] > 1000
+    assert read.data["bandwidth"]["all_reduce"] == {"peak_busbw": 3.3, "bytes": 1 << 26, "least_us": 20.0}
+    assert [s["name"] for s in read.data["steps"]] == ["deepspeed zero-2 fp32"]
+    assert any("one-rank, hostid, multi-rank" in note for note in read.data["notes"])
+
+
+def test_steps_of_torch_alone_prove_no_framework(tmp_path) -> None:
+    def script(plan, limit):
+        taken, result = _good(plan, limit)
+        control = replace(ZERO, name="torch ddp fp32")
+        return taken, replace(result, steps=(control,)) if result.steps else result
+
+    record = record_of_parts(FOUND, _run(H200, tmp_path, script), started="2026-11-21T12:00:00+00:00")
+    assert record.rungs == (Rung.INSTALLED, Rung.IMPORTED, Rung.COLLECTIVES_GPU)
+
+
+def test_a_way_of_sharing_that_fails_is_a_note_and_does_not_speak_against_the_cell(tmp_path) -> None:
+    def script(plan, limit):
+        if plan.sharing == "hostid":
+            return 9.0, _result(plan, passed=False)
+        return _good(plan, limit)
+
+    record = record_of_parts(FOUND, _run(NEW, tmp_path, script), started="2026-11-21T12:00:00+00:00")
+    assert record.passed
+    assert any(note.startswith("hostid failed: rank 1 never entered") for note in record.notes)
+
+
+def test_a_full_tier_that_was_not_run_says_nothing_against_the_cell(tmp_path) -> None:
+    record = record_of_parts(FOUND, _run(NEW, tmp_path, _good, budget=21.0), started="2026-11-21T12:00:00+00:00")
+    assert not record.passed
+    assert record.failure is not None
+    assert record.failure.of_host
+    assert "were left" in record.failure.symptom
+
+
+def test_a_full_tier_that_failed_is_the_cell_s_failure(tmp_path) -> None:
+    def script(plan, limit):
+        return 9.0, _result(plan, passed=plan.tier is not Tier.FULL)
+
+    record = record_of_parts(FOUND, _run(NEW, tmp_path, script), started="2026-11-21T12:00:00+00:00")
+    assert not record.passed
+    assert record.failure is not None
+    assert (record.failure.rung, record.failure.of_host) == (Rung.COLLECTIVES_GPU, False)
+
+
+# -- what is here ---------------------------------------------------------------------------------------------------------
+
+
+def _asked(monkeypatch, result: SmokeResult) -> None:
+    monkeypatch.setattr("envsmith.smoke.everything.run", lambda *_args, **_kwargs: result)
+
+
+def test_machine_is_what_cuda_says_when_it_is_started(monkeypatch) -> None:
+    loaded = {"torch": "2.11.0+cu130", "nccl": "2.28.9", "nccl_runtime": "2.29.3"}
+    result = SmokeResult(passed=True, exit_code=0, summary="", backend="nccl", loaded=loaded, cuda={"available": True, "count": 1})  # fmt: skip
+    _asked(monkeypatch, result)
+    assert ask(VERSIONS, None, "nccl") == Machine(backend="nccl", gpus=1, nccl="2.29.3", torch="2.11.0+cu130")
+
+
+def test_no_gpu_is_told_with_the_way_to_go_on_without_one(monkeypatch) -> None:
+    summary = "the plan asks for NCCL, but CUDA is not usable here: no GPU is visible"
+    _asked(
+        monkeypatch, SmokeResult(passed=False, exit_code=2, summary=summary, backend="nccl", loaded={"torch": "2.13.0"})
+    )
+    with pytest.raises(SmokeError, match="no GPU can be used here") as caught:
+        ask(VERSIONS, None, "nccl")
+    assert "--backend gloo" in (caught.value.hint or "")
+
+
+def test_limit_ends_an_agent_that_would_go_on_for_ever(tmp_path) -> None:
+    import subprocess
+    import sys
+
+    class Stuck:
+        def argv(self, args):
+            return [sys.executable, "-c", 'import sys,time\nprint(\'{"event":"hello"}\',flush=True)\ntime.sleep(600)']
+
+        def env(self):
+            return {}
+
+        def kill(self, process: subprocess.Popen[bytes]) -> None:
+            process.kill()
+
+    result = supervise.run(parts_of(VERSIONS, CPU)[0].plan, Stuck(), limit=1.0)
+    assert not result.passed
+    assert "had to be ended at the outer deadline" in result.summary
