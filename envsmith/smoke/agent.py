@@ -2005,7 +2005,10 @@ def cuda_graph(k: Kit) -> None:
     k.dist.all_reduce(t, k.op, group=k.group)  # a communicator is made outside of a capture
     k.world.sync()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # What other threads of this process ask of CUDA meanwhile must not spoil the capture: torch's watchdog, and who reads its flight recorder.
+    known = inspect.signature(torch.cuda.graph).parameters
+    mode = {"capture_error_mode": "thread_local"} if "capture_error_mode" in known else {}
+    with torch.cuda.graph(graph, **mode):
         k.dist.all_reduce(t, k.op, group=k.group)
     for start in (0, 5, 9):
         t.copy_(k.pattern(k.me, start=start))
