@@ -14,17 +14,18 @@ from envsmith.model.version import version_key
 __all__ = ["bandwidth_plot", "freshness_plot"]
 
 _ROW, _LEFT, _WIDTH = 18, 56, 420
+_KINDS = ("fresh", "stale", "failed", "unshown")  # classes of style.css
 
 
 def freshness_plot(records: Iterable[Stored], expiry: Expiry, today: dt.date) -> str:
-    """A bar for each torch series: cells that passed and count, that passed and are stale, that failed."""
+    """A bar for each torch series: cells that passed and count, that passed and are stale, that failed, that a host without a GPU could not show."""
     series: dict[str, list[int]] = {}
     for record in records:
         key = version_key(record.components.get("torch", "0").split("+", maxsplit=1)[0])
         if key is None:
             continue
-        counts = series.setdefault(f"{key.major}.{key.minor}", [0, 0, 0])
-        counts[2 if not record.passed else 1 if expiry.is_stale(record, today) else 0] += 1
+        counts = series.setdefault(f"{key.major}.{key.minor}", [0] * len(_KINDS))
+        counts[_KINDS.index(_kind(record, expiry, today))] += 1
     if not series:
         return "<p>No cell was run yet.</p>"
     names = sorted(series, key=lambda s: tuple(map(int, s.split("."))), reverse=True)
@@ -34,7 +35,7 @@ def freshness_plot(records: Iterable[Stored], expiry: Expiry, today: dt.date) ->
     for row, name in enumerate(names):
         x, y = float(_LEFT), row * _ROW
         parts.append(f"<text x='{_LEFT - 6}' y='{y + 13}' text-anchor='end'>{html.escape(name)}</text>")
-        for count, kind in zip(series[name], ("fresh", "stale", "failed"), strict=True):
+        for count, kind in zip(series[name], _KINDS, strict=True):
             if count:
                 parts.append(
                     f"<rect class='{kind}' x='{x:.1f}' y='{y + 2}' width='{count * unit:.1f}' height='{_ROW - 4}'><title>torch {name}: {count} {kind}</title></rect>"
@@ -42,10 +43,17 @@ def freshness_plot(records: Iterable[Stored], expiry: Expiry, today: dt.date) ->
                 x += count * unit
         parts.append(f"<text x='{x + 5:.1f}' y='{y + 13}'>{sum(series[name])}</text>")
     told = ", ".join(
-        f"torch {n}: {c[0]} passed, {c[1]} stale, {c[2]} failed" for n, c in ((n, series[n]) for n in names)
+        f"torch {n}: {c[0]} passed, {c[1]} stale, {c[2]} failed, {c[3]} not shown"
+        for n, c in ((n, series[n]) for n in names)
     )
     height = len(names) * _ROW
     return f"<svg role='img' aria-label='Cells by torch series: {html.escape(told, quote=True)}' viewBox='0 0 {_WIDTH} {height}' width='{_WIDTH}' height='{height}'>{''.join(parts)}</svg>"
+
+
+def _kind(record: Stored, expiry: Expiry, today: dt.date) -> str:
+    if record.passed:
+        return "stale" if expiry.is_stale(record, today) else "fresh"
+    return "unshown" if record.of_host else "failed"
 
 
 def bandwidth_plot(records: Iterable[Stored]) -> str:

@@ -12,6 +12,7 @@ from envsmith.graph.data import find_matrix
 from envsmith.matrix.records import parse_record
 from envsmith.matrix.site.build import write_site
 from envsmith.matrix.site.choices import make_choices
+from envsmith.matrix.site.plots import freshness_plot
 from envsmith.matrix.site.source import read_page
 from envsmith.model.cell import Request
 from envsmith.model.version import Spec
@@ -164,3 +165,23 @@ def test_what_was_run_is_kept_in_the_choices():
     choices = make_choices(default_solver(), keep={"deepspeed": {"0.19.7"}})
     (deepspeed,) = [f for f in choices.frameworks if f.name == "deepspeed"]
     assert {"0.19.8", "0.19.7"} <= set(deepspeed.releases)
+
+
+@pytest.mark.parametrize(
+    ("passed", "of_host", "kind", "told"),
+    [
+        (True, False, "fresh", "1 passed, 0 stale, 0 failed, 0 not shown"),
+        (False, True, "unshown", "0 passed, 0 stale, 0 failed, 1 not shown"),
+        (False, False, "failed", "0 passed, 0 stale, 1 failed, 0 not shown"),
+    ],
+)
+def test_what_a_host_could_not_show_is_no_failure_in_the_plot(page, passed, of_host, kind, told):
+    failure = None if passed else {"rung": "imported", "symptom": "no GPU", "of_host": of_host, "log": []}
+    data = dict(page.records[0].data) | {
+        "passed": passed,
+        "failure": failure,
+        "started": f"{page.today}T12:00:00+00:00",
+    }
+    plot = freshness_plot([parse_record("x.json", json.dumps(data).encode())], page.expiry, page.today)
+    assert told in plot
+    assert re.findall(r"rect class='(\w+)'", plot) == [kind]

@@ -170,7 +170,7 @@
     var line = el("p"), link = el("a", { href: "#" + id, id: "permalink" }, id);
     line.appendChild(document.createTextNode("Cell "));
     line.appendChild(link);
-    line.appendChild(document.createTextNode(record ? ": " + (record.ok ? "proved up to " + D.ladder[record.r] : "failed after " + D.ladder[record.r]) + " on " + record.day + (record.stale ? " (stale)" : "") + ". " : ": solved, never run by us. "));
+    line.appendChild(document.createTextNode(record ? ": " + (record.ok ? "proved up to " : record.host ? "not shown beyond " : "failed after ") + D.ladder[record.r] + " on " + record.day + (record.stale ? " (stale)" : "") + ". " : ": solved, never run by us. "));
     if (record) line.appendChild(el("a", { href: "cell/" + id + ".html" }, "record and log"));
     answer.appendChild(line);
     answer.appendChild(box);
