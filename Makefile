@@ -8,7 +8,7 @@ VENV ?= .venv
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 
-.PHONY: build test integration fuzz workflows lint types docs bench clean
+.PHONY: build gpu test integration fuzz workflows lint types docs bench clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +18,15 @@ $(STAMP): pyproject.toml
 
 build: $(STAMP)
 	$(BIN)/envsmith build --framework '$(FRAMEWORK)' $(BUILD_FLAGS)
+
+# All that this machine's GPUs can show, within GPU_BUDGET seconds: records and a plot in GPU_OUT. Needs no network and installs nothing: GPU_PYTHON
+# is an environment with torch, GPU_TOOL a Python that has click, packaging and PyYAML (the one of `make build` where that was run).
+GPU_PYTHON ?= $(PYTHON)
+GPU_TOOL ?= $(if $(wildcard $(BIN)/envsmith),$(BIN)/python,$(PYTHON))
+GPU_OUT ?= envsmith-smoke
+GPU_BUDGET ?= 570
+gpu:
+	PYTHONPATH='$(CURDIR)' $(GPU_TOOL) -m envsmith smoke --tier all --backend nccl --python '$(GPU_PYTHON)' --output '$(GPU_OUT)' --budget $(GPU_BUDGET)
 
 test: $(STAMP)
 	$(BIN)/ruff check .

@@ -73,6 +73,11 @@ def _nccl_copies(facts: Facts) -> Iterator[Diagnosed]:
     yield from _copies(facts, taxonomy)
 
 
+# Read on 2026-11-21: `undefined symbol: ncclCommRegister` at `import torch`, another libnccl being found first; closed as a duplicate of #119072.
+_SHADOW_SOURCE = {"libnccl": "https://github.com/pytorch/pytorch/issues/119932"}
+_SHADOW_ANY = "ld.so(8): LD_PRELOAD and LD_LIBRARY_PATH are searched before the RUNPATH that a wheel's library carries"
+
+
 def _copies(facts: Facts, taxonomy: Taxonomy) -> Iterator[Diagnosed]:
     for name in ("libnccl", "libcudnn", "libcudart"):
         copies = [library for library in facts.libraries if library.name == name]
@@ -88,8 +93,8 @@ def _copies(facts: Facts, taxonomy: Taxonomy) -> Iterator[Diagnosed]:
             Severity.NOTE if same else Severity.ERROR if older else Severity.WARNING,
             f"{len(copies)} copies of {name}; {variable} puts {shadow.path} ({shadow.version or 'version not known'}) before the one torch brings ({own.version or 'version not known' if own else 'not found'}).",
             f"unset {variable}, or take the folder out of it.",
-            source="https://github.com/pytorch/pytorch/issues/119932",
-            kind=EvidenceKind.REPORTED,
+            source=_SHADOW_SOURCE.get(name, _SHADOW_ANY),
+            kind=EvidenceKind.REPORTED if name in _SHADOW_SOURCE else EvidenceKind.DOCUMENTED,
             components={name.removeprefix("lib"): shadow.version or "?"},
             taxonomy=taxonomy,
             lines=(f"unset {variable}",),
