@@ -150,4 +150,5 @@ EXIT_CODES: dict[int, str] = {
             InterruptedRunError,
         )
     },
+    141: "the reader of the output went away (head, less): the answer was not told to its end",
 }

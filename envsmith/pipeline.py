@@ -374,6 +374,7 @@ def lock_and_render(
     from envsmith.lock import store
 
     directory = options.output / folder_name(cell, options.flavour)
+    store.prepare(directory)
     clock.start("lock")
     kept = store.reusable(
         directory, cell=cell, request=options.request_text, exclude_newer=options.request.exclude_newer or last_day()

@@ -12,7 +12,7 @@ import click
 
 from envsmith.errors import EnvsmithError, InterruptedRunError, StorageError, UsageError
 
-__all__ = ["cli", "run"]
+__all__ = ["CUT", "cli", "run"]
 
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands here so that
 # `envsmith --help` imports none of them.
@@ -29,10 +29,13 @@ VERBS: dict[str, tuple[str, str]] = {
     "matrix": ("matrix", "The knowledge itself: refresh it from its sources, look into it."),
     "ci": ("ci", "For maintainers of a library: its CI matrix, and whether its declared ranges agree with the graph."),
     "init": ("init", "Write a first envsmith.yaml for a library, from what it declares already."),
+    "completion": ("completion", "Print what makes a shell (bash, zsh, fish) complete verbs, flags and names."),
 }
 
 # Exit code of a failure that is our own mistake, as BSD's sysexits has it.
 _INTERNAL = 70
+# 128 + SIGPIPE, what a shell says of `cat | head`: neither yes (0) nor no (1) was said to the end.
+CUT = 141
 
 
 class _Verbs(click.Group):
@@ -67,9 +70,42 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="envsmith", prog_name="envsmith")
-@click.option("--traceback", is_flag=True, expose_value=False, help="Show the Python traceback of a failure.")
+def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
+    """The program and the day of its knowledge: an answer depends on both."""
+    if not value or ctx.resilient_parsing:
+        return
+    from envsmith import __version__
+    from envsmith.graph.names import newest_day
+
+    day = newest_day()
+    click.echo(f"envsmith {__version__}" + (f" (matrix of {day})" if day else ""))
+    ctx.exit()
+
+
+@click.command(
+    cls=_Verbs,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "auto_envvar_prefix": "ENVSMITH",
+    },
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    allow_from_autoenv=False,  # ENVSMITH_VERSION is a name that a CI job gives to the version it installs
+    help="Show the version, and the day of the knowledge.",
+)
+@click.option(
+    "--traceback",
+    is_flag=True,
+    expose_value=False,
+    allow_from_autoenv=False,
+    help="Show the Python traceback of a failure.",
+)
 def cli() -> None:
     """Environments for DeepSpeed, Megatron-LM and Colossal-AI that were solved, pinned, built and proved.
 
@@ -77,20 +113,33 @@ def cli() -> None:
     """
 
 
+def _colour() -> bool | None:
+    """What no-color.org and its counterpart ask for; ``None`` leaves it to whether the stream is a terminal."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
+
+
 def _tell(error: EnvsmithError) -> int:
     from envsmith.cli.console import clean
 
-    click.echo(f"{click.style('error', fg='red', bold=True)}: {clean(error.message)}", err=True)
+    def say(line: str) -> None:
+        click.echo(line, err=True, color=_colour())
+
+    say(f"{click.style('error', fg='red', bold=True)}: {clean(error.message)}")
     for line in error.details:
-        click.echo(f"  {clean(line)}", err=True)
+        say(f"  {clean(line)}")
     if error.hint:
-        click.echo(f"{click.style('hint', fg='cyan', bold=True)}: {clean(error.hint)}", err=True)
+        say(f"{click.style('hint', fg='cyan', bold=True)}: {clean(error.hint)}")
     return error.exit_code
 
 
-def _usage(error: click.ClickException) -> EnvsmithError:
+def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else "envsmith"
+    verb = next(
+        (word for word in argv if word in VERBS), ""
+    )  # click does not say where an option that lacks its value stood
+    path = context.command_path if context else f"envsmith {verb}".rstrip()
     return UsageError(error.format_message().rstrip("."), hint=f"{path} --help lists what there is")
 
 
@@ -107,18 +156,38 @@ def _storage(error: OSError) -> EnvsmithError | None:
     return None
 
 
+def _invoke(argv: Sequence[str]) -> int:
+    """Parse and call. Not ``cli.main``: that answers a reader who went away (``| head``) with 1, which is our word for no."""
+    instruction = os.environ.get("_ENVSMITH_COMPLETE")
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "envsmith", "_ENVSMITH_COMPLETE", instruction)
+    with cli.make_context("envsmith", list(argv), color=_colour()) as context:
+        result = cli.invoke(context)
+        sys.stdout.flush()
+    return result if isinstance(result, int) else 0
+
+
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; never raises, but for ``--traceback``."""
     trace = "--traceback" in argv
+    words = [word for word in argv if word != "--traceback"]
     try:
-        result = cli.main(args=[a for a in argv if a != "--traceback"], prog_name="envsmith", standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        return _invoke(words)
     except click.exceptions.Exit as leave:
         return int(leave.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True, color=_colour())
+        return UsageError.exit_code
     except click.ClickException as error:
-        return _tell(_usage(error))
+        return _tell(_usage(error, words))
     except (KeyboardInterrupt, click.Abort):
-        return _tell(InterruptedRunError("interrupted", hint="run the same command again: what was finished is kept"))
+        return _tell(
+            InterruptedRunError(
+                "interrupted", hint="run the same command again: what a build, campaign or upload had finished is kept"
+            )
+        )
     except EnvsmithError as error:
         if trace:
             raise
@@ -126,7 +195,7 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader of our output (head, less) went away; that is its right. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return CUT
     except OSError as error:
         known = _storage(error)
         if known is None or trace:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options
+from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options, talk_options
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.lock import FLAVOURS, RUNTIME
@@ -71,8 +71,8 @@ __all__ = ["build", "options_of", "outcome_json"]
 )
 @click.option("--again", is_flag=True, help="With many cells: also those that are built and proved already.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
-@click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
-def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> int:
+@talk_options
+def build(*, flags: RequestFlags, as_json: bool, talk: dict[str, bool], **how: Any) -> int:
     """Solve, lock, build an image (or a virtual environment), prove it, write the record.
 
     Interrupted or failed, the same command takes up what is done. Exit code 0 when the smoke test passed.
@@ -82,19 +82,19 @@ def build(*, flags: RequestFlags, as_json: bool, verbose: bool, **how: Any) -> i
     if how["all_frameworks"] or how["cells"]:
         from envsmith.cli.build_many import build_cells
 
-        return build_cells(flags, how, as_json=as_json, verbose=verbose)
+        return build_cells(flags, how, as_json=as_json, talk=talk)
     if not flags.framework:
         raise UsageError("nothing to build", hint="name a framework: envsmith build --framework deepspeed")
     options = options_of(flags, how)
     try:
-        with Console(verbose=verbose) as console:
+        with Console(**talk) as console:
             outcome = pipeline.build(options, progress=console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=as_json)
     if as_json:
         click.echo(dumps(outcome_json(outcome)))
     else:
-        _show(outcome)
+        _show(outcome, quiet=talk["quiet"])
     return 0 if outcome.record is None or outcome.record.passed else 1
 
 
@@ -148,7 +148,7 @@ _SAID = {
 }
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: Outcome, *, quiet: bool) -> None:
     """Where everything is, and the one line that matters last."""
     rows = [(str(outcome.directory / name), what) for name, what in _SAID.items() if name in outcome.files]
     click.echo(table(rows))
@@ -157,7 +157,7 @@ def _show(outcome: Outcome) -> None:
             outcome.built.python if outcome.built.kind != "image" else f"docker run --rm -it {outcome.built.reference}"
         )
         click.echo(table([(where, f"{outcome.built.kind} {outcome.built.digest}")]))
-    for note in outcome.notes:
+    for note in outcome.notes if not quiet else ():
         say(f"note: {note}")
     record = outcome.record
     if record is None:

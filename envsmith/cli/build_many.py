@@ -87,12 +87,12 @@ def _flags_of(cell: CellId) -> RequestFlags:
     )
 
 
-def build_cells(flags: RequestFlags, how: Mapping[str, Any], *, as_json: bool, verbose: bool) -> int:
+def build_cells(flags: RequestFlags, how: Mapping[str, Any], *, as_json: bool, talk: Mapping[str, bool]) -> int:
     """Build them; exit code 0 when every cell is good."""
     from envsmith.batch import build_many
 
     asked = _asked(flags, how)
-    with Console(verbose=verbose) as console:
+    with Console(**talk) as console:
         results = build_many(
             [options_of(one, how) for one in asked], jobs=int(how["jobs"]), again=how["again"], progress=console
         )

@@ -70,6 +70,8 @@ def check(
     from envsmith.model.platform import Platform
     from envsmith.sources.reports import Draft
 
+    if as_json and form not in {"text", "json"}:
+        raise UsageError(f"--json and --format {form} exclude each other")
     if "help" in facts:
         click.echo(_keys())
         return 0

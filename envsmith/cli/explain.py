@@ -53,11 +53,26 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
         try:
             CellId.parse(subject)
         except ValueError:
+            _refuse_component(subject)
             answer = api.explain_rule(subject, Platform.parse(platform))
         else:
             answer = api.explain_cell(subject)
     click.echo(dumps(answer.to_json()) if as_json else "\n".join(_lines(answer)))
     return 0
+
+
+def _refuse_component(subject: str) -> None:
+    """``explain torch`` and ``explain torch==2.9`` are asked by everybody once; the answer is a cell, which names its own reasons."""
+    import re
+
+    from envsmith.graph import components
+
+    component = components().find(re.split(r"[=<>!~@ ]", subject, maxsplit=1)[0])
+    if component is not None:
+        raise UsageError(
+            f"{subject!r} is a component; explained are cells and rules",
+            hint=f"envsmith solve --with '{subject}' gives a cell with its reasons; envsmith check {component.name}==VERSION says what speaks against a release",
+        )
 
 
 def _lines(answer: Explanation) -> list[str]:

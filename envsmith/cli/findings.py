@@ -56,9 +56,13 @@ def judgement_text(judgement: Judgement, form: str) -> str:
     return "\n".join(lines)
 
 
+def _with_fix(finding: Finding) -> str:
+    return f"{finding.message.rstrip('.')}. Fix: {finding.fix}" if finding.fix else finding.message
+
+
 def _annotation(finding: Finding) -> str:
     """A GitHub workflow command; ``%``, CR and LF are escaped as GitHub asks."""
-    text = finding.message + (f" Fix: {finding.fix}" if finding.fix else "")
+    text = _with_fix(finding)
     for raw, escaped in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(raw, escaped)
     return f"::{_GITHUB[finding.severity]} title=envsmith {finding.rule}::{text}"
@@ -85,7 +89,7 @@ def sarif(findings: Iterable[Finding]) -> dict[str, object]:
                 "level": {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}[
                     finding.severity
                 ],
-                "message": {"text": finding.message + (f" Fix: {finding.fix}" if finding.fix else "")},
+                "message": {"text": _with_fix(finding)},
                 "properties": {"components": dict(finding.components)},
             }
         )

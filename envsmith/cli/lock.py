@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options
+from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options, talk_options
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.lock import FLAVOURS, RUNTIME
@@ -52,8 +52,8 @@ __all__ = ["lock"]
     help="Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
-@click.option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
-def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, verbose: bool, **how: Any) -> int:
+@talk_options
+def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: dict[str, bool], **how: Any) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
 
     The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
@@ -78,7 +78,7 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, verbose:
         **settings,
     )
     try:
-        with Console(verbose=verbose, quiet=check) as console:
+        with Console(verbose=talk["verbose"], quiet=talk["quiet"] or check) as console:
             if check:
                 return _check(options, console)
             made = pipeline.lock_only(options, progress=console)
@@ -91,7 +91,7 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, verbose:
         )
         return 0
     click.echo(table([(str(made.directory / name), "") for name in made.files]))
-    for note in made.notes:
+    for note in made.notes if not talk["quiet"] else ():
         say(f"note: {note}")
     click.echo(f"locked {made.cell.id}: {len(made.lock.pins)} distributions, {made.lock.digest}")
     return 0

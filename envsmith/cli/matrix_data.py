@@ -51,7 +51,7 @@ def list_(
     folder: Path | None,
 ) -> int:
     """List the cells that were run: how far each was proved, when, and until when that counts."""
-    wanted = _specs((*framework, *others))
+    wanted = _specs(framework, "--framework") | _specs(others, "--with")
     found = [
         (state, entry)
         for state in _states(folder)
@@ -98,6 +98,7 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
 
     state = next((s for s in _states(folder) if s.id == cell), None)
     if state is None:
+        _refuse_malformed(cell)
         say(f"{cell} was never run here; envsmith explain {cell} says what the graph knows of it")
         return 1
     entry = state.to_json()
@@ -118,6 +119,15 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
         click.echo("\n".join(f"    {clean(line)}" for line in state.best.failure.get("log", [])))
     click.echo(table([(name, line) for name, line in commands(entry).items()]))
     return 0
+
+
+def _refuse_malformed(cell: str) -> None:
+    from envsmith.model.cell import CellId
+
+    try:
+        CellId.parse(cell)
+    except ValueError as error:
+        raise UsageError(str(error)[:300], hint="envsmith matrix list shows the ids") from None
 
 
 @click.command()
@@ -201,6 +211,10 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
 
     target = _root(folder) / "records"
     new, known = merged(sources, target)
+    if not new and not known:
+        raise UsageError(
+            f"{', '.join(map(str, sources))}: no record there", hint="give the folder of a campaign, or of its records"
+        )
     for name in new:
         click.echo(name)
     say(f"{len(new)} records taken into {target}, {known} were there")
@@ -240,9 +254,11 @@ def _document(folder: Path | None) -> dict[str, Any]:
     return document(root, solver_of(knowledge_of(list_files(root))), moment=now(), progress=progress)
 
 
-def _specs(words: tuple[str, ...]) -> dict[str, Any]:
+def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
     from envsmith.cli.options import parse_component
     from envsmith.graph.names import components
+    from envsmith.model.component import Role
 
-    parsed = [parse_component(word, components(), flag="--with") for word in words]
+    role = Role.FRAMEWORK if flag == "--framework" else None
+    parsed = [parse_component(word, components(), flag=flag, role=role) for word in words]
     return {component.name: spec for component, spec in parsed}

@@ -25,6 +25,7 @@ __all__ = [
     "parse_pairs",
     "parse_platform",
     "request_options",
+    "talk_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,6 +94,24 @@ class RequestFlags:
         return " ".join([*parts, f"--platform {self.platform}"])
 
 
+def _complete_framework(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    from envsmith.graph.names import components
+
+    return [c.name for c in components().with_role(Role.FRAMEWORK) if c.name.startswith(begun)]
+
+
+def _complete_component(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    from envsmith.graph.names import components
+
+    return [name for name in components().by_name if name.startswith(begun)]
+
+
+def _complete_gpu(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    from envsmith.graph.names import gpu_names
+
+    return [name for name in gpu_names() if name.startswith(begun)]
+
+
 def request_options(function: F) -> F:
     """Add the request flags to a command; it receives ``flags: RequestFlags``."""
 
@@ -108,6 +127,7 @@ def request_options(function: F) -> F:
             "-f",
             multiple=True,
             metavar="NAME[SPEC]",
+            shell_complete=_complete_framework,
             help="deepspeed, megatron-core or colossalai; repeatable.",
         ),
         click.option(
@@ -115,6 +135,7 @@ def request_options(function: F) -> F:
             "with_",
             multiple=True,
             metavar="COMPONENT[SPEC]",
+            shell_complete=_complete_component,
             help="Any component that must be in the cell; repeatable.",
         ),
         click.option("--python", metavar="SPEC", help="Python, e.g. 3.12."),
@@ -128,6 +149,7 @@ def request_options(function: F) -> F:
             "--gpu",
             multiple=True,
             metavar="NAME|sm_NN",
+            shell_complete=_complete_gpu,
             help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
         ),
         click.option(
@@ -170,6 +192,24 @@ def conda_options(function: F) -> F:
     ]
     decorated: Any = function
     for option in reversed(options):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def talk_options(function: F) -> F:
+    """Add ``--verbose`` and ``--quiet``; the command receives ``talk``, the fields of :class:`~envsmith.cli.console.Console`."""
+
+    @functools.wraps(function)
+    def wrapper(*, verbose: bool, quiet: bool, **given: Any) -> Any:
+        if verbose and quiet:
+            raise UsageError("--verbose and --quiet exclude each other")
+        return function(talk={"verbose": verbose, "quiet": quiet}, **given)
+
+    decorated: Any = wrapper
+    for option in (
+        click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings, errors and the result."),
+        click.option("--verbose", "-v", is_flag=True, help="Show every line of every step."),
+    ):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 
@@ -221,15 +261,19 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
         name, found, version = text.partition("==")
         component = table.find(name) if found else None
         if not found:
-            problems.append(f"{_short(text)}: not NAME==VERSION")
+            problems.append(f"{_short(text)}: not NAME==VERSION" + _spelt_otherwise(text, table))
         elif component is None:
             near = table.nearest(name)
             problems.append(f"{_short(name)}: unknown component" + (f", did you mean {near[0]}?" if near else ""))
         else:
             try:
-                given[component.name] = version if version == "*" else parse_version(version)
+                read = version if version == "*" else parse_version(version)
             except ValueError as error:
-                problems.append(f"{component.name}: {error}")
+                known = " (a GPU is sm_NN, or a name such as h100)" if component.name == "gpu" else ""
+                problems.append(f"{component.name}: {error}{known}")
+                continue
+            if given.setdefault(component.name, read) != read:
+                problems.append(f"{component.name}: both {given[component.name]} and {read} were given")
     if problems:
         raise UsageError(
             "these cannot be judged",
@@ -239,16 +283,30 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
     return given
 
 
+def _spelt_otherwise(text: str, table: ComponentTable) -> str:
+    """For ``torch``, ``torch=2.6`` and ``torch>=2.6``: what was probably meant."""
+    match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
+    component = table.find(match["name"]) if match else None
+    if match is None or component is None:
+        return ""
+    version = match["spec"].strip(" =<>~!") or "*"
+    return (
+        f" (meant is {component.name}=={version}?)" if "," not in version else " (one version is judged, not a range)"
+    )
+
+
 def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def _spec(text: str, flag: str) -> Spec:
     clean = text.strip().lstrip("@").strip()
+    if not clean:  # "$TORCH" of a script that never set it must not mean "any"
+        raise UsageError(f"{flag}: the version is empty", hint="leave the flag out, or say * for any release")
     if clean.startswith("=") and not clean.startswith("=="):
         clean = clean[1:]
     try:
-        return Spec.parse(clean or "*")
+        return Spec.parse(clean)
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
 

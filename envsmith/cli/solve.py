@@ -9,7 +9,7 @@ import click
 
 from envsmith.cli.console import dumps, table
 from envsmith.cli.options import RequestFlags, request_options
-from envsmith.errors import UnsatisfiableError
+from envsmith.errors import UnsatisfiableError, UsageError
 
 if TYPE_CHECKING:
     from envsmith.model.cell import Cell
@@ -31,6 +31,8 @@ def solve(*, flags: RequestFlags, every: bool, limit: int | None, as_json: bool)
     """
     from envsmith.solve import api
 
+    if limit is not None and not every:
+        raise UsageError("--limit is for --all", hint="envsmith solve --all --limit 3")
     request = flags.request()
     try:
         if every:

@@ -5,6 +5,7 @@ The command line parses its flags with these before it solves, so they come from
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from envsmith.errors import DataError
@@ -12,7 +13,7 @@ from envsmith.graph.cache import read_cache, write_cache
 from envsmith.graph.data import DataFiles, find_matrix
 from envsmith.model.component import Component, ComponentTable, Role
 
-__all__ = ["components", "gpu_names"]
+__all__ = ["components", "gpu_names", "newest_day"]
 
 _FILES = ("components.yaml", "releases/gpu.yaml")
 _LOADED: dict[str, tuple[ComponentTable, dict[str, str]]] = {}
@@ -26,6 +27,21 @@ def components() -> ComponentTable:
 def gpu_names() -> dict[str, str]:
     """``{"h100": "sm_90", …}`` of the installed knowledge."""
     return _names()[1]
+
+
+def newest_day() -> str | None:
+    """The newest day on which a fact of the installed knowledge was read (``2026-11-21``); ``None`` without one.
+
+    The files are searched, not parsed: ``--version`` must not wait for the graph.
+    """
+    root = find_matrix()
+    days = (
+        day.decode()
+        for folder in ("releases", "rules", "tested")
+        for path in sorted((root / folder).glob("*.yaml"))
+        for day in re.findall(rb"\bkind: [a-z]+,.{0,2000}?\bdate: (\d{4}-\d\d-\d\d)", path.read_bytes())
+    )
+    return max(days, default=None)
 
 
 def _names() -> tuple[ComponentTable, dict[str, str]]:

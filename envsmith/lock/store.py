@@ -17,7 +17,7 @@ from envsmith.lock.verify import Judge, broken_rules
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 
-__all__ = ["LOCK_FILE", "PYLOCK_FILE", "read", "reusable", "up_to_date", "write"]
+__all__ = ["LOCK_FILE", "PYLOCK_FILE", "prepare", "read", "reusable", "up_to_date", "write"]
 
 LOCK_FILE = "lock.json"
 PYLOCK_FILE = "pylock.toml"
@@ -54,6 +54,16 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
                     _restore(directory, done, kept)
                     raise
                 done.append(name)
+    except OSError as error:
+        raise _storage(error, directory) from None
+
+
+def prepare(directory: Path) -> None:
+    """Make ``directory`` and show that it can be written, before minutes are spent on what belongs into it. ``StorageError`` says why not."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".envsmith-", dir=directory):
+            pass
     except OSError as error:
         raise _storage(error, directory) from None
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from envsmith.errors import UnsatisfiableError
 from envsmith.model.finding import Conflict, Refusal
 from envsmith.model.rule import Row, Rule
+from envsmith.model.version import Spec
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.problem import Group, Problem, Wish
 from envsmith.solve.request import Posed
@@ -101,6 +102,10 @@ def _wish_member(problem: Problem, wish: Wish) -> Conflict:
     )
 
 
+def _parts(spec: str) -> list[str]:
+    return [part.strip() for part in spec.replace("||", ",").split(",") if part.strip()]
+
+
 def wish_sentence(problem: Problem, wish: Wish) -> str:
     """What was asked for, and whether there is any such release at all."""
     if wish.reason:
@@ -110,6 +115,8 @@ def wish_sentence(problem: Problem, wish: Wish) -> str:
     if len(wish.masks) == 1 and not wish.masks[0][1]:
         values = [v for v in problem.values[wish.masks[0][0]] if v is not None]
         newest = f"the newest known is {values[-1]}" if values else "none is known"
+        if "," in wish.text and all(any(Spec.parse(p).contains(v) for v in values) for p in _parts(wish.text)):
+            return f"{wish.component} {wish.text} was asked for, and no release is all of that"
         return f"{wish.component} {wish.text} was asked for, and no such release is known ({newest})"
     if wish.component == "driver":
         return f"the host has driver {wish.text}"

@@ -60,6 +60,8 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
     """What ``rows`` of a rule say, in one sentence. ``affected`` are the releases of each component that are concerned."""
     if not rows:
         return _gap_sentence(rule, affected)
+    if rule.id in _BUNDLES:
+        return _bundle_sentence(rule, rows, affected)
     special = _SPECIAL.get(rule.id)
     if special:
         return special(rows, affected)
@@ -90,6 +92,9 @@ def _gap_sentence(rule: Rule, affected: Mapping[str, Sequence[str]]) -> str:
         if affected.get("torch")
         else "that build of torch"
     )
+    builds = affected.get("torch", ())
+    if rule.id == "torch-runs-on-gpu" and builds and all(v.endswith("+cpu") for v in builds):
+        return "a build of torch without CUDA runs on no GPU"
     if rule.id == "torch-runs-on-gpu":
         return f"it is not known for which GPUs {torch} is compiled"
     return f"it is not known which {rule.components[-1]} {torch} carries"
@@ -121,22 +126,27 @@ def _archs(rows: Sequence[Row]) -> list[str]:
     return sorted(words, key=lambda w: int(w[3:].rstrip("af") or 0))
 
 
-def _bundle_sentence(component: str) -> _Sentence:
-    none = "is made with" if component == "cuda" else "carries"
-
-    def sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
-        if len(rows) > 2 * _SHOWN:
-            return f"no build of torch {none} {join_words([name_release(component, v) for v in affected.get(component, ())], last='or')}"
-        carried = list(dict.fromkeys(exact_version(row.needs[component]) or row.needs[component].text for row in rows))
-        carried = [v for v in carried if v != "cpu"] or carried
-        verb = _verb(rows, affected, "carries", "carry")
-        if component == "cuda":
-            verb = _verb(rows, affected, "is built with", "are built with")
-        shown = [name_release(component, v) for v in carried]
-        many = join_words(shown) if len(shown) <= _SHOWN else f"{shown[0]} to {shown[-1]}"
-        return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {many}"
-
-    return sentence
+def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+    """``torch 2.15.0 carries nccl 2.30.7``; of many builds that carry another release than ``affected``, which ones do carry it."""
+    component = rule.id.removeprefix("torch-bundles-")
+    wished = [v for v in affected.get(component, ()) if v != "none"]
+    if len(rows) > 2 * _SHOWN and wished:
+        what = join_words([name_release(component, v) for v in wished], last="or")
+        having = [row for row in rule.rows if exact_version(row.needs[component]) in wished]
+        if wished == ["cpu"] and having:
+            return "every other build of torch is made with CUDA"
+        if not having:
+            return f"no build of torch {'is made with' if component == 'cuda' else 'carries'} {what}"
+        verb = _verb(having, {}, *(("is made with", "are made with") if component == "cuda" else ("carries", "carry")))
+        return f"only torch {these_versions('torch', _builds(having, {}))} {verb} {what}"
+    carried = list(dict.fromkeys(exact_version(row.needs[component]) or row.needs[component].text for row in rows))
+    carried = [v for v in carried if v not in {"cpu", "none"}] or carried
+    verb = _verb(
+        rows, affected, *(("is built with", "are built with") if component == "cuda" else ("carries", "carry"))
+    )
+    shown = [name_release(component, v) for v in carried]
+    many = join_words(shown) if len(shown) <= _SHOWN else f"{shown[0]} to {shown[-1]}"
+    return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {many}"
 
 
 def _platform_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
@@ -165,5 +175,5 @@ _SPECIAL: dict[str, _Sentence] = {
     "torch-runs-on-gpu": _gpu_sentence,
     "torch-wheels-platform": _platform_sentence,
     "torch-needs-glibc": _glibc_sentence,
-    **{f"torch-bundles-{name}": _bundle_sentence(name) for name in ("cuda", "nccl", "cudnn", "triton")},
 }
+_BUNDLES = frozenset(f"torch-bundles-{name}" for name in ("cuda", "nccl", "cudnn", "triton"))

@@ -37,7 +37,7 @@ def read_document(path: Path) -> dict[str, Any]:
             raise DataError(f"{path}: larger than {_MAX_BYTES >> 20} MiB")
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: no matrix.json: {error}") from None
+        raise DataError(f"{path}: no matrix.json: {error}", hint="envsmith matrix export writes one") from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise DataError(f"{path}: no matrix.json of schema {SCHEMA}", hint="envsmith matrix export writes one")
     for key, kind in (("cells", list), ("torch", list), ("frameworks", list)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import sys
 
@@ -66,6 +67,17 @@ def test_solve_imports_neither_networkx_nor_yaml_when_the_cache_is_warm():
         (["lock"], "nothing to lock"),
         (["explain"], "nothing to explain"),
         (["explain", "--from", "ds0.14.0-torch2.3.1-cu121-py311"], "--to"),
+        (["explain", "torch==2.9"], "is a component"),
+        (["solve", "--torch", ""], "the version is empty"),
+        (["solve", "--limit", "3"], "--limit is for --all"),
+        (["check", "torch==2.5", "torch==2.6"], "both 2.5 and 2.6"),
+        (["check", "torch=2.6"], "meant is torch==2.6?"),
+        (["check", "gpu==voodoo"], "h100"),
+        (["check", "torch==2.6", "--json", "--format", "sarif"], "exclude each other"),
+        (["lock", "--framework", "deepspeed", "--quiet", "--verbose"], "exclude each other"),
+        (["smoke", "--nodes"], "envsmith smoke --help"),
+        (["matrix", "show", "nonsense"], "not a cell id"),
+        (["matrix", "list", "--framework", "tensorflow"], "--framework 'tensorflow'"),
     ],
 )
 def test_bad_usage_is_one_message_and_exit_code_2(argv, says, capsys):
@@ -74,6 +86,86 @@ def test_bad_usage_is_one_message_and_exit_code_2(argv, says, capsys):
     assert says in captured.err
     assert "Traceback" not in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize("argv", [[], ["matrix"], ["ci"]])
+def test_help_is_what_a_verb_that_is_missing_gets(argv, capsys):
+    assert run(argv) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Usage: envsmith")
+    assert "error" not in err.split("\n", maxsplit=1)[0]
+
+
+def test_the_version_names_the_day_of_the_knowledge(capsys):
+    assert run(["--version"]) == 0
+    assert re.fullmatch(r"envsmith \d+\.\d+\.\d+ \(matrix of \d{4}-\d\d-\d\d\)\n", capsys.readouterr().out)
+
+
+def test_a_variable_named_like_the_version_flag_is_not_the_flag(monkeypatch, capsys):
+    monkeypatch.setenv("ENVSMITH_VERSION", "1.2.3")
+    assert run(["check", "torch==2.13.0"]) == 0
+    assert "matrix of" not in capsys.readouterr().out
+
+
+def test_flags_can_be_given_by_variables(monkeypatch, capsys):
+    monkeypatch.setenv("ENVSMITH_SOLVE_FRAMEWORK", "colossalai")
+    assert run(["solve", "--json"]) == 0
+    assert "colossalai" in json.loads(capsys.readouterr().out)["cell"]["components"]
+
+
+@pytest.mark.parametrize(("variable", "coloured"), [("NO_COLOR", False), ("FORCE_COLOR", True)])
+def test_colour_is_what_the_variables_ask_for(variable, coloured, monkeypatch, capsys):
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda _stream, color: color is False, raising=True)
+    run(["check", "deepspeed==0.14.0", "torch==2.6.0"])
+    run(["slove"])
+    said = capsys.readouterr()
+    assert ("\x1b[" in said.out, "\x1b[" in said.err) == (coloured, coloured)
+
+
+def test_a_reader_who_goes_away_is_neither_yes_nor_no():
+    command = [sys.executable, "-m", "envsmith", "solve", "--framework", "deepspeed", "--all"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        process.wait()
+    assert (process.returncode, said) == (app.CUT, "")
+    assert app.CUT in EXIT_CODES
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell, capsys):
+    assert run(["completion", shell]) == 0
+    assert "_ENVSMITH_COMPLETE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("envsmith so", "solve"),
+        ("envsmith matrix li", "list"),
+        ("envsmith solve --framework meg", "megatron-core"),
+        ("envsmith lock --with flash", "flash-attn"),
+        ("envsmith build --gpu h10", "h100"),
+        ("envsmith build --offl", "--offline"),
+    ],
+)
+def test_verbs_flags_and_names_are_completed(words, offered, monkeypatch, capsys):
+    monkeypatch.setenv("_ENVSMITH_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert run([]) == 0
+    assert f"plain,{offered}" in capsys.readouterr().out.splitlines()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(pipeline, "lock_cell", lambda *_a, **_k: pytest.fail("resolved first"))
+    (tmp_path / "file").touch()
+    assert run(["lock", "--framework", "deepspeed", "--no-conda", "-o", str(tmp_path / "file" / "below"), "-q"]) == 10
+    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_every_bad_pair_is_named_at_once(capsys):
