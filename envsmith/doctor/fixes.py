@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from envsmith.doctor.diagnosis import Taxonomy
-from envsmith.doctor.signatures import Hit, Signature
+from envsmith.doctor.hits import Hit
+from envsmith.doctor.parties import asked
+from envsmith.doctor.signatures import Signature
+from envsmith.doctor.symbols import symbol_in
 from envsmith.model.finding import Finding
 from envsmith.sources.reports.facts import Facts
 from envsmith.sources.reports.words import fold
@@ -52,14 +55,26 @@ def told(signature: Signature, hit: Hit) -> str:
     named = [
         f"{k.replace('_', '-')} {v}"
         for k, v in groups.items()
-        if k in {"package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec"}
+        if k
+        in {"package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec", "owner", "user"}
+        and (k != "owner" or "package" not in groups)
     ]
+    if symbol := symbol_in(hit.text):
+        named.append(f"symbol {symbol.readable}, which is {symbol.component}'s")
     return signature.message + (f" ({', '.join(named)})" if named else "")
 
 
 def mended(signature: Signature, hit: Hit, facts: Facts) -> str:
     """What to do: the signature's fix, or a nearer one where the message or the facts name versions."""
     groups = hit.groups
+    if of_parties := asked(hit, facts):
+        return of_parties
+    if signature.id == "cuda-library-symbol" and (symbol := symbol_in(hit.text)) and symbol.wheel:
+        return (
+            f"{signature.fix} Where the library itself is too old for what asks: pip install --upgrade {symbol.wheel}."
+        )
+    if signature.id == "pip-resolution" and "needs" in groups:
+        return f"{signature.fix} What was asked for stands against: {groups['needs']}."
     if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in groups:
         spec = groups.get("spec") or (f">={groups['floor']}" if "floor" in groups else "")
         return f"{groups['need']}{spec}: pip install '{groups['need']}{spec}'" + (

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
 from envsmith.doctor.fixes import better_fix, mended, told, typed
+from envsmith.doctor.hits import Hit, find_hits
 from envsmith.doctor.launch_rules import judge_launches
+from envsmith.doctor.parties import INTERFACES, class_of, with_parties
 from envsmith.doctor.possible import possible, taxonomy_of
 from envsmith.doctor.setup_rules import judge_setup
-from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
+from envsmith.doctor.signatures import Signature, catalogue
+from envsmith.doctor.symbols import OWNED, symbol_in
 from envsmith.errors import EnvsmithError
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.platform import Platform
@@ -57,7 +60,7 @@ def diagnose(
 ) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine, collected, not told."""
     book = catalogue()
-    hits = [hit for source, text in texts for hit in find_hits(text, source, book.signatures)]
+    hits = [hit for source, text in texts for hit in _hits(text, source, book.signatures)]
     facts = _with_groups(facts, hits)
     judgement = _check(facts, platform or _platform(facts))
     own = [hit for hit in hits if not hit.signature.rule]
@@ -69,6 +72,22 @@ def diagnose(
     found += possible(facts)
     ranked = _rank(_merge(found))
     return _whole(ranked, facts, judgement, texts, live=live)
+
+
+def _hits(text: str, source: str, signatures: Sequence[Signature]) -> list[Hit]:
+    """What stands in the text, with the packages it is about; of an undefined symbol only what its owner's failure is."""
+    found = []
+    every = find_hits(text, source, signatures)
+    told = {hit.line for hit in every if hit.signature.id not in INTERFACES and not hit.signature.rule}
+    for hit in every:
+        if hit.signature.id == "object-attribute" and hit.line in told:  # a signature that knows the message says more
+            continue
+        symbol = symbol_in(hit.text)
+        if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
+            continue
+        if named := with_parties(hit, text):
+            found.append(named)
+    return found
 
 
 def _platform(facts: Facts) -> Platform:
@@ -152,6 +171,7 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
     causes = [h for h in own if h.signature.kind == "cause" and h.signature.severity is Severity.ERROR]
     symptoms = [h for h in own if h.signature.kind in {"symptom", "consequence"}]
     stages = {h.signature.stage for h in symptoms}
+    owners = {h.groups["owner"] for h in own if "owner" in h.groups and h.signature.id in INTERFACES}
     if "install" in stages:  # an installation from source is a build
         stages.add("build")
     found = []
@@ -163,7 +183,9 @@ def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: 
         elif finding.severity is Severity.NOTE:
             score = _NOTED
         elif finding.severity is Severity.ERROR:
-            score = _BESIDE_CAUSE if causes or of_rules else _BESIDE_SYMPTOM if symptoms else _ALONE
+            # The log says which package lacks something: versions of others that merely could fail come after that.
+            aside = bool(owners) and not owners & set(finding.components)
+            score = _BESIDE_CAUSE if causes or of_rules or aside else _BESIDE_SYMPTOM if symptoms else _ALONE
         else:
             score = _WARNED if finding.stage not in stages else _FOLLOWS + 3
         severity = finding.severity
@@ -231,11 +253,12 @@ def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
             severity, score = Severity.WARNING, min(score, _SUGGESTED)
         if set(signature.consequence_of) & ids:
             score = _EXPLAINED
-        versions = {name: facts.components[name].version for name in signature.components if name in facts.components}
+        named = dict.fromkeys([*signature.components, *([owner] if (owner := hit.groups.get("owner")) else [])])
+        versions = {name: facts.components[name].version for name in named if name in facts.components}
         finding = Finding(
             rule=signature.id,
             severity=severity,
-            components=versions or dict.fromkeys(signature.components, "*"),
+            components=versions or dict.fromkeys(named, "*"),
             message=told(signature, hit),
             evidence=signature.evidence,
             fix=mended(signature, hit, facts),
@@ -251,7 +274,7 @@ def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
                 if signature.kind in {"symptom", "other"} and not signature.last
                 else "low",
                 score=score,
-                taxonomy=_of_signature(signature),
+                taxonomy=class_of(hit) or _of_signature(signature),
                 where=f"{hit.source}:{hit.line}",
                 quote=hit.text,
                 lines=typed(signature, hit),

@@ -1,42 +1,24 @@
-"""``matrix/signatures.yaml`` and the signatures of the rules -> patterns, and the hits of both in a text.
-
-A pattern has a *needle*, a literal that every match holds: the text is searched for needles (fast, linear), and only the lines around
-them meet the regular expression, cut to a bounded length. So a hostile text of any size costs at most a bounded time a line.
-"""
+"""``matrix/signatures.yaml`` and the signatures of the rules -> values, read once and kept in the cache."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from envsmith.doctor.needles import alternatives, needle_of
 from envsmith.errors import DataError
 from envsmith.graph.cache import read_cache, write_cache
 from envsmith.graph.data import DataFiles, find_matrix, list_files
 from envsmith.model.evidence import Evidence, EvidenceKind
 from envsmith.model.rule import Severity
-from envsmith.sources.reports.text import unprefixed, unwrapped
 
-__all__ = [
-    "KINDS",
-    "Catalogue",
-    "Hit",
-    "Signature",
-    "catalogue",
-    "find_hits",
-    "needle_of",
-    "read_signatures",
-    "rule_taxonomy",
-]
+__all__ = ["KINDS", "Catalogue", "Signature", "catalogue", "name_owners", "read_signatures", "rule_taxonomy"]
 
 KINDS = ("cause", "symptom", "consequence", "other")
 _FILE = "signatures.yaml"
-_LINE = 1600
-_MOST_HITS = 40
-# Longer texts are files, not what somebody copied from a terminal.
-_WRAPPED = 400_000
 _FIELDS = frozenset(
     {
         "id",
@@ -87,18 +69,6 @@ class Signature:
     rule: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hit:
-    """Where a signature was found: the line (from 1), its text, and the named groups of the pattern."""
-
-    signature: Signature
-    source: str
-    line: int
-    text: str
-    position: int
-    groups: Mapping[str, str]
-
-
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     """All signatures; those of rules come last."""
@@ -137,19 +107,27 @@ def _catalogue(data: DataFiles, stamp: str) -> Catalogue:
 def rule_taxonomy() -> Mapping[str, Mapping[str, str]]:
     """The study's taxonomy of rules over versions by rule id; rules that are not named have none."""
     data = DataFiles(find_matrix(), (_FILE,))
-    return _rule_taxonomy(data, data.stamp())
+    return _tables(data, data.stamp())[0]
+
+
+def name_owners() -> Mapping[str, list[str]]:
+    """Package -> patterns of the names of its own classes and of attributes that it puts into the objects of others."""
+    data = DataFiles(find_matrix(), (_FILE,))
+    return _tables(data, data.stamp())[1]
 
 
 @lru_cache(maxsize=2)
-def _rule_taxonomy(data: DataFiles, stamp: str) -> Mapping[str, Mapping[str, str]]:
+def _tables(data: DataFiles, stamp: str) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
     kept = read_cache("taxonomy", stamp)
-    if not isinstance(kept, dict):
+    if not (isinstance(kept, list) and len(kept) == 2):
         import yaml
 
         loaded = yaml.load(data.read(_FILE).decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
-        kept = {str(k): {str(a): str(b) for a, b in v.items()} for k, v in (loaded.get("rules") or {}).items()}
+        rules = {str(k): {str(a): str(b) for a, b in v.items()} for k, v in (loaded.get("rules") or {}).items()}
+        owners = {str(k): [str(name) for name in v] for k, v in (loaded.get("owners") or {}).items()}
+        kept = [rules, owners]
         write_cache("taxonomy", stamp, kept)
-    return kept
+    return kept[0], kept[1]
 
 
 def read_signatures(text: str) -> list[Signature]:
@@ -254,7 +232,7 @@ def _of_rules(text: str) -> list[Signature]:
             evidence = tuple(_evidence(e, named) for e in (items if isinstance(items, list) else [items]))
         except (KeyError, TypeError, ValueError, AttributeError):
             evidence = ()
-        parts = _alternatives(rule["signature"])
+        parts = alternatives(rule["signature"])
         found.append(
             Signature(
                 id=rule["id"],
@@ -270,208 +248,6 @@ def _of_rules(text: str) -> list[Signature]:
             )
         )
     return found
-
-
-def _alternatives(pattern: str) -> list[str]:
-    """A pattern at its top-level ``|``, so that each part has a needle of its own; parts without one are left out."""
-    parts, depth, start, escaped, bracket = [], 0, 0, False, False
-    for i, char in enumerate(pattern):
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif bracket:
-            bracket = char != "]"
-        elif char == "[":
-            bracket = True
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-        elif char == "|" and depth == 0:
-            parts.append(pattern[start:i])
-            start = i + 1
-    parts.append(pattern[start:])
-    kept = []
-    for part in parts:
-        try:
-            needle_of(part)
-        except ValueError:
-            continue
-        kept.append(part)
-    return kept
-
-
-@lru_cache(maxsize=4096)
-def needle_of(pattern: str) -> tuple[str, ...]:
-    """Literals (lower case), one of which is in every match of ``pattern``. ``ValueError`` when there are none of four characters."""
-    try:
-        from re import _parser as parser  # type: ignore[attr-defined,unused-ignore]
-    except ImportError:  # Python 3.10
-        import sre_parse as parser  # type: ignore[no-redef,unused-ignore]
-    found = _literals(parser.parse(pattern, re.IGNORECASE))
-    if not found or min(map(len, found)) < 4:
-        raise ValueError(f"{pattern!r} has no literal of four characters that every match holds")
-    return tuple(found)
-
-
-def _literals(parsed: Any) -> list[str]:
-    """The best set of alternatives of a sequence: longest shortest member wins; an optional part gives nothing."""
-    best: list[str] = []
-    run = ""
-    for op, argument in parsed:
-        name = str(op)
-        if name == "LITERAL":
-            run += chr(argument)
-            continue
-        candidates = [[run]] if run else []
-        run = ""
-        if name == "SUBPATTERN":
-            candidates.append(_literals(argument[-1]))
-        elif name == "BRANCH":
-            branches = [_literals(branch) for branch in argument[1]]
-            if all(branches):
-                candidates.append([needle for branch in branches for needle in branch])
-        elif name == "MAX_REPEAT" and argument[0] >= 1:
-            candidates.append(_literals(argument[2]))
-        best = max([best, *(c for c in candidates if c)], key=_worth)
-    if run:
-        best = max([best, [run]], key=_worth)
-    return [needle.lower() for needle in best]
-
-
-def _worth(needles: list[str]) -> tuple[int, int]:
-    return (min(map(len, needles)), -len(needles)) if needles else (0, 0)
-
-
-@lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
-
-
-def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[Hit]:
-    """The first hit of each signature in ``text``, in the order of the text."""
-    lower = text.lower()
-    if len(lower) != len(text):
-        text = lower
-    every = tuple(signatures)
-    hits = [hit for signature in every if (hit := _find(text, lower, source, signature))]
-    hits += _find_unwrapped(text, source, every, {hit.signature.id for hit in hits})
-    order = {
-        signature.id: number for number, signature in enumerate(every)
-    }  # of the same place the more special one first
-    hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))
-    return _count_lines(text, hits)
-
-
-def _find_unwrapped(text: str, source: str, signatures: Iterable[Signature], found: set[str]) -> list[Hit]:
-    """Hits of messages that a terminal or a writer broke into lines; their place is that of the first part."""
-    import dataclasses
-    from bisect import bisect_right
-
-    hits: list[Hit] = []
-    for whole, breaks in unwrapped(text) if len(text) <= _WRAPPED else ():
-        lower = whole.lower()
-        whole = whole if len(lower) == len(whole) else lower  # noqa: PLW2901 - the same text
-        seen = found | {hit.signature.id for hit in hits}
-        rest = (s for s in signatures if s.id not in seen and not s.last)
-        more = [hit for signature in rest if (hit := _find(whole, lower, source, signature))]
-        hits += [dataclasses.replace(h, position=h.position + bisect_right(breaks, h.position)) for h in more]
-    return hits
-
-
-def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
-    import dataclasses
-
-    numbered, line, at = [], 1, 0
-    for hit in hits:
-        line += text.count("\n", at, hit.position)
-        at = hit.position
-        numbered.append(dataclasses.replace(hit, line=line))
-    return numbered
-
-
-def _find(text: str, lower: str, source: str, signature: Signature) -> Hit | None:
-    """The first hit of any pattern (the last for what must stand last), with the groups of all patterns that match near it."""
-    import dataclasses
-
-    hits = [hit for pattern in signature.match if (hit := _search(text, lower, source, signature, pattern))]
-    if not hits:
-        return None
-    best = (max if signature.last else min)(hits, key=lambda hit: hit.position)
-    if signature.last and not _is_last(text, best):
-        return None
-    if not all(_anywhere(text, lower, pattern) for pattern in signature.with_):
-        return None
-    if any(_compiled(pattern).search(_around(text, best.position)) for pattern in signature.without):
-        return None
-    near = (hit for hit in hits if abs(hit.position - best.position) < _LINE)
-    groups: dict[str, str] = {}
-    for hit in near:
-        groups = {**hit.groups, **groups}
-    return dataclasses.replace(best, groups={**groups, **best.groups})
-
-
-def _search(text: str, lower: str, source: str, signature: Signature, pattern: str) -> Hit | None:
-    compiled = _compiled(pattern)
-    chosen: Hit | None = None
-    for needle in needle_of(pattern):
-        position, seen = lower.find(needle), 0
-        if signature.last:
-            position = lower.rfind(needle)
-        while position >= 0 and seen < _MOST_HITS:
-            seen += 1
-            start = max(text.rfind("\n", 0, position) + 1, position - _LINE)
-            end = text.find("\n", position)
-            end = min(end if end >= 0 else len(text), position + _LINE)
-            line = text[start:end]
-            match = compiled.search(line) or _over_lines(compiled, text, start, end)
-            if match:
-                if chosen is None or start + match.start() < chosen.position:
-                    groups = {k: v for k, v in match.groupdict().items() if v}
-                    chosen = Hit(
-                        signature=signature,
-                        source=source,
-                        line=0,
-                        text=line.strip()[:400],
-                        position=start + match.start(),
-                        groups=groups,
-                    )
-                break
-            position = lower.find(needle, end) if not signature.last else -1
-    return chosen
-
-
-def _over_lines(compiled: re.Pattern[str], text: str, start: int, end: int) -> re.Match[str] | None:
-    """A match that begins on this line and ends on one of the next two: messages of several lines, and lines that a writer broke at a blank."""
-    stop = end
-    for _ in range(2):
-        following = text.find("\n", stop + 1)
-        stop = following if following >= 0 else len(text)
-    if end - start > _LINE or stop - end > _LINE:
-        return None
-    first, *more = unprefixed(text[start:stop]).split("\n")
-    joined = " ".join([first.rstrip(), *(part.strip() for part in more)])
-    match = compiled.search(joined)
-    return match if match and match.start() < len(first) else None
-
-
-def _anywhere(text: str, lower: str, pattern: str) -> bool:
-    try:
-        needles = needle_of(pattern)
-    except ValueError:
-        return _compiled(pattern).search(text[:400_000]) is not None
-    return any(needle in lower for needle in needles) and _compiled(pattern).search(text[:4_000_000]) is not None
-
-
-def _is_last(text: str, hit: Hit) -> bool:
-    """Nothing but empty lines and NCCL's own talk follows."""
-    end = text.find("\n", hit.position)
-    rest = "" if end < 0 else text[end : end + 4000]
-    return len([line for line in rest.split("\n") if line.strip() and "NCCL INFO" not in line]) == 0
-
-
-def _around(text: str, position: int) -> str:
-    """Some lines before and after a hit, where its context stands."""
-    return text[max(0, position - 700) : position + 700]
 
 
 def _to_json(s: Signature) -> list[Any]:

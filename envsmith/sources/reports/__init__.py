@@ -6,6 +6,7 @@ Every reader runs over the whole text and takes what it knows; what nobody knows
 from __future__ import annotations
 
 from envsmith.sources.reports.facts import Draft, Facts, Read
+from envsmith.sources.reports.files import read_files
 from envsmith.sources.reports.launching import read_launches
 from envsmith.sources.reports.lines import read_lines
 from envsmith.sources.reports.logs import kinds_of_log, read_log
@@ -27,6 +28,7 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
     kinds += read_launches(text, draft, source)
     read_log(text, draft, source)
     read_lines(text, draft, source)
+    read_files(text, draft, source)
     _settle(draft)
     found = draft.size() - before
     if found and not kinds:

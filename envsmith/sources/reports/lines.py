@@ -19,12 +19,16 @@ _PAIR = re.compile(
 _BARE = re.compile(r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24})\s{1,3}[vV]?(\d[\w.+]{0,40})\s*$")
 # `nvcc 11.5.119, pytorch 2.1.0+cu121`: an enumeration. A line that speaks of what would be needed or tried states nothing.
 _NAMED = re.compile(
-    r"(?<![\w/.=<>~-])(torch|pytorch|nvcc|cuda|python|gcc|nccl|cudnn|triton|deepspeed|megatron-core|colossalai|flash[-_]attn|transformer[-_]engine|transformers|accelerate|peft|apex)(?: version)?(?:\s{1,2}|\s?[:=]{1,2}\s?)[vV]?(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?(?:\+cu\d{2,3}|\+cpu)?)(?![\w./-]*\w)",
+    r"(?<![\w/.=<>~-])(torch|pytorch|nvcc|cuda|python|gcc|nccl|cudnn|triton|deepspeed|megatron-core|colossalai|flash[-_]attn|transformer[-_]engine|transformers|accelerate|peft|apex)(?: version)?(?:\s{1,2}|\s?[:=]{1,2}\s?|-)[vV]?(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?(?:\+cu\d{2,3}|\+cpu)?)(?![\w./-]*\w)",
     re.IGNORECASE,
 )
 # `4xRTX 4090`, `multiple RTX 4090 GPUs` in a sentence; the table of GPU names decides whether it is one.
 _MANY_GPUS = re.compile(
     r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA|GeForce|Tesla|Quadro)\s)?(?:RTX|GTX|A|H|V|B|L|P|T)\s?\d{1,4}[\w ]{0,14})"
+)
+# `training with NVIDIA GeForce RTX 5090`: the maker's name before it leaves no doubt that a GPU is meant.
+_ONE_GPU = re.compile(
+    r"\b(?:NVIDIA|GeForce|Tesla|Quadro) ((?:GeForce |Tesla |Quadro )?(?:RTX|GTX|A|H|V|B|L|P|T) ?\d{1,4}(?: Ti| SUPER)?)\b"
 )
 _CONDITIONAL = re.compile(
     r"requir|need|support|later|newer|older|below|above|than|since|until|only|upgrad|downgrad|instead|compatib|tried|works?\b|fixed|change|\bor\b|→|->",
@@ -100,6 +104,7 @@ def read_lines(text: str, draft: Draft, source: str) -> None:
     for line in text.split("\n"):
         if not 3 < len(line) < 800:
             continue
+        _one_gpu(draft, line, source)
         pair = _PAIR.match(line)
         if pair:
             _pair(draft, pair[1].strip(), pair[2].strip(" `'\"|,"), source)
@@ -107,6 +112,14 @@ def read_lines(text: str, draft: Draft, source: str) -> None:
             _bare(draft, bare[1], bare[2], source)
         else:
             _enumeration(draft, line, source)
+
+
+def _one_gpu(draft: Draft, line: str, source: str) -> None:
+    """A GPU named in a sentence or a title, where no list names them."""
+    if draft.gpus or "gpu" in draft.components or not (one := _ONE_GPU.search(line)) or _CONDITIONAL.search(line):
+        return
+    if architecture := gpu_architecture(one[1], gpu_table()):
+        draft.component("gpu", architecture, f"{source}: {one[1]}", 1)
 
 
 def _enumeration(draft: Draft, line: str, source: str) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.doctor.hits import find_hits
 from envsmith.doctor.judge import diagnose
-from envsmith.doctor.signatures import catalogue, find_hits, needle_of, read_signatures, rule_taxonomy
+from envsmith.doctor.needles import needle_of
+from envsmith.doctor.signatures import catalogue, read_signatures, rule_taxonomy
 from envsmith.errors import DataError
 from envsmith.sources.reports import clean, read_texts
 

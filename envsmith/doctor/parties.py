@@ -1,0 +1,139 @@
+"""Of an interface that is not there: which package lacks it (the owner) and which one asks for it (the user).
+
+The generic signatures say only that one package uses a name, an argument or a module of another that does not have it. The module in the
+message, the names that a package gives its own classes (``owners`` of ``matrix/signatures.yaml``) and the calls of the traceback say who they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from envsmith.doctor.diagnosis import Taxonomy
+from envsmith.doctor.hits import Hit
+from envsmith.doctor.signatures import name_owners
+from envsmith.sources.reports.facts import Facts
+from envsmith.sources.reports.frames import Frame, frames_before
+from envsmith.sources.reports.names import component_of
+from envsmith.sources.reports.words import fold
+
+__all__ = ["INTERFACES", "asked", "class_of", "with_parties"]
+
+# Signatures of an interface that is not there, whichever package it is of.
+INTERFACES = frozenset(
+    {
+        "attribute-missing",
+        "name-missing",
+        "argument-unknown",
+        "submodule-missing",
+        "object-attribute",
+        "companion-name-gone",
+    }
+)
+# Those where the name is known to be gone, so that whoever imports it is too old.
+_REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
+_OWN_CAUSE = {
+    "deepspeed": "deepspeed-version-pair",
+    "torch": "torch-version-pair",
+    "transformers": "transformers-version-pair",
+    "triton": "triton-version-mismatch",
+}
+_CLASS = re.compile(r"'(\w{2,80})'(?: object)? has no attribute '(\w{1,80})'")
+_METHOD = re.compile(r"\b([A-Za-z_]\w{1,80})\.__init__\(\) got an unexpected")
+# pip and uv: `opencv-python==4.11.0.86 depends on numpy>=1.26.0`.
+_DEPENDS = re.compile(r"\bdepends on ([A-Za-z][\w.-]{0,60}?)\s?((?:[<>=!~]=?=?\d[\w.*]{0,30}(?:,(?=[<>=!~]))?){1,4})")
+_CALL = re.compile(r"\b([A-Za-z_]\w{1,60})(?:\.\w{1,60}){1,6}\(")
+_STANDARD = frozenset({"importlib", "self", "cls", "torch-nn", "runpy", "os", "sys"})
+
+
+def with_parties(hit: Hit, text: str) -> Hit | None:
+    """The hit with groups ``owner`` and ``user`` where they are known; ``None`` for an attribute of an object that no package owns."""
+    if hit.signature.id == "pip-resolution":
+        around = text[max(0, hit.position - 400) : hit.position + 4000]
+        needs = dict.fromkeys(f"{name}{spec}" for name, spec in _DEPENDS.findall(around))
+        return dataclasses.replace(hit, groups={**hit.groups, "needs": "; ".join(needs)[:400]}) if needs else hit
+    if hit.signature.id not in INTERFACES | _REMOVED:
+        return hit
+    frames = frames_before(text, hit.position)
+    owner = _owner(hit, frames)
+    if owner is None and hit.signature.id == "object-attribute":
+        return None
+    user = next((f.package for f in reversed(frames) if f.package and f.package != owner), None)
+    more = {name: value for name, value in (("owner", owner), ("user", user)) if value and name not in hit.groups}
+    return dataclasses.replace(hit, groups={**hit.groups, **more}) if more else hit
+
+
+def _owner(hit: Hit, frames: list[Frame]) -> str | None:
+    if package := hit.groups.get("package"):
+        root = package.split(".")[0]
+        return component_of(root) or root
+    if hit.signature.id == "object-attribute" and (match := _CLASS.search(hit.text)):
+        return owner_of(match[1]) or owner_of(match[2])
+    if (match := _METHOD.search(hit.text)) and (known := owner_of(match[1])):
+        return known
+    # The line of code that was run names what it calls: ``with deepspeed.zero.Init(``.
+    if hit.signature.id == "argument-unknown" and frames and (call := _CALL.search(frames[-1].source)):
+        root = fold(call[1])
+        return root if root not in _STANDARD and component_of(root) else None
+    return None
+
+
+def owner_of(name: str) -> str | None:
+    """The package that a class, or an attribute that a package puts into the objects of others, belongs to."""
+    return next((owner for owner, pattern in _owners() if pattern.fullmatch(name)), None)
+
+
+@lru_cache(maxsize=1)
+def _owners() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((owner, re.compile("|".join(names))) for owner, names in name_owners().items())
+
+
+def class_of(hit: Hit) -> Taxonomy | None:
+    """The failure class, where the owner has one of its own."""
+    cause = _OWN_CAUSE.get(hit.groups.get("owner", ""))
+    if cause is None or hit.signature.id not in INTERFACES:
+        return None
+    signature = hit.signature
+    return Taxonomy(stage=signature.stage, group=signature.group, cause=cause, pattern=signature.pattern)
+
+
+def asked(hit: Hit, facts: Facts) -> str | None:
+    """What to do, with the two packages and what is known of their versions; ``None`` where neither is known."""
+    owner, user = hit.groups.get("owner"), hit.groups.get("user")
+    if hit.signature.id in _REMOVED:
+        if user is None or user in {"deepspeed", "torch"}:
+            return None
+        return f"{hit.signature.fix} Here it is {user} that asks for it: a newer {user} (pip install -U {user}) no longer does."
+    if hit.signature.id not in INTERFACES or owner is None:
+        return None
+    has = _version(facts, owner)
+    fix = f"Install the {owner} that its caller was written for: pip install -U {owner}"
+    fix += f" ({has} is there)" if has else ""
+    if has and (before := _before(owner, has)):
+        fix += f", or the release before: pip install {owner}=={before}"
+    return fix + (f"; or update {user}, which calls it: pip install -U {user}." if user and user != owner else ".")
+
+
+def _version(facts: Facts, name: str) -> str | None:
+    return facts.version(name) or _folded(facts.distributions).get(name)
+
+
+def _folded(distributions: Mapping[str, str]) -> dict[str, str]:
+    return {fold(name): version for name, version in distributions.items()}
+
+
+def _before(name: str, version: str) -> str | None:
+    """The release before ``version`` that the matrix knows."""
+    from envsmith.errors import EnvsmithError
+    from envsmith.model.version import version_key
+    from envsmith.solve import api
+
+    try:
+        mine = version_key(version)
+        known = api.default_solver().knowledge().releases.get(name, ())
+        older = [str(r.version) for r in known if mine and (key := version_key(str(r.version))) and key < mine]
+    except (EnvsmithError, ValueError):
+        return None
+    return older[-1] if older else None
