@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +28,7 @@ from envsmith.errors import (
     StorageError,
 )
 
-__all__ = ["Transcript", "build", "end_all", "find_client", "follow", "judge", "title_of"]
+__all__ = ["STOPS", "Transcript", "any_client", "build", "end_all", "find_client", "follow", "judge", "title_of"]
 
 # The classic clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
 _LAST_WITH_BUILDKIT = 22
@@ -56,8 +56,15 @@ def find_client(path: str | None = None) -> str:
     raise EngineError(
         "no docker client that can run BuildKit was found",
         details=reasons,
-        hint="install the buildx plugin (docker-buildx) or your distribution's docker client; or use --engine venv",
+        hint="install the buildx plugin (docker-buildx) or your distribution's docker client, or build without BuildKit: DOCKER_BUILDKIT=0",
     )
+
+
+def any_client() -> str | None:
+    """A docker client that can run containers, whatever it can build; the one that builds first."""
+    with contextlib.suppress(EngineError):
+        return find_client()
+    return os.environ.get("ENVSMITH_DOCKER") or shutil.which("docker")
 
 
 def _refused(client: str) -> str | None:
@@ -289,6 +296,8 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
 
 # Clients of builds under way, for the thread that is told to stop all of them.
 _RUNNING: set[subprocess.Popen[str]] = set()
+# And how to end the builds that have no client (``classic``).
+STOPS: set[Callable[[], None]] = set()
 
 
 def end_all() -> None:
@@ -296,6 +305,8 @@ def end_all() -> None:
     for process in tuple(_RUNNING):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGINT)
+    for stop in tuple(STOPS):
+        stop()
 
 
 def _end(process: subprocess.Popen[str]) -> None:

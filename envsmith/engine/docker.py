@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith.engine import buildkit
+from envsmith.engine import buildkit, classic
 from envsmith.engine.base import Built, Event, EventKind, Progress, silent, verify_content
 from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.engine.context import write_context, write_secrets
@@ -112,12 +112,25 @@ class DockerEngine:
                 client.ping()
                 if client.version().get("Os") != "linux":
                     return "the engine runs no Linux containers"
-            buildkit.find_client()
         except (DockerException, RequestException):
             return "no engine answers at its socket"
-        except EngineError as error:
-            return "; ".join((error.message, *error.details))
-        return None
+        if buildkit.any_client() is None:
+            return "no docker client is on PATH, with which the smoke test is started"
+        return self._unbuildable(client.api.base_url)
+
+    @staticmethod
+    def _unbuildable(address: str) -> str | None:
+        """One sentence when neither BuildKit nor, without it, the engine itself can build here."""
+        reasons: tuple[str, ...] = ()
+        if not classic.wanted():
+            try:
+                buildkit.find_client()
+            except EngineError as error:
+                reasons = (error.message, *error.details)
+            else:
+                return None
+        remote = classic.needs_local(address)
+        return "; ".join((*reasons, remote)) if remote else None
 
     @cached_property
     def network(self) -> str | None:
@@ -240,8 +253,19 @@ class DockerEngine:
             text = f"folders of this host are not visible inside the build: {', '.join(settings.unreachable)}"
             progress(Event(kind=EventKind.NOTE, step="build", text=text))
         write_context(lock, context, self.options, builder=output is not None)
+        client = self._buildkit(progress)
+        if client is None:
+            return classic.ClassicBuilder(
+                client=self.client,
+                context=context,
+                secrets=write_secrets(settings, private),
+                variables=settings.proxies,
+                network=self.network,
+                progress=progress,
+                cache=cache,
+            ).build(output=output)
         return buildkit.build(
-            buildkit.find_client(),
+            client,
             context,
             network=self.network,
             secrets=write_secrets(settings, private),
@@ -252,6 +276,19 @@ class DockerEngine:
             output=output,
             target="built" if output else None,
         )
+
+    @staticmethod
+    def _buildkit(progress: Progress) -> str | None:
+        """The client that runs BuildKit; ``None``, and a note, where a build has to do without."""
+        if classic.wanted():
+            why = "DOCKER_BUILDKIT asks for it"
+        else:
+            try:
+                return buildkit.find_client()
+            except EngineError as error:
+                why = "; ".join(error.details) or error.message
+        progress(Event(kind=EventKind.NOTE, step="build", text=f"without BuildKit: {why}"))
+        return None
 
     def _verify(self, lock: Lock, image: str, progress: Progress) -> dict[str, str]:
         """The gate: labels, user and content of the image are what the lock says, or ``ContentError``."""

@@ -93,7 +93,7 @@ class DockerTarget:
     @staticmethod
     def _find() -> str:
         """Any client can run a container; the one that builds is preferred because it is known to fit the engine."""
-        return buildkit.find_client()
+        return buildkit.any_client() or buildkit.find_client()
 
     def env(self) -> Mapping[str, str]:
         """Nothing: what the ranks need is passed on the command line, the host's variables stay outside."""

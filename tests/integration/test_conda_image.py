@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -34,26 +33,18 @@ from envsmith.render.conda_dockerfile import render_conda
 from envsmith.render.dockerfile import UV_FILE, ImageOptions
 from envsmith.sources.images import Tool
 
-from . import docker_engine, micromamba_stand_in
+from . import micromamba_stand_in
 from .test_conda_channel import cell_of, channel, local, pins_of, served, wheels  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.integration, pytest.mark.engine]
 
 
 @pytest.fixture(scope="module")
-def engine():
-    """A DockerEngine on the daemon that answers, else on one of this module's own."""
+def engine(docker_only_ours):
+    """A DockerEngine on a daemon that only the tests know."""
     from envsmith.engine.docker import DockerEngine
 
-    if DockerEngine().available() is None:
-        yield DockerEngine()
-        return
-    if reason := docker_engine.reason_not():
-        pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="envsmith-it-", dir="/tmp"))
-    with pytest.MonkeyPatch.context() as patch, docker_engine.running(folder) as address:
-        patch.setenv("DOCKER_HOST", address)
-        yield DockerEngine()
+    return DockerEngine()
 
 
 @contextlib.contextmanager

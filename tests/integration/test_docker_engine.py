@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
 import io
 import json
 import os
@@ -28,27 +27,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.engine]
 SECRET = "hunter2-of-the-integration-test"
 
 
-def helper():
-    path = Path(__file__).with_name("docker_engine.py")
-    spec = importlib.util.spec_from_file_location("envsmith_tests_docker_engine", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
-def engine():
-    """A DockerEngine on a daemon that only this module knows."""
+def engine(docker_only_ours):
+    """A DockerEngine on a daemon that only the tests know."""
     from envsmith.engine.docker import DockerEngine
 
-    docker_engine = helper()
-    if reason := docker_engine.reason_not():
-        pytest.skip(reason)
-    # A short path: a socket's name may have 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="envsmith-it-", dir="/tmp"))
-    with pytest.MonkeyPatch.context() as patch, docker_engine.running(folder) as address:
-        patch.setenv("DOCKER_HOST", address)
-        yield DockerEngine()
+    return DockerEngine()
 
 
 def wheel(folder, name, version, body="x = 1\n"):

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import http.server
-import importlib.util
 import io
 import json
 import os
@@ -29,46 +28,18 @@ from envsmith.lock.pylock import pylock_text
 from envsmith.model.lock import Artifact, Pin
 from envsmith.sources.images import pin_image
 
+from . import test_docker_engine as tools
+
 pytestmark = [pytest.mark.integration, pytest.mark.engine]
 
 SECRET = "token-that-must-not-be-found"
 
 
-def load(name):
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"envsmith_tests_{name}_rebuild", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tools = load("test_docker_engine")
-
-
-def lend_base(client):
-    """Take the bootstrapped base of the host's own engine, when it has one: making it takes minutes."""
-    import docker
-
-    with contextlib.suppress(Exception), contextlib.closing(docker.DockerClient(timeout=60)) as host:
-        for image in host.images.list(name="envsmith/base"):
-            client.images.load(image.save(named=image.tags[0]))
-
-
 @pytest.fixture(scope="module")
-def engine():
+def engine(docker_only_ours):
     from envsmith.engine.docker import DockerEngine
 
-    docker_engine = tools.helper()
-    if reason := docker_engine.reason_not():
-        pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="envsmith-ir-", dir="/tmp"))
-    with pytest.MonkeyPatch.context() as patch, docker_engine.running(folder) as address:
-        import docker
-
-        with contextlib.closing(docker.DockerClient(base_url=address, timeout=600)) as client:
-            lend_base(client)
-        patch.setenv("DOCKER_HOST", address)
-        yield DockerEngine()
+    return DockerEngine()
 
 
 def sdist(folder, name, version):
@@ -235,3 +206,48 @@ def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_pa
     finally:
         subprocess.run(["umount", "--lazy", f"{storage}/root/overlay"], check=False, capture_output=True)
         shutil.rmtree(storage, ignore_errors=True)
+
+
+@pytest.fixture
+def without_buildkit(engine, monkeypatch):
+    from envsmith.engine.docker import DockerEngine
+
+    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
+    other = DockerEngine()
+    assert other.available() is None
+    yield other
+    from envsmith.engine.classic import STEPS
+
+    for image in engine.client.images.list(name=STEPS):
+        engine.client.images.remove(image.id, force=True)
+
+
+def test_without_buildkit_it_is_the_same_image(cell, lock, without_buildkit, tmp_path):
+    if not (cell / "oci" / "index.json").is_file():
+        pytest.skip("the first image was not exported")
+    steps = tools.Steps()
+    assert without_buildkit.wheels(dataclasses.replace(lock, wheels=()), progress=steps) == lock.wheels
+    built = without_buildkit.build(lock, tmp_path, progress=steps)
+    assert steps.kinds("user and environment")[-1] == "cached"
+    assert steps.kinds("framework layer")[-1] == "done"
+    image = without_buildkit.export(built, tmp_path / "cell" / "oci")
+    first = read_layout(cell / "oci")
+    assert difference(first, image) == ()
+    assert image.manifest_digest == first.manifest_digest
+    assert without_buildkit.client.containers.list(all=True) == []
+    again = without_buildkit.build(lock, tmp_path, cache=False)
+    assert again.digest == built.digest
+
+
+def test_without_buildkit_a_step_that_fails_is_told_and_its_secrets_stay_nowhere(
+    lock, without_buildkit, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HTTPS_PROXY", f"http://{SECRET}@127.0.0.1:9")
+    forged = dataclasses.replace(lock, wheels=(dataclasses.replace(lock.wheels[0], sha256="0" * 64),))
+    before = {image.id for image in without_buildkit.client.images.list()}
+    with pytest.raises(ContentError, match="framework layer failed"):
+        without_buildkit.build(forged, tmp_path)
+    assert without_buildkit.client.containers.list(all=True) == []
+    made = [image for image in without_buildkit.client.images.list() if image.id not in before]
+    assert made, "finished steps are kept"
+    assert SECRET not in json.dumps([[image.attrs, image.history()] for image in made])
