@@ -8,7 +8,7 @@ VENV ?= .venv
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 
-.PHONY: build gpu test integration fuzz workflows lint types docs bench clean
+.PHONY: build gpu test integration images fuzz workflows lint types docs bench clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,10 @@ test: $(STAMP)
 
 integration: $(STAMP)
 	$(BIN)/python -m pytest -m integration
+
+# The part of the integration tests that starts its own container engine and registry; what is not installed is, where that is allowed.
+images: $(STAMP)
+	$(BIN)/python -m pytest -m integration tests/integration/test_images_publish.py tests/integration/test_images_snapshot.py tests/integration/test_images_rebuild.py tests/integration/test_docker_engine.py
 
 # Hostile and noisy input for every reader: hypothesis first (FUZZ_EXAMPLES of each kind), then atheris (FUZZ_SECONDS in all; on a
 # Python that it has wheels for, such as 3.11). What broke a reader is left in crash-* and belongs into tests/fuzz/crashes/READER/.

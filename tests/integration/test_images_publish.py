@@ -23,6 +23,8 @@ import pytest
 
 from envsmith.cli.app import run
 
+from . import docker_engine
+
 pytestmark = [pytest.mark.integration]
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
@@ -52,22 +54,8 @@ def _missing() -> str | None:
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed (pip install 'envsmith[{extra}]')"
     wanted = [name for name in ("docker-registry", "skopeo") if not shutil.which(name)]
-    if not wanted:
-        return None
-    if os.geteuid() != 0 or not shutil.which("apt-get") or os.environ.get("ENVSMITH_TEST_NO_INSTALL"):
-        return f"{' and '.join(wanted)} not installed, and this test may not install them"
-    for words in (["update"], ["install", "--yes", "--no-install-recommends", *wanted]):
-        # The package would start a registry of its own where an init system runs; the tests use none of it.
-        done = subprocess.run(
-            ["apt-get", "-qq", *words],
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"},
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
-        if done.returncode:
-            return f"apt-get cannot install {' and '.join(wanted)}"
-    return None
+    failed = docker_engine.install(*wanted) if wanted else None
+    return f"{' and '.join(wanted)} not installed, and {failed}" if failed else None
 
 
 class RealRegistry:
@@ -93,7 +81,7 @@ class RealRegistry:
             # It would read REGISTRY_* as settings.
             environment = {k: v for k, v in os.environ.items() if not k.startswith(("REGISTRY_", "OTEL_"))}
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self.name}/v2/", timeout=2) as answer:
                 if answer.status == 200:
@@ -104,7 +92,7 @@ class RealRegistry:
     def kill(self) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(30)
+            self.process.wait(300)
             self.process = None
 
     def tags(self, repo="cells"):
@@ -157,7 +145,7 @@ def test_others_pull_by_digest_what_was_published(registry, keys, published, tmp
         ["skopeo", "copy", "--preserve-digests", "--src-tls-verify=false", by_digest, f"oci:{tmp_path / 'pulled'}:x"],
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=600,
     )
     index = json.loads((tmp_path / "pulled" / "index.json").read_text())
     assert index["manifests"][0]["digest"] == published["digest"]
@@ -165,7 +153,7 @@ def test_others_pull_by_digest_what_was_published(registry, keys, published, tmp
         ["skopeo", "inspect", "--tls-verify=false", f"docker://{registry.name}/cells:{CELL}"],
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=600,
     )
     assert json.loads(told.stdout)["Labels"]["io.envsmith.cell"] == CELL
     assert verify(registry, keys) == 0

@@ -28,6 +28,7 @@ from envsmith.lock.pylock import pylock_text
 from envsmith.model.lock import Artifact, Pin
 from envsmith.sources.images import pin_image
 
+from . import docker_engine
 from . import test_docker_engine as tools
 
 pytestmark = [pytest.mark.integration, pytest.mark.engine]
@@ -179,6 +180,9 @@ def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_pa
 
     if not (cell / "oci" / "index.json").is_file():
         pytest.skip("the first image was not exported")
+    wanted = [name for name in ("podman", "buildah") if not shutil.which(name)]
+    if wanted and (failed := docker_engine.install(*wanted)):
+        pytest.skip(f"{' and '.join(wanted)} not installed, and {failed}")
     storage = Path(tempfile.mkdtemp(prefix="envsmith-ip-", dir="/tmp"))
     try:
         (storage / "storage.conf").write_text(
