@@ -188,6 +188,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         python_version=cell.components["python"],
         pins=pinned.pins,
         build_pins=pinned.build_pins,
+        compiled=pinned.compiled,
         constraints=pinned.constraints,
         resolver=pinned.resolver,
         facts=pinned.facts,

@@ -6,6 +6,7 @@ It is made afresh for every build and removed afterwards; secrets lie beside it,
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,16 @@ from envsmith.render import safe
 from envsmith.render.dockerfile import (
     BUILD_FILE,
     FRAMEWORK_FILE,
+    JOBS,
     SDIST_FILE,
+    SOURCES,
     TORCH_FILE,
     UV_FILE,
     WHEELS,
     ImageOptions,
     render,
     render_builder,
+    source_archive,
 )
 
 __all__ = ["uv_binary", "write_context", "write_secrets"]
@@ -56,7 +60,10 @@ def write_context(
         torch = [pin for pin in lock.pins if pin.layer == "torch"]
         framework = [pin for pin in lock.pins if pin.layer != "torch"]
         # Pins only: a comment with the cell's name would be another torch layer for every cell.
-        sdists = [pin for pin in framework if pin.sdist]
+        compiled = {source.name for source in lock.compiled}
+        sdists = [pin for pin in framework if pin.sdist and pin.name not in compiled]
+        if compiled and (builder or lock.wheels):
+            _source_archives(lock, folder / SOURCES)
         for name, pins, wheels in (
             (TORCH_FILE, torch, ()),
             (FRAMEWORK_FILE, framework, lock.wheels),
@@ -88,6 +95,16 @@ def _local_artifacts(lock: Lock, folder: Path) -> set[str]:
     return layers
 
 
+def _source_archives(lock: Lock, folder: Path) -> None:
+    """The archives of what is compiled: fetched here, held against the lock, and seen by the one step that needs them."""
+    from envsmith.sources.archives import fetch_archive
+
+    folder.mkdir()
+    for source in lock.compiled:
+        artifact = source_archive(lock, source.name)
+        (folder / safe.file_name(artifact.filename)).write_bytes(fetch_archive(source.name, artifact))
+
+
 def _copy_checked(artifact: Artifact, target: Path) -> None:
     source = Path(unquote(urlsplit(artifact.url or "").path))
     digest = hashlib.sha256()
@@ -107,6 +124,19 @@ def _copy_checked(artifact: Artifact, target: Path) -> None:
         )
 
 
+# A compiler of CUDA code takes this much memory at times; more of them than fit would be killed.
+_MEMORY_OF_A_JOB = 4 << 30
+
+
+def _jobs() -> int:
+    """How many compilers at once: ``MAX_JOBS`` of this host, else its cores, and no more than its memory allows."""
+    named = os.environ.get("MAX_JOBS", "")
+    if named.isdecimal() and 0 < int(named) < 1000:
+        return int(named)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(os.cpu_count() or 1, memory // _MEMORY_OF_A_JOB))
+
+
 def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
     """Write the host's settings below ``folder``, which only this user can enter, outside any context; secret id to file.
 
@@ -120,6 +150,8 @@ def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
     if settings.uv_toml:
         secrets["uv"] = folder / "uv.toml"
         secrets["uv"].write_text(settings.uv_toml, encoding="utf-8")
+    secrets[JOBS] = folder / JOBS
+    secrets[JOBS].write_text(f"{_jobs()}\n", encoding="ascii")
     for name, path in secrets.items():
         path.chmod(0o644 if name == "ca" else 0o600)
     return secrets

@@ -126,6 +126,12 @@ def realise(
     Raises ``EngineError`` (no interpreter), ``StorageError`` (not enough space), ``BuildError``, ``NetworkError``, ``ContentError``
     (a hash or an installed version differs), ``InterruptedRunError``; an unfinished layer is removed before.
     """
+    if lock.compiled:
+        names = ", ".join(source.name for source in lock.compiled)
+        raise EngineError(
+            f"cell {lock.cell.id}: {names}: compiled from source, which is done in the pinned builder of an image only",
+            hint="use a container engine (--engine docker, podman or buildah), or leave it out and build it on top of the environment",
+        )
     interpreter = _interpreter(lock)
     environment = (directory / FOLDER).absolute()
     with _storage(directory):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -32,19 +32,24 @@ _KIND = "build-requires-2"
 _WANTED = ("pyproject.toml", "setup.py")
 
 
-def requires_of(pyproject: bytes | None, setup: bytes | None, *, where: str) -> tuple[str, ...]:
+def requires_of(
+    pyproject: bytes | None, setup: bytes | None, *, where: str, undeclared: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
     """The build requirements that an sdist states: ``[build-system] requires``, ``setup_requires``, and what ``setup.py`` imports.
 
-    ``LockError`` when they cannot be read; what a setup script computes only while it runs cannot be seen here.
+    ``undeclared`` is what is known to be needed beside it; then the setup may import the cell's torch as well. ``LockError`` when they
+    cannot be read; what a setup script computes only while it runs cannot be seen here.
     """
     stated = list(_build_system(pyproject, where)) if pyproject is not None else list(_DEFAULT)
     if setup is not None:
         stated += _setup_requires(setup)
     declared = {canonicalize_name(_parse(text, where).name) for text in stated}
+    if undeclared is not None:
+        return tuple(dict.fromkeys([*stated, *undeclared]))
     if setup is not None and "torch" not in declared and _imports_torch(setup):
         raise LockError(
             f"{where} cannot be pinned completely: its setup imports torch, which it does not declare",
-            hint="leave it out of the lock and build it on top of the finished cell (pip install --no-build-isolation, with the CUDA toolkit)",
+            hint="matrix/runtime.yaml (sources) does not say how it is compiled; leave it out of the lock and build it on top of the finished cell (pip install --no-build-isolation, with the CUDA toolkit)",
         )
     return tuple(dict.fromkeys(stated))
 
@@ -134,12 +139,18 @@ class _Local:
         raise NetworkError(f"{url}: parts of a local file are not read ({start}, {stop})")
 
 
-def build_requires(pins: Iterable[Pin], fetcher: Fetcher) -> tuple[str, ...]:
-    """The build requirements of every sdist among ``pins``, sorted. The sdists are downloaded and checked against their hashes."""
+def build_requires(
+    pins: Iterable[Pin], fetcher: Fetcher, undeclared: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[str, ...]:
+    """The build requirements of every sdist among ``pins``, sorted. The sdists are downloaded and checked against their hashes.
+
+    ``undeclared`` is what some distributions need beside what they say (``matrix/runtime.yaml``).
+    """
     found: set[str] = set()
     for pin in pins:
         if pin.sdist:
-            found.update(_remembered(pin, fetcher))
+            more = (undeclared or {}).get(pin.name)
+            found.update(_remembered(pin, fetcher) if more is None else _read(pin, fetcher, more))
     return tuple(sorted(found))
 
 
@@ -156,7 +167,7 @@ def _remembered(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
     return found
 
 
-def _read(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
+def _read(pin: Pin, fetcher: Fetcher, undeclared: tuple[str, ...] | None = None) -> tuple[str, ...]:
     from envsmith.sources.index import IndexFile
     from envsmith.sources.sdists import read_members
 
@@ -167,4 +178,6 @@ def _read(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
         )
     file = IndexFile(filename=artifact.filename, url=artifact.url, version=pin.version, sha256=artifact.sha256)
     members = read_members(_Local() if artifact.url.startswith("file:") else fetcher, file, _WANTED)
-    return requires_of(members.get("pyproject.toml"), members.get("setup.py"), where=artifact.filename)
+    return requires_of(
+        members.get("pyproject.toml"), members.get("setup.py"), where=artifact.filename, undeclared=undeclared
+    )

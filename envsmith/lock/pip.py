@@ -14,13 +14,14 @@ from envsmith.lock.uv_output import to_pins
 from envsmith.lock.verify import Judge, broken_rules, refuse_differences, refuse_rules, repairs
 from envsmith.lock.wanted import overrides, wanted
 from envsmith.model.cell import Cell
-from envsmith.model.lock import Pin
+from envsmith.model.lock import CompiledSource, Pin
 from envsmith.sources.uv import Uv
 
 if TYPE_CHECKING:
     from envsmith.model.component import ComponentTable
     from envsmith.sources.http import Fetcher
     from envsmith.sources.interpreters import Interpreter
+    from envsmith.sources.runtime import Source
 
 __all__ = ["Pinned", "lock_pip"]
 
@@ -39,6 +40,7 @@ class Pinned:
     pins: tuple[Pin, ...]
     build_pins: tuple[Pin, ...]
     resolver: str
+    compiled: tuple[CompiledSource, ...] = ()
     constraints: tuple[tuple[str, str], ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -83,10 +85,12 @@ def lock_pip(
 
     resolution, query, added = _judged(cell, query, _Resolver(uv, table, judge, on_line))
     pins = to_pins(resolution.packages, resolution.requires)
+    sources = _compiled(pins)
     build_pins = _build_pins(cell, pins, query, uv, fetcher)
     return Pinned(
         pins=pins,
         build_pins=build_pins,
+        compiled=tuple(source.compiled(cell) for source in sources),
         constraints=(*constraints, *added),
         resolver=uv.version,
         facts=_facts(resolution, query.overrides),
@@ -163,13 +167,40 @@ def _build_pins(cell: Cell, pins: tuple[Pin, ...], query: Query, uv: Uv, fetcher
     from envsmith.lock.build_requires import build_requires
     from envsmith.sources.http import HttpClient
 
-    needed = build_requires(pins, fetcher or HttpClient())
+    sources = _compiled(pins)
+    undeclared = {
+        s.distribution: (*s.requires, *(_toolkit(cell, s.distribution) if s.toolkit else ())) for s in sources
+    }
+    needed = build_requires(pins, fetcher or HttpClient(), undeclared)
     if not needed:
         return ()
-    build = replace(query, requirements=needed, constraints=_torch(pins), overrides=(), wheels_only=True, edges=False)
+    # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another version there.
+    held = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
+    build = replace(query, requirements=needed, constraints=held, overrides=(), wheels_only=True, edges=False)
     names = ", ".join(pin.name for pin in pins if pin.sdist)
     resolution = resolve(build, uv, what=f"cell {cell.id}: resolving what {names} is built with")
     return to_pins(resolution.packages, resolution.requires, layer="build")
+
+
+def _compiled(pins: tuple[Pin, ...]) -> tuple[Source, ...]:
+    """How those source distributions are compiled that need more than they declare."""
+    from envsmith.sources.runtime import source_for
+
+    return tuple(source for pin in pins if pin.sdist and (source := source_for(pin.name)) is not None)
+
+
+def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
+    """The CUDA compiler of the cell's own CUDA; ``LockError`` where the index has none."""
+    from envsmith.sources.runtime import load_runtime, toolkit_for, toolkit_parts
+
+    found = toolkit_for(cell, load_runtime())
+    if found is None or found.missing:
+        cuda = cell.components.get("cuda", "cpu")
+        raise LockError(
+            f"cell {cell.id}: {name} is compiled with nvcc: {found.missing if found else f'no toolkit is known for CUDA {cuda}'}",
+            hint=f"take a cell with CUDA 13, whose nvcc is on the package index, or leave {name} out and build it on top of the cell",
+        )
+    return toolkit_parts(cell, found)
 
 
 def _torch(pins: tuple[Pin, ...]) -> tuple[str, ...]:

@@ -11,7 +11,17 @@ from packaging.utils import is_normalized_name
 
 from envsmith.errors import DataError
 from envsmith.model.cell import Cell, CellId
-from envsmith.model.lock import FLAVOURS, RUNTIME, Artifact, BaseImage, BuiltWheel, Lock, OsPackage, Pin
+from envsmith.model.lock import (
+    FLAVOURS,
+    RUNTIME,
+    Artifact,
+    BaseImage,
+    BuiltWheel,
+    CompiledSource,
+    Lock,
+    OsPackage,
+    Pin,
+)
 from envsmith.model.platform import Platform
 from envsmith.model.version import version_key
 
@@ -22,6 +32,8 @@ _MAX_ITEMS = 10_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,254}")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,79}")
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9 .,;:+_=-]{0,255}")
 T = TypeVar("T")
 
 
@@ -134,6 +146,23 @@ class _Reader:
             sha256=self.text(fields.get("sha256"), f"{path}.sha256", _SHA256),
         )
 
+    def compiled(self, value: object, path: str) -> CompiledSource:
+        fields = self.mapping(value, path)
+        variables = self.mapping(fields.get("variables"), f"{path}.variables")
+        if not isinstance(fields.get("toolkit"), bool):
+            self.bad(f"{path}.toolkit", "true or false was expected")
+        return CompiledSource(
+            name=self.text(fields.get("name"), f"{path}.name", limit=200),
+            variables=tuple(
+                (
+                    self.text(name, f"{path}.variables", _VARIABLE),
+                    self.text(told, f"{path}.variables.{str(name)[:80]}", _PLAIN_VALUE),
+                )
+                for name, told in variables.items()
+            ),
+            toolkit=fields.get("toolkit") is True,
+        )
+
     def os_package(self, value: object, path: str) -> OsPackage:
         fields = self.mapping(value, path)
         return OsPackage(
@@ -174,6 +203,7 @@ def parse_lock(text: str, *, where: str) -> Lock:
         ),
         flavour=reader.text(fields.get("flavour", RUNTIME), "flavour", re.compile("|".join(FLAVOURS))),
         wheels=reader.items(fields.get("wheels", []), "wheels", reader.wheel),
+        compiled=reader.items(fields.get("compiled", []), "compiled", reader.compiled),
     )
     names = [pin.name for pin in lock.pins]
     for name in sorted({n for n in names if names.count(n) > 1}):

@@ -72,7 +72,8 @@ def requirement_files(lock: Lock) -> Mapping[str, str]:
             lock, lock.build_pins, "What the source distributions are built with: build constraints"
         )
     if lock.wheels:
-        sdists = [pin for pin in lock.pins if pin.sdist]
+        compiled = {source.name for source in lock.compiled}
+        sdists = [pin for pin in lock.pins if pin.sdist and pin.name not in compiled]
         # Without the hashes of the wheels: the builder must not find one that is there already.
         files[SDIST_FILE] = requirements_text(replace(lock, wheels=()), sdists, "The source distributions").replace(
             replace(lock, wheels=()).digest, lock.digest

@@ -16,6 +16,7 @@ __all__ = [
     "Artifact",
     "BaseImage",
     "BuiltWheel",
+    "CompiledSource",
     "Layer",
     "Lock",
     "OsPackage",
@@ -71,6 +72,19 @@ class BuiltWheel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CompiledSource:
+    """A source distribution of the lock that is compiled against the cell's torch, in the pinned builder, from a fixed folder.
+
+    ``variables`` are set while it is compiled: no binary that nobody hashed is fetched, no GPU of the builder's host is asked. ``toolkit``
+    says that nvcc is there, from the distributions of the lock's ``build_pins``.
+    """
+
+    name: str
+    variables: tuple[tuple[str, str], ...] = ()
+    toolkit: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BaseImage:
     """The image a cell is built on. ``digest`` is ``sha256:…`` of its manifest (or of its image id, for a local base).
 
@@ -92,7 +106,7 @@ class Lock:
     ``build_pins`` are what source distributions are built with; ``constraints`` what rules added to the package resolution, with the rule id.
     ``base`` and ``os_packages`` are ``None``/empty when no image was asked for (``image_note`` then says why); ``os_source`` is where the
     versions of the packages come from, ``snapshot DATE`` or ``mirror DATE``. ``wheels`` are what the source distributions became in the
-    pinned builder, once they were built.
+    pinned builder, once they were built; ``compiled`` are those of them that need torch, a compiler and often nvcc for it.
     """
 
     cell: Cell
@@ -107,6 +121,7 @@ class Lock:
     os_source: str = ""
     flavour: str = RUNTIME
     wheels: tuple[BuiltWheel, ...] = ()
+    compiled: tuple[CompiledSource, ...] = ()
     image_note: str = ""
     resolver: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -142,7 +157,9 @@ class Lock:
     def _later(self) -> dict[str, object]:
         """What locks did not have from the start; left out where it is empty, so that an older lock keeps its digest."""
         wheels = [{"name": w.name, "filename": w.filename, "sha256": w.sha256} for w in self.wheels]
+        compiled = [{"name": c.name, "toolkit": c.toolkit, "variables": dict(c.variables)} for c in self.compiled]
         told = {
+            "compiled": compiled,
             "os_source": self.os_source,
             "flavour": "" if self.flavour == RUNTIME else self.flavour,
             "wheels": wheels,

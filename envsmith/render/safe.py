@@ -24,9 +24,11 @@ __all__ = [
     "os_package",
     "os_version",
     "path",
+    "plain_value",
     "tag",
     "torch_backend",
     "user",
+    "variable",
     "version",
 ]
 
@@ -49,6 +51,9 @@ _DISTRIBUTION = re.compile(r"[a-z][a-z0-9.]{1,30}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9.-]{1,99}")
 # Printable ASCII without what means something to a shell, to the Dockerfile parser or inside double quotes.
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9 .,:;@/+_=<>()\[\]~^*-]{0,255}")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,79}")
+# What may stand between single quotes of a shell in a Dockerfile and mean nothing else.
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9 .,;:+_=-]{0,255}")
 
 
 def _match(pattern: re.Pattern[str], text: object, what: str) -> str:
@@ -152,3 +157,13 @@ def epoch(number: int) -> int:
             f"{number!r} is not a time between 1980 and 2100", hint="set SOURCE_DATE_EPOCH to whole seconds"
         )
     return number
+
+
+def variable(text: str) -> str:
+    """The name of an environment variable in capitals."""
+    return _match(_VARIABLE, text, "a variable's name")
+
+
+def plain_value(text: str) -> str:
+    """A variable's value that means nothing to a shell between single quotes."""
+    return _match(_PLAIN_VALUE, text, "a plain value")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from envsmith.errors import LockError
 from envsmith.model.cell import Cell
-from envsmith.model.lock import DEVEL, FLAVOURS, Lock
+from envsmith.model.lock import DEVEL, FLAVOURS, CompiledSource, Lock
 from envsmith.model.version import Spec
 from envsmith.render import safe
 from envsmith.sources.tables import TableReader, load_table
@@ -19,13 +22,17 @@ __all__ = [
     "KNOWN_NEEDS",
     "Need",
     "Runtime",
+    "Source",
     "Toolkit",
     "load_runtime",
     "needs_of",
+    "source_for",
     "toolkit_for",
+    "toolkit_parts",
     "toolkit_requirements",
 ]
 
+_SM = re.compile(r"sm_(\d+)(\d)")
 KNOWN_NEEDS = frozenset({"c++", "cc", "headers", "nvcc"})
 
 
@@ -57,11 +64,48 @@ class Toolkit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A source distribution that is compiled against the cell's torch.
+
+    ``requires`` are what its setup needs and does not declare; ``variables`` what is set meanwhile, in which ``{archs}`` and ``{dotted}`` stand
+    for the GPU architectures asked for (``90``, ``9.0``; joined with ``;``). A variable that needs them is left out when none was asked for.
+    """
+
+    distribution: str
+    requires: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
+    toolkit: bool
+    evidence: str
+
+    def compiled(self, cell: Cell) -> CompiledSource:
+        """As it stands in the lock of ``cell``."""
+        archs = [m for word in cell.components.get("gpu", "").split(",") if (m := _SM.fullmatch(word.strip()))]
+        words = {
+            "{archs}": ";".join(f"{m[1]}{m[2]}" for m in archs),
+            "{dotted}": ";".join(f"{m[1]}.{m[2]}" for m in archs),
+        }
+        told = []
+        for name, text in self.variables:
+            if not archs and any(word in text for word in words):
+                continue
+            for word, value in words.items():
+                text = text.replace(word, value)  # noqa: PLW2901 - one word after the other
+            told.append((name, text))
+        return CompiledSource(name=self.distribution, variables=tuple(told), toolkit=self.toolkit)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Runtime:
     """The whole file."""
 
     needs: tuple[Need, ...]
     toolkits: tuple[Toolkit, ...]
+    sources: tuple[Source, ...] = ()
+
+
+def source_for(name: str, runtime: Runtime | None = None) -> Source | None:
+    """How a distribution is compiled; ``None`` for one that needs nothing beyond what it declares."""
+    return next((s for s in (runtime or load_runtime()).sources if s.distribution == name), None)
 
 
 def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:
@@ -109,8 +153,18 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
             details=[f"{row.component} needs nvcc: {row.why} ({row.evidence})" for row in asks],
             hint="take --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index",
         )
-    minor = ".".join(cuda.split(".")[:2])
+    return toolkit_parts(cell, found)
+
+
+def toolkit_parts(cell: Cell, found: Toolkit) -> tuple[str, ...]:
+    """The requirements that bring a toolkit at the minor of the cell's CUDA."""
+    minor = ".".join(cell.components.get("cuda", "").split(".")[:2])
     return tuple(f"{name}=={minor}.*" for name in found.distributions)
+
+
+def _template(text: str) -> str:
+    safe.plain_value(text.replace("{archs}", "").replace("{dotted}", ""))
+    return text
 
 
 @lru_cache(maxsize=4)
@@ -124,7 +178,9 @@ class _Reader(TableReader):
 
     def runtime(self) -> Runtime:
         result = Runtime(
-            needs=tuple(self.each("needs", self._need)), toolkits=tuple(self.each("toolkits", self._toolkit))
+            needs=tuple(self.each("needs", self._need)),
+            toolkits=tuple(self.each("toolkits", self._toolkit)),
+            sources=tuple(self.each("sources", self._source)) if "sources" in self.data else (),
         )
         self.check()
         return result
@@ -140,6 +196,18 @@ class _Reader(TableReader):
             why=str(row["why"]),
             evidence=self.evidence(row),
             releases=Spec.parse(str(row["releases"])) if "releases" in row else None,
+        )
+
+    def _source(self, row: Mapping[str, Any]) -> Source:
+        variables = row.get("variables") or {}
+        if not isinstance(variables, dict) or not isinstance(row.get("toolkit"), bool):
+            raise ValueError("variables (a mapping) and toolkit (true or false) are wanted")  # noqa: TRY004
+        return Source(
+            distribution=safe.os_package(str(row["distribution"])),
+            requires=tuple(str(Requirement(str(text))) for text in row["requires"]),
+            variables=tuple(sorted((safe.variable(str(n)), _template(str(text))) for n, text in variables.items())),
+            toolkit=row["toolkit"] is True,
+            evidence=self.evidence(row),
         )
 
     def _toolkit(self, row: Mapping[str, Any]) -> Toolkit:

@@ -10,7 +10,7 @@ from envsmith.graph import components
 from envsmith.lock.read_lock import parse_lock
 from envsmith.model.lock import DEVEL, BuiltWheel
 from envsmith.model.version import Spec
-from envsmith.sources.runtime import load_runtime, needs_of, toolkit_requirements
+from envsmith.sources.runtime import load_runtime, needs_of, source_for, toolkit_requirements
 
 RUNTIME = load_runtime()
 
@@ -97,3 +97,42 @@ def test_hostile_values_in_a_lock_are_refused(locks, key, value):
     document = {**locks.deepspeed().to_json(), key: value}
     with pytest.raises(DataError):
         parse_lock(json.dumps(document), where="x")
+
+
+def test_what_is_compiled_is_told_the_architectures_that_were_asked_for(locks):
+    source = source_for("flash-attn")
+    assert source.toolkit
+    one = dict(source.compiled(locks.deepspeed(gpu="sm_90").cell).variables)
+    assert (one["FLASH_ATTN_CUDA_ARCHS"], one["TORCH_CUDA_ARCH_LIST"]) == ("90", "9.0")
+    two = dict(source.compiled(locks.deepspeed(gpu="sm_90,sm_100").cell).variables)
+    assert (two["FLASH_ATTN_CUDA_ARCHS"], two["TORCH_CUDA_ARCH_LIST"]) == ("90;100", "9.0;10.0")
+    # Without any the package's own list holds; no binary is fetched all the same.
+    none = dict(source.compiled(locks.deepspeed().cell).variables)
+    assert none == {"FLASH_ATTENTION_FORCE_BUILD": "TRUE"}
+    assert source_for("deepspeed") is None
+
+
+def test_a_lock_with_compiled_sources_is_read_back(locks):
+    source = source_for("transformer-engine-torch").compiled(locks.deepspeed(gpu="sm_90").cell)
+    lock = dataclasses.replace(locks.deepspeed(), compiled=(source,))
+    assert parse_lock(lock.text(), where="lock.json").compiled == (source,)
+    for broken in ('"NVTE_CUDA_ARCHS": "90$(id)"', '"nvte": "90"'):
+        with pytest.raises(DataError, match="compiled"):
+            parse_lock(lock.text().replace('"NVTE_CUDA_ARCHS": "90"', broken), where="lock.json")
+
+
+def test_rows_of_sources_are_read_strictly(tmp_path):
+    evidence = {"e": {"kind": "measured", "date": "2026-11-21", "source": "s"}}
+    rows = [
+        {"distribution": "x y", "toolkit": True, "requires": [], "evidence": "e"},
+        {"distribution": "x", "toolkit": "yes", "requires": [], "evidence": "e"},
+        {"distribution": "x", "toolkit": True, "requires": ["=="], "evidence": "e"},
+        {"distribution": "x", "toolkit": True, "requires": [], "variables": {"A": "$(id)"}, "evidence": "e"},
+        {"distribution": "x", "toolkit": True, "requires": []},
+    ]
+    (tmp_path / "runtime.yaml").write_text(
+        json.dumps({"evidence": evidence, "needs": [], "toolkits": [], "sources": rows})
+    )
+    with pytest.raises(DataError) as caught:
+        load_runtime(tmp_path)
+    assert [line.partition(":")[0] for line in caught.value.details] == [f"sources[{n}]" for n in range(5)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from envsmith.model.cell import Cell
-from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, Lock, OsPackage, Pin
+from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 
 REGISTRY = BaseImage(
     name="python:3.12-slim-bookworm",
@@ -78,4 +78,23 @@ def megatron(base=BOOTSTRAPPED):
         python_version="3.11.2",
         pins=(pin("torch", "2.13.0+cpu", "torch"), pin("megatron-core", "0.16.1", "framework")),
         base=base,
+    )
+
+
+def compiled(base=REGISTRY):
+    """A cell with a distribution that is compiled with nvcc against its torch, and one that uv builds by itself."""
+    lock = with_wheels(deepspeed(base))
+    sources = (
+        CompiledSource(
+            name="flash-attn",
+            variables=(("FLASH_ATTENTION_FORCE_BUILD", "TRUE"), ("FLASH_ATTN_CUDA_ARCHS", "90;100")),
+        ),
+    )
+    wheel = BuiltWheel(name="flash-attn", filename="flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", sha256="f" * 64)
+    return replace(
+        lock,
+        pins=(*lock.pins, pin("flash-attn", "2.8.3", "framework", sdist=True)),
+        build_pins=(*lock.build_pins, pin("nvidia-cuda-nvcc", "13.0.88", "build")),
+        compiled=sources,
+        wheels=(*lock.wheels, wheel),
     )

@@ -24,11 +24,19 @@ def cases(locks):
         ),
         "megatron-bootstrapped": (locks.megatron(), None),
         "deepspeed-built-wheels": (locks.with_wheels(locks.deepspeed()), None),
+        "deepspeed-compiled": (locks.compiled(), None),
     }
 
 
 @pytest.mark.parametrize(
-    "name", ["deepspeed-registry", "deepspeed-local-wheels", "megatron-bootstrapped", "deepspeed-built-wheels"]
+    "name",
+    [
+        "deepspeed-registry",
+        "deepspeed-local-wheels",
+        "megatron-bootstrapped",
+        "deepspeed-built-wheels",
+        "deepspeed-compiled",
+    ],
 )
 def test_text_is_the_golden_one(name, locks):
     text = render(*cases(locks)[name])
@@ -254,3 +262,34 @@ def test_a_built_wheel_is_held_against_its_hash_and_no_source_is_built_in_the_im
     assert "e" * 64 in files["requirements-framework.txt"]
     assert "e" * 64 not in files["requirements-sdists.txt"]
     assert "deepspeed==0.19.8" in files["requirements-sdists.txt"]
+
+
+def test_what_is_compiled_sees_its_archive_the_compiler_and_its_variables_in_a_fixed_folder(locks):
+    lock = locks.compiled()
+    builder = render_builder(lock)
+    (step,) = [line for line in instructions(builder) if "/build/flash-attn" in line]
+    assert "source=sources/flash_attn-2.8.3.tar.gz" in step
+    assert f"echo '{'0' * 64}  /dev/envsmith/sources/flash_attn-2.8.3.tar.gz' | sha256sum --check" in step
+    assert "FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/envsmith/uv build" in step
+    assert "--no-build-isolation --offline" in step
+    assert "CUDA_HOME=/opt/cell/cuda" in step
+    assert "rm -rf /build /opt/cell/.uv-cache" in step
+    # Word for word the step of the image, or it would run twice.
+    assert step in instructions(render(lock))
+    # The toolkit is the builder's: the image itself has none.
+    assert "CUDA_HOME=" not in render(lock).partition("FROM ground\n")[2]
+
+
+@pytest.mark.parametrize("value", ["9'0", "90$(id)", "90\n", "90`id`", '9"0'])
+def test_a_variable_that_is_not_plain_is_refused(locks, value):
+    lock = locks.compiled()
+    source = dataclasses.replace(lock.compiled[0], variables=(("FLASH_ATTN_CUDA_ARCHS", value),))
+    with pytest.raises(UsageError):
+        render(dataclasses.replace(lock, compiled=(source,)))
+
+
+def test_a_source_without_an_archive_is_refused(locks):
+    lock = locks.compiled()
+    other = dataclasses.replace(lock.compiled[0], name="apex")
+    with pytest.raises(UsageError, match="apex is to be compiled"):
+        render(dataclasses.replace(lock, compiled=(other,)))
