@@ -3,8 +3,8 @@
 The classic builder knows neither mounts nor secrets, so it is not used. Every ``RUN`` is a container of its own, with the step's files and
 secrets mounted where BuildKit would mount them, and what it wrote is committed as a layer. Only what our own renderer writes is understood.
 
-The layers hold the same files as BuildKit's, in other headers and order, so that the id of the image is another one; the exported layout is
-the same. What is not the same: the engine must be on this machine (files are mounted from it), steps run one after the other, and
+The layers hold the same files as BuildKit's, in other headers and order, so that the engine's id of the image is another one, and another one
+each time; the exported layout is the same. What is not the same: the engine must be on this machine (files are mounted from it), steps run one after the other, and
 finished steps are kept as images ``envsmith/step:…`` until somebody removes them.
 """
 

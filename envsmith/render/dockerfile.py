@@ -207,10 +207,10 @@ def _compiling(lock: Lock, options: ImageOptions) -> str:
     if any(source.toolkit for source in lock.compiled):
         commands += [
             *_toolkit_links(prefix),
-            f"export CUDA_HOME={prefix}/cuda PATH={prefix}/cuda/bin:{prefix}/bin:$PATH",
+            f'export CUDA_HOME={prefix}/cuda PATH="{prefix}/cuda/bin:{prefix}/bin:$PATH"',
         ]
     else:
-        commands += [f"export PATH={prefix}/bin:$PATH"]
+        commands += [f'export PATH="{prefix}/bin:$PATH"']
     commands += [f"if [ -s {_IN}/{JOBS} ]; then MAX_JOBS=$(cat {_IN}/{JOBS}); export MAX_JOBS; fi", "mkdir -p /wheels"]
     for source, archive in zip(lock.compiled, archives, strict=True):
         commands += _one_source(source, archive, prefix)
@@ -225,7 +225,7 @@ def _one_source(source: CompiledSource, archive: Artifact, prefix: str) -> list[
     told = " ".join(f"{safe.variable(key)}='{safe.plain_value(value)}'" for key, value in source.variables)
     file = f"{_IN}/{SOURCES}/{archive.filename}"
     return [
-        f"echo '{safe.digest(f'sha256:{archive.sha256}')[7:]}  {file}' | sha256sum --check --quiet",
+        f"test \"$(sha256sum < {file})\" = '{safe.digest(f'sha256:{archive.sha256}')[7:]}  -'",
         f"mkdir -p /build/{name} && tar -xzf {file} -C /build/{name} --strip-components 1 --no-same-owner",
         f"{told}{' ' if told else ''}{_IN}/uv build --wheel --no-build-isolation --offline --python {prefix}/bin/python --out-dir /wheels /build/{name}",
     ]

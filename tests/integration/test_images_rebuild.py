@@ -239,8 +239,9 @@ def test_without_buildkit_it_is_the_same_image(cell, lock, without_buildkit, tmp
     assert difference(first, image) == ()
     assert image.manifest_digest == first.manifest_digest
     assert without_buildkit.client.containers.list(all=True) == []
+    # The engine's own id is another one each time (times of folders that a container mounts over); the layout is not.
     again = without_buildkit.build(lock, tmp_path, cache=False)
-    assert again.digest == built.digest
+    assert without_buildkit.export(again, tmp_path / "again" / "oci").manifest_digest == first.manifest_digest
 
 
 def test_without_buildkit_a_step_that_fails_is_told_and_its_secrets_stay_nowhere(

@@ -74,10 +74,10 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     set -- /opt/cell/lib/python*/site-packages/nvidia/*/bin/nvcc && test -x "$1" && home="${1%/bin/nvcc}" && \
     ln -s "$home" /opt/cell/cuda && ln -s lib "$home/lib64" && \
     for so in "$home"/lib/lib*.so.*; do link="${so%%.so.*}.so"; [ -e "$link" ] || ln -s "${so##*/}" "$link"; done && \
-    export CUDA_HOME=/opt/cell/cuda PATH=/opt/cell/cuda/bin:/opt/cell/bin:$PATH && \
+    export CUDA_HOME=/opt/cell/cuda PATH="/opt/cell/cuda/bin:/opt/cell/bin:$PATH" && \
     if [ -s /dev/envsmith/jobs ]; then MAX_JOBS=$(cat /dev/envsmith/jobs); export MAX_JOBS; fi && \
     mkdir -p /wheels && \
-    echo '0000000000000000000000000000000000000000000000000000000000000000  /dev/envsmith/sources/flash_attn-2.8.3.tar.gz' | sha256sum --check --quiet && \
+    test "$(sha256sum < /dev/envsmith/sources/flash_attn-2.8.3.tar.gz)" = '0000000000000000000000000000000000000000000000000000000000000000  -' && \
     mkdir -p /build/flash-attn && tar -xzf /dev/envsmith/sources/flash_attn-2.8.3.tar.gz -C /build/flash-attn --strip-components 1 --no-same-owner && \
     FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/envsmith/uv build --wheel --no-build-isolation --offline --python /opt/cell/bin/python --out-dir /wheels /build/flash-attn && \
     rm -rf /build /opt/cell/.uv-cache

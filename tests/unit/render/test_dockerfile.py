@@ -269,7 +269,7 @@ def test_what_is_compiled_sees_its_archive_the_compiler_and_its_variables_in_a_f
     builder = render_builder(lock)
     (step,) = [line for line in instructions(builder) if "/build/flash-attn" in line]
     assert "source=sources/flash_attn-2.8.3.tar.gz" in step
-    assert f"echo '{'0' * 64}  /dev/envsmith/sources/flash_attn-2.8.3.tar.gz' | sha256sum --check" in step
+    assert f"test \"$(sha256sum < /dev/envsmith/sources/flash_attn-2.8.3.tar.gz)\" = '{'0' * 64}  -'" in step
     assert "FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/envsmith/uv build" in step
     assert "--no-build-isolation --offline" in step
     assert "CUDA_HOME=/opt/cell/cuda" in step
