@@ -135,6 +135,43 @@ def process_started(pid: int) -> int:
     return int(fields[19]) if len(fields) > 19 else 0
 
 
+# How many times its limit something may take that only waits for a processor or the disk: a machine that others use as well is slow, not broken.
+PATIENCE = 4.0
+
+
+def of_session(pid: int) -> list[int]:
+    """The processes whose session is `pid`: a rank and what it started (a compiler)."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            fields = read_text(f"/proc/{name}/stat", 1024).rpartition(")")[2].split()
+            if len(fields) > 3 and int(fields[3]) == pid:
+                found.append(int(name))
+    return found
+
+
+def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
+    """Whether one of the processes wants to run, or waits for the disk, and has had less than half of the time that has gone by.
+
+    What hangs sleeps or is stopped; what loops for ever on a machine that is free has had more than half.
+    """
+    known = list(pids)
+    for _ in range(samples):
+        states = [process_state(pid) for pid in known]
+        if any(state in ("R", "D") and ticks < 0.5 * waited * os.sysconf("SC_CLK_TCK") for state, ticks in states):
+            return True
+        time.sleep(0.03)
+    return False
+
+
+def busy() -> str:
+    """How busy the machine is, for whoever reads that something took too long."""
+    try:
+        return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors"
+    except OSError:
+        return "load not known"
+
+
 def process_space() -> str:
     """In which space of pids we are: two processes with the same one can see, and end, each other."""
     try:
@@ -3328,6 +3365,7 @@ class Supervisor:
         self.cuda: dict[str, Any] = {}
         self.preloaded = ""
         self.not_preloaded: set[str] = set()
+        self.looked, self.wanting = 0.0, False
 
     def emit(self, event: str, **fields: object) -> None:
         self.out.write({"event": event, **fields})
@@ -3391,13 +3429,15 @@ class Supervisor:
         self.lines = Lines()
 
     def _await_nursery(self) -> bool:
-        deadline = time.monotonic() + self.plan["timeouts"]["import"]
+        began, limit = time.monotonic(), self.plan["timeouts"]["import"]
         while not self.facts:
             alive = self._listen(0.05)
             if self.facts:
                 break
-            if not alive or time.monotonic() > deadline:
-                self._import_failed(time.monotonic() > deadline)
+            waited = time.monotonic() - began
+            late = waited > limit and not self._may_wait([self.nursery], waited, limit)
+            if not alive or late:
+                self._import_failed(waited if alive else 0.0)
                 return False
         if self.facts.get("failed"):
             self.emit(
@@ -3409,7 +3449,12 @@ class Supervisor:
         self.emit("loaded", **self.facts["ready"])
         return True
 
-    def _import_failed(self, late: bool) -> None:
+    def _may_wait(self, pids: Sequence[int], waited: float, limit: float) -> bool:
+        """Past its limit, but only for want of a processor: up to `PATIENCE` limits."""
+        return bool(self.plan.get("patience", True)) and waited < PATIENCE * limit and starved(pids, waited)
+
+    def _import_failed(self, late: float) -> None:
+        """`late` are the seconds that it was waited for; none: it ended by itself."""
         code = 0
         if late:
             _kill_group(self.nursery, signal.SIGKILL)
@@ -3419,12 +3464,11 @@ class Supervisor:
         except ChildProcessError:
             pass
         self.nursery = 0
-        limit = self.plan["timeouts"]["import"]
         self.emit(
             "halt",
             run="import",
             reason="import",
-            detail=f"`import torch` took more than {limit} s"
+            detail=f"`import torch` did not end within {late:.0f} s ({busy()})"
             if late
             else f"`import torch` ended the interpreter ({describe_exit(code)})",
         )
@@ -3647,9 +3691,11 @@ class Supervisor:
         self._end_nursery()
         self.facts, self.preloaded = {}, framework
         self._start_nursery(framework)
-        deadline = time.monotonic() + 2 * self.plan["timeouts"]["import"]  # torch, and then the framework
-        while not self.facts and self._listen(0.05) and time.monotonic() < deadline:
-            pass
+        began, limit = time.monotonic(), 2 * self.plan["timeouts"]["import"]  # torch, and then the framework
+        while not self.facts and self._listen(0.05):
+            waited = time.monotonic() - began
+            if waited > limit and not self._may_wait([self.nursery], waited, limit):
+                break
         why_not = "" if self.facts.get("ready") else str(self.facts.get("failed") or "the import did not end")
         self.emit("preload", framework=framework, detail=why_not, took=self.facts.get("seconds", 0.0))
         if why_not:
@@ -3782,9 +3828,18 @@ class Supervisor:
             if late:
                 self._halt("deadline", positions, **late)
                 return True
-            if time.monotonic() - began > total:
+            waited = time.monotonic() - began
+            if waited > total and not self._wanting(waited, total):
                 self._halt("total", positions, limit=total)
                 return True
+
+    def _wanting(self, waited: float, total: float) -> bool:
+        """Past the limit of the whole: whether a rank, or what it started, still only waits for its turn. Looked at once a second."""
+        if time.monotonic() >= self.looked + 1.0:
+            pids = [pid for rank in self.ranks if rank.alive and rank.pid for pid in of_session(rank.pid)]
+            self.wanting = self._may_wait(pids, waited, total)
+            self.looked = time.monotonic()
+        return self.wanting
 
     def _linger(self) -> None:
         """Ranks fall within 0.3 s of each other; wait that long so that the cause is among the dead."""

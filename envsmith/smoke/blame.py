@@ -118,7 +118,8 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
         if "ended the interpreter" in detail:
             return Blame(sentence=detail, verdict=Verdict.CRASH, code=SmokeExit.CRASH)
         return Blame(
-            sentence=("torch cannot be imported: " if reason == "import" else "") + detail,
+            sentence=("torch cannot be imported: " if reason == "import" and "did not end" not in detail else "")
+            + detail,
             verdict=Verdict.ERROR,
             code=code,
         )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from envsmith.model.record import Failure, Rung
+from envsmith.model.record import Failure, Rung, Verdict
 
 if TYPE_CHECKING:
     from envsmith.smoke.verdict import SmokeResult
@@ -22,6 +22,7 @@ _OF_HOST = (
     "Torch not compiled with CUDA enabled",
     "is only supported with GPUs",
     "in Gloo process group",
+    "`import torch` did not end within",
     "0 active drivers",  # triton 3.2 and newer at import (rule deepspeed-triton-import)
 )
 
@@ -30,7 +31,7 @@ def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
     """The rung at which a smoke test ended. A framework that cannot be imported is found in its step, but fails the rung `imported`."""
     if result.passed:
         return None
-    bad = next((s for s in result.steps if not s.verdict.good), None)
+    bad = next((s for s in result.steps if not s.verdict.good and s.verdict is not Verdict.NOT_RUN), None)
     gpu = result.backend.startswith("nccl")
     rung = Rung.FRAMEWORK_GPU if gpu else Rung.FRAMEWORK_CPU
     if Rung.IMPORTED not in reached or (bad and " in import " in bad.detail):

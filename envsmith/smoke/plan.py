@@ -165,7 +165,9 @@ class Plan:
     def outer_deadline(self) -> float:
         """Seconds after which the outer parent ends the run, whatever the agent says."""
         steps = sum(step.deadline + 10 for step in self.steps)
-        return self.timeouts.imports + self.timeouts.init + self.timeouts.first + self.timeouts.tier + steps + 30
+        times = self.timeouts
+        # The agent gives four times its limit to what only waits for a processor (PATIENCE in agent.py), and imports torch, then a framework.
+        return 4 * (3 * times.imports + times.init + 3 * times.first + times.tier + steps) + 30
 
     def expect(self, case: str, backend: str) -> Mapping[str, object]:
         """``{"expect": …, "line": …, "note": …}`` of a case, ``{"expect": "ok"}`` when no line speaks of it."""

@@ -26,6 +26,7 @@ __all__ = ["Progress", "probe", "run"]
 # A line of events is never longer than a few hundred kilobytes; a stream of nonsense must not fill the memory.
 _MAX_LINE = 8 << 20
 _MAX_WORDS = 64 << 10
+_PROBE_SECONDS = 300.0
 # The versions that expectations depend on, asked of a cell that nobody has told us about. Reads metadata, imports nothing.
 _PROBE = (
     "import json,sys\nfrom importlib import metadata as m\nf={'python':'%d.%d.%d'%sys.version_info[:3]}\n"
@@ -99,8 +100,8 @@ def run(
     result = judge(plan, stream.events, agent_exit=status, words=stream.words.decode(errors="replace"))
     if not stream.events and status not in {0, None}:
         raise SmokeError(
-            f"the cell's Python could not run the smoke test (status {status})",
-            hint="does the cell have a working Python >= 3.9?",
+            f"that Python could not run the smoke test (status {status})",
+            hint="is it a working Python of 3.9 or newer?",
             details=stream.words.decode(errors="replace").strip().splitlines()[-5:],
         )
     seconds = {**result.seconds, "wall": round(time.monotonic() - started, 3)}
@@ -109,19 +110,29 @@ def run(
 
 def probe(target: Target) -> dict[str, str]:
     """Versions of torch and the frameworks that the cell's metadata names, for :meth:`Plan.build`. Raises :class:`SmokeError`."""
+    command = target.argv(["-I", "-B", "-c", _PROBE])
     try:
         done = subprocess.run(
-            target.argv(["-I", "-B", "-c", _PROBE]),
-            env={**os.environ, **target.env()},
-            capture_output=True,
-            timeout=60,
-            check=False,
+            command, env={**os.environ, **target.env()}, capture_output=True, timeout=_PROBE_SECONDS, check=False
         )
+    except OSError as error:
+        raise SmokeError(
+            f"{command[0]} cannot be started: {error.strerror or error}",
+            hint="--python names an environment's interpreter, or its folder",
+        ) from error
+    except subprocess.TimeoutExpired:
+        raise SmokeError(f"{command[0]} did not answer within {_PROBE_SECONDS:.0f} s") from None
+    try:
         found = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        raise SmokeError(f"the cell's Python does not answer: {error}") from error
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
-        raise SmokeError("the cell's Python does not answer with its versions")
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        last = f": {words[-1][:300]}" if words else ""
+        raise SmokeError(
+            f"no Python of 3.9 or newer answered to {command[0]} (status {done.returncode}){last}",
+            hint="--python names an environment's interpreter, or its folder",
+        )
     return {str(key): str(value) for key, value in found.items()}
 
 
@@ -137,7 +148,8 @@ def _start(target: Target) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise SmokeError(
-            f"{command[0]} cannot be started: {error.strerror or error}", hint="is that the Python of the cell?"
+            f"{command[0]} cannot be started: {error.strerror or error}",
+            hint="--python names an environment's interpreter, or its folder",
         ) from error
 
 
