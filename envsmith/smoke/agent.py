@@ -2690,10 +2690,11 @@ def _megatron(s: Stage, **kwargs: int) -> Any:
     else:
         from megatron.core.tensor_parallel import random
 
-        if "inference_rng_tracker" in inspect.signature(random.initialize_rng_tracker).parameters:
+        make = getattr(random, "initialize_rng_tracker", None)  # 0.4 has none
+        if make is not None and "inference_rng_tracker" in inspect.signature(make).parameters:
             if hasattr(random, "partial"):  # 0.11 would derive its class from a functools.partial
                 random.partial = lambda tracker, **_: tracker
-            random.initialize_rng_tracker(inference_rng_tracker=True)  # keeps no CUDA random state; dropout is off
+            make(inference_rng_tracker=True)  # keeps no CUDA random state; dropout is off
     return megatron.core
 
 

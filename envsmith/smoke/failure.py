@@ -27,6 +27,10 @@ _OF_HOST = (
 )
 
 
+# A framework that takes a GPU for granted, in a step that was forked from the shared import.
+_CUDA_ON_CPU = "Cannot re-initialize CUDA in forked subprocess"
+
+
 def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
     """The rung at which a smoke test ended. A framework that cannot be imported is found in its step, but fails the rung `imported`."""
     if result.passed:
@@ -47,7 +51,8 @@ def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
         rung=rung,
         symptom=symptom,
         log=tuple(trace or said),
-        of_host=any(w in symptom for w in _OF_HOST) or any(_ASKS_GPU in line for line in trace),
+        of_host=any(w in symptom for w in (_OF_HOST if gpu else (*_OF_HOST, _CUDA_ON_CPU)))
+        or any(_ASKS_GPU in line for line in trace),
     )
 
 
