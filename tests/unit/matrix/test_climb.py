@@ -121,10 +121,16 @@ def test_a_bad_value_fails_the_collectives(world):
     assert made.rungs[-1] is Rung.IMPORTED
 
 
-def test_a_host_without_a_gpu_is_not_the_cells_fault(world):
-    world.smokes = [
-        result(step=Verdict.ERROR, detail="rank 0 in launch: RuntimeError: Found no NVIDIA driver on your system")
-    ]
+@pytest.mark.parametrize(
+    "symptom",
+    [
+        "RuntimeError: Found no NVIDIA driver on your system",
+        "RuntimeError: 0 active drivers ([]). There should only be one.",
+        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method",
+    ],
+)
+def test_a_host_without_a_gpu_is_not_the_cells_fault(world, symptom):
+    world.smokes = [result(step=Verdict.ERROR, detail=f"rank 0 in launch: {symptom}")]
     made = ran(world)
     assert made.failure.of_host
     assert not made.passed
