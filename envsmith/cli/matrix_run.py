@@ -123,7 +123,7 @@ def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor
     if name == "slurm":
         from envsmith.matrix.campaign.slurm import SlurmExecutor, SlurmSettings
 
-        return SlurmExecutor(SlurmSettings.of(settings), plan.name)
+        return SlurmExecutor(SlurmSettings.of(settings, ranks=plan.ranks), plan.name)
     from envsmith.matrix.campaign.local import LocalExecutor
 
     return LocalExecutor(

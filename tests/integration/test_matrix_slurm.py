@@ -125,6 +125,13 @@ def slurm(tmp_path_factory):
             pytest.skip(f"Slurm does not come up here: {(root / 'log' / 'slurmctld.log').read_text()[-500:]}")
         yield root
     finally:
+        # A step whose controller is gone stays for ever: the daemons end when nothing runs any more.
+        subprocess.run(["scancel", "--user=root"], env=environment, check=False)
+        for _ in range(60):
+            listed = subprocess.run(["squeue", "-h"], env=environment, capture_output=True, text=True, check=False)
+            if not listed.stdout.strip():
+                break
+            time.sleep(0.5)
         for one in [*running[::-1], *([munged] if munged else [])]:
             one.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):

@@ -98,6 +98,7 @@ def _settings(node: Node) -> dict[str, object]:
         "free_disk_gib",
         "free_memory_gib",
         "partition",
+        "cpus",
         "gpus",
         "minutes",
         "memory_gib",

@@ -38,9 +38,10 @@ def work(command: Sequence[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmSettings:
-    """``minutes`` and ``memory_gib`` are a cell's; ``at_once`` limits the tasks in parallel; ``python`` has envsmith on every node."""
+    """``cpus`` (default: one a rank), ``minutes`` and ``memory_gib`` are a cell's; ``at_once`` limits the tasks in parallel; ``python`` has envsmith on every node."""
 
     partition: str | None = None
+    cpus: int = 2
     gpus: int | None = None
     minutes: int = 60
     memory_gib: int | None = 8
@@ -48,8 +49,9 @@ class SlurmSettings:
     python: str = sys.executable
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> SlurmSettings:
+    def of(cls, settings: Mapping[str, Any], *, ranks: int) -> SlurmSettings:
         """From the ``executor:`` of a campaign file, already parsed; what is not named keeps its default."""
+        settings = {"cpus": ranks, **settings}
         known = {name: settings[name] for name in cls.__dataclass_fields__ if settings.get(name) is not None}
         return cls(**known)
 
@@ -148,6 +150,7 @@ class SlurmExecutor:
             "time": asked.minutes,
             "array_parallelism": asked.at_once,
             "ntasks_per_node": 1,
+            "cpus_per_task": max(1, asked.cpus),
             "nodes": 1,
         }
         if asked.partition:

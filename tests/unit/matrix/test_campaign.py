@@ -215,11 +215,11 @@ def test_a_plan_is_a_list_that_a_workflow_can_include():
 def test_settings_of_slurm_come_from_the_campaign_file():
     from envsmith.matrix.campaign.slurm import SlurmExecutor, SlurmSettings
 
-    settings = SlurmSettings.of({"partition": "gpu", "gpus": 2, "minutes": 90, "jobs": 4, "python": None})
+    settings = SlurmSettings.of({"partition": "gpu", "gpus": 2, "minutes": 90, "jobs": 4, "python": None}, ranks=4)
     executor = SlurmExecutor(settings, "nightly")
     asked = executor._parameters()
     assert (asked["partition"], asked["gpus_per_node"], asked["time"]) == ("gpu", 2, 90)
-    assert asked["mem"] == "8GB"
+    assert (asked["mem"], asked["cpus_per_task"]) == ("8GB", 4)
     assert asked["job_name"] == "envsmith-nightly"
     assert executor.room(3) == 997
 
