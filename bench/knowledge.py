@@ -1,6 +1,6 @@
 """How much of a corpus of real bug reports ``envsmith check`` sees in the environment: caught, missed, false alarms; per cause.
 
-    python bench/knowledge.py CORPUS.jsonl [--cells FILE.yaml] [--peers] [--pip N] [--json] [--show]
+    python bench/knowledge.py CORPUS.jsonl [--part NAME] [--cells FILE.yaml] [--peers] [--pip N] [--json] [--show]
 
 Log lines, title and answer of a record are not read. Three rounds (``bench/measuring/judging.py``): what the structured environment says; with the
 pasted report; with a state inside the culprit's range for what was left unsaid. A record is caught when one error or warning names everything
@@ -33,6 +33,7 @@ __all__ = ["add_culprit", "culprits", "healthy", "judge", "main", "read_env"]
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("corpus", type=Path)
+    parser.add_argument("--part", help="only records whose `part` is this (`open` or `final` of bench/corpus/threads.jsonl)")
     parser.add_argument("--cells", type=Path, help="a YAML file of healthy cells; default: matrix/tested")
     parser.add_argument("--peers", action="store_true", help="ask uv and pip too (network)")
     parser.add_argument("--pip", type=int, default=12, help="how many sets pip is asked with --peers")
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="every record with its set and findings")
     options = parser.parse_args(argv)
     records = [json.loads(line) for line in options.corpus.read_text().splitlines() if line.strip()]
-    evaluable = [r for r in records if r.get("evaluable", True)]
+    evaluable = [r for r in records if r.get("evaluable", True) and options.part in {None, r.get("part")}]
     started = time.process_time()
     rows = [judge(r) for r in evaluable if r["detectable_from"] in {"env", "both"} and not r.get("negative")]
     negatives = [judge(r) for r in evaluable if r.get("negative")]
