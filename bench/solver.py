@@ -5,7 +5,9 @@ release split into ten. Rules over three or more components are left out for all
 Where two programs answer the same question their answers are compared, and a difference ends the run. `conflict` is minimal (any of its
 members can go), `smallest` has the fewest members there are; rattler tells a conflict as a text, whose lines are counted.
 
-    python bench/solver.py [--json FILE] [--rounds N]
+    python bench/solver.py [--json FILE] [--rounds N] [--budget SECONDS]
+
+Each program runs in a process of its own and has ``--budget`` seconds a question; what it had answered by then is told with the number of requests.
 
 Needs `pip install python-sat py-rattler` beside envsmith; a program that is not installed is left out of the table.
 """
@@ -17,11 +19,11 @@ import asyncio
 import hashlib
 import importlib.util
 import json
+import multiprocessing
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -329,77 +331,125 @@ def _record(name, value: int, depends: list[str]) -> dict[str, object]:
     }
 
 
-def measure(work: Callable, requests, rounds: int) -> tuple[float, list]:
-    """Median milliseconds per request, and the answers."""
-    times, answers = [], []
-    for request in requests:
-        runs = []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            answer = work(request)
-            runs.append(time.perf_counter() - start)
-        times.append(min(runs))
-        answers.append(answer)
-    return 1000 * statistics.median(times), answers
+QUESTIONS = ("best", "cells", "conflict", "smallest", "repair")
+REFUSED = {"conflict", "smallest", "repair"}  # asked of requests without an answer
+
+
+def _child(pipe, program, instance: Instance, asked, rounds: int) -> None:
+    """Build one program and answer; every answer goes through the pipe at once, so that what was done before a budget ended is kept."""
+    start = time.perf_counter()
+    built = program(instance)
+    pipe.send(("build", 1000 * (time.perf_counter() - start), None))
+    for question, requests in asked:
+        work = getattr(built, question, None)
+        for request in requests if work else ():
+            runs = []
+            for _ in range(rounds):
+                start = time.perf_counter()
+                answer = work(request)
+                runs.append(time.perf_counter() - start)
+            pipe.send((question, 1000 * min(runs), answer))
+        pipe.send(("done", question, None))
+    pipe.close()
+
+
+def measure(program, instance: Instance, asked, rounds: int, budget: float) -> dict[str, list]:
+    """Times in milliseconds with answers by question. A question that takes more than ``budget`` seconds is ended, and the next begins afresh."""
+    found: dict[str, list] = {}
+    left = list(asked)
+    while left:
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.Process(target=_child, args=(theirs, program, instance, left, rounds), daemon=True)
+        child.start()
+        theirs.close()
+        ended = _listen(ours, found, left, budget)
+        child.kill()
+        child.join()
+        if ended == "build":
+            break
+    return found
+
+
+def _listen(pipe, found: dict[str, list], left: list, budget: float) -> str | None:
+    """Take answers until all is answered or a budget ends; what was answered or ended leaves ``left``. Returns what was ended."""
+    question, until = "build", time.monotonic() + budget
+    while left:
+        if not pipe.poll(max(0.0, until - time.monotonic())):
+            if question != "build":
+                left.pop(0)
+            return question
+        kind, value, answer = pipe.recv()
+        if kind == "done":
+            found.setdefault(value, [])
+            left.pop(0)
+        elif kind != "build" or "build" not in found:
+            found.setdefault(kind, []).append((value, answer))
+        if kind in {"build", "done"} and left:
+            question, until = left[0][0], time.monotonic() + budget
+    return None
 
 
 def compare(question: str, answers: dict[str, list]) -> None:
     """Programs that answer the same question must agree (rattler prefers by its own order and tells conflicts as text)."""
-    ours = answers["envsmith"]
-    for name, theirs in answers.items():
+    ours = [a for _, a in answers["envsmith"]]
+    for name, told in answers.items():
         if name == "rattler" or (question == "conflict" and name != "envsmith"):
             continue
-        if ours != theirs:
-            raise SystemExit(f"{question}: envsmith and {name} differ: {ours} {theirs}")
+        both = list(zip(ours, [a for _, a in told], strict=False))
+        if any(mine != theirs for mine, theirs in both):
+            raise SystemExit(f"{question}: envsmith and {name} differ: {both}")
 
 
-def run(label: str, instance: Instance, rounds: int, programs) -> list[dict[str, object]]:
+def run(label: str, instance: Instance, rounds: int, programs, budget: float) -> list[dict[str, object]]:
     solved = wishes(instance, 12, 1, wanted=True)
     refused = wishes(instance, 12, 2, wanted=False)
     rules = sum(len(r) for r in instance.rules)
     print(
         f"\n{label}: {sum(instance.sizes)} releases of {len(instance.sizes)} components, {rules} statements in {len(instance.rules)} rules; "
-        f"{len(solved)} requests with an answer, {len(refused)} without"
+        f"{len(solved)} requests with an answer, {len(refused)} without",
+        flush=True,
     )
+    asked = [(q, refused if q in REFUSED else solved) for q in QUESTIONS]
+    told = {p.name: measure(p, instance, asked, 1 if p is Rattler else rounds, budget) for p in programs}
     table = []
-    built = {}
-    for program in programs:
-        start = time.perf_counter()
-        built[program.name] = program(instance)
-        table.append(
-            {
-                "instance": label,
-                "program": program.name,
-                "question": "build",
-                "ms": 1000 * (time.perf_counter() - start),
-            }
-        )
-    for question, requests in (
-        ("best", solved),
-        ("cells", solved),
-        ("conflict", refused),
-        ("smallest", refused),
-        ("repair", refused),
-    ):
-        answers = {}
-        for name, program in built.items():
-            work = getattr(program, question, None)
-            if work is None:
-                continue
-            median, answers[name] = measure(work, requests, 1 if name == "rattler" else rounds)
-            size = statistics.median(answers[name]) if question != "best" else None
-            table.append({"instance": label, "program": name, "question": question, "ms": median, "size": size})
-        compare(question, answers)
+    for question in ("build", *QUESTIONS):
+        answers = {name: found[question] for name, found in told.items() if question in found}
+        if question != "build":
+            compare(question, answers)
+        for program in programs:
+            if question == "build" or hasattr(program, question):
+                wanted = 1 if question == "build" else len(dict(asked)[question])
+                table.append(_row(label, program.name, question, answers.get(program.name, []), wanted))
     for row in table:
-        size = f"   median size {row['size']:g}" if row.get("size") is not None else ""
-        print(f"  {row['question']:9} {row['program']:11} {row['ms']:10.2f} ms{size}")
+        print(_line(row, budget), flush=True)
     return table
+
+
+def _row(label: str, program: str, question: str, answers: list, wanted: int) -> dict[str, object]:
+    sizes = [a for _, a in answers if isinstance(a, int)]
+    return {
+        "instance": label,
+        "program": program,
+        "question": question,
+        "ms": statistics.median(t for t, _ in answers) if answers else None,
+        "size": statistics.median(sizes) if sizes else None,
+        "answered": len(answers),
+        "asked": wanted,
+    }
+
+
+def _line(row: dict[str, object], budget: float) -> str:
+    took = f"{row['ms']:10.2f} ms" if row["ms"] is not None else " " * 13
+    size = f"   median size {row['size']:g}" if row["size"] is not None else ""
+    short = f"   {row['answered']} of {row['asked']} in {budget:g} s" if row["answered"] != row["asked"] else ""
+    return f"  {row['question']:9} {row['program']:11} {took}{size}{short}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds of one program for one question")
     options = parser.parse_args()
     programs = [Envsmith]
     for program, module in ((PySat, "pysat"), (Rattler, "rattler")):
@@ -408,8 +458,8 @@ def main() -> None:
         else:
             print(f"{module} is not installed: left out")
     today = real_instance()
-    table = run("today", today, options.rounds, programs)
-    table += run("ten times", split(today, 10), options.rounds, programs)
+    table = run("today", today, options.rounds, programs, options.budget)
+    table += run("ten times", split(today, 10), options.rounds, programs, options.budget)
     if options.json:
         options.json.write_text(json.dumps(table, indent=1) + "\n")
 
