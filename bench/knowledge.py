@@ -33,7 +33,9 @@ __all__ = ["add_culprit", "culprits", "healthy", "judge", "main", "read_env"]
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("corpus", type=Path)
-    parser.add_argument("--part", help="only records whose `part` is this (`open` or `final` of bench/corpus/threads.jsonl)")
+    parser.add_argument(
+        "--part", help="only records whose `part` is this (`open` or `final` of bench/corpus/threads.jsonl)"
+    )
     parser.add_argument("--cells", type=Path, help="a YAML file of healthy cells; default: matrix/tested")
     parser.add_argument("--peers", action="store_true", help="ask uv and pip too (network)")
     parser.add_argument("--pip", type=int, default=12, help="how many sets pip is asked with --peers")

@@ -68,7 +68,6 @@ def judge(
         doubt = hinted and any(f.severity is Severity.ERROR for f in more)
     if not other_build and not any(f.severity is Severity.ERROR for f in findings):
         findings += _derived(case)
-    findings += _of_any_torch(case, {f.rule for f in findings}) if whole else []
     findings += _of_nightly(solver, case, given, platform, findings)
     findings += notes(case, {**read.plain, **inferred}, platform)
     bad = any(f.severity is Severity.ERROR for f in findings)
@@ -148,23 +147,6 @@ def _of_nightly(
         )
         for f in later
         if f.severity is not Severity.NOTE and not f.rule.startswith("torch-")
-    ]
-
-
-def _of_any_torch(case: Case, told: Collection[str]) -> list[Finding]:
-    """What every release of torch breaks that goes with the given set, where nobody named one: Python 3.12 leaves no torch that GCC 8 compiles for."""
-    problem, torch = case.problem, case.problem.variable("torch")
-    if torch is None or "torch" in case.given.masks:
-        return []
-    domains = problem.rules_net(Severity.ERROR).begin(case.masks())
-    if domains is None or domains[torch] == problem.full[torch] or not domains[torch]:
-        return []
-    left = [str(problem.values[torch][i]).split("+")[0] for i in bits(domains[torch])]
-    found = violated(case, [*case.masks(), (torch, domains[torch])], {"torch": left[0]})
-    return [
-        replace(f, message=f"whatever torch it is, for {left[0]} is the oldest that goes with the rest: {f.message}")
-        for f in found
-        if "torch" in f.components and f.rule not in told and len(f.components) > 1
     ]
 
 
