@@ -18,6 +18,7 @@ from envsmith.engine.conda import CondaEngine, read_lock
 from envsmith.errors import ContentError, DataError, NetworkError
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
+from envsmith.pipeline import locking
 
 from .test_conda_channel import PYTHON, channel, local, module_of, pins_of, wheels  # noqa: F401 - fixtures
 
@@ -42,7 +43,7 @@ def options(local, channel, wheels, tmp_path, monkeypatch) -> pipeline.Options: 
             pins=pins_of(local, wheels, "megatron_core", {n.replace("-", "_"): v for n, v in cell.components.items()}),
         )
 
-    monkeypatch.setattr(pipeline, "lock_cell", lock_cell)
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
     request = Request(
         frameworks={"megatron-core": "==0.16.1"},
         constraints={"torch": "==2.8.0", "python": f"=={PYTHON}.*"},

@@ -20,6 +20,7 @@ from envsmith.lock.conda import compare
 from envsmith.lock.conda.step import stored
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
+from envsmith.pipeline import locking
 
 from . import conda_torch
 from .test_conda_channel import local, served  # noqa: F401 - fixtures
@@ -71,7 +72,7 @@ def options_for(wheels: list[conda_torch.Wheel], url: str, output: Path, monkeyp
             pins=conda_torch.pins_of(wheels),
         )
 
-    monkeypatch.setattr(pipeline, "lock_cell", lock_cell)
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
     version = {w.name: w.version for w in wheels}
     request = Request(
         frameworks={"deepspeed": f"=={version['deepspeed']}"},

@@ -15,6 +15,7 @@ from envsmith.lock import conda as conda_lock
 from envsmith.model.cell import Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict
+from envsmith.pipeline import locking
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.verdict import SmokeResult
 
@@ -98,8 +99,8 @@ def world(monkeypatch, tmp_path):
     def no_channel(*_args, **_kwargs):
         raise NetworkError("the channel cannot be reached")
 
-    monkeypatch.setattr(pipeline, "choose_engine", choose)
-    monkeypatch.setattr(pipeline, "lock_cell", lock_cell)
+    monkeypatch.setattr("envsmith.pipeline.run.choose_engine", choose)
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
     monkeypatch.setattr(conda_lock, "lock_conda", no_channel)
     monkeypatch.setattr(smoke, "run", lambda *_a, **_k: _result(), raising=False)
     monkeypatch.chdir(tmp_path)
@@ -159,7 +160,7 @@ def test_the_lock_that_is_there_is_kept_for_the_same_request_and_date(world, tmp
         _options(tmp_path), request=Request(frameworks=["deepspeed"], exclude_newer="2026-11-20")
     )
     pipeline.build(options)
-    monkeypatch.setattr(pipeline, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
+    monkeypatch.setattr(locking, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
     events = []
     pipeline.build(options, progress=events.append)
     assert any(e.kind is EventKind.CACHED and e.step == "lock" for e in events)

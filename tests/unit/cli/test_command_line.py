@@ -14,6 +14,7 @@ from envsmith import pipeline
 from envsmith.cli import app
 from envsmith.cli.app import run
 from envsmith.errors import EXIT_CODES, NetworkError
+from envsmith.pipeline import locking
 
 
 def test_help_lists_every_verb(capsys):
@@ -162,7 +163,7 @@ def test_verbs_flags_and_names_are_completed(words, offered, monkeypatch, capsys
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(pipeline, "lock_cell", lambda *_a, **_k: pytest.fail("resolved first"))
+    monkeypatch.setattr(locking, "lock_cell", lambda *_a, **_k: pytest.fail("resolved first"))
     (tmp_path / "file").touch()
     assert run(["lock", "--framework", "deepspeed", "--no-conda", "-o", str(tmp_path / "file" / "below"), "-q"]) == 10
     assert "cannot be written" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from envsmith.lock import store
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
 from envsmith.model.platform import Platform
+from envsmith.pipeline import locking
 from envsmith.solve.api import solve
 
 DAY = "2026-11-01"
@@ -46,7 +47,7 @@ def uv_asked(local, monkeypatch) -> list[str]:
             pins=local.pins_for({n.replace("-", "_"): v for n, v in cell.components.items()}),
         )
 
-    monkeypatch.setattr(pipeline, "lock_cell", lock_cell)
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
     return asked
 
 

@@ -1,0 +1,110 @@
+"""What the arrow is asked and what it made, and the clock that announces its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envsmith.engine.base import Built, Event, EventKind, Progress
+from envsmith.model.cell import Cell, Request
+from envsmith.model.lock import RUNTIME, Lock
+from envsmith.model.platform import Platform
+from envsmith.model.record import Record
+
+if TYPE_CHECKING:
+    from envsmith.lock.conda.step import CondaAsk
+
+__all__ = ["Clock", "Options", "Outcome"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How to build. ``output`` is the folder under which each cell gets its own; ``base`` a base image asked for by name.
+
+    ``conda_only`` makes a Conda part that cannot be made an error instead of a note, chooses a cell that the channels have, and leaves
+    pip's own files out. ``locked`` takes the lock that is there and fails when the request gives another now; ``frozen`` takes it unasked.
+    """
+
+    request: Request
+    request_text: str
+    output: Path
+    engine: str | None = None
+    base: str | None = None
+    tier: str = "quick"
+    ranks: int = 4
+    conda: bool = True
+    conda_only: bool = False
+    conda_channels: tuple[str, ...] = ()
+    conda_platforms: tuple[Platform, ...] = ()
+    conda_tolerate: tuple[str, ...] = ()
+    locked: bool = False
+    frozen: bool = False
+    offline: bool = False
+    smoke: bool = True
+    flavour: str = RUNTIME
+    oci: bool = False
+
+    @property
+    def conda_needed(self) -> bool:
+        """Nothing can be done without the Conda lock: it was asked for, or is what the engine installs."""
+        return self.conda_only or self.engine == "conda"
+
+    def conda_ask(self) -> CondaAsk:
+        """What is asked of Conda beside the cell; ``DataError`` when what this machine says about channels does not parse."""
+        from envsmith.graph.cache import cache_folder
+        from envsmith.lock.conda.settings import default_channels
+        from envsmith.lock.conda.step import CondaAsk
+
+        return CondaAsk(
+            channels=self.conda_channels or default_channels(),
+            platforms=self.conda_platforms,
+            tolerate=self.conda_tolerate,
+            offline=self.offline,
+            dated=self.request.exclude_newer is not None,
+            cache_dir=cache_folder() / "conda",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What ``build`` made: every path is below ``directory``; ``record`` is ``None`` when no smoke test was asked for."""
+
+    cell: Cell
+    lock: Lock
+    directory: Path
+    files: tuple[str, ...]
+    built: Built | None = None
+    record: Record | None = None
+    notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Clock:
+    """Announces steps and adds up their seconds."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.seconds: dict[str, float] = {}
+        self._started = 0.0
+
+    def start(self, step: str, text: str = "") -> None:
+        """A step begins."""
+        self._started = time.monotonic()
+        self.progress(Event(kind=EventKind.START, step=step, text=text))
+
+    def done(self, step: str, text: str = "", *, cached: bool = False) -> None:
+        """The step that began last is over; ``cached`` when it had nothing to do."""
+        self.seconds[step] = time.monotonic() - self._started
+        kind = EventKind.CACHED if cached else EventKind.DONE
+        self.progress(Event(kind=kind, step=step, text=text, seconds=self.seconds[step]))
+
+    def line(self, step: str, text: str) -> None:
+        """One line of what a step says."""
+        self.progress(Event(kind=EventKind.LINE, step=step, text=text))
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        """Something worth telling beside the steps."""
+        self.progress(Event(kind=EventKind.WARNING if warning else EventKind.NOTE, step="", text=text))
