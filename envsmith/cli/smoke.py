@@ -93,6 +93,13 @@ _WORST = 12
 )
 @click.option("--image", metavar="IMAGE", help="For --emit.")
 @click.option("--gpus", type=click.IntRange(0, 64), default=0, help="GPUs per node to ask Slurm or Kubernetes for.")
+@click.option(
+    "--read-logs",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    multiple=True,
+    metavar="FILE",
+    help="Run nothing: the verdict of a Kubernetes job from the logs of its pods (repeatable; - is standard input).",
+)
 @click.option("--no-steps", is_flag=True, help="Collectives only, no framework step.")
 @click.option(
     "--framework-only",
@@ -123,6 +130,7 @@ def smoke(
     emit: str | None,
     image: str | None,
     gpus: int,
+    read_logs: tuple[Path, ...],
     no_steps: bool,
     framework_only: bool,
     plan_only: bool,
@@ -137,6 +145,8 @@ def smoke(
     from envsmith.pipeline import progress_line
     from envsmith.smoke import LocalTarget, Plan, probe, run
 
+    if read_logs:
+        return _finish(_of_logs(read_logs), plot=plot, as_json=as_json)
     if plot is not None and tier != "bandwidth":
         raise UsageError("--plot is for --tier bandwidth")
     if nodes is None and (rdzv or rsh or emit or image or gpus):
@@ -197,6 +207,19 @@ def smoke(
         kind = EventKind.DONE if result.passed else EventKind.FAILED
         console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
     return _finish(result, plot=plot, as_json=as_json)
+
+
+def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:
+    from envsmith.smoke.logs import events_of, result_of
+
+    lines: list[str] = []
+    for path in paths:
+        try:
+            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise UsageError(f"--read-logs {path}: cannot be read: {error.strerror or error}") from None
+        lines += text.splitlines()
+    return result_of(events_of(lines))
 
 
 def _finish(result: SmokeResult, *, plot: Path | None, as_json: bool) -> int:

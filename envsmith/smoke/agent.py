@@ -4201,6 +4201,12 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
                 "pid": os.getpid(),
                 "python": platform.python_version(),
                 "launcher": place["how"],
+                # With this a reader of the logs alone can make the plan again.
+                "plan": {
+                    **{k: plan.get(k) for k in ("tier", "backend", "engine", "digest")},
+                    "ranks": world,
+                    "nodes": nodes,
+                },
             }
         )
         out.write({"event": "host", **host_facts()})

@@ -39,6 +39,7 @@ __all__ = [
     "plan_for_nodes",
     "run_nodes",
     "run_rendezvous",
+    "with_nodes",
 ]
 
 # What a host name, an address or a namespace may look like; anything else would be read by a shell or as an option.
@@ -232,7 +233,7 @@ def run_nodes(
         for item in running:
             _finish(item)
     result = judge(plan, events, agent_exit=0)
-    result = _with_nodes(_with_launch_failures(result, running, events), events)
+    result = with_nodes(_with_launch_failures(result, running, events), events)
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
 
 
@@ -355,7 +356,7 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
     return replace(result, passed=False, exit_code=code, summary=sentences[0] + more, blame=(*sentences, *result.blame))
 
 
-def _with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
+def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
     """Which rank was where, and the node's name beside the rank that is blamed."""
     nodes: dict[str, list[int]] = {}
     for row in events:
@@ -410,7 +411,7 @@ def run_rendezvous(plan: Plan, *, python: str, endpoint: str, nodes: int, ranks_
             hint=f"is {endpoint} reachable from here, and does the command run on all {nodes} nodes?",
             details=lines[-5:],
         )
-    result = _with_nodes(judge(plan, events, agent_exit=status), events)
+    result = with_nodes(judge(plan, events, agent_exit=status), events)
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
 
 
