@@ -30,6 +30,7 @@ from envsmith.render.labels import labels
 
 if TYPE_CHECKING:
     from envsmith.engine.oci import OciImage
+    from envsmith.engine.oci_archive import DockerArchive
     from envsmith.smoke.launch import Target
     from envsmith.sources.images import OsAnswer
 
@@ -207,26 +208,44 @@ class DockerEngine:
 
     def export(self, built: Built, directory: Path, *, compress: bool = False, progress: Progress = silent) -> OciImage:
         """See :class:`envsmith.engine.rebuild.ImageEngine`. Needs as much free disk as two times the image while it runs."""
-        from envsmith.engine.oci_archive import DockerArchive, to_layout
+        from envsmith.engine.oci_archive import to_layout
+
+        with self._saved(built, directory.parent, progress) as archive:
+            return to_layout(
+                archive,
+                directory,
+                base_layers=int(built.facts["base layers"]),
+                epoch=self.options.epoch,
+                compress=compress,
+                source=built.digest,
+                progress=progress,
+            )
+
+    def manifest_digest(
+        self, built: Built, scratch: Path, *, compress: bool = False, progress: Progress = silent
+    ) -> str:
+        """See :class:`envsmith.engine.rebuild.ImageEngine`. Needs as much free disk as the image while it runs."""
+        from envsmith.engine.oci_archive import layout_digest
+
+        layers, epoch = int(built.facts["base layers"]), self.options.epoch
+        with self._saved(built, scratch, progress) as archive:
+            return layout_digest(archive, base_layers=layers, epoch=epoch, compress=compress, progress=progress)
+
+    @contextlib.contextmanager
+    def _saved(self, built: Built, folder: Path, progress: Progress) -> Iterator[DockerArchive]:
+        """The image as the engine writes it, in a file below ``folder`` for as long as it is read."""
+        from envsmith.engine.oci_archive import DockerArchive
 
         progress(Event(kind=EventKind.START, step="export", text=built.reference))
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix=".image-", suffix=".tar", dir=directory.parent) as file:
-            with engine_errors("the image cannot be saved"), disk_errors(directory):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".image-", suffix=".tar", dir=folder) as file:
+            with engine_errors("the image cannot be saved"), disk_errors(folder):
                 for chunk in self.client.images.get(built.digest).save(chunk_size=1 << 20):
                     file.write(chunk)
                 file.flush()
             archive = DockerArchive(Path(file.name))
             with contextlib.closing(archive):
-                return to_layout(
-                    archive,
-                    directory,
-                    base_layers=int(built.facts["base layers"]),
-                    epoch=self.options.epoch,
-                    compress=compress,
-                    source=built.digest,
-                    progress=progress,
-                )
+                yield archive
 
     def discard(self, built: Built) -> None:
         """See :class:`envsmith.engine.rebuild.ImageEngine`; an image that has a name stays."""

@@ -32,6 +32,7 @@ __all__ = [
     "canonical",
     "canonical_config",
     "finish_layout",
+    "manifest_text",
     "place_blob",
     "put_blob",
     "read_layout",
@@ -143,16 +144,26 @@ def put_blob(layout: Path, data: bytes) -> tuple[str, int]:
     return digest, len(data)
 
 
+def manifest_text(config: bytes, layers: Sequence[OciLayer]) -> bytes:
+    """The manifest of an image with this configuration and these layers, in its one spelling."""
+    return canonical(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": {"mediaType": CONFIG_TYPE, "digest": _sha256(config), "size": len(config)},
+            "layers": [layer.descriptor() for layer in layers],
+        }
+    )
+
+
+def _sha256(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
 def finish_layout(layout: Path, config: Mapping[str, Any], layers: Sequence[OciLayer], *, source: str = "") -> OciImage:
     """Write configuration, manifest and index; the index last, so that a layout with an index is whole."""
-    config_digest, config_size = put_blob(layout, canonical(config))
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST_TYPE,
-        "config": {"mediaType": CONFIG_TYPE, "digest": config_digest, "size": config_size},
-        "layers": [layer.descriptor() for layer in layers],
-    }
-    digest, size = put_blob(layout, canonical(manifest))
+    config_digest, _ = put_blob(layout, canonical(config))
+    digest, size = put_blob(layout, manifest_text(canonical(config), layers))
     entry = {"mediaType": MANIFEST_TYPE, "digest": digest, "size": size}
     try:
         (layout / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))

@@ -7,7 +7,9 @@ layout folder. Both are read as they are: configuration, then each layer as a se
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
+import os
 import shutil
 import tarfile
 import tempfile
@@ -23,7 +25,7 @@ from envsmith.engine.oci import OciImage, OciLayer, canonical_config
 from envsmith.engine.oci_layers import LayerWriter, Seen, copy_verbatim, normalise
 from envsmith.errors import ContentError, DataError, StorageError
 
-__all__ = ["DockerArchive", "LayoutFolder", "Saved", "to_layout"]
+__all__ = ["DockerArchive", "LayoutFolder", "Saved", "layout_digest", "to_layout"]
 
 _STEP = "oci layout"
 _MAX_JSON = 8 << 20
@@ -194,6 +196,37 @@ def to_layout(
     image = oci.read_layout(directory)
     progress(Event(kind=EventKind.DONE, step=_STEP, text=image.manifest_digest))
     return image
+
+
+def layout_digest(
+    saved: Saved, *, base_layers: int, epoch: int, compress: bool = False, progress: Progress = silent
+) -> str:
+    """The manifest digest that :func:`to_layout` would give, without writing a layer: gigabytes are read and nothing is kept."""
+    progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers, read only"))
+    seen, layers = Seen(), []
+    try:
+        for number in range(saved.count):
+            out = LayerWriter(Path(os.devnull), gzip=compress)
+            try:
+                with saved.layer(number) as file:
+                    kept = _write_layer(file, out, seen, verbatim=number < base_layers, epoch=epoch)
+            finally:
+                layer = out.close()
+            if kept:
+                layers.append(layer)
+                progress(Event(kind=EventKind.LINE, step=_STEP, text=f"{layer.size} bytes {layer.digest[:19]}"))
+    except tarfile.TarError as error:
+        raise ContentError(f"the engine's image cannot be read: {error}") from error
+    config = canonical_config(
+        saved.config.get("config") or {},
+        architecture=str(saved.config.get("architecture")),
+        diff_ids=[layer.diff_id for layer in layers],
+        base_layers=base_layers,
+        epoch=epoch,
+    )
+    digest = "sha256:" + hashlib.sha256(oci.manifest_text(oci.canonical(config), layers)).hexdigest()
+    progress(Event(kind=EventKind.DONE, step=_STEP, text=digest))
+    return digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -13,7 +14,7 @@ from envsmith.engine.oci_diff import difference
 from envsmith.errors import EngineError, EnvsmithError
 from envsmith.model.lock import Lock
 
-__all__ = ["LAYOUT", "ImageEngine", "RebuildReport", "rebuild"]
+__all__ = ["LAYOUT", "ImageEngine", "RebuildReport", "rebuild", "rebuild_published"]
 
 # The OCI layout of a cell, in its own folder.
 LAYOUT = "oci"
@@ -34,6 +35,12 @@ class ImageEngine(Protocol):
 
     def export(self, built: Built, directory: Path, *, compress: bool = False, progress: Progress = silent) -> OciImage:
         """Write what was built to the folder ``directory`` as an OCI layout in the canonical form."""
+        ...
+
+    def manifest_digest(
+        self, built: Built, scratch: Path, *, compress: bool = False, progress: Progress = silent
+    ) -> str:
+        """The manifest digest that :meth:`export` would give, without writing a layout; ``scratch`` is a folder for files on the way."""
         ...
 
     def discard(self, built: Built) -> None:
@@ -72,6 +79,7 @@ def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> 
     lock = store.read(directory)
     if lock is None:
         raise EnvsmithError(f"{directory}: no lock is there", hint="build the cell first: envsmith build")
+    _need_base(lock, engine, progress)
     first = _first(lock, directory, engine, progress)
     progress(Event(kind=EventKind.START, step="rebuild", text=f"{lock.cell.id} without a cache"))
     built = engine.build(lock, directory, progress=progress, cache=False)
@@ -93,6 +101,60 @@ def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> 
     return RebuildReport(
         same=same, first=first.manifest_digest, second=digest, differences=told, first_source=first.source
     )
+
+
+def rebuild_published(
+    lock: Lock,
+    digest: str,
+    fetch: Callable[[Path], OciImage],
+    scratch: Path,
+    *,
+    engine: Engine,
+    compress: bool = False,
+    progress: Progress = silent,
+) -> RebuildReport:
+    """Build the lock of a published image anew and compare the manifest digest with ``digest``; ``scratch`` is an empty folder.
+
+    ``fetch`` writes the published image as a layout; it is called only when the digests differ, to name the files. ``EngineError`` for an
+    engine that makes no images, or when the lock's base cannot be had here any more.
+    """
+    if not isinstance(engine, ImageEngine):
+        raise EngineError(
+            f"engine {engine.name} makes no images, so there is nothing to rebuild",
+            hint="start a container engine (docker, podman)",
+        )
+    _need_base(lock, engine, progress)
+    progress(Event(kind=EventKind.START, step="rebuild", text=f"{lock.cell.id} without a cache"))
+    built = engine.build(lock, scratch, progress=progress, cache=False)
+    try:
+        second = engine.manifest_digest(built, scratch, compress=compress, progress=progress)
+        told: tuple[str, ...] = ()
+        if second != digest:
+            first = fetch(scratch / "published" / LAYOUT)
+            again = engine.export(built, scratch / "again" / LAYOUT, compress=compress, progress=progress)
+            told = difference(first, again)
+    finally:
+        engine.discard(built)
+    progress(
+        Event(kind=EventKind.DONE, step="rebuild", text="the same digest" if not told else f"{len(told)} differences")
+    )
+    return RebuildReport(same=second == digest, first=digest, second=second, differences=told)
+
+
+def _need_base(lock: Lock, engine: Engine, progress: Progress) -> None:
+    """A base that was made of the distribution's packages is made again where it is missing; it is the lock's, or the rebuild ends here."""
+    from envsmith.sources.images import ImageProvider
+
+    if lock.base is None or lock.base.origin != "bootstrapped" or not isinstance(engine, ImageProvider):
+        return
+    if engine.has_base(lock.base):
+        return
+    made = engine.base_for(".".join(lock.python_version.split(".")[:2]), None, progress=progress)
+    if made.digest != lock.base.digest:
+        raise EngineError(
+            f"the base of the lock, {lock.base.name}, cannot be made any more: the distribution's mirror gives {made.digest[:19]} today, the lock says {lock.base.digest[:19]}",
+            hint="load the base from where the image was built (docker save and docker load), then run again",
+        )
 
 
 def _first(lock: Lock, directory: Path, engine: ImageEngine, progress: Progress) -> OciImage:

@@ -20,7 +20,7 @@ from envsmith.publish.content import is_digest
 from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
 from envsmith.publish.push import Published, Seal, Target, open_image, publish
 from envsmith.publish.registry import Repository
-from envsmith.publish.stores import REF_NAME, ArchiveStore, Store, copy_layout, image_of, open_files
+from envsmith.publish.stores import REF_NAME, ArchiveStore, Store, copy_layout, image_of, load_manifest, open_files
 from envsmith.publish.verify import Report, State, Trust, verify
 
 __all__ = [
@@ -242,19 +242,30 @@ def verify_image(
 
 def _rebuild(report: Report, store: Store, progress: Progress) -> None:
     """Build the lock that was published again and compare file by file with what was published."""
+    from envsmith.engine import rebuild as engine_rebuild
     from envsmith.engine.base import choose_engine
-    from envsmith.engine.rebuild import LAYOUT
-    from envsmith.engine.rebuild import rebuild as build_again
+    from envsmith.engine.oci import OciImage, read_layout
 
     if report.lock is None or report.status == "differs":
         report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")
         return
     with tempfile.TemporaryDirectory(prefix="envsmith-verify-") as scratch:
-        directory = Path(scratch) / report.lock.name
-        directory.mkdir()
-        (directory / "lock.json").write_text(report.lock_text, encoding="utf-8")
-        copy_layout(store, report.digest, directory / LAYOUT)
-        told = build_again(directory, engine=choose_engine().engine, progress=progress)
+
+        def fetch(layout: Path) -> OciImage:
+            layout.parent.mkdir(parents=True, exist_ok=True)
+            copy_layout(store, report.digest, layout)
+            return read_layout(layout)
+
+        packed = any(b.media_type.endswith("+gzip") for b in load_manifest(store, report.digest, "manifest").layers)
+        told = engine_rebuild.rebuild_published(
+            report.lock,
+            report.digest,
+            fetch,
+            Path(scratch),
+            engine=choose_engine().engine,
+            compress=packed,
+            progress=progress,
+        )
     if told.second == report.digest:
         report.add("rebuild", State.OK, f"built again from the lock: {told.second}")
         return

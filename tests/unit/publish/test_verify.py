@@ -360,14 +360,16 @@ def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatc
 
     seen = {}
 
-    def build_again(directory, **_how):
-        seen["lock"] = (directory / "lock.json").read_text()
-        seen["digest"] = open_image(directory / "oci").manifest.digest
+    def build_again(lock, digest, fetch, scratch, **_how):
+        seen["lock"] = lock.text()
+        fetch(scratch / "published" / "oci")
+        seen["digest"] = open_image(scratch / "published" / "oci").manifest.digest
+        assert seen["digest"] == digest
         second = published.done.digest if same else "sha256:" + "9" * 64
         told = () if same else ("opt/cell/lib/x.py: other bytes",)
         return engine_rebuild.RebuildReport(same=same, first=seen["digest"], second=second, differences=told)
 
-    monkeypatch.setattr(engine_rebuild, "rebuild", build_again)
+    monkeypatch.setattr(engine_rebuild, "rebuild_published", build_again)
     monkeypatch.setattr("envsmith.engine.base.choose_engine", lambda: type("Choice", (), {"engine": None}))
     asked = Asked(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
     report = verify_image(asked, trust_of([keys[1]], None, None), rebuild=True)
