@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from envsmith.engine import oci
-from envsmith.engine.oci_archive import DockerArchive, LayoutFolder, to_layout
+from envsmith.engine.oci_archive import DockerArchive, LayoutFolder, layout_digest, to_layout
 from envsmith.engine.oci_diff import difference
 from envsmith.errors import ContentError, DataError
 
@@ -209,3 +209,14 @@ def test_what_is_not_an_archive_is_refused(tmp_path, data):
     path.write_bytes(data)
     with pytest.raises(ContentError):
         DockerArchive(path)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_digest_alone_is_that_of_the_layout(tmp_path, compress):
+    image = layout(tmp_path / "one", BASE, tar(member("etc")), tar(*CELL), compress=compress)
+    saved = DockerArchive(tmp_path / "one.tar")
+    try:
+        digest = layout_digest(saved, base_layers=1, epoch=EPOCH, compress=compress)
+    finally:
+        saved.close()
+    assert digest == image.manifest_digest
