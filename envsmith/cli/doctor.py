@@ -83,6 +83,7 @@ def doctor(
 
     Without --from this machine is looked at (torch is not imported). Exit code 0 when nothing of the --fail-on severity was found, 1 otherwise.
     """
+    _consistent(sources, python, deep=deep, compare=bool(compare), form=form, as_json=as_json)
     form = "json" if as_json else form
     if compare:
         return _compare(compare, form, fail_on)
@@ -92,12 +93,31 @@ def doctor(
     if save:
         _save(save, facts, () if sources else tuple(texts))
     diagnosis = diagnose(facts, texts, platform=_platform(platform), live=not sources)
-    if verify and diagnosis.repair:
-        say(_verified(diagnosis))
+    if verify:
+        say(_verified(diagnosis) if diagnosis.repair else "--verify: there is no repair to judge again")
     if fix_to:
         say(_write_fix(diagnosis, fix_to))
     click.echo(_render(diagnosis, form, everything=everything))
     return _exit(diagnosis.found, fail_on)
+
+
+def _consistent(
+    sources: tuple[str, ...], python: str | None, *, deep: bool, compare: bool, form: str, as_json: bool
+) -> None:
+    """Options that would silently have no effect are refused."""
+    from envsmith.errors import UsageError
+
+    other = "--from" if sources else "--compare" if compare else None
+    beside = "--python" if python else "--deep" if deep else "--from" if compare and sources else None
+    if other and beside and other != beside:
+        raise UsageError(
+            f"{beside} and {other} exclude each other: {other} judges what files tell, and looks at no environment",
+            hint="run doctor twice; with --save the first writes a snapshot that --from reads beside other texts",
+        )
+    if compare and sources:
+        raise UsageError("--from and --compare exclude each other")
+    if as_json and form not in {"text", "json"}:
+        raise UsageError(f"--json and --format {form} exclude each other")
 
 
 def _interpreter(text: str | None) -> str | None:

@@ -32,6 +32,7 @@ def judge_installation(facts: Facts) -> list[Diagnosed]:
         _nvhpc,
         _installed,
         _old_torch,
+        _no_torch,
     ):
         found += rule(facts)
     return found
@@ -110,10 +111,12 @@ def _compiling(facts: Facts) -> list[str]:
 def _ninja(facts: Facts) -> Iterator[Diagnosed]:
     frameworks = _compiling(facts)
     if "ninja" in facts.tools and facts.tools["ninja"] is None and (frameworks or "ninja" not in facts.components):
+        stops = "deepspeed" in facts.components and facts.version("cuda") == "cpu"
         yield make(
             "ninja-absent",
-            Severity.WARNING,
-            "ninja is not there: extensions that are compiled at run time (DeepSpeed and Colossal-AI ops) stop with 'Ninja is required to load C++ extensions'.",
+            Severity.ERROR if stops else Severity.WARNING,
+            "ninja is not there: extensions that are compiled at run time (DeepSpeed and Colossal-AI ops) stop with 'Ninja is required to load C++ extensions'"
+            + (", and on the CPU deepspeed compiles one as soon as it starts." if stops else "."),
             "pip install ninja (on every node).",
             source="torch/utils/cpp_extension.py",
             components={**{n: facts.version(n) or "*" for n in frameworks}, "ninja": "none"},
@@ -124,7 +127,7 @@ def _ninja(facts: Facts) -> Iterator[Diagnosed]:
                 pattern="environment-or-toolchain-setup",
             ),
             lines=("pip install ninja",),
-            score=48,
+            score=None if stops else 48,
         )
 
 
@@ -335,3 +338,26 @@ def _old_torch(facts: Facts) -> Iterator[Diagnosed]:
             confidence="medium",
             lines=("envsmith solve --framework colossalai",),
         )
+
+
+def _no_torch(facts: Facts) -> Iterator[Diagnosed]:
+    """An environment of this machine that was looked at and has no torch: perhaps it is another one that is meant."""
+    where = facts.host.get("environment")
+    if where is None or "torch" in facts.components or "torch" in facts.distributions:
+        return
+    yield make(
+        "no-torch-here",
+        Severity.NOTE,
+        f"There is no torch in the environment that was looked at ({where}): nothing of it could be judged.",
+        "Name the environment that is meant: envsmith doctor --python PATH/TO/ENV; or install into this one: envsmith solve --framework NAME.",
+        source="the environment itself",
+        kind=EvidenceKind.MEASURED,
+        components={"torch": "none"},
+        taxonomy=Taxonomy(
+            stage="setup",
+            group="missing-optional-package",
+            cause="package-missing",
+            pattern="environment-or-toolchain-setup",
+        ),
+        score=30,
+    )

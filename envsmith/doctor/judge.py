@@ -384,7 +384,7 @@ def _whole(
     errors = any(d.finding.severity is Severity.ERROR for d in found)
     if errors:
         status = "bad"
-    elif not facts.count and not found:
+    elif (not facts.count and not found) or (live and "torch" not in facts.components):
         status = "unknown"
     else:
         status = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy
@@ -26,22 +28,41 @@ def judge_launches(facts: Facts) -> list[Diagnosed]:
     """Everything the commands and configurations give, each finding once."""
     found: list[Diagnosed] = []
     for launch in facts.launches:
-        if launch.tool in {"torchrun", "deepspeed", "accelerate", "colossalai", "srun", "mpirun"}:
-            found += _ranks(launch, facts)
-            found += _megatron(launch, facts)
-        if launch.tool == "torchrun":
-            found += _rendezvous(launch)
-        elif launch.tool == "deepspeed":
-            found += _deepspeed(launch)
-        elif launch.tool == "deepspeed-config":
-            found += _config(launch, facts)
-        elif launch.tool == "hostfile":
-            found += _hostfile(launch, facts)
-        elif launch.tool == "colossalai-plugin":
-            found += _plugin(launch, facts)
+        found += [_placed(d, launch) for d in _of_launch(launch, facts)]
     found += _agree(facts)
     unique = {(d.finding.rule, d.finding.message): d for d in found}
     return list(unique.values())
+
+
+def _of_launch(launch: Launch, facts: Facts) -> Iterator[Diagnosed]:
+    if launch.tool in {"torchrun", "deepspeed", "accelerate", "colossalai", "srun", "mpirun"}:
+        yield from _ranks(launch, facts)
+        yield from _megatron(launch, facts)
+    if launch.tool == "torchrun":
+        yield from _rendezvous(launch)
+    elif launch.tool == "deepspeed":
+        yield from _deepspeed(launch)
+    elif launch.tool == "deepspeed-config":
+        yield from _config(launch, facts)
+    elif launch.tool == "hostfile":
+        yield from _hostfile(launch, facts)
+    elif launch.tool == "colossalai-plugin":
+        yield from _plugin(launch, facts)
+
+
+def _placed(found: Diagnosed, launch: Launch) -> Diagnosed:
+    """The finding with file and line: those of the first option that its message names, else of the command or configuration."""
+    if not launch.source or found.where:
+        return found
+    named = [n for n in launch.places if n and re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", found.finding.message)]
+    last = [n for n in launch.places if "." in n and "_" in n.rpartition(".")[2] and n.rpartition(".")[2] in found.finding.message]
+    groups = [
+        n
+        for n in launch.places
+        if "." in n and re.search(rf"\b{re.escape(n.partition('.')[0])}\b", found.finding.message)
+    ]
+    line = launch.places.get(next(iter([*named, *last, *groups]), ""), launch.places.get(""))
+    return dataclasses.replace(found, where=f"{launch.source}:{line}" if line else launch.source)
 
 
 def _number(text: str | None) -> int | None:

@@ -19,6 +19,8 @@ _PIP = {"transformer-engine": "transformer-engine[pytorch]"}
 _CONDA = {"torch": "pytorch", "transformer-engine": "transformer-engine-torch"}
 _NO_CONDA = frozenset({"megatron-core", "colossalai", "apex"})
 _FOLLOWS = frozenset({"cuda", "nccl", "cudnn", "triton"})
+# What torch declares and a wheel of its own brings: where only that is wrong, pinning it leaves torch alone.
+_WHEELS = ("nccl", "cudnn")
 
 
 def commands_of(repair: Repair) -> Mapping[str, str]:
@@ -26,7 +28,8 @@ def commands_of(repair: Repair) -> Mapping[str, str]:
     changed = {c.component: c.new for c in repair.changes if c.new is not None}
     removed = [c.component for c in repair.changes if c.new is None and c.component not in _HOST]
     cell = repair.cell.components
-    torch = changed.get("torch") or (cell.get("torch") if set(changed) & _FOLLOWS else None)
+    alone = _alone(changed, cell)
+    torch = changed.get("torch") or (cell.get("torch") if set(changed) & _FOLLOWS and not alone else None)
     pins = {n: v for n, v in changed.items() if n not in _HOST | _FOLLOWS | {"python", "torch"}}
     commands: dict[str, str] = {}
     wanted = [f"'{_PIP.get(n, n)}=={v}'" for n, v in pins.items()]
@@ -58,6 +61,8 @@ def commands_of(repair: Repair) -> Mapping[str, str]:
                 + " ".join(f"'{c}'" for c in conda)
                 + (f" && pip install {' '.join(wanted)}" if rest else "")
             )
+    if alone:
+        _pinned(commands, alone, changed)
     if "python" in changed:
         commands["python"] = f"uv venv --python {changed['python']}   # then install everything again into it"
     if removed:
@@ -66,6 +71,30 @@ def commands_of(repair: Repair) -> Mapping[str, str]:
     if host:
         commands["host"] = "; ".join(host)
     return commands
+
+
+def _alone(changed: Mapping[str, str], cell: Mapping[str, str]) -> list[str]:
+    """Requirements of the libraries' own wheels, when of what follows from torch nothing else changes; else none."""
+    major = (cell.get("cuda") or "").split(".")[0]
+    follows = set(changed) & _FOLLOWS
+    if "torch" in changed or not follows or follows - set(_WHEELS) or not major.isdecimal():
+        return []
+    return [f"nvidia-{name}-cu{major}=={changed[name]}" for name in _WHEELS if name in changed]
+
+
+def _pinned(commands: dict[str, str], wheels: list[str], changed: Mapping[str, str]) -> None:
+    """Pins of single libraries before whatever else is installed; Conda has its own packages of them."""
+    quoted = " ".join(f"'{w}'" for w in wheels)
+    for tool, command in (
+        ("pip", "pip install --force-reinstall --no-deps"),
+        ("uv", "uv pip install --reinstall --no-deps"),
+    ):
+        more = commands.get(tool)
+        commands[tool] = f"{command} {quoted}" + (f" && {more}" if more else "")
+    conda = " ".join(f"'{name}={changed[name]}'" for name in _WHEELS if name in changed)
+    commands["conda"] = f"conda install -c conda-forge {conda}" + (
+        f" && {commands['conda']}" if "conda" in commands else ""
+    )
 
 
 def _backend(torch: str | None, cuda: str | None) -> str | None:

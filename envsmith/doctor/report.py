@@ -47,8 +47,8 @@ def _title(d: Diagnosed) -> str:
 def _block(d: Diagnosed) -> list[str]:
     severity = d.finding.severity.value
     lines = [f"{_title(d)} ({severity}, confidence {d.confidence}): {_plain(d.finding.message)} [{d.finding.rule}]"]
-    if d.where and d.quote:
-        lines.append(f"  seen:  {_plain(d.where)}: {_plain(d.quote)[:200]}")
+    if d.where:
+        lines.append(f"  seen:  {_plain(d.where)}" + (f": {_plain(d.quote)[:200]}" if d.quote else ""))
     if d.finding.inferred:
         lines.append("  inferred: " + ", ".join(f"{k} {v}" for k, v in d.finding.inferred.items()))
     if d.finding.fix:
@@ -132,8 +132,9 @@ def as_markdown(diagnosis: Diagnosis) -> str:
             lines.append(
                 f"- **{_title(d)}** ({d.finding.severity.value}, confidence {d.confidence}) `{d.finding.rule}`: {_cell(d.finding.message)}"
             )
-            if d.quote:
-                lines.append(f"  - seen at {_cell(d.where or '')}: `{_cell(d.quote)[:200].replace('`', chr(39))}`")
+            if d.where:
+                quote = f": `{_cell(d.quote)[:200].replace('`', chr(39))}`" if d.quote else ""
+                lines.append(f"  - seen at {_cell(d.where)}{quote}")
             if d.finding.fix:
                 lines.append(f"  - fix: {_cell(d.finding.fix)}")
     if not diagnosis.found:

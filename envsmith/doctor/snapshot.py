@@ -106,7 +106,10 @@ def load(text: str, where: str) -> tuple[Facts, tuple[tuple[str, str], ...]]:
     try:
         data = json.loads(text) if len(text) <= _MAX else None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {error}") from error
+        raise DataError(
+            f"{where}: not a snapshot of envsmith doctor (not JSON: {error})",
+            hint="make one with: envsmith doctor --save FILE",
+        ) from error
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise DataError(
             f"{where}: not a snapshot of envsmith doctor", hint="make one with: envsmith doctor --save FILE"

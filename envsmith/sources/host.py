@@ -74,6 +74,7 @@ def collect(python: str | None = None, *, deep: bool = False) -> Facts:
     """The facts of this machine and of the environment of ``python``. Nothing raises: what cannot be read is not told."""
     draft = Draft()
     interpreter = interpreter_of(python)
+    draft.host["environment"] = str(interpreter.parent.parent)
     notes: list[str] = []
     _variables(draft)
     site = _python(draft, interpreter, notes)

@@ -49,11 +49,14 @@ class Launch:
     """One start command or configuration: the tool, its options, and the line it stands on.
 
     ``tool`` is torchrun, deepspeed, accelerate, colossalai, mpirun, srun, docker, deepspeed-config, hostfile or colossalai-plugin.
+    ``source`` is the text it stands in and ``places`` the line (from 1) of it (under ``""``) and of its options, as far as they are known.
     """
 
     tool: str
     options: Mapping[str, str]
     text: str = ""
+    source: str = ""
+    places: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -198,10 +201,20 @@ class Draft:
         if len(self.gpus) < 1024:
             self.gpus.append(name)
 
-    def launch(self, tool: str, options: Mapping[str, str], text: str) -> None:
-        """A start command or configuration."""
+    def launch(
+        self,
+        tool: str,
+        options: Mapping[str, str],
+        text: str,
+        *,
+        source: str = "",
+        places: Mapping[str, int] | None = None,
+    ) -> None:
+        """A start command or configuration, and where it stands."""
         if len(self.launches) < 200:
-            self.launches.append(Launch(tool=tool, options=dict(options), text=text[:400]))
+            self.launches.append(
+                Launch(tool=tool, options=dict(options), text=text[:400], source=source, places=dict(places or {}))
+            )
 
     def size(self) -> int:
         """How many facts there are so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envsmith.sources.reports.facts import Draft
@@ -42,10 +42,11 @@ _MAX_JSON = 200_000
 def read_launches(text: str, draft: Draft, source: str) -> list[str]:
     """Every command, hostfile and DeepSpeed configuration; the kinds that were recognised."""
     kinds = []
-    for line in _joined(text[:2_000_000]):
+    for number, line in _joined(text[:2_000_000]):
         for tool, mark in _TOOLS:
             if mark.search(line):
-                draft.launch(tool, _options(line), f"{source}: {line.strip()[:300]}")
+                text_of = f"{source}: {line.strip()[:300]}"
+                draft.launch(tool, _options(line), text_of, source=source, places={"": number})
                 kinds.append(f"{tool} command")
                 break
     hosts = _HOST.findall(text[:500_000])[:2000]
@@ -55,10 +56,12 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
         options = {"hosts": ",".join(names), "slots": ",".join(slots)}
         if bad := _bad_host_line(text):
             options["bad"] = bad
-        draft.launch("hostfile", options, source)
+        place = _line_of(text, options["bad"]) if "bad" in options else _line_of(text, f"{names[0]} ")
+        draft.launch("hostfile", options, source, source=source, places={"": place})
         kinds.append("hostfile")
-    for config in _configs(text):
-        draft.launch("deepspeed-config", _flat(config), source)
+    for start, end, config in _configs(text):
+        options = _flat(config)
+        draft.launch("deepspeed-config", options, source, source=source, places=_places(text, start, end, options))
         kinds.append("DeepSpeed configuration")
     if re.search(r"\b(?:Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(", text):
         for name, arguments in re.findall(
@@ -79,11 +82,30 @@ def _bad_host_line(text: str) -> str | None:
     return next((line for line in lines if not re.match(r"\S+\s+slots=\d", line)), None)
 
 
-def _joined(text: str) -> Iterator[str]:
-    """Lines that could hold a command, those that a backslash continues joined; at most 6,000 characters each."""
-    pending = ""
-    for line in text.split("\n"):
+def _line_of(text: str, part: str) -> int:
+    """The line (from 1) on which ``part`` stands first."""
+    return text.count("\n", 0, max(0, text.find(part))) + 1
+
+
+def _places(text: str, start: int, end: int, options: Mapping[str, str]) -> dict[str, int]:
+    """The lines of a configuration and of its keys; a key inside another is looked for after that one."""
+    first = text.count("\n", 0, start) + 1
+    places = {"": first}
+    for name in list(options)[:200]:
+        at = start
+        for part in name.split("."):
+            found = text.find(f'"{part}"', at, end)
+            at = found if found >= 0 else at
+        places[name] = first + text.count("\n", start, at)
+    return places
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that could hold a command, with their number from 1, those that a backslash continues joined; at most 6,000 characters each."""
+    pending, begun = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
         stripped = line.rstrip()
+        begun = begun if pending else number
         if stripped.endswith("\\") and len(pending) < 6000:
             pending += stripped[:-1] + " "
             continue
@@ -96,9 +118,9 @@ def _joined(text: str) -> Iterator[str]:
             or "mpiexec" in whole
             or "torch.distributed" in whole
         ):
-            yield whole
+            yield begun, whole
     if pending:
-        yield pending[:6000]
+        yield begun, pending[:6000]
 
 
 def _options(line: str) -> dict[str, str]:
@@ -111,8 +133,8 @@ def _options(line: str) -> dict[str, str]:
     return options
 
 
-def _configs(text: str) -> Iterator[dict[str, Any]]:
-    """JSON objects that hold a key of a DeepSpeed configuration."""
+def _configs(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """JSON objects that hold a key of a DeepSpeed configuration: where they begin and end, and what they say."""
     decoder = json.JSONDecoder()
     position = tried = 0
     while tried < 20:
@@ -127,11 +149,11 @@ def _configs(text: str) -> Iterator[dict[str, Any]]:
             if start < 0:
                 break
             try:
-                value, _ = decoder.raw_decode(text[start : start + _MAX_JSON])
+                value, length = decoder.raw_decode(text[start : start + _MAX_JSON])
             except (ValueError, RecursionError):
                 continue
             if isinstance(value, dict) and any(key in value for key in _CONFIG_KEYS):
-                yield value
+                yield start, start + length, value
                 break
         position = max(hit + 1, start + 1)
         if value is not None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -48,11 +49,15 @@ def test_a_snapshot_that_cannot_be_written_is_told(tmp_path):
 
 
 def test_an_interpreter_that_is_not_there_is_refused_and_a_folder_is_an_environment(tmp_path):
-    with pytest.raises(UsageError, match="no interpreter there"):
-        run("--python", str(tmp_path / "bin" / "python"))
+    def live(python: Path):
+        return CliRunner().invoke(doctor, ["--python", str(python), "--json"], standalone_mode=False)
+
+    refused = live(tmp_path / "bin" / "python").exception
+    assert isinstance(refused, UsageError)
+    assert "no interpreter there" in refused.message
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    assert run("--python", str(tmp_path)).return_value == 1
+    assert json.loads(live(tmp_path).stdout)["facts"]["host"]["environment"] == str(tmp_path)
 
 
 def test_json_is_one_object_of_the_documented_shape():
@@ -113,3 +118,66 @@ def test_a_damaged_snapshot_is_a_data_error(tmp_path):
 
 def test_hostile_terminal_codes_do_not_reach_the_terminal():
     assert "\x1b" not in run(text="ModuleNotFoundError: No module named 'apex' \x1b]0;evil\x07\x1b[2J\n").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--python", "/usr/bin/env"), "--python and --from"),
+        (("--deep",), "--deep and --from"),
+        (("--json", "--format", "sarif"), "--json and --format sarif"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(options, words):
+    with pytest.raises(UsageError, match=words):
+        run(*options, text="torch==2.9.1\n")
+
+
+def test_verify_without_a_repair_says_so():
+    assert "no repair" in run("--verify", text="torch==2.9.1\n").stderr
+
+
+def test_a_file_that_is_no_snapshot_is_refused_with_the_way_to_make_one(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("no snapshot")
+    result = CliRunner().invoke(doctor, ["--compare", str(tmp_path / "a"), str(tmp_path / "b")], standalone_mode=False)
+    assert isinstance(result.exception, DataError)
+    assert "--save FILE" in (result.exception.hint or "")
+
+
+CONFIG = """{
+  "train_batch_size": 64,
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 3,
+  "fp16": {"enabled": true},
+  "bf16": {"enabled": true}
+}
+"""
+
+
+def test_findings_of_a_configuration_name_file_and_line(tmp_path):
+    file = tmp_path / "ds_config.json"
+    file.write_text(CONFIG)
+    result = CliRunner().invoke(doctor, ["--from", str(file), "--json"], standalone_mode=False)
+    where = {f["rule"]: f["where"] for f in json.loads(result.stdout)["findings"]}
+    assert where["ds-batch-config"] == f"{file}:2"
+    assert where["mixed-precision-options"] == f"{file}:5"
+    text = CliRunner().invoke(doctor, ["--from", str(file)], standalone_mode=False).stdout
+    assert f"seen:  {file}:2" in text
+
+
+def test_findings_of_a_command_name_its_first_line(tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "#!/bin/sh\n# gpu: 2 x RTX 3090\ngpus: 2 x A100\n\ntorchrun \\\n  --nproc_per_node=8 \\\n  train.py\n"
+    )
+    result = CliRunner().invoke(doctor, ["--from", str(file), "--json"], standalone_mode=False)
+    where = {f["rule"]: f["where"] for f in json.loads(result.stdout)["findings"]}
+    assert where["more-ranks-than-gpus"] == f"{file}:5"
+
+
+def test_a_wrong_nccl_alone_is_pinned_and_torch_stays():
+    commands = json.loads(run("--json", text="torch==2.10.0\nnvidia-nccl-cu12==2.21.5\n").stdout)["repair"]["commands"]
+    assert "torch" not in commands["pip"]
+    assert commands["pip"].startswith("pip install --force-reinstall --no-deps 'nvidia-nccl-cu12==")
+    assert commands["conda"].startswith("conda install -c conda-forge 'nccl=")

@@ -5,7 +5,7 @@ import pytest
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.setup_rules import judge_setup
 from envsmith.sources.reports import clean, read_texts
-from envsmith.sources.reports.facts import Facts, Library, Stated
+from envsmith.sources.reports.facts import Draft, Facts, Library, Stated
 
 
 def rules(text: str) -> dict[str, str]:
@@ -121,3 +121,23 @@ def test_no_nvcc_stops_the_deepspeed_releases_that_ask_for_it_at_import():
 
 def test_lost_libraries_are_an_error():
     assert judge_setup(Facts(host={"lost_files": "torch/lib/libtorch.so"}))[0].finding.rule == "files-lost"
+
+
+@pytest.mark.parametrize(("torch", "severity"), [("2.13.0+cpu", "error"), ("2.9.1+cu128", "warning")])
+def test_without_ninja_deepspeed_stops_on_the_cpu_only(torch, severity):
+    draft = Draft()
+    draft.component("deepspeed", "0.18.3", "x")
+    draft.component("torch", torch, "x")
+    draft.component("cuda", "cpu" if torch.endswith("cpu") else "12.8", "x")
+    draft.tools["ninja"] = None
+    found = {d.finding.rule: d for d in diagnose(draft.done()).found}
+    assert found["ninja-absent"].finding.severity.value == severity
+
+
+def test_an_environment_without_torch_is_unknown_and_says_so():
+    draft = Draft()
+    draft.component("python", "3.12.4", "x")
+    draft.host["environment"] = "/x/env"
+    diagnosis = diagnose(draft.done(), live=True)
+    assert diagnosis.status == "unknown"
+    assert "no-torch-here" in {d.finding.rule for d in diagnosis.found}
