@@ -55,7 +55,11 @@ def _placed(found: Diagnosed, launch: Launch) -> Diagnosed:
     if not launch.source or found.where:
         return found
     named = [n for n in launch.places if n and re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", found.finding.message)]
-    last = [n for n in launch.places if "." in n and "_" in n.rpartition(".")[2] and n.rpartition(".")[2] in found.finding.message]
+    last = [
+        n
+        for n in launch.places
+        if "." in n and "_" in n.rpartition(".")[2] and n.rpartition(".")[2] in found.finding.message
+    ]
     groups = [
         n
         for n in launch.places
