@@ -180,7 +180,7 @@ def _records_of(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
     inside = source / "records"
-    if inside.is_dir():
+    if inside.is_dir() or (source / "plan.json").is_file():  # a campaign that has just begun has no records yet
         return sorted(inside.glob("*.json"))
     one = source / _BUILT
     found = [one] if one.is_file() else sorted(source.glob(f"*/{_BUILT}")) or sorted(source.glob("*.json"))

@@ -105,6 +105,13 @@ def test_what_a_smoke_test_of_everything_left_is_merged_by_its_folder(tmp_path):
     assert len(merge([tmp_path / "out"], tmp_path / "all")[0]) == 1
 
 
+def test_a_campaign_that_has_just_begun_does_not_stop_the_others(tmp_path):
+    put_record(tmp_path / "one", record())
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "plan.json").write_text('{"schema": 1}')
+    assert len(merge([tmp_path / "begun", tmp_path / "one"], tmp_path / "all")[0]) == 1
+
+
 def test_a_folder_without_records_is_named(tmp_path):
     with pytest.raises(DataError, match="no records there"):
         merge([tmp_path], tmp_path / "all")
