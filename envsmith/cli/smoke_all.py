@@ -49,21 +49,29 @@ def everything(
         console(Event(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most"))
 
     parts = parts_of(versions, machine, ranks=ranks)
-    for item in run_parts(
-        parts, target, budget=budget, folder=folder, begin=begin,
-        progress=lambda p: console(Event(kind=EventKind.LINE, step=p.phase, text=progress_line(p))),
-    ):  # fmt: skip
-        kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
-        text = item.sentence if item.result else f"{item.part.name}: not run: {item.sentence}"
-        console(Event(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
-        done.append(item)
-    record, files = _leave(done, target.python, folder, started)
+    try:
+        for item in run_parts(
+            parts, target, budget=budget, folder=folder, begin=begin,
+            progress=lambda p: console(Event(kind=EventKind.LINE, step=p.phase, text=progress_line(p))),
+        ):  # fmt: skip
+            done.append(item)
+            _say(item, console)
+    finally:  # an interruption does not take away what is done
+        record, files = _leave(done, target.python, folder, started)
     if as_json:
         parts_json = [d.to_json() for d in done]
         click.echo(dumps({"parts": parts_json, "record": record.to_json() if record else None, "files": files}))
     else:
         _show(done, record, files)
     return 0 if record is not None and record.passed and all(d.word != "failed" for d in done) else 1
+
+
+def _say(item: Done, console: Console) -> None:
+    from envsmith.engine.base import Event, EventKind
+
+    kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
+    text = item.sentence if item.result else f"{item.part.name}: not run: {item.sentence}"
+    console(Event(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
 
 
 def _told(machine: Machine) -> str:

@@ -57,8 +57,13 @@ def cell_texts(document: Mapping[str, Any], records: Mapping[str, Stored]) -> di
 
 
 def commands(entry: Mapping[str, Any]) -> dict[str, str]:
-    """What a user types for a cell: envsmith's own commands, and what uv and pip do with the lock that they write."""
+    """What a user types for a cell: envsmith's own commands, and what uv and pip do with the lock that they write.
+
+    A cell of torch alone (a smoke test in an environment without a framework) is nothing that envsmith builds.
+    """
     torch = str(entry["torch"]).partition("+")[0]
+    if entry["framework"] is None:
+        return {"pip": f"pip install torch=={torch}", "smoke": "envsmith smoke --tier all --python /path/to/env"}
     ask = f"--framework {entry['framework']}=={entry['version']} --torch {torch} --cuda {entry['cuda']} --python {entry['python']}"
     folder = f"envsmith-build/{entry['id']}"
     return {

@@ -130,10 +130,15 @@ def _commands(cell: str, components: Mapping[str, str]) -> list[tuple[str, str]]
         + [f"--with '{n}=={v}'" for n, v in frameworks[1:]]
         + [f"--torch {torch}", f"--cuda {cuda}", f"--python {python}"]
     )
-    return [
-        ("envsmith", f"envsmith build {asked}"),
+    installers = [
         ("uv", f"uv venv --python {python} && uv pip install {pins}"),
         ("pip", f"python{python} -m venv env && env/bin/pip install {pins}"),
+    ]
+    if not frameworks:  # torch alone: envsmith builds no such cell
+        return installers
+    return [
+        ("envsmith", f"envsmith build {asked}"),
+        *installers,
         ("conda", f"envsmith lock {asked} --format conda"),
         ("docker", f"envsmith build {asked} --engine docker"),
     ]

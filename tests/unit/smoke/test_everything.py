@@ -178,6 +178,15 @@ def test_one_record_holds_cases_steps_and_bandwidth_and_can_be_merged(tmp_path) 
     assert any("one-rank, hostid, multi-rank" in note for note in read.data["notes"])
 
 
+def test_cell_of_torch_alone_asks_nobody_to_build_it() -> None:
+    from envsmith.matrix.export.files import commands
+    from envsmith.matrix.site.build import _commands
+
+    told = commands({"id": FOUND.cell, "framework": None, "torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"})
+    assert set(told) == {"pip", "smoke"}
+    assert [tool for tool, _ in _commands(FOUND.cell, FOUND.components)] == ["uv", "pip"]
+
+
 def test_steps_of_torch_alone_prove_no_framework(tmp_path) -> None:
     def script(plan, limit):
         taken, result = _good(plan, limit)
@@ -258,3 +267,60 @@ def test_limit_ends_an_agent_that_would_go_on_for_ever(tmp_path) -> None:
     result = supervise.run(parts_of(VERSIONS, CPU)[0].plan, Stuck(), limit=1.0)
     assert not result.passed
     assert "had to be ended at the outer deadline" in result.summary
+
+
+# -- the command ----------------------------------------------------------------------------------------------------------
+
+
+def _command(monkeypatch, tmp_path, script) -> object:
+    """`envsmith smoke --tier all` on the machine NEW; ``script`` makes the results of its parts."""
+    import sys
+
+    from click.testing import CliRunner
+
+    from envsmith.cli.smoke import smoke
+    from envsmith.smoke import everything, found
+
+    monkeypatch.setattr("envsmith.smoke.supervise.probe", lambda _target: VERSIONS)
+    monkeypatch.setattr(everything, "ask", lambda *_: NEW)
+    monkeypatch.setattr(found, "find_cell", lambda *_: FOUND)
+
+    def run_all(parts, target, *, folder, **_):
+        for part in parts:
+            taken, result = script(part.plan, part.limit)
+            yield Done(part=part, result=result, seconds=taken)
+
+    monkeypatch.setattr(everything, "run_parts", run_all)
+    return CliRunner().invoke(smoke, ["--tier", "all", "--python", sys.executable, "-o", str(tmp_path), "--json"], standalone_mode=False)  # fmt: skip
+
+
+def test_command_leaves_record_plot_and_summary(monkeypatch, tmp_path) -> None:
+    done = _command(monkeypatch, tmp_path, _good)
+    assert done.return_value == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["record"]["rungs"][-1] == "framework step(gpu)"
+    assert len(told["parts"]) == 7
+    assert (tmp_path / "busbw.svg").read_text().startswith("<svg")
+    assert "| bandwidth |" in (tmp_path / "summary.md").read_text()
+    (path,) = (tmp_path / "records").iterdir()
+    assert parse_record(path.name, path.read_bytes()).cell == FOUND.cell
+
+
+def test_interruption_leaves_what_is_done(monkeypatch, tmp_path) -> None:
+    def script(plan, limit):
+        if plan.tier is Tier.FRAMEWORK:
+            raise KeyboardInterrupt
+        return _good(plan, limit)
+
+    _command(monkeypatch, tmp_path, script)
+    (path,) = (tmp_path / "records").iterdir()
+    read = parse_record(path.name, path.read_bytes())
+    assert read.rung is Rung.COLLECTIVES_GPU
+    assert read.data["bandwidth"]
+
+
+def test_command_that_failed_in_one_part_ends_with_1(monkeypatch, tmp_path) -> None:
+    def script(plan, limit):
+        return (9.0, _result(plan, passed=False)) if plan.sharing == "hostid" else _good(plan, limit)
+
+    assert _command(monkeypatch, tmp_path, script).return_value == 1
