@@ -207,8 +207,3 @@ def _checked(path: Path) -> tuple[str, str]:
             hint="it was changed after it was written; run the cell again",
         )
     return name, text
-
-
-def age_in_days(record: Stored, today: dt.date) -> int:
-    """Whole days since the run; never negative."""
-    return max(0, (today - dt.date.fromisoformat(record.day)).days)
