@@ -6,7 +6,6 @@ ten thousand records are read in less than a second (``bench/records.py``), so t
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import os
