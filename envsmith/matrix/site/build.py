@@ -9,7 +9,7 @@ import datetime as dt
 import html
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,34 +72,30 @@ def _script(value: object) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _data(page: Page, newest: Iterable[Stored]) -> dict[str, object]:
+def _data(page: Page, newest: Sequence[Stored]) -> dict[str, object]:
+    days = sorted({r.day for r in newest})
+    whys = sorted({why for r in newest if (why := _why(r))})
     return {
         **page.choices.to_json(),
         "ladder": [r.value for r in _LADDER],
         "made": page.today.isoformat(),
-        "records": [_short(page, r) for r in newest],
+        "days": days,
+        "whys": whys,
+        "records": [_row(page, r, days, whys) for r in newest],
     }
 
 
-def _short(page: Page, record: Stored) -> dict[str, object]:
-    """A record for the grid: what the cell is, how far it came, how old that is."""
-    components = record.components
-    framework = next((f.name for f in page.choices.frameworks if f.name in components), "")
-    failure = record.failure or {}
-    return {
-        "id": record.cell,
-        "f": framework,
-        "v": components.get(framework, ""),
-        "t": components.get("torch", "").split("+", maxsplit=1)[0],
-        "c": components.get("cuda", ""),
-        "p": components.get("python", ""),
-        "r": _LADDER.index(record.rung),
-        "ok": int(record.passed),
-        "host": int(record.of_host),
-        "day": record.day,
-        "stale": int(page.expiry.is_stale(record, page.today)),
-        "why": str(failure.get("symptom", ""))[:160],
-    }
+def _row(page: Page, record: Stored, days: Sequence[str], whys: Sequence[str]) -> list[object]:
+    """A record for the grid, small because the first page holds them all: cell, rung, 1 passed + 2 of the host + 4 stale, day, and why it ended."""
+    stale = page.expiry.is_stale(record, page.today)
+    told = record.passed | record.of_host << 1 | stale << 2
+    row: list[object] = [record.cell, _LADDER.index(record.rung), told, days.index(record.day)]
+    why = _why(record)
+    return [*row, whys.index(why)] if why else row
+
+
+def _why(record: Stored) -> str:
+    return str((record.failure or {}).get("symptom", ""))[:160]
 
 
 def _index(page: Page, newest: Sequence[Stored]) -> str:

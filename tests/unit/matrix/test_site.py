@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from envsmith.graph.data import find_matrix
+from envsmith.matrix.expiry import latest
 from envsmith.matrix.records import parse_record
 from envsmith.matrix.site.build import write_site
 from envsmith.matrix.site.choices import make_choices
@@ -123,6 +124,15 @@ def test_every_run_cell_has_a_page_and_data(page, site):
             assert html.escape(value) in text
 
 
+def test_a_row_of_the_data_says_what_its_record_says(page, site):
+    data = _data(site)
+    rows = {(row[0], row[1], bool(row[2] & 1), bool(row[2] & 2), data["days"][row[3]]): row for row in data["records"]}
+    for record in latest(page.records):
+        rung = data["ladder"].index(record.rung.value)
+        row = rows[record.cell, rung, record.passed, record.of_host, record.day]
+        assert [data["whys"][n] for n in row[4:]] == ([record.failure["symptom"][:160]] if record.failure else [])
+
+
 def test_the_search_has_the_known_bad_symptoms(site):
     bad = _data(site, "bad.js")
     assert len(bad) >= 150
@@ -156,7 +166,7 @@ def test_a_hostile_log_stays_text(page, tmp_path):
 
 def test_stale_proofs_are_shown_as_such(page, tmp_path):
     write_site(replace(page, today=dt.date(2028, 1, 1)), tmp_path)
-    assert all(r["stale"] for r in _data(tmp_path)["records"])
+    assert all(row[2] & 4 for row in _data(tmp_path)["records"])
     record = page.records[0]
     assert "stale: counts only as locked" in (tmp_path / "cell" / f"{record.cell}.html").read_text(encoding="utf-8")
 

@@ -7,6 +7,12 @@
   var rows = D.frameworks.map(function (f) {
     return f.rows.map(function (r) { return r.split(".").map(function (x) { return x ? parseInt(x, 16) : 0; }); });
   });
+  var NAMES = { ds: "deepspeed", mc: "megatron-core", ca: "colossalai" };
+  // A row is [cell, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]; framework, release and torch stand in the cell's name.
+  D.records = D.records.map(function (x) {
+    var name = /^([a-z]+)([^-]+)-torch([^-]+)-/.exec(x[0]) || [];
+    return { id: x[0], f: NAMES[name[1]] || "", v: name[2] || "", t: name[3] || "", r: x[1], ok: x[2] & 1, host: x[2] & 2, stale: x[2] & 4, day: D.days[x[3]], why: x.length > 4 ? D.whys[x[4]] : "" };
+  });
   var state = { framework: 0, release: null, torch: null, cuda: null, python: null, gpu: null, driver: null, tool: "envsmith" };
 
   function el(name, attributes, text) {
@@ -179,7 +185,7 @@
   function fromHash() {
     var match = /^#(ds|mc|ca)([^-]+)-torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)$/.exec(decodeURIComponent(location.hash));
     if (!match) return false;
-    var name = { ds: "deepspeed", mc: "megatron-core", ca: "colossalai" }[match[1]];
+    var name = NAMES[match[1]];
     var f = D.frameworks.findIndex(function (x) { return x.name === name; });
     var r = D.frameworks[f].releases.indexOf(match[2]), t = D.torches.indexOf(match[3]), p = D.pythons.indexOf(match[5] + "." + match[6]);
     var c = match[4] === "cpu" ? "cpu" : match[4].slice(2, -1) + "." + match[4].slice(-1);
