@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from envsmith.errors import UsageError
 if TYPE_CHECKING:
     from envsmith.matrix.export.cells import CellState
 
-__all__ = ["diff", "export", "list_", "merge", "show"]
+__all__ = ["diff", "export", "list_", "merge", "show", "tell_framework"]
 
 _folder = click.option(
     "--matrix",
@@ -172,15 +173,16 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
 @_folder
 def export(*, output: Path | None, markdown: Path | None, base_url: str, folder: Path | None) -> int:
     """Write the matrix as data for other programs: JSON with a schema, CSV, a file a cell, badges, an Atom feed."""
+    from envsmith.lock.store import prepare
     from envsmith.matrix.campaign.state import write_whole
     from envsmith.matrix.export.files import dumped, with_table
 
+    # Before the minutes of judging, not after them.
+    text = _text(markdown) if markdown is not None else ""
+    if output is not None:
+        prepare(output)
     document = _document(folder)
     if markdown is not None:
-        try:
-            text = markdown.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{markdown}: cannot be read: {error}") from None
         changed = with_table(text, document)
         if changed != text:
             write_whole(markdown, changed)
@@ -193,6 +195,13 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
     elif markdown is None:
         click.echo(dumped(document), nl=False)
     return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
 
 
 @click.command()
@@ -243,6 +252,11 @@ def _document(folder: Path | None) -> dict[str, Any]:
     from envsmith.solve.api import solver_of
 
     root = _root(folder)
+    return document(root, solver_of(knowledge_of(list_files(root))), moment=now(), progress=tell_framework())
+
+
+def tell_framework() -> Callable[[str], None]:
+    """Tells each framework once while all its releases are judged: it takes a while."""
     said: set[str] = set()
 
     def progress(line: str) -> None:
@@ -251,7 +265,7 @@ def _document(folder: Path | None) -> dict[str, Any]:
             said.add(name)
             say(f"judging every {name} with every torch")
 
-    return document(root, solver_of(knowledge_of(list_files(root))), moment=now(), progress=progress)
+    return progress
 
 
 def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:

@@ -28,12 +28,16 @@ def site(*, output: Path, base_url: str) -> int:
     Open index.html, or publish the folder: nothing in it needs a server.
     """
     from envsmith.cli.console import say
+    from envsmith.cli.matrix_data import tell_framework
     from envsmith.graph.data import find_matrix
+    from envsmith.lock.store import prepare
     from envsmith.matrix.site.source import read_page, write_all
 
     root = find_matrix()
+    prepare(output)  # before the minutes of judging, not after them
+    say("reading what can be chosen")
     page = read_page(root)
-    count = write_all(page, output, root, base_url=base_url)
+    count = write_all(page, output, root, base_url=base_url, progress=tell_framework())
     first = sum((output / name).stat().st_size for name in _FIRST)
     say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
     click.echo(str(output / "index.html"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from envsmith.matrix.expiry import load_expiry
@@ -62,11 +62,19 @@ def _failures(stored: tuple[Stored, ...]) -> list[Mapping[str, str]]:
     return found
 
 
-def write_all(page: Page, folder: Path, root: Path, *, solver: Solver | None = None, base_url: str = "") -> int:
+def write_all(
+    page: Page,
+    folder: Path,
+    root: Path,
+    *,
+    solver: Solver | None = None,
+    base_url: str = "",
+    progress: Callable[[str], None] = lambda _line: None,
+) -> int:
     """The page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed); how many."""
     from envsmith.matrix.export.document import document, now
     from envsmith.matrix.export.write import write_export
     from envsmith.solve.api import default_solver
 
-    made = document(root, solver or default_solver(), moment=now())
+    made = document(root, solver or default_solver(), moment=now(), progress=progress)
     return len(write_site(page, folder)) + write_export(folder, made, root, base_url)

@@ -169,6 +169,15 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(mon
     assert "cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["export", "site"])
+def test_matrix_tells_of_a_folder_that_cannot_be_written_before_it_judges(verb, monkeypatch, capsys, tmp_path):
+    for judging in ("envsmith.matrix.export.document.document", "envsmith.matrix.site.source.read_page"):
+        monkeypatch.setattr(judging, lambda *_a, **_k: pytest.fail("judged first"))
+    (tmp_path / "file").touch()
+    assert run(["matrix", verb, "-o", str(tmp_path / "file" / "below")]) == 10
+    assert "cannot be written" in capsys.readouterr().err
+
+
 def test_every_bad_pair_is_named_at_once(capsys):
     assert run(["check", "torhc==2.1", "torch==two", "deepspeed"]) == 2
     err = capsys.readouterr().err
