@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy
+from envsmith.doctor.failures import failure
 from envsmith.doctor.making import below, make
 from envsmith.model.evidence import EvidenceKind
 from envsmith.model.rule import Severity
@@ -39,12 +40,7 @@ def judge_installation(facts: Facts) -> list[Diagnosed]:
 
 
 def _nccl_copies(facts: Facts) -> Iterator[Diagnosed]:
-    taxonomy = Taxonomy(
-        stage="import",
-        group="stale-or-foreign-binary",
-        cause="wrong-nccl-loaded",
-        pattern="version-and-dependency-management",
-    )
+    taxonomy = failure("wrong-nccl-loaded")
     for library in ("nccl", "cudnn"):
         wheels = {
             name: version
@@ -120,12 +116,7 @@ def _ninja(facts: Facts) -> Iterator[Diagnosed]:
             "pip install ninja (on every node).",
             source="torch/utils/cpp_extension.py",
             components={**{n: facts.version(n) or "*" for n in frameworks}, "ninja": "none"},
-            taxonomy=Taxonomy(
-                stage="build",
-                group="toolchain-missing",
-                cause="ninja-not-usable",
-                pattern="environment-or-toolchain-setup",
-            ),
+            taxonomy=failure("ninja-not-usable"),
             lines=("pip install ninja",),
             score=None if stops else 48,
         )
@@ -141,12 +132,7 @@ def _compiler(facts: Facts) -> Iterator[Diagnosed]:
             "apt-get install -y build-essential (dnf install gcc-c++).",
             source="deepspeedai/DeepSpeed v0.19.5: deepspeed/comm/torch.py",
             components={**{n: facts.version(n) or "*" for n in frameworks}, "gcc": "none"},
-            taxonomy=Taxonomy(
-                stage="build",
-                group="toolchain-missing",
-                cause="missing-system-tool",
-                pattern="environment-or-toolchain-setup",
-            ),
+            taxonomy=failure("missing-system-tool"),
             lines=("apt-get install -y build-essential",),
         )
 
@@ -176,12 +162,7 @@ def _nvcc(facts: Facts) -> Iterator[Diagnosed]:
             + ("; or deepspeed>=0.19.5." if stops else "."),
             source="https://github.com/deepspeedai/DeepSpeed/pull/8216",
             components={"toolkit": "none", **({"deepspeed": deepspeed} if deepspeed else {})},
-            taxonomy=Taxonomy(
-                stage="build",
-                group="toolchain-missing",
-                cause="cuda-toolkit-missing",
-                pattern="environment-or-toolchain-setup",
-            ),
+            taxonomy=failure("cuda-toolkit-missing"),
             lines=("apt-get install -y cuda-toolkit-12-8", "export CUDA_HOME=/usr/local/cuda"),
         )
 
@@ -201,9 +182,7 @@ def _fabric(facts: Facts) -> Iterator[Diagnosed]:
         "Eight data-center GPUs and no nvidia-fabricmanager running: on NVSwitch machines CUDA then fails with 'system not yet initialized' or NVLS hangs (inside a container it runs on the host and is not seen).",
         "systemctl enable --now nvidia-fabricmanager (the version of the driver).",
         source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
-        taxonomy=Taxonomy(
-            stage="comm-setup", group=_COMM, cause="nvls-fabric-manager", pattern="environment-or-toolchain-setup"
-        ),
+        taxonomy=failure("nvls-fabric-manager"),
         confidence="low",
         lines=("systemctl enable --now nvidia-fabricmanager",),
     )
@@ -218,12 +197,7 @@ def _cpu_torch(facts: Facts) -> Iterator[Diagnosed]:
             "uv pip install --reinstall torch --torch-backend=auto",
             source="torch/version.py",
             components={"torch": facts.version("torch") or "", "cuda": "cpu"},
-            taxonomy=Taxonomy(
-                stage="setup",
-                group="cuda-torch-mismatch",
-                cause="cpu-only-torch",
-                pattern="version-and-dependency-management",
-            ),
+            taxonomy=failure("cpu-only-torch"),
             lines=("uv pip install --reinstall torch --torch-backend=auto",),
         )
 
@@ -241,9 +215,7 @@ def _driver_level(facts: Facts) -> Iterator[Diagnosed]:
             f"Update the driver (CUDA 12: >= 525.60.13; CUDA 13: >= 580), or install torch for CUDA {level.split('.')[0]}.x (uv pip install torch --torch-backend=auto).",
             source="https://docs.nvidia.com/deploy/cuda-compatibility/",
             components={"driver": f"CUDA {level}", "cuda": cuda},
-            taxonomy=Taxonomy(
-                stage="setup", group="driver", cause="driver-too-old", pattern="version-and-dependency-management"
-            ),
+            taxonomy=failure("driver-too-old"),
             lines=("uv pip install torch --torch-backend=auto",),
         )
 
@@ -258,12 +230,7 @@ def _apex(facts: Facts) -> Iterator[Diagnosed]:
             "pip uninstall -y apex; build NVIDIA apex from its repository.",
             source="https://github.com/NVIDIA/apex",
             components={"apex": version},
-            taxonomy=Taxonomy(
-                stage="import",
-                group="missing-optional-package",
-                cause="apex-missing",
-                pattern="environment-or-toolchain-setup",
-            ),
+            taxonomy=failure("apex-missing"),
             lines=("pip uninstall -y apex",),
         )
 
@@ -280,21 +247,14 @@ def _nvhpc(facts: Facts) -> Iterator[Diagnosed]:
             source="https://github.com/NVIDIA/Megatron-LM/issues/319",
             kind=EvidenceKind.REPORTED,
             components={"toolkit_vendor": "nvhpc"},
-            taxonomy=Taxonomy(
-                stage="build", group="compiler", cause="wrong-headers-nvhpc", pattern="environment-or-toolchain-setup"
-            ),
+            taxonomy=failure("wrong-headers-nvhpc"),
             lines=("export CUDA_HOME=/usr/local/cuda", "unset CPATH"),
         )
 
 
 def _installed(facts: Facts) -> Iterator[Diagnosed]:
     """Installations that are not whole: folders without metadata, libraries that are gone."""
-    taxonomy = Taxonomy(
-        stage="import",
-        group="stale-or-foreign-binary",
-        cause="broken-installation",
-        pattern="version-and-dependency-management",
-    )
+    taxonomy = failure("broken-installation")
     lost, torsos = facts.host.get("lost_files"), facts.host.get("broken_distributions")
     if lost:
         yield make(
@@ -329,12 +289,7 @@ def _old_torch(facts: Facts) -> Iterator[Diagnosed]:
             "Use torch 1.10 or 1.11 for frameworks of that time, else a current release: envsmith solve --framework NAME.",
             source="hpcaitech/ColossalAI at its tags: colossalai/__init__.py, requirements/requirements.txt",
             components={"torch": torch},
-            taxonomy=Taxonomy(
-                stage="import",
-                group="python-version-pair",
-                cause="torch-too-old",
-                pattern="version-and-dependency-management",
-            ),
+            taxonomy=failure("torch-too-old"),
             confidence="medium",
             lines=("envsmith solve --framework colossalai",),
         )
@@ -353,11 +308,6 @@ def _no_torch(facts: Facts) -> Iterator[Diagnosed]:
         source="the environment itself",
         kind=EvidenceKind.MEASURED,
         components={"torch": "none"},
-        taxonomy=Taxonomy(
-            stage="setup",
-            group="missing-optional-package",
-            cause="package-missing",
-            pattern="environment-or-toolchain-setup",
-        ),
+        taxonomy=failure("package-missing"),
         score=30,
     )

@@ -7,8 +7,9 @@ from envsmith.model.evidence import Evidence, EvidenceKind
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 from envsmith.model.version import version_key
+from envsmith.sources.reports.facts import Facts
 
-__all__ = ["below", "make"]
+__all__ = ["below", "make", "some", "there"]
 
 _DATE = "2026-11-21"
 
@@ -55,3 +56,13 @@ def below(version: str, bound: str) -> bool:
     except ValueError:
         return False
     return mine is not None and other is not None and mine < other
+
+
+def there(facts: Facts, name: str) -> bool:
+    """Whether a component is in use, its version told or not."""
+    return name in facts.components or name in facts.host.get("present", "").split(",")
+
+
+def some(facts: Facts, *names: str) -> dict[str, str]:
+    """Those of the components that are in use, with their version or ``*``."""
+    return {name: facts.version(name) or "*" for name in names if there(facts, name)}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy
 from envsmith.doctor.environment import is_read, variables
+from envsmith.doctor.failures import failure
 from envsmith.doctor.install_rules import judge_installation
 from envsmith.doctor.making import below, make
 from envsmith.model.evidence import EvidenceKind
@@ -85,12 +86,7 @@ def _p2p(facts: Facts) -> Iterator[Diagnosed]:
         kind=EvidenceKind.REPORTED,
         components={"gpu": facts.version("gpu") or names[0][:60], "NCCL_P2P_DISABLE": "unset"}
         | ({"nccl": nccl} if (nccl := facts.version("nccl")) else {}),
-        taxonomy=Taxonomy(
-            stage="comm-setup",
-            group=_COMM,
-            cause="geforce-no-p2p",
-            pattern="distributed-feature-api-communication-tuning",
-        ),
+        taxonomy=failure("geforce-no-p2p"),
         confidence="medium" if several else "low",
         lines=("export NCCL_P2P_DISABLE=1", "export NCCL_IB_DISABLE=1"),
         score=47 if several else 20,
@@ -110,9 +106,7 @@ def _memlock(facts: Facts) -> Iterator[Diagnosed]:
         "ulimit -l unlimited (limits.conf, the service that starts the job, docker run --ulimit memlock=-1).",
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
         components={"limit.memlock": str(limit)},
-        taxonomy=Taxonomy(
-            stage="comm-setup", group=_COMM, cause="memlock-limit", pattern="environment-or-toolchain-setup"
-        ),
+        taxonomy=failure("memlock-limit"),
         confidence="high" if used else "low",
         lines=("ulimit -l unlimited", "docker run --ulimit memlock=-1 ..."),
     )
@@ -129,17 +123,13 @@ def _open_files(facts: Facts) -> Iterator[Diagnosed]:
         "ulimit -n 65536.",
         source="NVIDIA/nccl src/misc/socket.cc",
         components={"limit.nofile": str(limit)},
-        taxonomy=Taxonomy(
-            stage="comm-setup", group=_COMM, cause="open-files-limit", pattern="environment-or-toolchain-setup"
-        ),
+        taxonomy=failure("open-files-limit"),
         lines=("ulimit -n 65536",),
     )
 
 
 def _shm(facts: Facts) -> Iterator[Diagnosed]:
-    taxonomy = Taxonomy(
-        stage="comm-setup", group=_COMM, cause="container-shm-too-small", pattern="environment-or-toolchain-setup"
-    )
+    taxonomy = failure("container-shm-too-small")
     size = facts.limits.get("shm")
     docker = [launch for launch in facts.launches if launch.tool == "docker"]
     if size is not None and 0 <= size <= 256 * _MB:
@@ -184,12 +174,7 @@ def _cuda_home(facts: Facts) -> Iterator[Diagnosed]:
             source="https://github.com/deepspeedai/DeepSpeed/issues/5511",
             kind=EvidenceKind.REPORTED,
             components={"CUDA_HOME": value[:80]},
-            taxonomy=Taxonomy(
-                stage="install",
-                group="toolchain-missing",
-                cause="cuda-home-malformed",
-                pattern="environment-or-toolchain-setup",
-            ),
+            taxonomy=failure("cuda-home-malformed"),
             lines=(f"export CUDA_HOME={next((p for p in value.split(':') if p), '/usr/local/cuda')}",),
         )
     elif value and facts.host.get("cuda_home_exists") == "no":
@@ -200,12 +185,7 @@ def _cuda_home(facts: Facts) -> Iterator[Diagnosed]:
             "Point CUDA_HOME to the toolkit that is installed, or unset it.",
             source="torch/utils/cpp_extension.py",
             components={"CUDA_HOME": value[:80]},
-            taxonomy=Taxonomy(
-                stage="build",
-                group="toolchain-missing",
-                cause="cuda-toolkit-missing",
-                pattern="environment-or-toolchain-setup",
-            ),
+            taxonomy=failure("cuda-toolkit-missing"),
             lines=("export CUDA_HOME=/usr/local/cuda",),
         )
 
@@ -229,9 +209,7 @@ def _visible(facts: Facts) -> Iterator[Diagnosed]:
         source="https://github.com/deepspeedai/DeepSpeed/issues/2976",
         kind=EvidenceKind.REPORTED,
         components={"deepspeed": deepspeed or "<=0.15.2", "CUDA_VISIBLE_DEVICES": value[:80]},
-        taxonomy=Taxonomy(
-            stage="launch", group=_COMM, cause="cuda-visible-devices-vs-launcher", pattern="framework-code-fix"
-        ),
+        taxonomy=failure("cuda-visible-devices-vs-launcher"),
         confidence="medium" if old or launcher else "low",
         lines=(f"deepspeed --include localhost:{value} train.py",),
         score=45 if old or launcher else 20,
@@ -240,12 +218,7 @@ def _visible(facts: Facts) -> Iterator[Diagnosed]:
 
 def _variables(facts: Facts) -> Iterator[Diagnosed]:
     known = variables()
-    taxonomy = Taxonomy(
-        stage="comm-setup",
-        group=_COMM,
-        cause="variable-not-read",
-        pattern="distributed-feature-api-communication-tuning",
-    )
+    taxonomy = failure("variable-not-read")
     for name, value in facts.variables.items():
         variable = known.get(name)
         if variable is None:
@@ -336,12 +309,7 @@ def _used_interface(facts: Facts) -> Iterator[Diagnosed]:
         f"NCCL uses the interface {name}: other nodes cannot reach it (one node alone works).",
         "export NCCL_SOCKET_IFNAME=<interface that all nodes share> (or ^docker,lo), the same for GLOO_SOCKET_IFNAME.",
         source="NVIDIA/nccl v2.30.7-1: src/misc/socket.cc",
-        taxonomy=Taxonomy(
-            stage="comm-setup",
-            group=_COMM,
-            cause="nccl-wrong-interface",
-            pattern="distributed-feature-api-communication-tuning",
-        ),
+        taxonomy=failure("nccl-wrong-interface"),
         confidence="medium",
         lines=("ip -br addr", "export NCCL_SOCKET_IFNAME=^docker,lo"),
     )
