@@ -60,6 +60,9 @@ def check_environment(given: Mapping[str, str], draft: Draft, platform: Platform
     from envsmith.solve import api
 
     facts = facts_of(given, copy.deepcopy(draft))
+    glibc = facts.components.get("glibc")
+    if glibc is not None and "glibc" not in given:  # that of the distribution that was named
+        given = {**given, "glibc": glibc.version}
     judgement = api.check(given, platform) if given or not facts.count else Judgement(status="ok")
     more = [d.finding for d in findings_of(facts)]
     findings = (*judgement.findings, *(f for f in more if not _told(f, judgement)))

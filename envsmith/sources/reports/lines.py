@@ -8,6 +8,7 @@ import re
 
 from envsmith.sources.reports.facts import Draft
 from envsmith.sources.reports.names import gpu_table, is_distribution, note_container, note_present
+from envsmith.sources.reports.distributions import glibc_of
 from envsmith.sources.reports.words import bytes_of, fold, gpu_architecture, local_cuda, version_in
 
 __all__ = ["read_lines"]
@@ -252,6 +253,8 @@ def _platform(draft: Draft, value: str, where: str) -> None:
     draft.host.setdefault("os", value[:160])
     if match := re.search(r"glibc(\d+\.\d+)", value):
         draft.component("glibc", match[1], where, 3)
+    elif glibc := glibc_of(value):
+        draft.component("glibc", glibc, value[:60], 1)
     if "aarch64" in value:
         draft.host["machine"] = "aarch64"
 

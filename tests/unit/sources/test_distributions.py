@@ -1,0 +1,42 @@
+"""The glibc that follows from a distribution's name, and what ``check`` makes of it."""
+
+import pytest
+
+from envsmith.doctor.checking import check_environment
+from envsmith.doctor.stated import read_fact
+from envsmith.sources.reports.distributions import glibc_of
+from envsmith.sources.reports.facts import Draft
+
+
+@pytest.mark.parametrize(
+    ("system", "glibc"),
+    [
+        ("Ubuntu 20.04.6 LTS (x86_64)", "2.31"),
+        ("ubuntu:22.04", "2.35"),
+        ("Debian GNU/Linux 11 (bullseye)", "2.31"),
+        ("CentOS Linux release 7.9.2009", "2.17"),
+        ("Red Hat Enterprise Linux 8.4", "2.28"),
+        ("Rocky Linux 9.2", "2.34"),
+        ("Amazon Linux 2", "2.26"),
+        ("Ubuntu", None),
+        ("Windows 11", None),
+        ("Ubuntu 3.04", None),
+    ],
+)
+def test_a_release_brings_its_glibc(system, glibc):
+    assert glibc_of(system) == glibc
+
+
+def _rules(system, **given):
+    draft = Draft()
+    read_fact(draft, "os", system)
+    return {f.rule for f in check_environment(given, draft).findings}
+
+
+def test_the_glibc_of_the_system_is_judged():
+    assert "flash-attn-glibc" in _rules("Ubuntu 20.04", **{"flash-attn": "2.8.2"})
+    assert "flash-attn-glibc" not in _rules("Ubuntu 22.04", **{"flash-attn": "2.8.2"})
+
+
+def test_a_glibc_that_was_given_counts_more_than_the_system():
+    assert "flash-attn-glibc" not in _rules("Ubuntu 20.04", **{"flash-attn": "2.8.2", "glibc": "2.35"})
