@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 
+from envsmith.sources.reports.distributions import glibc_of
 from envsmith.sources.reports.facts import Draft
 from envsmith.sources.reports.names import gpu_table, is_distribution, note_container, note_present
-from envsmith.sources.reports.distributions import glibc_of
 from envsmith.sources.reports.words import bytes_of, fold, gpu_architecture, local_cuda, version_in
 
 __all__ = ["read_lines"]

@@ -1,0 +1,41 @@
+"""Rules that were read out of artifacts: they hold up to their bound, and not one release further."""
+
+import pytest
+
+from envsmith.solve.api import check
+
+
+@pytest.mark.parametrize(
+    ("rule", "bad", "good"),
+    [
+        (
+            "transformers-prefetch-float",
+            {"transformers": "4.44.2", "deepspeed": "0.15.0"},
+            {"transformers": "4.45.0", "deepspeed": "0.15.0"},
+        ),
+        (
+            "transformers-prefetch-float",
+            {"accelerate": "0.30.1", "deepspeed": "0.15.0"},
+            {"accelerate": "0.30.1", "deepspeed": "0.14.5"},
+        ),
+        ("accelerate-step-was-skipped", {"accelerate": "0.9.0", "deepspeed": "0.6.5"}, {"accelerate": "0.10.0"}),
+        ("deepspeed-0.9.3-zero-init", {"deepspeed": "0.9.3"}, {"deepspeed": "0.9.4"}),
+        ("triton-1.0-python", {"triton": "1.0.0", "python": "3.10"}, {"triton": "2.0.0", "python": "3.10"}),
+        ("toolkit-gcc-11-headers", {"toolkit": "11.5", "gcc": "11.3.0"}, {"toolkit": "11.7", "gcc": "11.3.0"}),
+        ("toolkit-gcc-11-headers", {"toolkit": "11.5", "gcc": "11"}, {"toolkit": "11.5", "gcc": "10.5.0"}),
+        ("colossalai-torch-six", {"colossalai": "0.2.5", "torch": "2.0.1"}, {"colossalai": "0.2.5", "torch": "1.13.1"}),
+        (
+            "colossalai-grad-scaler-torch2",
+            {"colossalai": "0.3.2", "torch": "2.0.1"},
+            {"colossalai": "0.5.0", "torch": "2.5.1"},
+        ),
+        (
+            "colossalai-fx-profiler-torch2",
+            {"colossalai": "0.2.8", "torch": "2.0.1"},
+            {"colossalai": "0.3.0", "torch": "2.0.1"},
+        ),
+    ],
+)
+def test_a_bound_is_where_the_artifacts_have_it(rule, bad, good):
+    assert rule in {f.rule for f in check(bad).findings}
+    assert rule not in {f.rule for f in check(good).findings}
