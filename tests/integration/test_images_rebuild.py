@@ -25,7 +25,7 @@ from envsmith.engine.wheels import with_wheels
 from envsmith.errors import ContentError
 from envsmith.lock import store
 from envsmith.lock.pylock import pylock_text
-from envsmith.model.lock import Artifact, Pin
+from envsmith.model.lock import Artifact, CompiledSource, Pin
 from envsmith.sources.images import pin_image
 
 from . import docker_engine
@@ -48,10 +48,11 @@ def sdist(folder, name, version):
     backend = f"""
 import os, zipfile
 NAME, VERSION = {name!r}, {version!r}
+SEEN = (os.getcwd(), os.environ["TOLD"]) if "TOLD" in os.environ else True
 def _write(directory):
     path = os.path.join(directory, f"{{NAME}}-{{VERSION}}-py3-none-any.whl")
     info = f"{{NAME}}-{{VERSION}}.dist-info"
-    files = {{f"{{NAME}}.py": "built = True\\n",
+    files = {{f"{{NAME}}.py": f"built = {{SEEN!r}}\\n",
              f"{{info}}/METADATA": f"Metadata-Version: 2.1\\nName: {{NAME}}\\nVersion: {{VERSION}}\\n",
              f"{{info}}/WHEEL": "Wheel-Version: 1.0\\nGenerator: own\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}}
     files[f"{{info}}/RECORD"] = "".join(f"{{n}},,\\n" for n in files)
@@ -83,7 +84,9 @@ def lock(engine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
     python = engine.pythons()[0]
     heavy = tools.local_pin(tools.wheel(folder, "heavy", "1.0"), "torch")
-    made = tools.lock_of(heavy, sdist(folder, "sourced", "2.0"), python=python)
+    made = tools.lock_of(heavy, sdist(folder, "compiled", "3.0"), sdist(folder, "sourced", "2.0"), python=python)
+    source = CompiledSource(name="compiled", variables=(("TOLD", "90;100"),), toolkit=False)
+    made = dataclasses.replace(made, compiled=(source,))
     return with_wheels(pin_image(made, engine=engine), engine)
 
 
@@ -96,9 +99,22 @@ def cell(lock, tmp_path_factory):
 
 
 def test_the_source_distribution_is_a_hashed_wheel_of_the_lock(lock, engine):
-    (wheel,) = lock.wheels
-    assert wheel.filename == "sourced-2.0-py3-none-any.whl"
-    assert engine.wheels(dataclasses.replace(lock, wheels=())) == (wheel,)
+    assert [w.filename for w in lock.wheels] == ["compiled-3.0-py3-none-any.whl", "sourced-2.0-py3-none-any.whl"]
+    assert engine.wheels(dataclasses.replace(lock, wheels=())) == lock.wheels
+
+
+def test_what_is_compiled_stood_in_a_fixed_folder_and_was_told_its_variables(lock, engine, tmp_path):
+    built = engine.build(lock, tmp_path)
+    code, output = tools.inside(engine, built, "/opt/cell/bin/python", "-c", "import compiled; print(*compiled.built)")
+    assert (code, output.split()) == (0, ["/build/compiled", "90;100"])
+
+
+def test_an_archive_that_is_not_the_locked_one_is_refused(lock, engine, tmp_path):
+    pin = lock.pin("compiled")
+    forged = dataclasses.replace(pin, artifacts=(dataclasses.replace(pin.artifacts[0], sha256="0" * 64),))
+    pins = tuple(forged if p.name == "compiled" else p for p in lock.pins)
+    with pytest.raises(ContentError, match="the lock says 0000"):
+        engine.wheels(dataclasses.replace(lock, pins=pins, wheels=()))
 
 
 def test_a_rebuild_without_cache_at_another_time_under_another_umask_is_the_same_image(cell, engine):
@@ -137,7 +153,7 @@ def test_another_file_is_named(cell, engine, lock, tmp_path):
 
 
 def test_a_wheel_that_comes_out_otherwise_is_refused(lock, engine, tmp_path):
-    forged = dataclasses.replace(lock, wheels=(dataclasses.replace(lock.wheels[0], sha256="0" * 64),))
+    forged = dataclasses.replace(lock, wheels=(dataclasses.replace(lock.wheels[0], sha256="0" * 64), *lock.wheels[1:]))
     with pytest.raises(ContentError, match="framework layer failed"):
         engine.build(forged, tmp_path)
 
@@ -248,7 +264,7 @@ def test_without_buildkit_a_step_that_fails_is_told_and_its_secrets_stay_nowhere
     lock, without_buildkit, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("HTTPS_PROXY", f"http://{SECRET}@127.0.0.1:9")
-    forged = dataclasses.replace(lock, wheels=(dataclasses.replace(lock.wheels[0], sha256="0" * 64),))
+    forged = dataclasses.replace(lock, wheels=(dataclasses.replace(lock.wheels[0], sha256="0" * 64), *lock.wheels[1:]))
     before = {image.id for image in without_buildkit.client.images.list()}
     with pytest.raises(ContentError, match="framework layer failed"):
         without_buildkit.build(forged, tmp_path)

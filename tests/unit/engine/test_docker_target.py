@@ -3,7 +3,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from envsmith.engine import docker_target
+from envsmith.engine.base import Built
+from envsmith.engine.docker import DockerEngine
 from envsmith.engine.docker_target import DockerTarget, cdi_devices, gpu_arguments
+from envsmith.engine.podman import PodmanEngine
 
 
 def target(**more):
@@ -68,3 +74,40 @@ def test_gpus_are_handed_over_the_way_the_host_offers(monkeypatch, tmp_path):
     assert gpu_arguments(object(), folders) == ()
     (specified / "nvidia.yaml").write_text("kind: example.com/other\n")
     assert not cdi_devices(folders)
+
+
+IMAGE = "sha256:" + "b" * 64
+
+
+def built(cuda):
+    return Built(digest=IMAGE, kind="image", reference="x", python="/opt/cell/bin/python", facts={"cuda": cuda})
+
+
+@pytest.mark.parametrize(
+    ("info", "flag"),
+    [
+        ({"Runtimes": {"nvidia": {}}}, "--gpus=all"),
+        ({"CDISpecDirs": ["/etc/cdi"]}, "--device=nvidia.com/gpu=all"),
+        ({}, None),
+    ],
+)
+def test_docker_s_command_has_the_flag_before_the_image_for_a_cell_with_cuda_only(info, flag, monkeypatch):
+    monkeypatch.setattr(docker_target, "cdi_devices", lambda _folders: True)
+    monkeypatch.setattr(docker_target.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(DockerTarget, "_find", staticmethod(lambda: "docker"))
+    engine = DockerEngine()
+    engine.__dict__["client"] = Client(**info)
+    argv = engine.target(built("13.0")).argv(["-I"])
+    assert [a for a in argv if "gpu" in a] == ([flag] if flag else [])
+    assert flag is None or argv.index(flag) < argv.index(IMAGE)
+    assert not [a for a in engine.target(built("cpu")).argv(["-I"]) if "gpu" in a]
+
+
+@pytest.mark.parametrize("specified", [True, False])
+def test_podman_s_command_names_the_devices_of_the_specification(specified, monkeypatch):
+    monkeypatch.setattr(docker_target, "cdi_devices", lambda: specified)
+    engine = PodmanEngine()
+    argv = engine.target(built("13.0")).argv(["-I"])
+    assert argv[:2] == ["podman", "run"]
+    assert [a for a in argv if "gpu" in a] == (["--device=nvidia.com/gpu=all"] if specified else [])
+    assert not [a for a in engine.target(built("cpu")).argv(["-I"]) if "gpu" in a]
