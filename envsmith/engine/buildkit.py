@@ -93,6 +93,7 @@ def _ask(command: list[str]) -> str | None:
 _VERTEX = re.compile(r"#(\d+) (.*)")
 _STAMPED = re.compile(r"(\d+\.\d+) ?(.*)")
 _TITLES = (
+    ("uv build --wheel", "compiled sources"),
     ("requirements-sdists", "wheels of source distributions"),
     ("requirements-torch", "torch layer"),
     ("requirements-framework", "framework layer"),

@@ -168,8 +168,9 @@ def _build_pins(cell: Cell, pins: tuple[Pin, ...], query: Query, uv: Uv, fetcher
     from envsmith.sources.http import HttpClient
 
     sources = _compiled(pins)
+    # torch with all that it imports: the layer that the builder stands on has only the heavy part of it.
     undeclared = {
-        s.distribution: (*s.requires, *(_toolkit(cell, s.distribution) if s.toolkit else ())) for s in sources
+        s.distribution: (*s.requires, "torch", *(_toolkit(cell, s.distribution) if s.toolkit else ())) for s in sources
     }
     needed = build_requires(pins, fetcher or HttpClient(), undeclared)
     if not needed:
