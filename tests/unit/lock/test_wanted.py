@@ -8,6 +8,7 @@ import pytest
 from lock_helpers import component
 
 from envsmith.errors import LockError, UsageError
+from envsmith.lock import pip
 from envsmith.lock.build_requires import requires_of
 from envsmith.lock.resolve import cutoff
 from envsmith.lock.wanted import overrides, uv_platform, wanted
@@ -112,6 +113,23 @@ def test_a_setup_that_imports_torch_without_declaring_it_is_refused(setup: bytes
     with pytest.raises(LockError, match="its setup imports torch, which it does not declare"):
         requires_of(None, setup, where="x-1.tar.gz")
     assert "torch>=2" in requires_of(b'[build-system]\nrequires = ["torch>=2"]\n', setup, where="x-1.tar.gz")
+
+
+def test_what_is_known_to_be_compiled_against_torch_gets_what_it_does_not_declare() -> None:
+    setup = b"import torch\nfrom packaging.version import parse\n"
+    found = requires_of(None, setup, where="x-1.tar.gz", undeclared=("packaging", "torch", "setuptools>=40.8.0"))
+    assert found == ("setuptools>=40.8.0", "wheel", "packaging", "torch")
+
+
+@pytest.mark.parametrize(("cuda", "told"), [("12.8", "has no nvcc for CUDA 12"), ("11.8", "no toolkit is known")])
+def test_what_is_compiled_with_nvcc_is_refused_where_the_index_has_none(cell: Cell, cuda: str, told: str) -> None:
+    old = dataclasses.replace(cell, components={**cell.components, "cuda": cuda})
+    with pytest.raises(LockError, match=told) as caught:
+        pip._toolkit(old, "flash-attn")
+    assert "flash-attn is compiled with nvcc" in caught.value.message
+    assert "CUDA 13" in (caught.value.hint or "")
+    new = dataclasses.replace(cell, components={**cell.components, "cuda": "13.0"})
+    assert "nvidia-cuda-nvcc==13.0.*" in pip._toolkit(new, "flash-attn")
 
 
 def test_a_setup_that_can_do_without_torch_is_not_refused() -> None:
