@@ -3259,7 +3259,8 @@ def _shared_memory(
             "ranks, and a rank that cannot have it is killed by SIGBUS"
         )
         return [_limit_finding("/dev/shm", "error", text, fix)]
-    if nccl and free < NCCL_SHM_FLOOR and placement["env"].get("NCCL_SHM_DISABLE") != "1":
+    alone = int(placement["ranks"]) == 1  # has nobody to share a segment with
+    if nccl and not alone and free < NCCL_SHM_FLOOR and placement["env"].get("NCCL_SHM_DISABLE") != "1":
         return [
             _limit_finding(
                 "/dev/shm",

@@ -33,7 +33,7 @@ def test_two_ranks_measure_every_operation(tmp_path: Path) -> None:
         "2",
     ]
     done = subprocess.run(
-        [*command, "--backend", "gloo", "--plot", str(plot), "--json"], capture_output=True, timeout=600, check=False
+        [*command, "--backend", "gloo", "--plot", str(plot), "--json"], capture_output=True, timeout=2400, check=False
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

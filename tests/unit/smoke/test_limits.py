@@ -54,7 +54,9 @@ def test_limit_is_found_with_its_severity(host, plan, placement, due) -> None:
 
 
 def test_full_shared_memory_does_not_matter_where_nccl_does_not_use_it() -> None:
-    alone = {**NCCL, "env": {"NCCL_SHM_DISABLE": "1"}}
+    by_sockets = {**NCCL, "env": {"NCCL_SHM_DISABLE": "1"}}
+    assert _found(placement=by_sockets, shm_free_bytes=0) == []
+    alone = {**NCCL, "ranks": 1, "devices": [0]}
     assert _found(placement=alone, shm_free_bytes=0) == []
 
 
