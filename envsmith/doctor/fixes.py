@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.hits import Hit
 from envsmith.doctor.parties import asked
@@ -29,6 +31,8 @@ _NVCC_FLOOR = {
     "121": "12.9",
     "110": "13.0",
 }
+# Libraries whose own number is CUDA's major.
+_MAJOR = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(1[1-9])\b")
 # The torch build of each CUDA major that most machines of that major can use.
 _BUILD = {"11": "cu118", "12": "cu126", "13": "cu130"}
 
@@ -73,6 +77,8 @@ def mended(signature: Signature, hit: Hit, facts: Facts) -> str:
         return (
             f"{signature.fix} Where the library itself is too old for what asks: pip install --upgrade {symbol.wheel}."
         )
+    if signature.id == "shared-library-missing" and (major := _MAJOR.search(groups.get("library", ""))):
+        return f"{groups['library']} belongs to CUDA {major[1]}: install the build of what asks for it that is made for the CUDA of this torch (its name or extra says cu12 or cu13), or a torch for CUDA {major[1]}; where torch itself asks: pip install --force-reinstall torch brings its nvidia wheels back."
     if signature.id == "pip-resolution" and "needs" in groups:
         return f"{signature.fix} What was asked for stands against: {groups['needs']}."
     if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in groups:
