@@ -25,7 +25,7 @@ SECRET = "s3cr3t-Tok3n"
 @pytest.fixture(scope="module")
 def access() -> ModuleType:
     """The guarded server of the unit tests."""
-    path = Path(__file__).resolve().parents[1] / "unit" / "lock_conda" / "test_access.py"
+    path = Path(__file__).resolve().parents[1] / "unit" / "lock" / "conda" / "test_access.py"
     spec = importlib.util.spec_from_file_location("envsmith_test_access", path)
     assert spec is not None
     assert spec.loader is not None

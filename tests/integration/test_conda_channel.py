@@ -42,7 +42,7 @@ FRAMEWORKS = {"deepspeed": "0.18.2", "megatron_core": "0.16.1", "colossalai": "0
 
 @pytest.fixture(scope="module")
 def local() -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "unit" / "lock_conda" / "localchannel.py"
+    path = Path(__file__).resolve().parents[1] / "unit" / "lock" / "conda" / "localchannel.py"
     spec = importlib.util.spec_from_file_location("envsmith_test_localchannel", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -18,7 +18,7 @@ from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, Pin
 from envsmith.model.platform import Platform
 
-CASES = Path(__file__).resolve().parents[2] / "cases" / "conda"
+CASES = Path(__file__).resolve().parents[3] / "cases" / "conda"
 PLACEHOLDER = "/opt/envsmith_placehold" + "_placehold" * 20
 Record = dict[str, Any]
 
