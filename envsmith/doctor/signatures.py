@@ -75,10 +75,6 @@ class Catalogue:
 
     signatures: tuple[Signature, ...]
 
-    def by_id(self, name: str) -> Signature | None:
-        """The signature of that id, or ``None``."""
-        return next((s for s in self.signatures if s.id == name), None)
-
 
 def catalogue() -> Catalogue:
     """The installed signatures and those of the rules, from the cache when no file changed. :class:`DataError` lists every problem."""

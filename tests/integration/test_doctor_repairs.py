@@ -165,7 +165,7 @@ def test_without_ninja_deepspeed_stops_and_the_printed_line_mends_it(without_nin
     assert before.returncode == 1, before.stdout
     assert "ninja" in before.stdout
     first = found_in(hidden, without_ninja, "ninja-absent")
-    assert (first["role"], first["severity"]) == ("root", "warning")
+    assert (first["role"], first["severity"]) == ("root", "error")
     for line in first["lines"]:
         typed(line, without_ninja)
     after = in_a_namespace(hidden, *smoke)
