@@ -3831,14 +3831,14 @@ class Supervisor:
                 self._halt("deadline", positions, **late)
                 return True
             waited = time.monotonic() - began
-            if waited > total and not self._wanting(waited, total):
+            if waited > total and not self._wanting(self.ranks, waited, total):
                 self._halt("total", positions, limit=total)
                 return True
 
-    def _wanting(self, waited: float, total: float) -> bool:
-        """Past the limit of the whole: whether a rank, or what it started, still only waits for its turn. Looked at once a second."""
+    def _wanting(self, ranks: Sequence[Rank], waited: float, total: float) -> bool:
+        """Past its limit: whether one of the ranks, or what it started, still only waits for its turn. Looked at once a second."""
         if time.monotonic() >= self.looked + 1.0:
-            pids = [pid for rank in self.ranks if rank.alive and rank.pid for pid in of_session(rank.pid)]
+            pids = [pid for rank in ranks if rank.alive and rank.pid for pid in of_session(rank.pid)]
             self.wanting = self._may_wait(pids, waited, total)
             self.looked = time.monotonic()
         return self.wanting
@@ -3863,7 +3863,7 @@ class Supervisor:
             return None
         return (
             {"limit": limit, "laggards": [r.rank for r in laggards]}
-            if age > 4 * limit or not self._starved(laggards)
+            if age > PATIENCE * limit or not (self._starved(laggards) or self._wanting(laggards, age, limit))
             else None
         )
 

@@ -88,7 +88,7 @@ def test_fault_in_a_framework_step_names_rank_and_stage_and_the_next_step_still_
     kind, verdict, code, words
 ) -> None:
     control = Plan.build({}, tier="framework", cases=False, backend="gloo").steps[0]
-    broken = replace(control, name="broken", deadline=8.0)
+    broken = replace(control, name="broken", deadline=30.0)
     fault = {"kind": kind, "rank": 1, "step": "broken", "at": "train step 2"}
     result = supervise.run(
         Plan.build({}, tier="framework", cases=False, backend="gloo").with_(steps=(broken, control), fault=fault),
