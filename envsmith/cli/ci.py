@@ -30,7 +30,7 @@ def ci() -> None:
 _root = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path())
 
 
-@ci.command(short_help="Do the declared ranges agree with the version graph?")
+@ci.command(short_help="Jobs that cover every pair of versions.")
 @_root
 @click.option(
     "--format",
@@ -133,7 +133,7 @@ def _append(variable: str, text: str) -> None:
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-@ci.command(short_help="Jobs that cover every pair of versions.")
+@ci.command(short_help="Do the declared ranges agree with the version graph?")
 @_root
 @click.option(
     "--metadata",

@@ -121,3 +121,11 @@ def test_outside_of_a_runner_its_files_are_missed_with_a_hint(root, monkeypatch,
     )
     assert run(verb) == 2
     assert name in capsys.readouterr().err
+
+
+def test_each_verb_is_listed_with_its_own_sentence(capsys):
+    assert run(["ci", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "check Do the declared ranges" in said
+    assert "matrix Jobs that cover" in said
+    assert "run Run one job" in said
