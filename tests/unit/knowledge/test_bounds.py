@@ -27,7 +27,7 @@ from envsmith.solve.api import check
         (
             "colossalai-grad-scaler-torch2",
             {"colossalai": "0.3.2", "torch": "2.0.1"},
-            {"colossalai": "0.5.0", "torch": "2.5.1"},
+            {"colossalai": "0.3.3", "torch": "2.0.1"},
         ),
         (
             "colossalai-fx-profiler-torch2",
