@@ -49,7 +49,11 @@ def test_who_wants_to_run_and_has_had_little_is_starved(started) -> None:
 
 
 def test_who_sleeps_is_not_starved_however_little_it_has_had(started) -> None:
-    assert not agent.starved([started(SLEEPS).pid], waited=3600.0, samples=3)
+    pid = started(SLEEPS).pid
+    until = time.monotonic() + 60
+    while agent.process_state(pid)[0] != "S" and time.monotonic() < until:
+        time.sleep(0.05)  # what it printed is here before it sleeps
+    assert not agent.starved([pid], waited=3600.0, samples=3)
 
 
 def test_who_has_had_its_time_is_not_starved(started) -> None:
