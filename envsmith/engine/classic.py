@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["STEPS", "ClassicBuilder", "Instruction", "Mount", "needs_local", "parse_dockerfile", "wanted"]
 
-# Where finished steps are kept; ``docker image rm $(docker image ls -q envsmith/step)`` forgets them.
+# Where finished steps are kept; ``docker image rm $(docker image ls --format '{{.Repository}}:{{.Tag}}' envsmith/step)`` forgets them (by name:
+# a step that an image stands on would be refused by its id).
 STEPS = "envsmith/step"
 _FINAL = frozenset({"ENV", "USER", "WORKDIR", "CMD", "LABEL"})
 # Variables of the build (proxies) come in a file, or a committed step would remember them in its configuration.
