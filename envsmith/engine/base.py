@@ -6,8 +6,9 @@ starts its ranks. ``docker`` makes an image, ``venv`` a virtual environment on t
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -35,6 +36,7 @@ __all__ = [
     "EventKind",
     "Progress",
     "choose_engine",
+    "engine_errors",
     "failed_step",
     "silent",
     "verify_content",
@@ -271,3 +273,18 @@ def _told(lock: Lock, installed: Mapping[str, str], key: str, component: str) ->
     if component == "torch":
         wanted, told = wanted.split("+")[0], told.split("+")[0]
     return [] if wanted == told else [f"{component}: the cell says {wanted}, torch itself says {told}"]
+
+
+@contextlib.contextmanager
+def engine_errors(what: str) -> Iterator[None]:
+    """Turn what the SDK and its transport raise into ``EngineError``."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        explanation = getattr(error, "explanation", None) or str(error)
+        raise EngineError(
+            f"{what}: {str(explanation)[:400]}", hint="is the engine still running? (docker info)"
+        ) from error

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.engine import buildkit
-from envsmith.engine.base import TAIL, Event, EventKind, Progress
+from envsmith.engine.base import TAIL, Event, EventKind, Progress, engine_errors
 from envsmith.errors import ContentError, EngineError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class ClassicBuilder:
             return "", stage
         if name in self._stages:
             return self._stages[name], stage
-        with _told(f"{name} cannot be looked up"):
+        with engine_errors(f"{name} cannot be looked up"):
             return str(self.client.images.get(name).id), stage
 
     def _copied(self, text: str, output: Path) -> None:
@@ -183,7 +183,7 @@ class ClassicBuilder:
         """Write the plain files that lie in a folder of an image to ``output``: names only, no path of the archive is followed."""
         output.mkdir(parents=True, exist_ok=True)
         with (
-            _told(f"{folder} of the builder cannot be read"),
+            engine_errors(f"{folder} of the builder cannot be read"),
             self._container(image, "true", (), {}) as made,
             tempfile.TemporaryFile() as file,
         ):
@@ -209,7 +209,7 @@ class ClassicBuilder:
         started = time.monotonic()
         made = self._run(image, step, sources, title, folder)
         if self.cache:
-            with _told("a finished step cannot be kept"):
+            with engine_errors("a finished step cannot be kept"):
                 self.client.images.get(made).tag(STEPS, key)
         else:
             self._made.append(made)
@@ -240,7 +240,10 @@ class ClassicBuilder:
             file.chmod(0o600)
             mounts[_VARIABLES] = file
         lines_of: list[str] = []
-        with _told(f"{title or 'a step'} cannot be run"), self._container(image, step.text, mounts.items(), {}) as made:
+        with (
+            engine_errors(f"{title or 'a step'} cannot be run"),
+            self._container(image, step.text, mounts.items(), {}) as made,
+        ):
             made.start()
             for line in _lines(made.logs(stream=True, follow=True, stdout=True, stderr=True)):
                 lines_of = [*lines_of[-3 * TAIL :], line]
@@ -279,7 +282,7 @@ class ClassicBuilder:
     def _kept(self, key: str) -> str | None:
         from docker.errors import ImageNotFound
 
-        with _told("the engine's finished steps cannot be looked up"):
+        with engine_errors("the engine's finished steps cannot be looked up"):
             try:
                 return str(self.client.images.get(f"{STEPS}:{key}").id)
             except ImageNotFound:
@@ -288,7 +291,7 @@ class ClassicBuilder:
     def _finished(self, image: str, final: Sequence[str]) -> str:
         """The last image with everything that is no layer: environment, user, folder, command, labels."""
         self._tell(EventKind.START, "export")
-        with _told("the image cannot be finished"), self._container(image, "true", (), {}) as made:
+        with engine_errors("the image cannot be finished"), self._container(image, "true", (), {}) as made:
             finished = str(made.commit(changes=list(final)).id)
         self._tell(EventKind.DONE, "export")
         return finished
@@ -345,18 +348,3 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
             yield line.decode(errors="replace").rstrip("\r")
     if rest:
         yield rest.decode(errors="replace")
-
-
-@contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """As :func:`envsmith.engine.docker.engine_errors`, which would be imported in a circle."""
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except (DockerException, RequestException) as error:
-        explanation = getattr(error, "explanation", None) or str(error)
-        raise EngineError(
-            f"{what}: {str(explanation)[:400]}", hint="is the engine still running? (docker info)"
-        ) from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.engine import buildkit, classic
-from envsmith.engine.base import Built, Event, EventKind, Progress, silent, verify_content
+from envsmith.engine.base import Built, Event, EventKind, Progress, engine_errors, silent, verify_content
 from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.engine.context import write_context, write_secrets
 from envsmith.engine.docker_bases import BaseShelf
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envsmith.smoke.launch import Target
     from envsmith.sources.images import OsAnswer
 
-__all__ = ["DockerEngine", "engine_errors", "image_name"]
+__all__ = ["DockerEngine", "image_name"]
 
 # Seconds for a container that only reads metadata; a cold disk with a 6 GB image has been seen to need 20.
 _INSPECT_TIMEOUT = 180
@@ -44,21 +44,6 @@ NETWORK_VARIABLE = "ENVSMITH_BUILD_NETWORK"
 def image_name(lock: Lock) -> str:
     """``envsmith/cell:<cell id>`` (``…-devel``): the name that a verified image gets."""
     return f"envsmith/cell:{lock.name}"
-
-
-@contextlib.contextmanager
-def engine_errors(what: str) -> Iterator[None]:
-    """Turn what the SDK and its transport raise into ``EngineError``."""
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except (DockerException, RequestException) as error:
-        explanation = getattr(error, "explanation", None) or str(error)
-        raise EngineError(
-            f"{what}: {str(explanation)[:400]}", hint="is the engine still running? (docker info)"
-        ) from error
 
 
 @contextlib.contextmanager

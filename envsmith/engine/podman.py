@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.engine import buildkit
-from envsmith.engine.base import TAIL, Built, Event, EventKind, Progress
+from envsmith.engine.base import TAIL, Built, Event, EventKind, Progress, engine_errors
 from envsmith.engine.context import write_context, write_secrets
-from envsmith.engine.docker import NETWORK_VARIABLE, DockerEngine, engine_errors
+from envsmith.engine.docker import NETWORK_VARIABLE, DockerEngine
 from envsmith.engine.host_settings import read_host_settings
 from envsmith.errors import EngineError, EnvsmithError
 from envsmith.model.lock import Lock
