@@ -18,7 +18,7 @@ Tell = Callable[[str], None]
 class RepoLimits:
     """What a channel may cost.
 
-    ``index_bytes`` bounds an unpacked index, and with it the memory: 2.1 bytes of memory per byte of the densest index that
+    ``index_bytes`` bounds an unpacked index, and with it the memory: 3.3 bytes of memory per byte of the densest index that
     parses were measured with py-rattler 0.28.
     """
 
