@@ -9,32 +9,28 @@ from typing import Any
 __all__ = ["alternatives", "needle_of"]
 
 
+# An escape, a class in brackets, or one character: a `|` that is a piece of its own, outside of groups, parts two branches.
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", re.DOTALL)
+
+
 def alternatives(pattern: str) -> list[str]:
     """A pattern at its top-level ``|``, so that each part has a needle of its own; parts without one are left out."""
-    parts, depth, start, escaped, bracket = [], 0, 0, False, False
-    for i, char in enumerate(pattern):
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif bracket:
-            bracket = char != "]"
-        elif char == "[":
-            bracket = True
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-        elif char == "|" and depth == 0:
-            parts.append(pattern[start:i])
-            start = i + 1
-    parts.append(pattern[start:])
-    kept = []
-    for part in parts:
-        try:
-            needle_of(part)
-        except ValueError:
-            continue
-        kept.append(part)
-    return kept
+    parts, depth = [""], 0
+    for piece in _PIECE.findall(pattern):
+        depth += {"(": 1, ")": -1}.get(piece, 0)
+        if piece == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [part for part in parts if _has_needle(part)]
+
+
+def _has_needle(pattern: str) -> bool:
+    try:
+        needle_of(pattern)
+    except ValueError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=4096)
