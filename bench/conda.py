@@ -117,7 +117,7 @@ def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
 def bare(channel: Path, folder: Path) -> Callable[[], set[str]]:
     import rattler
 
-    from envsmith.sources.conda_files import load_yaml
+    from envsmith.sources.conda import load_yaml
 
     specs = load_yaml((folder / "ours/environment.yml").read_text(), "environment.yml")["dependencies"]
     machine = load_yaml((folder / "ours/virtual-packages.yml").read_text(), "virtual")["subdirs"]["linux-64"][

@@ -93,7 +93,7 @@ def stated(text: str) -> None:
 
 def conda_file(text: str) -> None:
     from envsmith.errors import DataError
-    from envsmith.sources.conda_files import read_conda_file
+    from envsmith.sources.conda import read_conda_file
 
     for kind in (None, "conda-lock", "pixi-lock", "environment", "conda-list", "conda-list-json", "explicit"):
         with suppress(DataError):

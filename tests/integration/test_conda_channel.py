@@ -21,7 +21,7 @@ import pytest
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
 from envsmith.lock.conda import compare, files, load_lock, lock_conda, realise, up_to_date, write
 from envsmith.model.platform import Platform
-from envsmith.sources.conda_files import read_conda_file
+from envsmith.sources.conda import read_conda_file
 
 pytestmark = [
     pytest.mark.integration,

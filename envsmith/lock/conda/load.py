@@ -20,7 +20,7 @@ _HEX = {"md5": re.compile(r"[0-9a-f]{32}"), "sha256": re.compile(r"[0-9a-f]{64}"
 
 def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
     """The lock; ``DataError`` lists every entry that cannot be installed safely (no sha256, no address, a malformed name)."""
-    from envsmith.sources.conda_files import load_yaml
+    from envsmith.sources.conda.parsing import load_yaml
 
     data = load_yaml(text, where)
     if not isinstance(data, Mapping) or data.get("version") != 1 or not isinstance(data.get("package"), list):
@@ -54,7 +54,7 @@ def _part(name: str, conda: list[CondaPackage], pip: list[PipPackage]) -> Platfo
 def _entry(
     entry: Any, where: str, parts: dict[str, tuple[list[CondaPackage], list[PipPackage]]], problems: list[str]
 ) -> None:
-    from envsmith.sources.conda_files import split_filename
+    from envsmith.sources.conda.parsing import split_filename
 
     if not isinstance(entry, Mapping):
         problems.append(f"{where}: not a mapping")

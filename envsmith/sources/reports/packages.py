@@ -107,12 +107,12 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
         re.MULTILINE,
     ):
         return None
-    from envsmith.sources import conda_files
+    from envsmith.sources import conda
 
-    kind = conda_files.kind_of(text)
+    kind = conda.kind_of(text)
     if kind is not None:
         try:
-            read = conda_files.read_conda_file(text, kind=kind, where=source)
+            read = conda.read_conda_file(text, kind=kind, where=source)
         except (EnvsmithError, ValueError, TypeError, RecursionError):
             read = None
         if read is not None:
@@ -129,7 +129,7 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
         if build.startswith("pypi") or channel in {"pypi", "<pip>"}:
             note_distribution(draft, name, version, f"{source}: conda list")
         else:
-            for component, release in conda_files.components_of({name: version}, {}, {name: build}).items():
+            for component, release in conda.components_of({name: version}, {}, {name: build}).items():
                 _conda_component(draft, component, release, f"{source}: conda list")
     return "conda list" if found else None
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from envsmith.errors import DataError
 from envsmith.lock.conda import files, load_lock, lock_conda
-from envsmith.sources.conda_files import kind_of, load_yaml, read_conda_file, split_filename
+from envsmith.sources.conda import kind_of, load_yaml, read_conda_file, split_filename
 
 CONDA_LIST = """\
 # packages in environment at /opt/conda/envs/train:
