@@ -11,6 +11,7 @@ import click
 from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options, talk_options
 from envsmith.cli.solve import show_refusal
+from envsmith.cli.sources import parse_sources, source_options
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.lock import FLAVOURS, RUNTIME
 
@@ -51,6 +52,7 @@ __all__ = ["build", "options_of", "outcome_json"]
     show_default=True,
     help="runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
 )
+@source_options
 @conda_options
 @click.option(
     "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
@@ -102,9 +104,12 @@ def options_of(flags: RequestFlags, how: Mapping[str, Any]) -> Options:
     """What the flags of ``build`` ask of the pipeline."""
     from envsmith import pipeline
 
+    sources = parse_sources(how)
+    request, compiled = sources.read(flags.request(), offline=bool(how["offline"]))
     return pipeline.Options(
-        request=flags.request(),
-        request_text=flags.text(flavour=how["flavour"]),
+        request=request,
+        request_text=flags.text(flavour=how["flavour"], sources=sources.text),
+        compile=compiled,
         flavour=how["flavour"],
         output=how["output"],
         engine=how["engine"],

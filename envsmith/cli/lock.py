@@ -10,6 +10,7 @@ import click
 from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options, talk_options
 from envsmith.cli.solve import show_refusal
+from envsmith.cli.sources import parse_sources, source_options
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.lock import FLAVOURS, RUNTIME
 
@@ -45,6 +46,7 @@ __all__ = ["lock"]
     show_default=True,
     help="runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
 )
+@source_options
 @conda_options
 @click.option(
     "--check",
@@ -69,9 +71,12 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
         raise UsageError("--format conda and --no-conda exclude each other")
     settings = conda_settings(how)
     settings |= {"conda": settings["conda"] and form != "pip", "conda_only": form == "conda"}
+    sources = parse_sources(how)
+    request, compiled = sources.read(flags.request(), offline=settings["offline"])
     options = pipeline.Options(
-        request=flags.request(),
-        request_text=flags.text(flavour=how["flavour"]),
+        request=request,
+        request_text=flags.text(flavour=how["flavour"], sources=sources.text),
+        compile=compiled,
         flavour=how["flavour"],
         output=how["output"],
         base=how["base"],

@@ -83,7 +83,7 @@ class RequestFlags:
             exclude_newer=_day(self.exclude_newer),
         )
 
-    def text(self, *, flavour: str = "runtime") -> str:
+    def text(self, *, flavour: str = "runtime", sources: str = "") -> str:
         """The flags spelt out in one order: what a lock says it was made from."""
         parts = [f"--framework {f}" for f in sorted(self.framework)] + [f"--with {w}" for w in sorted(self.with_)]
         parts += [
@@ -91,6 +91,7 @@ class RequestFlags:
         ]
         parts += [f"--gpu {g}" for g in sorted(self.gpu)]
         parts += [f"--flavour {flavour}"] if flavour != "runtime" else []
+        parts += [sources] if sources else []
         return " ".join([*parts, f"--platform {self.platform}"])
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from envsmith.engine.host_settings import HostSettings
 from envsmith.errors import ContentError, EngineError, StorageError
-from envsmith.model.lock import Artifact, Lock
+from envsmith.model.lock import Artifact, CompiledSource, Lock
 from envsmith.render import safe
 from envsmith.render.dockerfile import (
     BUILD_FILE,
@@ -84,7 +84,8 @@ def write_context(
 def _local_artifacts(lock: Lock, folder: Path) -> set[str]:
     """Copy every artifact that the lock found in a folder of this host (``file:`` address); the layers that need them."""
     layers: set[str] = set()
-    for pin in lock.pins:
+    given = {source.name for source in lock.compiled if source.archive}
+    for pin in (pin for pin in lock.pins if pin.name not in given):
         layer = "torch" if pin.layer == "torch" else "framework"
         for artifact in pin.artifacts:
             if artifact.url and artifact.url.startswith("file:"):
@@ -101,8 +102,20 @@ def _source_archives(lock: Lock, folder: Path) -> None:
 
     folder.mkdir()
     for source in lock.compiled:
-        artifact = source_archive(lock, source.name)
+        artifact = _placed(source, source_archive(lock, source.name))
         (folder / safe.file_name(artifact.filename)).write_bytes(fetch_archive(source.name, artifact))
+
+
+def _placed(source: CompiledSource, artifact: Artifact) -> Artifact:
+    """The archive with its address; a lock without its ``pylock.toml`` has none for what no index serves."""
+    if artifact.url or not source.archive:
+        return artifact
+    if source.archive == "file":
+        raise ContentError(
+            f"{source.name}: the lock was made from an archive that was given as a file, and does not know where it is",
+            hint=f"lock again with --source '{source.name}@ARCHIVE#sha256={artifact.sha256}'",
+        )
+    return replace(artifact, url=source.archive)
 
 
 def _copy_checked(artifact: Artifact, target: Path) -> None:

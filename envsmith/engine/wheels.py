@@ -7,11 +7,15 @@ fails at the hash.
 from __future__ import annotations
 
 import hashlib
+import zipfile
+import zlib
 from dataclasses import replace
+from email.parser import HeaderParser
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from envsmith.engine.base import Engine, Event, EventKind, Progress, silent
 from envsmith.errors import BuildError
@@ -47,6 +51,7 @@ def with_wheels(lock: Lock, engine: Engine | WheelBuilder | None, *, progress: P
 def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
     """Hash what a builder left in ``folder``; ``BuildError`` unless it is one wheel of the locked version for every source distribution."""
     wanted = {pin.name: pin.version for pin in lock.pins if pin.sdist and pin.layer != "torch"}
+    given = {source.name for source in lock.compiled if source.archive}
     found: dict[str, BuiltWheel] = {}
     problems = []
     for path in sorted(folder.glob("*.whl")):
@@ -62,6 +67,7 @@ def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
         found[name] = BuiltWheel(name=name, filename=safe.file_name(path.name), sha256=digest)
         if str(version).partition("+")[0] != wanted[name].partition("+")[0]:
             problems.append(f"{path.name}: the lock says {wanted[name]}")
+        problems += _unmet(path, lock) if name in given else []
     problems += [f"{name} {wanted[name]}: no wheel came out" for name in sorted(set(wanted) - set(found))]
     if problems:
         raise BuildError(
@@ -70,3 +76,29 @@ def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
             hint="the builder's uv kept no wheel, or other ones; report it with the lock",
         )
     return tuple(found[name] for name in sorted(found))
+
+
+def _unmet(path: Path, lock: Lock) -> list[str]:
+    """What a wheel requires and the lock does not have: the archive of a user may compute its requirements only while it is built."""
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            name = next(n for n in wheel.namelist() if n.count("/") == 1 and n.endswith(".dist-info/METADATA"))
+            fields = HeaderParser().parsestr(wheel.read(name).decode("utf-8"))
+        asked = [Requirement(str(text)) for text in fields.get_all("Requires-Dist") or ()]
+    except (zipfile.BadZipFile, zlib.error, OSError, StopIteration, ValueError) as error:
+        return [f"{path.name}: its metadata cannot be read: {str(error)[:100]}"]
+    minor = ".".join(lock.python_version.split(".")[:2])
+    environment = {"python_version": minor, "python_full_version": f"{minor}.0", "sys_platform": "linux", "extra": ""}
+    environment |= {"platform_machine": lock.cell.platform.machine, "platform_system": "Linux", "os_name": "posix"}
+    told = []
+    for requirement in asked:
+        if requirement.marker is not None and not requirement.marker.evaluate(environment):
+            continue
+        pin = lock.pin(canonicalize_name(requirement.name))
+        if pin is None:
+            told.append(
+                f"{path.name}: requires {requirement}, which the lock does not have: ask for it by --with, or state it in the archive"
+            )
+        elif not requirement.specifier.contains(pin.version, prereleases=True):
+            told.append(f"{path.name}: requires {requirement}, the lock has {pin.version}")
+    return told

@@ -14,14 +14,15 @@ from envsmith.lock.uv_output import to_pins
 from envsmith.lock.verify import Judge, broken_rules, refuse_differences, refuse_rules, repairs
 from envsmith.lock.wanted import overrides, wanted
 from envsmith.model.cell import Cell
+from envsmith.model.given import Compile
 from envsmith.model.lock import CompiledSource, Pin
+from envsmith.sources.runtime import Source, sources_of
 from envsmith.sources.uv import Uv
 
 if TYPE_CHECKING:
     from envsmith.model.component import ComponentTable
     from envsmith.sources.http import Fetcher
     from envsmith.sources.interpreters import Interpreter
-    from envsmith.sources.runtime import Source
 
 __all__ = ["Pinned", "lock_pip"]
 
@@ -58,17 +59,19 @@ def lock_pip(
     judge: Judge | None = None,
     find_links: Sequence[str] = (),
     also: Sequence[str] = (),
+    told: Compile | None = None,
 ) -> Pinned:
     """Resolve and pin a cell. The same cell, constraints and date give the same pins.
 
     ``constraints`` are ``(requirement, rule id)``; ``exclude_newer`` an ISO day, counted in full and in UTC; ``find_links`` are folders or
     pages of files that the caller asks for by name (pip's own setting is not used: a local build would replace the wheel of the cell);
-    ``also`` are requirements beside the cell (the toolkit of a ``devel`` image).
+    ``also`` are requirements beside the cell (the toolkit of a ``devel`` image); ``told`` is what the user says about what is compiled.
     Raises ``LockError``, ``NetworkError``, ``StorageError``, ``ContentError``, ``InterruptedRunError``.
     """
     uv = uv or Uv()
     table = table or _components()
-    want = wanted(cell, table, constraints, also)
+    told = told or Compile()
+    want = wanted(cell, table, constraints, also, given=[a.name for a in told.archives])
     query = Query(
         requirements=want.requirements,
         constraints=want.constraints,
@@ -78,6 +81,7 @@ def lock_pip(
         newest=cutoff(exclude_newer),
         interpreter=(interpreter or _interpreter(want.python)).path,
         find_links=tuple(find_links),
+        given=told.archives,
     )
 
     def on_line(line: str) -> None:
@@ -85,12 +89,12 @@ def lock_pip(
 
     resolution, query, added = _judged(cell, query, _Resolver(uv, table, judge, on_line))
     pins = to_pins(resolution.packages, resolution.requires)
-    sources = _compiled(pins)
-    build_pins = _build_pins(cell, pins, query, uv, fetcher)
+    sources = sources_of(pins, cell, told)
+    build_pins = _build_pins(cell, _Built(pins, sources), query, _Resolver(uv, table, judge, on_line), fetcher)
     return Pinned(
         pins=pins,
         build_pins=build_pins,
-        compiled=tuple(source.compiled(cell) for source in sources),
+        compiled=tuple(source.compiled(cell, told) for source in sources),
         constraints=(*constraints, *added),
         resolver=uv.version,
         facts=_facts(resolution, query.overrides),
@@ -161,13 +165,21 @@ def _components() -> ComponentTable:
     return components()
 
 
-def _build_pins(cell: Cell, pins: tuple[Pin, ...], query: Query, uv: Uv, fetcher: Fetcher | None) -> tuple[Pin, ...]:
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """The pins of a lock, and how those of them are compiled that need more than they declare."""
+
+    pins: tuple[Pin, ...]
+    sources: tuple[Source, ...]
+
+
+def _build_pins(cell: Cell, built: _Built, query: Query, by: _Resolver, fetcher: Fetcher | None) -> tuple[Pin, ...]:
+    pins, sources = built.pins, built.sources
     if not any(pin.sdist for pin in pins):
         return ()
     from envsmith.lock.build_requires import build_requires
     from envsmith.sources.http import HttpClient
 
-    sources = _compiled(pins)
     # torch with all that it imports: the layer that the builder stands on has only the heavy part of it.
     undeclared = {
         s.distribution: (*s.requires, "torch", *(_toolkit(cell, s.distribution) if s.toolkit else ())) for s in sources
@@ -177,17 +189,10 @@ def _build_pins(cell: Cell, pins: tuple[Pin, ...], query: Query, uv: Uv, fetcher
         return ()
     # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another version there.
     held = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
-    build = replace(query, requirements=needed, constraints=held, overrides=(), wheels_only=True, edges=False)
+    build = replace(query, requirements=needed, constraints=held, overrides=(), wheels_only=True, edges=False, given=())
     names = ", ".join(pin.name for pin in pins if pin.sdist)
-    resolution = resolve(build, uv, what=f"cell {cell.id}: resolving what {names} is built with")
+    resolution = resolve(build, by.uv, what=f"cell {cell.id}: resolving what {names} is built with")
     return to_pins(resolution.packages, resolution.requires, layer="build")
-
-
-def _compiled(pins: tuple[Pin, ...]) -> tuple[Source, ...]:
-    """How those source distributions are compiled that need more than they declare."""
-    from envsmith.sources.runtime import source_for
-
-    return tuple(source for pin in pins if pin.sdist and (source := source_for(pin.name)) is not None)
 
 
 def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ _MAX_ITEMS = 10_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,254}")
+# Empty, "file", or an https address without a user.
+_ORIGIN = re.compile(r"|file|https://[^\s@#\x00-\x20]{1,2000}")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,79}")
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9 .,;:+_=-]{0,255}")
 T = TypeVar("T")
@@ -161,6 +163,7 @@ class _Reader:
                 for name, told in variables.items()
             ),
             toolkit=fields.get("toolkit") is True,
+            archive=self.text(fields.get("archive", ""), f"{path}.archive", _ORIGIN),
         )
 
     def os_package(self, value: object, path: str) -> OsPackage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from envsmith.errors import LockError, StorageError, UsageError
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock
+from envsmith.model.given import GivenArchive
 from envsmith.sources.uv import Finished, Uv, explain_failure
 
 __all__ = ["Query", "Resolution", "cutoff", "resolve"]
@@ -26,7 +28,8 @@ _ROUNDS = 8
 class Query:
     """What uv is asked. ``newest`` is an RFC 3339 time; ``interpreter`` the path of the Python that runs setup scripts.
 
-    Without ``edges`` the answer does not say who requires whom, which saves one run of uv.
+    Without ``edges`` the answer does not say who requires whom, which saves one run of uv. ``given`` are distributions that are not asked of
+    the index.
     """
 
     requirements: tuple[str, ...]
@@ -40,6 +43,7 @@ class Query:
     find_links: tuple[str, ...] = ()
     wheels_only: bool = False
     edges: bool = True
+    given: tuple[GivenArchive, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,9 +100,11 @@ class _Run:
         if done.status != 0:
             raise explain_failure(done, what=self.what)
         try:
-            packages = parse_pylock(output.read_text(encoding="utf-8"))
+            packages = parse_pylock(output.read_text(encoding="utf-8"), {a.name for a in query.given})
         except UnicodeDecodeError:
             raise LockError(f"{self.what}: uv wrote something that is not text") from None
+        own = (Resolved(name=a.name, version=a.version, artifacts=(a.artifact,), sdist=True) for a in query.given)
+        packages = tuple(sorted((*packages, *own), key=lambda r: r.name))
         requires = self._edges(query, packages, undated) if query.edges else {}
         return Resolution(packages=packages, requires=requires, undated=undated)
 
@@ -141,13 +147,30 @@ def _project(filename: str) -> str:
     return canonicalize_name(re.split(r"-(?=\d)", filename, maxsplit=1)[0])
 
 
+def _stand_in(archive: GivenArchive, folder: Path) -> Path:
+    """A wheel without content that says what the archive says: the resolver reads it, where it would run the archive's setup without torch."""
+    stem = f"{archive.name.replace('-', '_')}-{archive.version}"
+    path = folder / f"{stem}-py3-none-any.whl"
+    if path.exists():
+        return path
+    metadata = [f"Metadata-Version: 2.1\nName: {archive.name}\nVersion: {archive.version}"]
+    metadata += [f"Requires-Dist: {requirement}" for requirement in archive.requires]
+    wheel = "Wheel-Version: 1.0\nGenerator: envsmith\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{stem}.dist-info/METADATA", "\n".join(metadata) + "\n")
+        file.writestr(f"{stem}.dist-info/WHEEL", wheel)
+        file.writestr(f"{stem}.dist-info/RECORD", "")
+    return path
+
+
 def _arguments(query: Query, folder: Path, undated: tuple[str, ...]) -> list[str]:
     def file(name: str, lines: Sequence[str]) -> str:
         path = folder / name
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return str(path)
 
-    arguments = ["pip", "compile", file("request.in", query.requirements), "--no-header", "--resolution", "highest"]
+    lines = [*query.requirements, *(f"{a.name} @ {_stand_in(a, folder).as_uri()}" for a in query.given)]
+    arguments = ["pip", "compile", file("request.in", lines), "--no-header", "--resolution", "highest"]
     arguments += ["--python-version", query.python, "--python-platform", query.platform]
     arguments += ["--python", query.interpreter]
     if query.constraints:

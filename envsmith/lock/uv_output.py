@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Resolved", "closure", "parse_edges", "parse_pylock", "read_toml", "to_pins"]
 
-_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)")
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:==| @ )(\S+)")
 _VIA = re.compile(r"#\s+(?:via\s*)?(.*)")
 
 
@@ -42,10 +42,11 @@ def read_toml(text: str) -> dict[str, Any]:
     return document
 
 
-def parse_pylock(text: str) -> tuple[Resolved, ...]:
+def parse_pylock(text: str, given: Collection[str] = ()) -> tuple[Resolved, ...]:
     """The packages of a ``pylock.toml``, sorted by name. ``LockError`` for what is not one, or is not complete.
 
-    Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be.
+    Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be. What came from archives that were
+    ``given`` is left out: it is known already.
     """
     from packaging.pylock import Pylock, PylockValidationError
 
@@ -53,7 +54,7 @@ def parse_pylock(text: str) -> tuple[Resolved, ...]:
         lock: Pylock = Pylock.from_dict(read_toml(text))
     except (PylockValidationError, ValueError, RecursionError) as error:
         raise LockError(f"pylock.toml is not valid: {error}") from None
-    return tuple(sorted((_package(p) for p in lock.packages), key=lambda r: r.name))
+    return tuple(sorted((_package(p) for p in lock.packages if p.name not in given), key=lambda r: r.name))
 
 
 def _package(package: Package) -> Resolved:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -44,10 +44,20 @@ class Wanted:
 
 
 def wanted(
-    cell: Cell, table: ComponentTable, constraints: Sequence[tuple[str, str]], also: Sequence[str] = ()
+    cell: Cell,
+    table: ComponentTable,
+    constraints: Sequence[tuple[str, str]],
+    also: Sequence[str] = (),
+    *,
+    given: Collection[str] = (),
 ) -> Wanted:
-    """The request to uv; ``also`` are requirements beside the cell. ``LockError`` names the rule whose constraint is not a requirement."""
-    lines: dict[str, str] = {canonicalize_name(_name(line)): line for line in _requirements(cell, table)}
+    """The request to uv; ``also`` are requirements beside the cell, ``given`` are distributions whose archives the user has.
+
+    ``LockError`` names the rule whose constraint is not a requirement.
+    """
+    asked = _requirements(cell, table, given)
+    lines: dict[str, str] = {canonicalize_name(_name(line)): line for line in asked}
+    lines = {name: line for name, line in lines.items() if name not in given}
     extra = ["numpy"] + [name for framework in cell.frameworks for name in _UNDECLARED.get(framework, ())]
     for name in extra:
         lines.setdefault(name, name)
@@ -73,16 +83,18 @@ def _name(line: str) -> str:
     return Requirement(line).name
 
 
-def _requirements(cell: Cell, table: ComponentTable) -> list[str]:
+def _requirements(cell: Cell, table: ComponentTable, given: Collection[str] = ()) -> list[str]:
     lines = []
     for name, version in cell.components.items():
         component = table.by_name.get(name)
         if component is None or component.role is Role.HOST or name in _FOLLOW or version in {"none", "cpu"}:
             continue
+        if not component.distributions and name in given:
+            continue
         if not component.distributions:
             raise LockError(
                 f"cell {cell.id}: {component.title} is not on the package index, so it cannot be locked",
-                hint=f"leave --with {name} out, and install it yourself on top of the cell",
+                hint=f"give its source archive, which is then compiled for the cell: --source '{name}@ARCHIVE#sha256=…'",
             )
         # On the default index the build is not part of torch's version.
         exact = version.partition("+")[0] if name == "torch" and cell.index == "default" else version

@@ -76,12 +76,14 @@ class CompiledSource:
     """A source distribution of the lock that is compiled against the cell's torch, in the pinned builder, from a fixed folder.
 
     ``variables`` are set while it is compiled: no binary that nobody hashed is fetched, no GPU of the builder's host is asked. ``toolkit``
-    says that nvcc is there, from the distributions of the lock's ``build_pins``.
+    says that nvcc is there, from the distributions of the lock's ``build_pins``. ``archive`` is empty for an archive of the index; of one that
+    the user gave it is the https address, or ``file``.
     """
 
     name: str
     variables: tuple[tuple[str, str], ...] = ()
     toolkit: bool = True
+    archive: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +159,7 @@ class Lock:
     def _later(self) -> dict[str, object]:
         """What locks did not have from the start; left out where it is empty, so that an older lock keeps its digest."""
         wheels = [{"name": w.name, "filename": w.filename, "sha256": w.sha256} for w in self.wheels]
-        compiled = [{"name": c.name, "toolkit": c.toolkit, "variables": dict(c.variables)} for c in self.compiled]
+        compiled = [_compiled_json(c) for c in self.compiled]
         told = {
             "compiled": compiled,
             "os_source": self.os_source,
@@ -179,6 +181,11 @@ class Lock:
 def folder_name(cell: Cell, flavour: str) -> str:
     """The name of a cell's folder and image: its id, with the flavour where that is not ``runtime``."""
     return str(cell.id) if flavour == RUNTIME else f"{cell.id}-{flavour}"
+
+
+def _compiled_json(source: CompiledSource) -> dict[str, object]:
+    told = {"name": source.name, "toolkit": source.toolkit, "variables": dict(source.variables)}
+    return {**told, "archive": source.archive} if source.archive else told
 
 
 def _pin_json(pin: Pin) -> dict[str, object]:

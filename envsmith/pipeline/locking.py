@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         progress=progress,
         uv=Uv(offline=True) if options.offline else None,
         also=toolkit_requirements(cell, options.flavour),
+        told=options.compile,
     )
     return Lock(
         cell=cell,
@@ -67,7 +69,7 @@ def lock_and_render(
     kept = store.reusable(
         directory, cell=cell, request=options.request_text, exclude_newer=options.request.exclude_newer or last_day()
     )
-    lock = kept or lock_cell(cell, options, progress=clock.progress)
+    lock = _placed(kept, options) if kept else lock_cell(cell, options, progress=clock.progress)
     clock.done(
         "lock",
         f"{len(lock.pins)} distributions, {sum(len(p.artifacts) for p in lock.pins)} hashed files",
@@ -91,6 +93,13 @@ def lock_and_render(
         files |= {"Dockerfile": render(lock), **companions(lock)}
     store.write(directory, files)
     return lock, directory, tuple(sorted(files)), tuple(notes)
+
+
+def _placed(lock: Lock, options: Options) -> Lock:
+    """A lock that is kept, with the archives where they are now: the same file may have been given by another path."""
+    given = {archive.name: (archive.artifact,) for archive in options.compile.archives}
+    pins = tuple(replace(pin, artifacts=given.get(pin.name, pin.artifacts)) for pin in lock.pins)
+    return replace(lock, pins=pins)
 
 
 def _python_files(lock: Lock) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from envsmith.engine.base import Built, Event, EventKind, Progress
 from envsmith.model.cell import Cell, Request
+from envsmith.model.given import Compile
 from envsmith.model.lock import RUNTIME, Lock
 from envsmith.model.platform import Platform
 from envsmith.model.record import Record
@@ -26,6 +27,7 @@ class Options:
 
     ``conda_only`` makes a Conda part that cannot be made an error instead of a note, chooses a cell that the channels have, and leaves
     pip's own files out. ``locked`` takes the lock that is there and fails when the request gives another now; ``frozen`` takes it unasked.
+    ``compile`` is what the user says about what is compiled from source; its archives' versions are in ``request`` already.
     """
 
     request: Request
@@ -46,6 +48,7 @@ class Options:
     smoke: bool = True
     flavour: str = RUNTIME
     oci: bool = False
+    compile: Compile = field(default_factory=Compile)
 
     @property
     def conda_needed(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,8 @@ from packaging.requirements import Requirement
 
 from envsmith.errors import LockError
 from envsmith.model.cell import Cell
-from envsmith.model.lock import DEVEL, FLAVOURS, CompiledSource, Lock
+from envsmith.model.given import Compile
+from envsmith.model.lock import DEVEL, FLAVOURS, CompiledSource, Lock, Pin
 from envsmith.model.version import Spec
 from envsmith.render import safe
 from envsmith.sources.tables import TableReader, load_table
@@ -27,6 +28,7 @@ __all__ = [
     "load_runtime",
     "needs_of",
     "source_for",
+    "sources_of",
     "toolkit_for",
     "toolkit_parts",
     "toolkit_requirements",
@@ -69,6 +71,7 @@ class Source:
 
     ``requires`` are what its setup needs and does not declare; ``variables`` what is set meanwhile, in which ``{archs}`` and ``{dotted}`` stand
     for the GPU architectures asked for (``90``, ``9.0``; joined with ``;``). A variable that needs them is left out when none was asked for.
+    An ``optional`` one is compiled so only when the user gave a variable for it, or its archive.
     """
 
     distribution: str
@@ -76,9 +79,21 @@ class Source:
     variables: tuple[tuple[str, str], ...]
     toolkit: bool
     evidence: str
+    optional: bool = False
 
-    def compiled(self, cell: Cell) -> CompiledSource:
-        """As it stands in the lock of ``cell``."""
+    def compiled(self, cell: Cell, told_by_user: Compile | None = None) -> CompiledSource:
+        """As it stands in the lock of ``cell``, with the variables that the user gave for it, whose word is the last."""
+        user = told_by_user or Compile()
+        archive = user.archive(self.distribution)
+        told = {**dict(self._filled(cell)), **dict(user.variables.get(self.distribution, ()))}
+        return CompiledSource(
+            name=self.distribution,
+            variables=tuple(sorted(told.items())),
+            toolkit=self.toolkit,
+            archive=archive.origin if archive else "",
+        )
+
+    def _filled(self, cell: Cell) -> list[tuple[str, str]]:
         archs = [m for word in cell.components.get("gpu", "").split(",") if (m := _SM.fullmatch(word.strip()))]
         words = {
             "{archs}": ";".join(f"{m[1]}{m[2]}" for m in archs),
@@ -91,7 +106,7 @@ class Source:
             for word, value in words.items():
                 text = text.replace(word, value)  # noqa: PLW2901 - one word after the other
             told.append((name, text))
-        return CompiledSource(name=self.distribution, variables=tuple(told), toolkit=self.toolkit)
+        return told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +121,40 @@ class Runtime:
 def source_for(name: str, runtime: Runtime | None = None) -> Source | None:
     """How a distribution is compiled; ``None`` for one that needs nothing beyond what it declares."""
     return next((s for s in (runtime or load_runtime()).sources if s.distribution == name), None)
+
+
+# What a setup that compiles against torch imports: torch.utils.cpp_extension wants setuptools and, to be quick, ninja.
+_USUAL = ("ninja", "packaging", "setuptools", "wheel")
+
+
+def sources_of(pins: Iterable[Pin], cell: Cell, told: Compile | None = None) -> tuple[Source, ...]:
+    """How those source distributions among ``pins`` are compiled that need more than they declare, or of which the user said something.
+
+    ``LockError`` when the user speaks of a distribution that is no source distribution of the lock.
+    """
+    told = told or Compile()
+    named = {*told.variables, *(a.name for a in told.archives)}
+    found = []
+    for pin in pins:
+        row = source_for(pin.name) if pin.sdist else None
+        if pin.sdist and pin.name in named:
+            found.append(row or _unknown(pin.name, cell, told))
+        elif row is not None and not row.optional:
+            found.append(row)
+    if odd := sorted(named - {s.distribution for s in found}):
+        raise LockError(
+            f"cell {cell.id}: {', '.join(odd)}: nothing of that name is compiled in this lock",
+            hint="--compile speaks of a distribution that the index has as source only, or that --source gives",
+        )
+    return tuple(found)
+
+
+def _unknown(name: str, cell: Cell, told: Compile) -> Source:
+    """One that ``runtime.yaml`` does not list: with nvcc where the cell has CUDA and the archive CUDA code."""
+    archive = told.archive(name)
+    cuda = cell.components.get("cuda", "cpu") != "cpu" and archive is not None and archive.cuda
+    variables = (("TORCH_CUDA_ARCH_LIST", "{dotted}"),) if cuda else ()
+    return Source(distribution=name, requires=_USUAL, variables=variables, toolkit=cuda, evidence="user")
 
 
 def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:
@@ -208,6 +257,7 @@ class _Reader(TableReader):
             variables=tuple(sorted((safe.variable(str(n)), _template(str(text))) for n, text in variables.items())),
             toolkit=row["toolkit"] is True,
             evidence=self.evidence(row),
+            optional=row.get("optional") is True,
         )
 
     def _toolkit(self, row: Mapping[str, Any]) -> Toolkit:

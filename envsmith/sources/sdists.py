@@ -16,7 +16,7 @@ from envsmith.errors import NetworkError
 from envsmith.sources.http import Fetcher
 from envsmith.sources.index import IndexFile
 
-__all__ = ["read_members"]
+__all__ = ["inflating", "read_members"]
 
 MAX_SDIST = 64 << 20
 _MAX_MEMBER = 4 << 20
@@ -46,8 +46,13 @@ class _Inflating(io.RawIOBase):
         return data
 
 
+def inflating(data: bytes) -> io.RawIOBase:
+    """A gzip file's content as a stream; ``ValueError`` once it unpacks to more than 512 MiB."""
+    return _Inflating(data)
+
+
 def _tar_members(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
-    with tarfile.open(fileobj=_Inflating(data), mode="r|") as archive:
+    with tarfile.open(fileobj=inflating(data), mode="r|") as archive:
         for count, member in enumerate(archive):
             if count > _MAX_MEMBERS:
                 raise ValueError("too many members")
