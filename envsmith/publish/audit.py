@@ -104,7 +104,7 @@ def audit(
     reasons = []
     for service in services:
         told, reason = _ask(lock, service, run or run_pip_audit)
-        result = _judge(told, service, tool, when) if told is not None else None
+        result = _judge(told, service, tool, when, _own(lock)) if told is not None else None
         if result is not None:
             return result
         reasons.append(f"{service}: {reason or 'it knows none of these releases'}")
@@ -125,7 +125,8 @@ def _ask(lock: Lock, service: str, run: Run) -> tuple[Mapping[str, Any] | None, 
     with tempfile.TemporaryDirectory(prefix="envsmith-audit-") as folder:
         pins = Path(folder) / "requirements.txt"
         # Local versions (+cu128) are builds of a release; advisories speak of releases.
-        pins.write_text(layer_text(lock.pins).replace("\\\n    ", ""), encoding="utf-8")
+        asked = [pin for pin in lock.pins if pin.name not in _own(lock)]
+        pins.write_text(layer_text(asked).replace("\\\n    ", ""), encoding="utf-8")
         words = ["-r", str(pins), "--disable-pip", "--no-deps", "--require-hashes", "-f", "json", "-s", service]
         words += ["--progress-spinner", "off", "--timeout", str(_QUESTION_TIMEOUT), "--aliases", "on", "--desc", "off"]
         try:
@@ -144,12 +145,18 @@ def _ask(lock: Lock, service: str, run: Run) -> tuple[Mapping[str, Any] | None, 
     return (value, "") if isinstance(value, dict) else (None, "it answers nonsense")
 
 
-def _judge(told: Mapping[str, Any], service: str, tool: str, when: dt.datetime) -> Audit | None:
-    """``None`` when the service knew none of the packages."""
+def _own(lock: Lock) -> tuple[str, ...]:
+    """What was built from archives of the user's: an advisory about their names on the index would speak of other programs."""
+    return tuple(source.name for source in lock.compiled if source.archive)
+
+
+def _judge(told: Mapping[str, Any], service: str, tool: str, when: dt.datetime, own: Sequence[str]) -> Audit | None:
+    """``None`` when the service knew none of the packages; ``own`` were not asked about."""
     rows = told.get("dependencies")
     packages = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    unknown = tuple(sorted(str(row.get("name")) for row in packages if "vulns" not in row))
-    asked = len(packages) - len(unknown)
+    silent = [str(row.get("name")) for row in packages if "vulns" not in row]
+    unknown = tuple(sorted([*silent, *own]))
+    asked = len(packages) - len(silent)
     if not asked:
         return None
     findings = tuple(
@@ -167,7 +174,7 @@ def _judge(told: Mapping[str, Any], service: str, tool: str, when: dt.datetime) 
     count = len(findings)
     status = f"{count} known vulnerabilit{'y' if count == 1 else 'ies'}" if findings else "clean"
     if unknown:
-        status += f", {len(unknown)} of {len(packages)} packages {NOT_AUDITED}"
+        status += f", {len(unknown)} of {len(packages) + len(own)} packages {NOT_AUDITED}"
     return Audit(status=status, when=when, service=service, tool=tool, asked=asked, unknown=unknown, findings=findings)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import EngineError
-from envsmith.model.lock import BaseImage, BuiltWheel, Lock, OsPackage, Pin
+from envsmith.model.lock import BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
@@ -46,7 +46,8 @@ def make_sbom(lock: Lock, image_digest: str, *, made: dt.datetime) -> bytes:
     )
     bill = Bom(serial_number=uuid.uuid5(_SPACE, f"{lock.digest} {image_digest}"))
     bill.metadata = BomMetaData(component=image, timestamp=made)
-    pins = {pin.name: _pin(pin, lock.wheels) for pin in lock.pins}
+    compiled = {source.name: source for source in lock.compiled}
+    pins = {pin.name: _pin(pin, lock.wheels, compiled.get(pin.name)) for pin in lock.pins}
     others = [_os_package(package, lock.base) for package in lock.os_packages]
     others += [_base(lock.base)] if lock.base else []
     for component in (*pins.values(), *others):
@@ -78,15 +79,17 @@ def _sha256(content: str) -> Any:
     return HashType(alg=HashAlgorithm.SHA_256, content=content)
 
 
-def _pin(pin: Pin, wheels: Sequence[BuiltWheel]) -> Component:
+def _pin(pin: Pin, wheels: Sequence[BuiltWheel], source: CompiledSource | None) -> Component:
     """A distribution. Its files are components of it: which one was installed only the platform's installer knows.
 
-    The wheel that a source distribution became in the pinned builder is one of them.
+    The wheel that a source distribution became in the pinned builder is one of them. An archive of the user's is nothing that the index has:
+    a distribution of the same name there is another program.
     """
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
-    purl = PackageURL("pypi", None, pin.name, pin.version)
+    kind = "generic" if source and source.archive else "pypi"
+    purl = PackageURL(kind, None, pin.name, pin.version)
     named = [(a.filename, a.sha256) for a in pin.artifacts]
     named += [(wheel.filename, wheel.sha256) for wheel in wheels if wheel.name == pin.name]
     files = [
@@ -106,8 +109,16 @@ def _pin(pin: Pin, wheels: Sequence[BuiltWheel]) -> Component:
         purl=purl,
         hashes=[_sha256(named[0][1])] if len(named) == 1 else [],
         components=files,
-        properties=_properties({"io.envsmith.layer": pin.layer}),
+        properties=_properties({"io.envsmith.layer": pin.layer, **_made(source)}),
     )
+
+
+def _made(source: CompiledSource | None) -> dict[str, str]:
+    """How a distribution was compiled, and from whose archive."""
+    if source is None:
+        return {}
+    told = {"io.envsmith.compiled": " ".join(f"{name}={value}" for name, value in source.variables) or "true"}
+    return {**told, "io.envsmith.archive": source.archive} if source.archive else told
 
 
 def _os_package(package: OsPackage, base: BaseImage | None) -> Component:
@@ -149,7 +160,9 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ["it is not a CycloneDX document of ours"]
     built = {w.name: [w.sha256] for w in lock.wheels}
-    wanted = {_ref(p): sorted([*(a.sha256 for a in p.artifacts), *built.get(p.name, [])]) for p in lock.pins}
+    made = {source.name: source for source in lock.compiled}
+    refs = {pin.name: _ref(pin, made.get(pin.name)) for pin in lock.pins}
+    wanted = {refs[p.name]: sorted([*(a.sha256 for a in p.artifacts), *built.get(p.name, [])]) for p in lock.pins}
     told += [f"{ref.removeprefix('pkg:')} is not listed" for ref in wanted if ref not in found]
     told += [
         f"{ref.removeprefix('pkg:')} has other hashes" for ref, h in wanted.items() if ref in found and stated[ref] != h
@@ -157,7 +170,12 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
     told += [
         f"{ref.removeprefix('pkg:')} is not in the lock"
         for ref in found
-        if ref.startswith("pkg:pypi/") and ref not in wanted
+        if ref.startswith(("pkg:pypi/", "pkg:generic/")) and ref not in wanted
+    ]
+    told += [
+        f"{name} was compiled otherwise"
+        for name, source in made.items()
+        if (part := found.get(refs.get(name, ""))) is not None and not _as_made(part, source)
     ]
     systems = {(c.get("name"), c.get("version")) for ref, c in found.items() if ref.startswith("pkg:deb/")}
     told += [
@@ -170,10 +188,16 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
     return told
 
 
-def _ref(pin: Pin) -> str:
+def _ref(pin: Pin, source: CompiledSource | None) -> str:
     from urllib.parse import quote
 
-    return f"pkg:pypi/{pin.name}@{quote(pin.version, safe='.-_~')}"
+    kind = "generic" if source and source.archive else "pypi"
+    return f"pkg:{kind}/{pin.name}@{quote(pin.version, safe='.-_~')}"
+
+
+def _as_made(component: Mapping[str, Any], source: CompiledSource) -> bool:
+    stated = {str(p.get("name")): str(p.get("value")) for p in component.get("properties", [])}
+    return {**stated, **_made(source)} == stated
 
 
 def _quoted(digest: str) -> str:

@@ -224,7 +224,7 @@ def _told(metadata: Mapping[str, bytes], name: str) -> _Told:
             continue
         try:
             more = read(metadata[file].decode("utf-8"))
-        except (ValueError, RecursionError, MemoryError, configparser.Error):
+        except (SyntaxError, ValueError, RecursionError, MemoryError, configparser.Error):
             if file == "setup.py":  # a script of an old Python says nothing to us
                 continue
             raise LockError(f"--source {name}: its {file} does not parse") from None

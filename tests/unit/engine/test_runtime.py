@@ -8,9 +8,10 @@ import pytest
 from envsmith.errors import DataError, LockError
 from envsmith.graph import components
 from envsmith.lock.read_lock import parse_lock
+from envsmith.model.given import Compile, GivenArchive
 from envsmith.model.lock import DEVEL, BuiltWheel
 from envsmith.model.version import Spec
-from envsmith.sources.runtime import load_runtime, needs_of, source_for, toolkit_requirements
+from envsmith.sources.runtime import load_runtime, needs_of, source_for, sources_of, toolkit_requirements
 
 RUNTIME = load_runtime()
 
@@ -109,13 +110,51 @@ def test_what_is_compiled_is_told_the_architectures_that_were_asked_for(locks):
     # Without any the package's own list holds; no binary is fetched all the same.
     none = dict(source.compiled(locks.deepspeed().cell).variables)
     assert none == {"FLASH_ATTENTION_FORCE_BUILD": "TRUE"}
-    assert source_for("deepspeed") is None
+    assert source_for("numpy") is None
+
+
+def test_an_optional_source_is_compiled_only_when_the_user_speaks_of_it(locks):
+    lock = locks.deepspeed(gpu="sm_90")
+    assert sources_of(lock.pins, lock.cell) == ()
+    told = Compile(variables={"deepspeed": (("DS_BUILD_FUSED_ADAM", "1"), ("TORCH_CUDA_ARCH_LIST", "8.0"))})
+    (source,) = sources_of(lock.pins, lock.cell, told)
+    made = source.compiled(lock.cell, told)
+    assert (made.name, made.toolkit, made.archive) == ("deepspeed", True, "")
+    # The user's word is the last.
+    assert dict(made.variables) == {
+        "DS_ACCELERATOR": "cuda",
+        "DS_BUILD_FUSED_ADAM": "1",
+        "DS_ENABLE_NINJA": "1",
+        "TORCH_CUDA_ARCH_LIST": "8.0",
+    }
+    with pytest.raises(LockError, match="torch: nothing of that name is compiled"):
+        sources_of(lock.pins, lock.cell, Compile(variables={"torch": (("X", "1"),)}))
+
+
+@pytest.mark.parametrize(
+    ("code", "cuda", "toolkit"), [(True, "13.0", True), (False, "13.0", False), (True, "cpu", False)]
+)
+def test_an_archive_that_nobody_knows_gets_nvcc_for_cuda_code_in_a_cuda_cell(locks, code, cuda, toolkit):
+    lock = locks.deepspeed(cuda=cuda, gpu="sm_90")
+    pins = (*lock.pins, locks.pin("my-ops", "1.0", "framework", sdist=True))
+    archive = GivenArchive(
+        name="my-ops", version="1.0", address="https://host.example/a.tar.gz", sha256="0" * 64, size=1, cuda=code
+    )
+    told = Compile(archives=(archive,))
+    (source,) = sources_of(pins, lock.cell, told)
+    made = source.compiled(lock.cell, told)
+    assert (made.toolkit, made.archive) == (toolkit, archive.address)
+    assert dict(made.variables) == ({"TORCH_CUDA_ARCH_LIST": "9.0"} if toolkit else {})
 
 
 def test_a_lock_with_compiled_sources_is_read_back(locks):
     source = source_for("transformer-engine-torch").compiled(locks.deepspeed(gpu="sm_90").cell)
     lock = dataclasses.replace(locks.deepspeed(), compiled=(source,))
     assert parse_lock(lock.text(), where="lock.json").compiled == (source,)
+    given = dataclasses.replace(lock, compiled=(dataclasses.replace(source, archive="https://host.example/te.tar.gz"),))
+    assert parse_lock(given.text(), where="lock.json").compiled == given.compiled
+    with pytest.raises(DataError, match="compiled"):
+        parse_lock(given.text().replace("https://host", "https://user@host"), where="lock.json")
     for broken in ('"NVTE_CUDA_ARCHS": "90$(id)"', '"nvte": "90"'):
         with pytest.raises(DataError, match="compiled"):
             parse_lock(lock.text().replace('"NVTE_CUDA_ARCHS": "90"', broken), where="lock.json")

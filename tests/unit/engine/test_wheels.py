@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import zipfile
 
 import pytest
 
@@ -58,3 +59,39 @@ def test_anything_else_than_one_wheel_for_each_is_refused(locks, tmp_path, name,
     with pytest.raises(BuildError) as caught:
         read_wheels(locks.deepspeed(), tmp_path)
     assert any(told in line for line in caught.value.details)
+
+
+def wheel_that_requires(folder, *requirements):
+    metadata = "Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.8.3\n"
+    metadata += "".join(f"Requires-Dist: {r}\n" for r in requirements)
+    (folder / "deepspeed-0.19.8-py3-none-any.whl").write_bytes(b"wheel")
+    with zipfile.ZipFile(folder / "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", "w") as wheel:
+        wheel.writestr("flash_attn-2.8.3.dist-info/METADATA", metadata)
+
+
+def given(locks):
+    lock = locks.compiled()
+    return dataclasses.replace(lock, compiled=(dataclasses.replace(lock.compiled[0], archive="file"),))
+
+
+def test_the_wheel_of_an_archive_may_require_what_the_lock_has(locks, tmp_path):
+    wheel_that_requires(tmp_path, "torch>=2", "deepspeed", "einops; extra == 'dev'", "tomli; python_version < '3.11'")
+    assert [w.name for w in read_wheels(given(locks), tmp_path)] == ["deepspeed", "flash-attn"]
+
+
+def test_what_the_wheel_of_an_archive_requires_beside_the_lock_is_named(locks, tmp_path):
+    wheel_that_requires(tmp_path, "einops>=0.7", "torch<2")
+    with pytest.raises(BuildError) as caught:
+        read_wheels(given(locks), tmp_path)
+    told = "\n".join(caught.value.details)
+    assert "requires einops>=0.7, which the lock does not have" in told
+    assert "requires torch<2, the lock has 2.13.0" in told
+    assert read_wheels(locks.compiled(), tmp_path)  # of what the index has the resolver knew the requirements
+
+
+def test_a_wheel_of_an_archive_that_cannot_be_read_is_told(locks, tmp_path):
+    (tmp_path / "deepspeed-0.19.8-py3-none-any.whl").write_bytes(b"wheel")
+    (tmp_path / "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl").write_bytes(b"wheel")
+    with pytest.raises(BuildError) as caught:
+        read_wheels(given(locks), tmp_path)
+    assert "its metadata cannot be read" in caught.value.details[0]

@@ -14,10 +14,12 @@ from tiny_index import TinyIndex, sdist, wheel
 from envsmith.errors import ContentError, LockError, NetworkError
 from envsmith.lock.pip import Pinned, lock_pip
 from envsmith.lock.pylock import pylock_text
+from envsmith.lock.read_lock import parse_lock
 from envsmith.lock.requirements import requirement_files
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.finding import Change
+from envsmith.model.given import Compile, GivenArchive
 from envsmith.sources.uv import Uv
 
 DAY = "2026-11-20"
@@ -117,6 +119,52 @@ def test_a_release_that_is_not_on_the_index_is_named(cell: Cell, table: Componen
     wanted = dataclasses.replace(cell, components={**cell.components, component: "99.1"})
     with pytest.raises(LockError, match=rf"the package index has no {component}==99\.1"):
         lock_pip(wanted, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+
+
+def given(tmp_path: Path, *, requires: tuple[str, ...] = (), cuda: bool = False) -> GivenArchive:
+    """The archive of a distribution that the index has not; its setup would fail, and is never run."""
+    _, data = sdist("my-ops", "0.1", extra={"setup.py": "import torch, packaging\nraise SystemExit\n"})
+    path = tmp_path / "a folder.tar.gz"
+    path.write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    return GivenArchive(
+        name="my-ops", version="0.1", address=path.as_uri(), sha256=digest, size=len(data), requires=requires, cuda=cuda
+    )
+
+
+def test_an_archive_that_was_given_stands_for_what_the_index_has_not(
+    index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv, tmp_path: Path
+) -> None:
+    for name in ("packaging", "wheel"):
+        index.add(name, wheel(name, "1.0"))
+    index.add("my-ops", wheel("my-ops", "9.9"))  # another program, as on the real index
+    archive = given(tmp_path, requires=("packaging", "numpy<2"))
+    told = Compile(archives=(archive,), variables={"my-ops": (("MY_OPS", "1"),)})
+    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine, told=told)
+    pins = {p.name: p for p in pinned.pins}
+    assert (pins["my-ops"].version, pins["my-ops"].sdist, pins["my-ops"].artifacts) == (
+        "0.1",
+        True,
+        (archive.artifact,),
+    )
+    assert pins["my-ops"].requires == ("numpy", "packaging")
+    assert pins["numpy"].version == "1.26.4"
+    # Built beside the cell's own torch, with what its setup imports and does not declare.
+    assert {p.name: p.version for p in pinned.build_pins}["torch"] == "2.9.1"
+    (source,) = pinned.compiled
+    assert (source.name, source.archive, source.toolkit) == ("my-ops", "file", False)
+    assert dict(source.variables)["MY_OPS"] == "1"
+    lock = dataclasses.replace(lock_of(cell, pinned), compiled=pinned.compiled)
+    assert "a folder" not in lock.text()
+    assert parse_lock(lock.text(), where="lock.json").compiled == pinned.compiled
+
+
+def test_what_is_compiled_with_variables_must_be_a_source_distribution_of_the_lock(
+    cell: Cell, table: ComponentTable, uv: Uv
+) -> None:
+    told = Compile(variables={"numpy": (("X", "1"),)})
+    with pytest.raises(LockError, match="numpy: nothing of that name is compiled"):
+        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine, told=told)
 
 
 def test_a_package_that_is_missing_is_named(index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv) -> None:

@@ -142,3 +142,10 @@ def test_transformer_engine_is_asked_for_with_its_torch_bindings(cell: Cell, tab
     full = dataclasses.replace(cell, components={**cell.components, "transformer-engine": "2.20.2"})
     want = wanted(full, ComponentTable.of([*table.by_name.values(), te]), [])
     assert "transformer-engine[pytorch,core_cu12]==2.20.2" in want.requirements
+
+
+def test_what_was_given_is_not_asked_of_the_index(cell: Cell, table: ComponentTable) -> None:
+    with_apex = dataclasses.replace(cell, components={**cell.components, "apex": "0.1"})
+    found = wanted(with_apex, table, (), given=["apex", "deepspeed"]).requirements
+    assert not [line for line in found if line.startswith(("apex", "deepspeed"))]
+    assert [line for line in found if line.startswith("torch==")]

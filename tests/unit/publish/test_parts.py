@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime as dt
 import json
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, DataError, UsageError
+from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, Pin
 from envsmith.publish import audit as audits
 from envsmith.publish.content import index_bytes, parse_index, parse_manifest
 from envsmith.publish.folder import read_folder, rendered
@@ -217,6 +219,57 @@ def test_pip_audit_is_given_every_pin_with_its_hashes(kit):
     audits.audit(kit.make_lock(), run=look)
     assert seen["text"].count("--hash=sha256:") == 4
     assert "--require-hashes" in seen["words"]
+
+
+def compiled_lock(kit, **fields):
+    """The lock with a distribution that was built from an archive of the user's."""
+    lock = kit.make_lock()
+    source = CompiledSource(name="apex", variables=(("APEX_CPP_EXT", "1"),), archive="https://host.example/a.tar.gz")
+    artifact = Artifact(filename="apex-0.1.tar.gz", sha256="ab" * 32)
+    pin = Pin(name="apex", version="0.1", layer="framework", artifacts=(artifact,), sdist=True)
+    wheel = BuiltWheel(name="apex", filename="apex-0.1-cp312-cp312-linux_x86_64.whl", sha256="cd" * 32)
+    made = dataclasses.replace(source, **fields)
+    return dataclasses.replace(lock, pins=(*lock.pins, pin), wheels=(*lock.wheels, wheel), compiled=(made,))
+
+
+def test_the_bill_says_from_whose_archive_and_how_a_distribution_was_compiled(kit):
+    lock = compiled_lock(kit)
+    bill = make_sbom(lock, IMAGE, made=MADE)
+    # No package of the index: what has this name there is another program.
+    (found,) = (c for c in json.loads(bill)["components"] if c["name"] == "apex")
+    assert found["purl"] == "pkg:generic/apex@0.1"
+    assert {p["name"]: p["value"] for p in found["properties"]} == {
+        "io.envsmith.archive": "https://host.example/a.tar.gz",
+        "io.envsmith.compiled": "APEX_CPP_EXT=1",
+        "io.envsmith.layer": "framework",
+    }
+    assert {h["content"] for file in found["components"] for h in file["hashes"]} == {"ab" * 32, "cd" * 32}
+    assert sbom_differences(bill, lock, IMAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"archive": "https://host.example/b.tar.gz"}, ["apex was compiled otherwise"]),
+        ({"variables": ()}, ["apex was compiled otherwise"]),
+        ({"archive": ""}, ["pypi/apex@0.1 is not listed", "generic/apex@0.1 is not in the lock"]),
+    ],
+)
+def test_another_archive_or_another_way_of_compiling_is_a_difference(kit, other, told):
+    bill = make_sbom(compiled_lock(kit), IMAGE, made=MADE)
+    assert sbom_differences(bill, compiled_lock(kit, **other), IMAGE) == told
+
+
+def test_what_was_built_from_an_archive_of_the_user_s_is_not_looked_up_under_its_name(kit):
+    seen = {}
+
+    def look(words):
+        seen["text"] = Path(words[1]).read_text()
+        return answer([GOOD])(words)
+
+    result = audits.audit(compiled_lock(kit), run=look)
+    assert "apex" not in seen["text"]
+    assert (result.status, result.unknown, result.asked) == ("clean, 1 of 2 packages not audited", ("apex",), 1)
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------
