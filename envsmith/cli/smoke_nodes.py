@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from envsmith.smoke.narrow import Narrowed, Outcome
     from envsmith.smoke.nodes import Launcher
     from envsmith.smoke.plan import Plan
+    from envsmith.smoke.rendezvous import Rendezvous
 
 __all__ = ["many"]
 
@@ -38,7 +39,8 @@ def many(
     console: Console,
 ) -> SmokeResult | None:
     """The result, or ``None`` when a manifest was printed instead."""
-    from envsmith.smoke.nodes import parse_nodes, run_rendezvous
+    from envsmith.smoke.nodes import parse_nodes
+    from envsmith.smoke.rendezvous import Rendezvous
 
     hosts, addresses = parse_nodes(nodes)
     if ways["emit"]:
@@ -52,14 +54,8 @@ def many(
     if ways["rdzv"]:
         if any(hosts):
             raise UsageError("--rdzv goes with a number of nodes: each of them runs this command")
-        plan = _plan(hosts, ranks, wanted, _probe_here(interpreter))
-        return _shown(
-            console,
-            plan,
-            lambda: run_rendezvous(
-                plan, python=_here(interpreter), endpoint=ways["rdzv"] or "", nodes=len(hosts), ranks_per_node=ranks
-            ),
-        )
+        where = Rendezvous(endpoint=ways["rdzv"], nodes=len(hosts), ranks_per_node=ranks)
+        return _met(where, _here(interpreter), wanted=wanted, narrow=narrow, console=console)
     launcher = _launcher(hosts, addresses, ways["rsh"], gpus)
     return _central(hosts, launcher, interpreter, ranks=ranks, wanted=wanted, narrow=narrow, console=console)
 
@@ -89,6 +85,29 @@ def _central(
         return result
     found = _narrow(names, launcher, python, ranks=ranks, wanted=wanted, versions=versions, console=console)
     return replace(result, narrowed=found.to_json(), blame=(*result.blame, found.sentence))
+
+
+def _met(
+    where: Rendezvous, python: str, *, wanted: Mapping[str, str | None], narrow: bool, console: Console
+) -> SmokeResult:
+    """The same command on every node: torchrun brings the ranks together, and a meeting the nodes when it failed."""
+    from envsmith.smoke.rendezvous import run_rendezvous, run_until_narrowed
+
+    where.parts()  # a wrong endpoint is told before anything is started
+    versions = _probe_here(python)
+
+    def plan_of(nodes: int) -> Plan:
+        few = {**wanted, "machine": None} if nodes < where.nodes else wanted
+        return _plan(("",) * nodes, where.ranks_per_node, few, versions)
+
+    def talk(text: str) -> None:
+        if not console.quiet:
+            say(f"  {clean(text)}")
+
+    plan = plan_of(where.nodes)
+    if not narrow or where.nodes < _FEWEST_TO_NARROW:
+        return _shown(console, plan, lambda: run_rendezvous(plan, where, python=python))
+    return _shown(console, plan, lambda: run_until_narrowed(plan, where, python=python, plan_of=plan_of, say=talk))
 
 
 def _versions_of_any(ask: Callable[[str], Mapping[str, str]], hosts: Sequence[str]) -> Mapping[str, str]:

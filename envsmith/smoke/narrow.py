@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from envsmith.errors import DataError
+
 __all__ = ["Narrowed", "Outcome", "conclude", "first_pass", "narrow", "second_pass"]
 
 Group = tuple[str, ...]
@@ -36,6 +38,23 @@ class Narrowed:
     first: tuple[Outcome, ...] = ()
     second: tuple[Outcome, ...] = ()
 
+    @classmethod
+    def parse(cls, row: object) -> Narrowed:
+        """What :meth:`to_json` wrote, from somewhere else. Raises :class:`~envsmith.errors.DataError`."""
+        if not isinstance(row, dict):
+            raise DataError("an object is due")
+        sentence = row.get("sentence")
+        if not isinstance(sentence, str):
+            raise DataError("sentence: a string is due")
+        return cls(
+            bad=_names(row.get("bad"), "bad"),
+            good=_names(row.get("good"), "good"),
+            links=tuple(_names(group, "links") for group in _rows(row.get("links"), "links")),
+            sentence=sentence,
+            first=tuple(_outcome(o, "first") for o in _rows(row.get("first"), "first")),
+            second=tuple(_outcome(o, "second") for o in _rows(row.get("second"), "second")),
+        )
+
     def to_json(self) -> dict[str, object]:
         """One object."""
 
@@ -50,6 +69,25 @@ class Narrowed:
             "first": rows(self.first),
             "second": rows(self.second),
         }
+
+
+def _rows(value: object, key: str) -> list[object]:
+    if not isinstance(value, list):
+        raise DataError(f"{key}: a list is due")
+    return value
+
+
+def _names(value: object, key: str) -> tuple[str, ...]:
+    names = _rows(value, key)
+    if not all(isinstance(name, str) for name in names):
+        raise DataError(f"{key}: names are due")
+    return tuple(map(str, names))
+
+
+def _outcome(row: object, key: str) -> Outcome:
+    if not isinstance(row, dict) or not isinstance(row.get("passed"), bool) or not isinstance(row.get("summary"), str):
+        raise DataError(f"{key}: nodes, passed and summary are due")
+    return Outcome(group=_names(row.get("nodes"), f"{key}.nodes"), passed=row["passed"], summary=row["summary"])
 
 
 def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:
@@ -116,22 +154,30 @@ def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
 
 
 def narrow(
-    nodes: Sequence[str], run: Callable[[Group], Outcome], *, say: Callable[[str], None] | None = None
+    nodes: Sequence[str],
+    run: Callable[[Group], Outcome],
+    *,
+    say: Callable[[str], None] | None = None,
+    at_once: int = _AT_ONCE,
 ) -> Narrowed:
-    """Both passes; the groups of a wave are disjoint and run at the same time."""
+    """Both passes; the groups of a wave are disjoint and run at the same time, ``at_once`` of them at most."""
     talk = say or (lambda _: None)
-    first = _wave(first_pass(nodes), run, talk, "pass 1")
-    second = [o for wave in second_pass(first) for o in _wave(wave, run, talk, "pass 2")]
+    first = _wave(first_pass(nodes), run, talk, "pass 1", at_once)
+    second = [o for wave in second_pass(first) for o in _wave(wave, run, talk, "pass 2", at_once)]
     return conclude(first, second)
 
 
 def _wave(
-    groups: Sequence[Group], run: Callable[[Group], Outcome], talk: Callable[[str], None], name: str
+    groups: Sequence[Group], run: Callable[[Group], Outcome], talk: Callable[[str], None], name: str, at_once: int
 ) -> list[Outcome]:
     if not groups:
         return []
-    with ThreadPoolExecutor(max_workers=min(len(groups), _AT_ONCE)) as pool:
+    pool = ThreadPoolExecutor(max_workers=max(1, min(len(groups), at_once)))
+    try:
         outcomes = list(pool.map(run, groups))
+    finally:
+        # Not waited for: after Ctrl-C it is for the caller to close what the threads listen to.
+        pool.shutdown(wait=False, cancel_futures=True)
     for outcome in outcomes:
         talk(f"{name}: {' and '.join(outcome.group)}: {'passed' if outcome.passed else outcome.summary}")
     return outcomes

@@ -1,8 +1,7 @@
 """The smoke test on many nodes: one agent process per rank, started by a remote shell or by ``srun``, or by torchrun on every node.
 
 With a remote shell and with ``srun`` this process talks to every rank: source and plan go in through standard input, events come back
-through standard output, nothing is copied to the nodes. With torchrun (``rendezvous``) the same command runs on every node, the ranks exchange
-their events through the store, and every node comes to the same verdict.
+through standard output, nothing is copied to the nodes. With torchrun (:mod:`envsmith.smoke.rendezvous`) the same command runs on every node.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ import re
 import secrets
 import selectors
 import shlex
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +22,7 @@ from typing import IO, Protocol
 
 from envsmith.errors import SmokeError, UsageError
 from envsmith.smoke.blame import SmokeExit
-from envsmith.smoke.launch import BOOTSTRAP, agent_input, agent_source, torchrun_argv
+from envsmith.smoke.launch import BOOTSTRAP, agent_input
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.verdict import SmokeResult, judge
 
@@ -35,10 +32,11 @@ __all__ = [
     "OnNode",
     "RemoteShell",
     "Slurm",
+    "extended_plan",
+    "is_host_name",
     "parse_nodes",
     "plan_for_nodes",
     "run_nodes",
-    "run_rendezvous",
     "with_nodes",
 ]
 
@@ -155,6 +153,11 @@ class OnNode:
         process.kill()
 
 
+def is_host_name(text: str) -> bool:
+    """Whether ``text`` may stand for a host: nothing that a shell or an option parser would read."""
+    return bool(_HOST.fullmatch(text))
+
+
 def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """``a,b,c`` or a number (then the names are empty); ``a=10.0.0.1`` gives the address under which the others reach ``a``.
 
@@ -167,7 +170,7 @@ def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
     hosts, addresses = [], {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, equals, address = part.partition("=")
-        if not _HOST.fullmatch(host) or (equals and not _HOST.fullmatch(address)):
+        if not is_host_name(host) or (equals and not is_host_name(address)):
             raise UsageError(f"--nodes: {part[:60]!r} is no host name")
         hosts.append(host)
         if equals:
@@ -186,7 +189,7 @@ def plan_for_nodes(plan: Plan, *, nodes: int, ranks_per_node: int) -> Plan:
     return plan.with_(nodes=nodes, steps=(), timeouts=times)
 
 
-def _extended(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launcher: str, **more: object) -> bytes:
+def extended_plan(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launcher: str, **more: object) -> bytes:
     """The plan's JSON with what only many nodes need; a fault may name a node instead of a rank."""
     row = plan.to_json()
     row.update(launcher=launcher, env={k: v for k, v in os.environ.items() if _FORWARDED.fullmatch(k)}, **more)
@@ -220,7 +223,7 @@ def run_nodes(
 ) -> SmokeResult:
     """Run the plan on ``hosts`` and judge it. Raises :class:`SmokeError` when the launcher itself cannot be started."""
     started = time.monotonic()
-    text = agent_input(_extended(plan, hosts, ranks_per_node, launcher.name))
+    text = agent_input(extended_plan(plan, hosts, ranks_per_node, launcher.name))
     commands = launcher.commands(hosts, ranks_per_node, python, port or 20000 + secrets.randbelow(10000))
     running: list[_Running] = []
     events: list[object] = []
@@ -375,91 +378,3 @@ def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
         return result
     text = f"{result.summary} [rank {said[1]} is on node {', '.join(where)}]"
     return replace(result, summary=text, blame=(text, *result.blame[1:]))
-
-
-# -- torchrun on every node --------------------------------------------------------------------------------------------
-
-
-def run_rendezvous(plan: Plan, *, python: str, endpoint: str, nodes: int, ranks_per_node: int) -> SmokeResult:
-    """The part of this node in a run that the same command starts on every node; the verdict is that of all. Raises :class:`SmokeError`."""
-    host, _, port = endpoint.rpartition(":")
-    if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"--rdzv {endpoint[:80]!r}: HOST:PORT is due, the same on every node")
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="envsmith-nodes-") as directory:
-        here = Path(directory)
-        (here / "agent.py").write_bytes(agent_source())
-        row = _extended(plan, ("",) * nodes, ranks_per_node, "torchrun", gather=True)
-        (here / "plan.json").write_bytes(row)
-        argv = torchrun_argv(
-            python=python,
-            agent=str(here / "agent.py"),
-            plan=str(here / "plan.json"),
-            events=str(here / "events.%r"),
-            ranks=ranks_per_node,
-            nodes=nodes,
-            rendezvous=endpoint,
-        )
-        mine = _address_towards(host, int(port))
-        argv[3:3] = [*(["--local-addr", mine] if mine else []), *_owner(host, mine)]
-        words, status = _torchrun(argv, plan.outer_deadline + plan.timeouts.init)
-        events = _read_events(here)
-    if not events:
-        lines = [line for line in words.splitlines() if line.strip()]
-        raise SmokeError(
-            f"torchrun started no rank on this node (status {status})",
-            hint=f"is {endpoint} reachable from here, and does the command run on all {nodes} nodes?",
-            details=lines[-5:],
-        )
-    result = with_nodes(judge(plan, events, agent_exit=status), events)
-    return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
-
-
-def _owner(host: str, mine: str | None) -> list[str]:
-    """The node that has the endpoint's address opens its store; torchrun itself goes by the machine's name, which may mean loopback."""
-    with contextlib.suppress(OSError):
-        if mine and mine in {str(found[4][0]) for found in socket.getaddrinfo(host, None)}:
-            return ["--rdzv-conf", "is_host=1"]
-    return []
-
-
-def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
-    try:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    except OSError as error:
-        raise SmokeError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
-    try:
-        words, _ = process.communicate(timeout=limit)
-        return words.decode(errors="replace"), process.returncode
-    except BaseException as error:
-        process.terminate()  # torchrun ends its ranks
-        try:
-            process.wait(timeout=20.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
-            return "torchrun had to be ended at the outer deadline", None
-        raise
-
-
-def _read_events(directory: Path) -> list[object]:
-    """All ranks' lines; what came both from the rank's own file and through the store is taken once."""
-    seen: dict[str, object] = {}
-    for path in sorted(directory.glob("events.*")):
-        for line in path.read_text(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                seen.setdefault(json.dumps(event, sort_keys=True), event)
-    return list(seen.values())
-
-
-def _address_towards(host: str, port: int) -> str | None:
-    """The address of this node on the way to the rendezvous: the machine's own name may resolve to loopback."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.connect(address)  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None

@@ -12,7 +12,7 @@ import pytest
 
 from envsmith.cli.app import run
 from envsmith.errors import SmokeError, UsageError
-from envsmith.smoke.nodes import Command, RemoteShell, Slurm, _extended, parse_nodes, plan_for_nodes, run_nodes
+from envsmith.smoke.nodes import Command, RemoteShell, Slurm, extended_plan, parse_nodes, plan_for_nodes, run_nodes
 from envsmith.smoke.plan import Plan, Timeouts
 
 
@@ -70,12 +70,12 @@ def test_fault_of_a_node_becomes_that_of_its_first_rank_and_is_absent_elsewhere(
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "no")
     plan = Plan.build({}, ranks=4, steps=False).with_(fault={"kind": "raise", "node": "b"})
-    row = json.loads(_extended(plan, ("a", "b"), 2, "x"))
+    row = json.loads(extended_plan(plan, ("a", "b"), 2, "x"))
     assert row["fault"] == {"kind": "raise", "rank": 2}
     assert row["node_of_rank"] == ["a", "a", "b", "b"]
     assert row["env"]["NCCL_SOCKET_IFNAME"] == "eth0"
     assert "AWS_SECRET_ACCESS_KEY" not in row["env"]
-    assert json.loads(_extended(plan, ("a", "c"), 2, "x"))["fault"] is None
+    assert json.loads(extended_plan(plan, ("a", "c"), 2, "x"))["fault"] is None
 
 
 class _Scripts:
