@@ -102,14 +102,11 @@ class _Line:
         self._connection = connection
         self._rest = b""
 
-    def send(self, row: Mapping[str, object]) -> bool:
-        """False when the other side has gone."""
-        try:
+    def send(self, row: Mapping[str, object]) -> None:
+        """A side that has gone is found out when its answer is due."""
+        with contextlib.suppress(OSError):
             self._connection.settimeout(30.0)
             self._connection.sendall(json.dumps(row).encode() + b"\n")
-        except OSError:
-            return False
-        return True
 
     def receive(self, seconds: float) -> Mapping[str, object] | None:
         """The next message; ``None`` when none came in time, the other side has gone, or it speaks another language."""
@@ -159,6 +156,7 @@ class _Seat:
     address: str
     report: Report
     line: _Line | None = None
+    left: bool = False
 
 
 def hold(
@@ -238,10 +236,13 @@ def _passes(seats: Sequence[_Seat], run: Run, patience: Patience, say: Callable[
 def _group(seats: Sequence[_Seat], group: Group, run: Run, limit: float) -> Outcome:
     """Send the nodes of a group to meet at its first one, and hear from all."""
     endpoint = f"{seats[0].address}:{seats[0].report.port}"
-    gone = [s for s in seats if s.line and not s.line.send(_order(endpoint, len(seats)))]
-    if gone:
-        return Outcome(group=group, passed=False, summary=f"node {gone[0].name} left the meeting")
+    gone = next((s for s in seats if s.left), None)
+    if gone:  # the others are not sent to wait for it
+        return Outcome(group=group, passed=False, summary=f"node {gone.name} left the meeting")
     until = time.monotonic() + limit
+    for seat in seats:
+        if seat.line:
+            seat.line.send({"envsmith": _PROTOCOL, "run": {"endpoint": endpoint, "nodes": len(seats)}})
     for seat in seats:
         if seat.line is None:
             seat.report = run(endpoint, len(seats))
@@ -250,16 +251,13 @@ def _group(seats: Sequence[_Seat], group: Group, run: Run, limit: float) -> Outc
             continue
         report = _report_of(seat.line.receive(max(1.0, until - time.monotonic())))
         if report is None:
+            seat.left = True
             seat.line.close()  # whatever it says later would be taken for the answer to another question
             words = f"node {seat.name} left the meeting during the run, or did not answer in {limit:.0f} s"
             report = replace(seat.report, passed=False, summary=words)
         seat.report = report
     failed = sorted((s.report for s in seats if not s.report.passed), key=lambda report: not report.judged)
     return Outcome(group=group, passed=not failed, summary=failed[0].summary if failed else "")
-
-
-def _order(endpoint: str, nodes: int) -> dict[str, object]:
-    return {"envsmith": _PROTOCOL, "run": {"endpoint": endpoint, "nodes": nodes}}
 
 
 def _with_missing(sentence: str, seats: Sequence[_Seat], expected: int) -> str:

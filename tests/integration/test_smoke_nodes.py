@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +163,42 @@ def test_torchrun_brings_two_nodes_together_and_both_have_the_verdict_of_all(nod
         answer = json.loads(out)
         assert answer["counts"] == {"pass": len(answer["cases"])}
         assert sorted(rank for ranks in answer["nodes"].values() for rank in ranks) == [0, 1]
+
+
+def _everywhere(nodes: tuple[str, ...], *args: str, env: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    """The same command on every node, as a batch script would start it; ``env`` are further variables of single nodes."""
+    started = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, *_smoke(*args, "--json")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **env.get(name, {})},
+        )
+        for name in nodes
+    ]
+    answers = [process.communicate(timeout=550) for process in started]
+    for process, (out, err) in zip(started, answers, strict=True):
+        assert process.returncode == 1, (out[-500:], err.decode()[-2000:])
+    return [json.loads(out) for out, _ in answers]
+
+
+@pytest.mark.parametrize("bad", [2, 0])
+def test_nodes_that_only_share_a_rendezvous_name_the_bad_one(nodes: tuple[str, ...], bad: int) -> None:
+    """One node's gloo is bound to loopback: it fails with everybody. The node of the rendezvous may be the bad one itself."""
+    where = ["--nodes", str(COUNT), "--rdzv", f"{ADDRESSES[nodes[0]]}:29487"]
+    answers = _everywhere(nodes, *where, env={nodes[bad]: {"GLOO_SOCKET_IFNAME": "lo"}})
+    address = ADDRESSES[nodes[bad]]
+    for answer in answers:
+        found = answer["narrowed"]
+        assert len(found["bad"]) == 1, found
+        assert address in found["bad"][0]  # the namespaces share the machine's name, so that the address is part of it
+        assert sorted(found["good"]) == sorted(
+            f"{socket.gethostname()} ({a})" for a in ADDRESSES.values() if a != address
+        )
+        assert len(found["first"]) + len(found["second"]) == COUNT
+        assert found["sentence"].startswith(f"node {found['bad'][0]} is bad")
+        assert answer["blame"][-1] == found["sentence"]
+    assert not _left(ADDRESSES[nodes[0]])
 
 
 def test_command_line_with_a_remote_shell(nodes: tuple[str, ...], tmp_path: Path) -> None:
