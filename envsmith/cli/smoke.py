@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,11 +13,13 @@ from envsmith.cli.console import Console, clean, dumps, say, table
 from envsmith.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from envsmith.smoke import SmokeResult
+    from envsmith.smoke import LocalTarget, SmokeResult
 
 __all__ = ["smoke"]
 
 _WORST = 12
+_OF_NODES = ("rdzv", "rsh", "emit", "image", "gpus")
+_CHOSEN_BY_ALL = ("no_steps", "framework_only", "plan_only", "machine", "nccl_engine", "sharing")
 
 
 @click.command()
@@ -111,102 +114,106 @@ _WORST = 12
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every event.")
-def smoke(
-    *,
-    python: Path | None,
-    tier: str,
-    output: Path | None,
-    budget: float,
-    ranks: int,
-    backend: str,
-    nccl_engine: str | None,
-    sharing: str | None,
-    machine: str | None,
-    plot: Path | None,
-    nodes: str | None,
-    rdzv: str | None,
-    rsh: str | None,
-    narrow: bool,
-    emit: str | None,
-    image: str | None,
-    gpus: int,
-    read_logs: tuple[Path, ...],
-    no_steps: bool,
-    framework_only: bool,
-    plan_only: bool,
-    as_json: bool,
-    verbose: bool,
-) -> int:
+def smoke(*, plot: Path | None, read_logs: tuple[Path, ...], as_json: bool, verbose: bool, **how: Any) -> int:
     """Run collectives with checked values, then one step of each framework that is installed.
 
     Exit code 0 when everything passed, 1 when something failed: the last line names the rank, the case and the step.
     """
-    from envsmith.engine.base import Event, EventKind
-    from envsmith.pipeline import progress_line
-    from envsmith.smoke import LocalTarget, Plan, probe, run
-
     if read_logs:
         return _finish(_of_logs(read_logs), plot=plot, as_json=as_json)
-    if plot is not None and tier != "bandwidth":
+    if plot is not None and how["tier"] != "bandwidth":
         raise UsageError("--plot is for --tier bandwidth")
-    if nodes is None and (rdzv or rsh or emit or image or gpus):
+    if how["nodes"] is None and any(how[name] for name in _OF_NODES):
         raise UsageError("--rdzv, --rsh, --emit, --image and --gpus are for --nodes")
-    if output is not None and tier != "all":
+    if how["output"] is not None and how["tier"] != "all":
         raise UsageError("--output is for --tier all")
-    if nodes is not None:
-        from envsmith.cli.smoke_nodes import many
+    with Console(verbose=verbose, quiet=as_json or bool(how["emit"])) as console:
+        if how["nodes"] is not None:
+            result = _on_nodes(how, console)
+        elif how["tier"] == "all":
+            return _all_tiers(how, as_json=as_json, console=console)
+        else:
+            result = _here(how, console)
+    return 0 if result is None else _finish(result, plot=plot, as_json=as_json)
 
-        wanted = {"tier": tier, "backend": backend, "engine": nccl_engine, "machine": machine}
-        ways = {"rdzv": rdzv, "rsh": rsh, "emit": emit, "image": image}
-        with Console(verbose=verbose, quiet=as_json or bool(emit)) as console:
-            result = many(
-                nodes, python=python, ranks=ranks, gpus=gpus, wanted=wanted, ways=ways, narrow=narrow, console=console
-            )
-        return _finish(result, plot=plot, as_json=as_json) if result else 0
+
+def _on_nodes(how: Mapping[str, Any], console: Console) -> SmokeResult | None:
+    """On many nodes; ``None`` when a manifest was printed instead."""
+    from envsmith.cli.smoke_nodes import many
+
+    return many(
+        how["nodes"],
+        python=how["python"],
+        ranks=how["ranks"],
+        gpus=how["gpus"],
+        wanted={**{name: how[name] for name in ("tier", "backend", "machine")}, "engine": how["nccl_engine"]},
+        ways={name: how[name] for name in ("rdzv", "rsh", "emit", "image")},
+        narrow=how["narrow"],
+        console=console,
+    )
+
+
+def _all_tiers(how: Mapping[str, Any], *, as_json: bool, console: Console) -> int:
+    from envsmith.cli.smoke_all import everything
+
+    if any(how[name] for name in _CHOSEN_BY_ALL):
+        raise UsageError("--tier all chooses tiers, engines and placements by itself", hint="leave the other flags out")
+    target, found = _environment(how["python"])
+    return everything(
+        target,
+        found,
+        backend=how["backend"],
+        ranks=how["ranks"],
+        folder=how["output"] or Path("envsmith-smoke"),
+        budget=how["budget"],
+        as_json=as_json,
+        console=console,
+    )
+
+
+def _here(how: Mapping[str, Any], console: Console) -> SmokeResult | None:
+    """In an environment of this machine; ``None`` when the plan was printed instead."""
+    from envsmith.engine.base import Event, EventKind
+    from envsmith.pipeline import progress_line
+    from envsmith.smoke import Plan, run
+
+    if how["no_steps"] and how["framework_only"]:
+        raise UsageError("--no-steps and --framework-only leave nothing to run")
+    target, found = _environment(how["python"])
+    plan = Plan.build(
+        found,
+        tier=how["tier"],
+        ranks=how["ranks"],
+        backend=how["backend"],
+        steps=not how["no_steps"],
+        cases=not how["framework_only"],
+        engine=how["nccl_engine"],
+        sharing=how["sharing"],
+        machine=how["machine"],
+    )
+    if how["plan_only"]:
+        click.echo(dumps(plan.to_json()))
+        return None
+    console(Event(kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks"))
+    result = run(
+        plan, target, progress=lambda p: console(Event(kind=EventKind.LINE, step="smoke test", text=progress_line(p)))
+    )
+    kind = EventKind.DONE if result.passed else EventKind.FAILED
+    console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
+    return result
+
+
+def _environment(python: Path | None) -> tuple[LocalTarget, Mapping[str, str]]:
+    """The environment that is meant, and the versions that its metadata names."""
+    from envsmith.smoke import LocalTarget, probe
+
     target = LocalTarget(python=_interpreter(python))
     found = probe(target)
     if "torch" not in found:
         raise UsageError(
             f"{target.python}: no torch there", hint="name the environment with --python /path/to/env/bin/python"
         )
-    if tier == "all":
-        from envsmith.cli.smoke_all import everything
-
-        if any((no_steps, framework_only, plan_only, machine, nccl_engine, sharing)):
-            raise UsageError(
-                "--tier all chooses tiers, engines and placements by itself", hint="leave the other flags out"
-            )
-        with Console(verbose=verbose, quiet=as_json) as console:
-            return everything(
-                target, found, backend=backend, ranks=ranks, folder=output or Path("envsmith-smoke"), budget=budget,
-                as_json=as_json, console=console,
-            )  # fmt: skip
-    if no_steps and framework_only:
-        raise UsageError("--no-steps and --framework-only leave nothing to run")
-    plan = Plan.build(
-        found,
-        tier=tier,
-        ranks=ranks,
-        backend=backend,
-        steps=not no_steps,
-        cases=not framework_only,
-        engine=nccl_engine,
-        sharing=sharing,
-        machine=machine,
-    )
-    if plan_only:
-        click.echo(dumps(plan.to_json()))
-        return 0
-    with Console(verbose=verbose, quiet=as_json) as console:
-        console(Event(kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks"))
-        result = run(
-            plan,
-            target,
-            progress=lambda p: console(Event(kind=EventKind.LINE, step="smoke test", text=progress_line(p))),
-        )
-        kind = EventKind.DONE if result.passed else EventKind.FAILED
-        console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
-    return _finish(result, plot=plot, as_json=as_json)
+    return target, found
 
 
 def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:

@@ -50,9 +50,10 @@ class Progress:
 
 @dataclass(slots=True)
 class _Stream:
-    """Events so far, what the agent said on standard error, and the seconds that it may take in all."""
+    """What is still to be sent, events so far, what the agent said on standard error, and the seconds that it may take in all."""
 
     limit: float
+    pending: memoryview = field(default_factory=lambda: memoryview(b""))
     events: list[object] = field(default_factory=list)
     rest: bytearray = field(default_factory=bytearray)
     words: bytearray = field(default_factory=bytearray)
@@ -164,41 +165,42 @@ def _converse(
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     if not (stdin and stdout and stderr):
         raise SmokeError("the cell's Python was started without its standard streams")
-    pending = memoryview(agent_input(json.dumps(plan.to_json()).encode()))
+    stream.pending = memoryview(agent_input(json.dumps(plan.to_json()).encode()))
     limit = time.monotonic() + stream.limit
     with selectors.DefaultSelector() as selector:
-        for pipe in (stdout, stderr):
+
+        def hear() -> None:
+            for event in _receive(stdout, selector, stream):
+                if progress:
+                    _report(event, stream, plan, progress)
+
+        # Each pipe with what is to be done when it is ready.
+        for pipe, mode, serve in (
+            (stdout, selectors.EVENT_READ, hear),
+            (stderr, selectors.EVENT_READ, lambda: _listen(stderr, selector, stream)),
+            (stdin, selectors.EVENT_WRITE, lambda: _send(stdin, selector, stream)),
+        ):
             os.set_blocking(pipe.fileno(), False)
-            selector.register(pipe, selectors.EVENT_READ)
-        os.set_blocking(stdin.fileno(), False)
-        selector.register(stdin, selectors.EVENT_WRITE)
-        while any(key.fileobj is not stdin for key in selector.get_map().values()):
+            selector.register(pipe, mode, serve)
+        while any(key.events & selectors.EVENT_READ for key in selector.get_map().values()):
             if time.monotonic() > limit:
                 _end(process, target)
                 return None
             for key, _ in selector.select(timeout=0.2):
-                if key.fileobj is stdin:
-                    pending = _send(stdin, selector, pending)
-                elif key.fileobj is stdout:
-                    for event in _receive(stdout, selector, stream):
-                        if progress:
-                            _report(event, stream, plan, progress)
-                else:
-                    _listen(stderr, selector, stream)
+                key.data()
     return _wait(process, target, limit)
 
 
-def _send(stdin: IO[bytes], selector: selectors.BaseSelector, pending: memoryview) -> memoryview:
+def _send(stdin: IO[bytes], selector: selectors.BaseSelector, stream: _Stream) -> None:
     """The input stays open after the plan: its end tells the agent that we are gone."""
     try:
-        pending = pending[os.write(stdin.fileno(), pending[: 1 << 16]) :]
+        stream.pending = stream.pending[os.write(stdin.fileno(), stream.pending[: 1 << 16]) :]
     except BlockingIOError:
-        return pending
+        return
     except BrokenPipeError:
-        pending = pending[:0]
-    if not pending:
+        stream.pending = stream.pending[:0]
+    if not stream.pending:
         selector.unregister(stdin)
-    return pending
 
 
 def _receive(stdout: IO[bytes], selector: selectors.BaseSelector, stream: _Stream) -> list[Mapping[str, object]]:

@@ -184,9 +184,9 @@ def _everywhere(nodes: tuple[str, ...], *args: str, env: Mapping[str, Mapping[st
 
 @pytest.mark.parametrize("bad", [2, 0])
 def test_nodes_that_only_share_a_rendezvous_name_the_bad_one(nodes: tuple[str, ...], bad: int) -> None:
-    """One node's gloo is bound to loopback: it fails with everybody. The node of the rendezvous may be the bad one itself."""
+    """One node names an interface that it does not have: it fails with everybody. The node of the rendezvous may be the bad one itself."""
     where = ["--nodes", str(COUNT), "--rdzv", f"{ADDRESSES[nodes[0]]}:29487"]
-    answers = _everywhere(nodes, *where, env={nodes[bad]: {"GLOO_SOCKET_IFNAME": "lo"}})
+    answers = _everywhere(nodes, *where, env={nodes[bad]: {"GLOO_SOCKET_IFNAME": "eth7"}})
     address = ADDRESSES[nodes[bad]]
     for answer in answers:
         found = answer["narrowed"]
