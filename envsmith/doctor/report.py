@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
-from envsmith.doctor.snapshot import redact
 from envsmith.model.rule import Severity
+from envsmith.redact import redact
 
 __all__ = ["as_markdown", "as_text"]
 

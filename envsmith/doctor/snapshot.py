@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,10 @@ from envsmith.doctor.diagnosis import Diagnosed, Taxonomy
 from envsmith.doctor.making import make
 from envsmith.errors import DataError, UsageError
 from envsmith.model.rule import Severity
+from envsmith.redact import redact
 from envsmith.sources.reports.facts import Facts, Launch, Library, Read, Stated
 
-__all__ = ["KIND", "compare", "dump", "load", "looks_like_snapshot", "read_snapshot", "redact"]
+__all__ = ["KIND", "compare", "dump", "load", "looks_like_snapshot", "read_snapshot"]
 
 KIND = "envsmith doctor snapshot"
 SCHEMA = 1
@@ -25,12 +24,6 @@ _MAX = 8_000_000
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|API_?KEY|PRIVATE|COOKIE|SESSION|_KEY$", re.IGNORECASE
 )
-_SECRET_VALUE = re.compile(
-    r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ASIA|pypi-)[A-Za-z0-9_-]{8,}|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]{10,}|\b[0-9a-fA-F]{40,}\b"
-)
-_URL_LOGIN = re.compile(r"(\w+://)[^/\s:@]{1,200}(?::[^/\s@]{0,200})?@")
-_EMAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{2,64}\b")
-_HOME = re.compile(r"(/home/|/Users/|/export/home/|/data/home/|/scratch/)[^/\s:'\"]{1,64}")
 # Kept as they are: differing by rank or by node is their purpose.
 _OWN = re.compile(
     r"RANK|LOCAL_RANK|NODE_RANK|CUDA_VISIBLE_DEVICES|SLURM_\w+|OMPI_\w*RANK\w*|NCCL_HOSTID|PATH|VIRTUAL_ENV|CONDA_PREFIX|PYTHONPATH|MASTER_\w+"
@@ -46,29 +39,6 @@ _MUST_AGREE = (
     "flash-attn",
     "python",
 )
-
-
-def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
-    """``text`` without logins in addresses, tokens, mail addresses, home folders' names, this user's and this host's name."""
-    text = _URL_LOGIN.sub(r"\1", text)
-    text = _SECRET_VALUE.sub("<removed>", text)
-    text = _EMAIL.sub("<address>", text)
-    text = _HOME.sub(r"\1USER", text)
-    for name in _names() if users is None else users:
-        text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "USER", text)
-    return text
-
-
-def _names() -> tuple[str, ...]:
-    names = {
-        os.environ.get("USER", ""),
-        os.environ.get("LOGNAME", ""),
-        socket.gethostname(),
-        socket.gethostname().split(".")[0],
-    }
-    return tuple(
-        sorted((n for n in names if len(n) > 2 and n not in {"root", "user", "localhost"}), key=len, reverse=True)
-    )
 
 
 def dump(facts: Facts, texts: tuple[tuple[str, str], ...] = ()) -> str:

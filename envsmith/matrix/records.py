@@ -17,6 +17,7 @@ from typing import Any
 
 from envsmith.errors import DataError, StorageError
 from envsmith.model.record import SCHEMA, Record, Rung
+from envsmith.redact import places_here, redact_values
 
 __all__ = ["Stored", "merge", "parse_record", "put_record", "read_records", "record_name", "record_text"]
 
@@ -31,9 +32,13 @@ _BUILT = "record.json"
 _MAX_TOLD = 40
 
 
-def record_text(record: Record) -> str:
-    """A record as it is written: JSON that people can read in a diff."""
-    return json.dumps(record.to_json(), indent=1, ensure_ascii=False) + "\n"
+def record_text(record: Record, **places: Path) -> str:
+    """A record as it is written and published: JSON that people can read in a diff, without what is the business of this machine alone.
+
+    ``places`` are folders by the word that stands for them (``cell`` is ``.``), besides those that every machine has.
+    """
+    text = redact_values(record.to_json(), places_here(**places))
+    return json.dumps(text, indent=1, ensure_ascii=False) + "\n"
 
 
 def record_name(cell: str, engine: str, text: str) -> str:
@@ -45,7 +50,7 @@ def put_record(folder: Path, record: Record) -> Path:
     """Write a record into ``folder``, complete or not at all. ``StorageError``."""
     from envsmith.matrix.campaign.state import write_whole
 
-    text = record_text(record)
+    text = record_text(record, state=folder.parent)
     path = folder / record_name(record.cell_id, record.engine, text)
     write_whole(path, text)
     return path

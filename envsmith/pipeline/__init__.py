@@ -9,7 +9,7 @@ from __future__ import annotations
 from envsmith.pipeline.choosing import last_day, narrow, solve_for
 from envsmith.pipeline.current import lock_difference
 from envsmith.pipeline.locking import lock_cell
-from envsmith.pipeline.proving import progress_line, record_of, record_text, rungs_of
+from envsmith.pipeline.proving import progress_line, record_of, rungs_of
 from envsmith.pipeline.run import build, lock_for, lock_only
 from envsmith.pipeline.values import Options, Outcome
 
@@ -25,7 +25,6 @@ __all__ = [
     "narrow",
     "progress_line",
     "record_of",
-    "record_text",
     "rungs_of",
     "solve_for",
 ]

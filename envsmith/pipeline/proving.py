@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.engine.base import Engine
@@ -17,12 +15,13 @@ if TYPE_CHECKING:
     from envsmith.smoke import Progress as SmokeProgress
     from envsmith.smoke import SmokeResult
 
-__all__ = ["progress_line", "prove", "record_of", "record_text", "rungs_of"]
+__all__ = ["progress_line", "prove", "record_of", "rungs_of"]
 
 
 def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> Record:
     """Run the smoke test of the options on what was built and write the record. ``SmokeError`` when it cannot be run at all."""
     from envsmith.lock import store
+    from envsmith.matrix.records import record_text
     from envsmith.smoke import Plan, run
 
     if outcome.built is None:
@@ -33,14 +32,9 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
     result = run(plan, engine.target(outcome.built), progress=lambda p: clock.line("smoke test", progress_line(p)))
     clock.done("smoke test", result.summary)
     record = record_of(outcome, result, engine=engine.name, started=started, seconds=clock.seconds)
-    store.write(outcome.directory, {"record.json": record_text(record, outcome.directory)})
+    # `.` stands for where the cell stood.
+    store.write(outcome.directory, {"record.json": record_text(record, cell=outcome.directory)})
     return record
-
-
-def record_text(record: Record, directory: Path) -> str:
-    """A record as it is written and published: where the cell stood on this machine is nobody's business, ``.`` stands for it."""
-    text = json.dumps(record.to_json(), indent=1, ensure_ascii=False) + "\n"
-    return text.replace(str(directory.resolve()), ".")
 
 
 def progress_line(progress: SmokeProgress) -> str:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from envsmith.doctor.snapshot import compare, dump, load, redact
+from envsmith.doctor.snapshot import compare, dump, load
 from envsmith.errors import DataError
+from envsmith.redact import redact
 from envsmith.sources.reports import read_texts
 from envsmith.sources.reports.facts import Facts, Stated
 

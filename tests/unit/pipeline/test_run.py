@@ -12,6 +12,7 @@ from envsmith import pipeline, smoke
 from envsmith.engine.base import Built, Choice, EventKind
 from envsmith.errors import BuildError, ContentError, NetworkError, UsageError
 from envsmith.lock import conda as conda_lock
+from envsmith.matrix.records import record_text
 from envsmith.model.cell import Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict
@@ -200,7 +201,7 @@ def test_what_was_timed_but_not_checked_is_recorded_and_proves_no_collective(wor
 def test_a_record_does_not_tell_where_the_cell_stood(world, tmp_path):
     outcome = pipeline.build(_options(tmp_path))
     step = StepOutcome(name="x", verdict=Verdict.ERROR, detail=f"in {outcome.directory.resolve()}/venv/lib/x.py")
-    text = pipeline.record_text(dataclasses.replace(outcome.record, steps=(step,)), Path(outcome.directory))
+    text = record_text(dataclasses.replace(outcome.record, steps=(step,)), cell=Path(outcome.directory))
     assert str(outcome.directory.resolve()) not in text
     assert "in ./venv/lib/x.py" in text
 

@@ -1,0 +1,108 @@
+"""What a record or a snapshot may tell of the machine that wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsmith.graph.data import find_matrix
+from envsmith.matrix.records import put_record, record_text
+from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict
+from envsmith.redact import places_here, redact_paths, redact_values
+
+PLACES = {"/root": "~", "/home/me": "~", "/tmp": "<tmp>", "/data/run": "<state>", "/data/run/cells/x": "."}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('File "/root/.pyenv/versions/3.11.7/lib/python3.11/ast.py", line 3', 'File "<python>/lib/python3.11/ast.py", line 3'),
+        ("/tmp/s/cache/.tmpX/lib/python3.11/site-packages/setuptools/a.py", "<env>/lib/python3.11/site-packages/setuptools/a.py"),
+        ("at /data/run/cells/x/venv/lib/python3.12/site-packages/a.py:3", "at ./venv/lib/python3.12/site-packages/a.py:3"),
+        ("no file /data/run/log.txt, /data/run: or '/data/run'", "no file <state>/log.txt, <state>: or '<state>'"),
+        ("/data/running and /x/data/run and https://x.y/data/run", "/data/running and /x/data/run and https://x.y/data/run"),
+        ("/home/me/x and /home/you/x and /home/meg/x", "~/x and /home/USER/x and /home/USER/x"),
+        ("/tmp/pip-1/x.py in /tmp", "<tmp>/pip-1/x.py in <tmp>"),
+        ("/usr/lib/python3.11/ast.py, /usr/local/cuda/lib64", "/usr/lib/python3.11/ast.py, /usr/local/cuda/lib64"),
+        ("./venv/lib/python3.12/site-packages/a.py", "./venv/lib/python3.12/site-packages/a.py"),
+        ("12 of 99; 3/4; a/b", "12 of 99; 3/4; a/b"),
+    ],
+)  # fmt: skip
+def test_a_folder_of_this_machine_is_called_by_what_it_is(text: str, told: str) -> None:
+    assert redact_paths(text, PLACES) == told
+    assert redact_paths(told, PLACES) == told
+
+
+@given(st.text(alphabet="/.~abc <>\"'\n", max_size=60))
+def test_what_was_redacted_stays_so(text: str) -> None:
+    once = redact_paths(text, PLACES)
+    assert redact_paths(once, PLACES) == once
+
+
+def test_secrets_and_addresses_go_and_digests_stay() -> None:
+    digest = "sha256:" + "ab" * 32
+    row = {"lock": digest, "notes": ["https://me:pw@host/simple", "mail a@b.example", "token hf_" + "a1" * 8], "n": 3}
+    assert redact_values(row, {}) == {
+        "lock": digest,
+        "notes": ["https://host/simple", "mail <address>", "token <removed>"],
+        "n": 3,
+    }
+
+
+def test_a_host_with_a_telling_name_is_not_told_and_a_word_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-17.lab.example")
+    assert redact_values("connect to [gpu-17]:29400, gpu-17.lab.example, gpu-170", {}) == (
+        "connect to [<host>]:29400, <host>, gpu-170"
+    )
+    monkeypatch.setattr("socket.gethostname", lambda: "torch")
+    assert redact_values("torch 2.9", {}) == "torch 2.9"
+
+
+def test_places_of_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", "/srv/people/me")
+    monkeypatch.setenv("UV_CACHE_DIR", "/big/uv")
+    monkeypatch.setenv("PIP_CACHE_DIR", "")
+    link = tmp_path / "link"
+    (tmp_path / "real").mkdir()
+    link.symlink_to(tmp_path / "real")
+    found = places_here(state=link, cell=Path("relative"))
+    assert found["/srv/people/me"] == "~"
+    assert found["/big/uv"] == "<cache>"
+    assert found[str(link)] == found[str(tmp_path / "real")] == "<state>"
+    assert found[str(Path("relative").resolve())] == "."
+    assert all(folder.startswith("/") and folder != "/" for folder in found)
+    monkeypatch.setenv("HOME", "/")
+    assert "/" not in places_here()
+
+
+def _record(text: str) -> Record:
+    return Record(
+        cell_id="ds0.16.4-torch2.6.0-cu124-py312", components={"torch": "2.6.0"}, lock_digest="sha256:" + "0" * 64, engine="venv",
+        environment_digest="", rungs=(Rung.SOLVED,), passed=False, summary=text, started="2026-11-21T12:00:00+00:00", seconds={}, host={},
+        loaded={}, backend="gloo", ranks=2, cases=(CaseOutcome(case="c", verdict=Verdict.ERROR, blame=text),), notes=(text,),
+        failure=Failure(rung=Rung.LOCKED, symptom=text, log=(text,)), earlier=(Failure(rung=Rung.LOCKED, symptom=text, log=(text,)),),
+    )  # fmt: skip
+
+
+def test_no_field_of_a_written_record_tells_a_path(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    text = f"in {state}/work/1: {Path.home()}/x: /tmp/y: /home/someone/z"
+    written = put_record(state / "records", _record(text)).read_text()
+    assert str(tmp_path) not in written
+    assert written.count("in <state>/work/1: ~/x: <tmp>/y: /home/USER/z") == 7
+    assert json.loads(record_text(_record(text), cell=state))["summary"].startswith("in ./work/1")
+
+
+def test_no_published_record_tells_a_path() -> None:
+    private = ("/root/", "/tmp/", "/home/", "/var/tmp/", "/Users/")
+    told = [
+        f"{path.name}: {place}"
+        for path in sorted((find_matrix() / "records").glob("*.json"))
+        for place in private
+        if place in path.read_text(encoding="utf-8")
+    ]
+    assert not told
