@@ -90,7 +90,9 @@ _CHOSEN_BY_ALL = ("no_steps", "framework_only", "plan_only", "machine", "nccl_en
 @click.option(
     "--rsh", metavar="COMMAND", help="How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}"
 )
-@click.option("--narrow/--no-narrow", default=True, help="When 3 or more named nodes fail: find the bad one, in pairs.")
+@click.option(
+    "--narrow/--no-narrow", default=True, help="When a run of 3 nodes or more fails: find the bad one, in pairs."
+)
 @click.option(
     "--emit", type=click.Choice(["jobset", "trainjob"]), help="Print a Kubernetes job instead (with --nodes N --image)."
 )
