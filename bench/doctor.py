@@ -197,6 +197,26 @@ def main(argv: list[str] | None = None) -> int:
         first = first_of(diagnosis)
         rows.append((record, diagnosis, first, same_cause(first, record), same_fix(first, diagnosis, record)))
     seconds = time.process_time() - started
+    summary, by_group, by_cause = summary_of(rows, seconds)
+    if options.json:
+        print(json.dumps({"summary": summary, "groups": by_group, "causes": by_cause}, indent=1, default=dict))
+        return 0
+    for key, value in summary.items():
+        print(f"{key}: {value}")
+    for title, table in (("by group of causes", by_group), ("by cause", by_cause)):
+        print(f"\n{title:<44} n cause fix")
+        for key, counts in sorted(table.items()):
+            print(f"  {key:<42} {counts['n']:>2} {counts['cause']:>4} {counts['fix']:>4}")
+    if options.show or options.misses:
+        for row in rows:
+            show(row, always=options.show)
+    return 0
+
+
+def summary_of(
+    rows: list[Any], seconds: float
+) -> tuple[dict[str, Any], dict[str, Counter[str]], dict[str, Counter[str]]]:
+    """The figures of all records together, and counts by group of causes and by cause."""
     evaluable = [r for r in rows if r[0].get("evaluable", True) and not r[0].get("negative")]
     revealed = [r for r in evaluable if r[0].get("detectable_from") != "neither" and text_of(r[0]).strip()]
     told = [r for r in revealed if r[0].get("error_lines") or len(r[0].get("env") or {}) > 1 or r[0].get("env_report")]
@@ -229,28 +249,21 @@ def main(argv: list[str] | None = None) -> int:
     for record, _, _, cause, fix in revealed:
         for table, key in ((by_group, record["cause_group"]), (by_cause, record["cause_key"])):
             table[key].update({"n": 1, "cause": bool(cause), "fix": fix})
-    if options.json:
-        print(json.dumps({"summary": summary, "groups": by_group, "causes": by_cause}, indent=1, default=dict))
-        return 0
-    for key, value in summary.items():
-        print(f"{key}: {value}")
-    for title, table in (("by group of causes", by_group), ("by cause", by_cause)):
-        print(f"\n{title:<44} n cause fix")
-        for key, counts in sorted(table.items()):
-            print(f"  {key:<42} {counts['n']:>2} {counts['cause']:>4} {counts['fix']:>4}")
-    if options.show or options.misses:
-        for record, diagnosis, _, cause, fix in rows:
-            bad = record.get("negative") and diagnosis.worst() is Severity.ERROR
-            shown = bad or (not record.get("negative") and record.get("evaluable", True) and not (cause and fix))
-            if options.show or shown:
-                print(
-                    f"\n{record['id']} [{record['cause_key']}] cause={cause} fix={fix}{' FALSE ALARM' if bad else ''}\n  text: {text_of(record)[:300]!r}\n  accepted: {record['accepted_fix']}"
-                )
-                for d in diagnosis.found[:3]:
-                    print(
-                        f"    {d.role:<11} {d.score:>3} {d.finding.severity.value:<7} {d.finding.rule} ({d.taxonomy.cause}) fix: {(d.finding.fix or '')[:140]}"
-                    )
-    return 0
+    return summary, by_group, by_cause
+
+
+def show(row: Any, *, always: bool) -> None:
+    """A record and the first findings on it, when it misses cause or fix or is a false alarm, or ``always``."""
+    record, diagnosis, _, cause, fix = row
+    bad = record.get("negative") and diagnosis.worst() is Severity.ERROR
+    missed = not record.get("negative") and record.get("evaluable", True) and not (cause and fix)
+    if not (always or bad or missed):
+        return
+    print(f"\n{record['id']} [{record['cause_key']}] cause={cause} fix={fix}{' FALSE ALARM' if bad else ''}")
+    print(f"  text: {text_of(record)[:300]!r}\n  accepted: {record['accepted_fix']}")
+    for d in diagnosis.found[:3]:
+        told = f"{d.role:<11} {d.score:>3} {d.finding.severity.value:<7} {d.finding.rule} ({d.taxonomy.cause})"
+        print(f"    {told} fix: {(d.finding.fix or '')[:140]}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -34,54 +35,58 @@ def rank_main(options: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     data = torch.randn(64, 512)
 
-    def loop(watch: preflight.Watch | None) -> list[float]:
-        times = []
-        for _ in range(options.steps):
-            started = time.perf_counter()
-            loss = model(data).square().mean()
-            if watch is not None:
-                watch.computed()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if watch is not None:
-                watch.step()
-            times.append(time.perf_counter() - started)
-        return times
+    def step(watch: preflight.Watch | None) -> float:
+        started = time.perf_counter()
+        loss = model(data).square().mean()
+        if watch is not None:
+            watch.computed()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if watch is not None:
+            watch.step()
+        return time.perf_counter() - started
 
-    loop(None)  # warm
+    answer = _rounds(options, step, preflight)
+    if dist.get_rank() == 0:
+        answer |= {"ranks": dist.get_world_size(), "preflight_seconds": report.seconds}
+        options.json.write_text(json.dumps(answer, indent=1) + "\n")
+    dist.destroy_process_group()
+
+
+def _rounds(options: argparse.Namespace, step: Callable[[object], float], preflight: object) -> dict[str, object]:
+    """Steps with and without the watch in turn: medians of a round, and what the watch itself cost."""
+
+    def median(watch: object) -> float:
+        return statistics.median(step(watch) for _ in range(options.steps))
+
+    median(None)  # warm
     with_, without, cost, watched = [], [], 0.0, 0.0
     for number in range(options.rounds):
         for watching in (True, False) if number % 2 else (False, True):
             if watching:
                 begun = time.perf_counter()
-                with preflight.watch(interval=options.interval) as watch:
-                    with_.append(statistics.median(loop(watch)))
+                with preflight.watch(interval=options.interval) as watch:  # type: ignore[attr-defined]
+                    with_.append(median(watch))
                 watched += time.perf_counter() - begun
                 cost += watch.cost
             else:
-                without.append(statistics.median(loop(None)))
+                without.append(median(None))
     price = _price(preflight)
-    steps = options.rounds * options.steps
-    if dist.get_rank() == 0:
-        ratios = [a / b for a, b in zip(with_, without, strict=True)]
-        answer = {
-            "ranks": dist.get_world_size(),
-            "rounds": options.rounds,
-            "steps_per_round": options.steps,
-            "interval_seconds": options.interval,
-            "load": os.getloadavg()[0],
-            "preflight_seconds": report.seconds,
-            "step_ms": {"with": statistics.median(with_) * 1e3, "without": statistics.median(without) * 1e3},
-            "ratio_of_medians": statistics.median(with_) / statistics.median(without),
-            "ratio_per_round": {"median": statistics.median(ratios), "best": min(ratios), "worst": max(ratios)},
-            "thread_cpu_seconds": cost,
-            "watched_seconds": watched,
-            "marks_microseconds_per_step": price * 1e6,
-            "direct_overhead": (cost + price * steps) / watched,
-        }
-        options.json.write_text(json.dumps(answer, indent=1) + "\n")
-    dist.destroy_process_group()
+    ratios = [a / b for a, b in zip(with_, without, strict=True)]
+    return {
+        "rounds": options.rounds,
+        "steps_per_round": options.steps,
+        "interval_seconds": options.interval,
+        "load": os.getloadavg()[0],
+        "step_ms": {"with": statistics.median(with_) * 1e3, "without": statistics.median(without) * 1e3},
+        "ratio_of_medians": statistics.median(with_) / statistics.median(without),
+        "ratio_per_round": {"median": statistics.median(ratios), "best": min(ratios), "worst": max(ratios)},
+        "thread_cpu_seconds": cost,
+        "watched_seconds": watched,
+        "marks_microseconds_per_step": price * 1e6,
+        "direct_overhead": (cost + price * options.rounds * options.steps) / watched,
+    }
 
 
 def _price(preflight: object) -> float:

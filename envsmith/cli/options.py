@@ -259,22 +259,13 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
     given: dict[str, str] = {}
     problems: list[str] = []
     for text in pairs:
-        name, found, version = text.partition("==")
-        component = table.find(name) if found else None
-        if not found:
-            problems.append(f"{_short(text)}: not NAME==VERSION" + _spelt_otherwise(text, table))
-        elif component is None:
-            near = table.nearest(name)
-            problems.append(f"{_short(name)}: unknown component" + (f", did you mean {near[0]}?" if near else ""))
-        else:
-            try:
-                read = version if version == "*" else parse_version(version)
-            except ValueError as error:
-                known = " (a GPU is sm_NN, or a name such as h100)" if component.name == "gpu" else ""
-                problems.append(f"{component.name}: {error}{known}")
-                continue
-            if given.setdefault(component.name, read) != read:
-                problems.append(f"{component.name}: both {given[component.name]} and {read} were given")
+        try:
+            name, read = _pair(text, table)
+        except ValueError as problem:
+            problems.append(str(problem))
+            continue
+        if given.setdefault(name, read) != read:
+            problems.append(f"{name}: both {given[name]} and {read} were given")
     if problems:
         raise UsageError(
             "these cannot be judged",
@@ -282,6 +273,22 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
             hint="example: envsmith check deepspeed==0.14.0 torch==2.6.0 driver==535.54.03",
         )
     return given
+
+
+def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
+    """Component and version of ``NAME==VERSION``; the ``ValueError`` is a line for the user."""
+    name, found, version = text.partition("==")
+    if not found:
+        raise ValueError(f"{_short(text)}: not NAME==VERSION" + _spelt_otherwise(text, table))
+    component = table.find(name)
+    if component is None:
+        near = table.nearest(name)
+        raise ValueError(f"{_short(name)}: unknown component" + (f", did you mean {near[0]}?" if near else ""))
+    try:
+        return component.name, version if version == "*" else parse_version(version)
+    except ValueError as error:
+        known = " (a GPU is sm_NN, or a name such as h100)" if component.name == "gpu" else ""
+        raise ValueError(f"{component.name}: {error}{known}") from None
 
 
 def _spelt_otherwise(text: str, table: ComponentTable) -> str:

@@ -7,7 +7,7 @@ them meet the regular expression, cut to a bounded length. So a hostile text of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -129,30 +129,33 @@ def _search(text: str, lower: str, source: str, signature: Signature, pattern: s
     compiled = _compiled(pattern)
     chosen: Hit | None = None
     for needle in needle_of(pattern):
-        position, seen = lower.find(needle), 0
-        if signature.last:
-            position = lower.rfind(needle)
-        while position >= 0 and seen < _MOST_HITS:
-            seen += 1
-            start = max(text.rfind("\n", 0, position) + 1, position - _LINE)
-            end = text.find("\n", position)
-            end = min(end if end >= 0 else len(text), position + _LINE)
-            line = text[start:end]
-            match = compiled.search(line) or _over_lines(compiled, text, start, end)
-            if match:
-                if chosen is None or start + match.start() < chosen.position:
-                    groups = {k: v for k, v in match.groupdict().items() if v}
-                    chosen = Hit(
-                        signature=signature,
-                        source=source,
-                        line=0,
-                        text=line.strip()[:400],
-                        position=start + match.start(),
-                        groups=groups,
-                    )
-                break
-            position = lower.find(needle, end) if not signature.last else -1
+        for start, end in _lines_with(needle, text, lower, last=signature.last):
+            match = compiled.search(text[start:end]) or _over_lines(compiled, text, start, end)
+            if match is None:
+                continue
+            if chosen is None or start + match.start() < chosen.position:
+                chosen = Hit(
+                    signature=signature,
+                    source=source,
+                    line=0,
+                    text=text[start:end].strip()[:400],
+                    position=start + match.start(),
+                    groups={k: v for k, v in match.groupdict().items() if v},
+                )
+            break
     return chosen
+
+
+def _lines_with(needle: str, text: str, lower: str, *, last: bool) -> Iterator[tuple[int, int]]:
+    """Where the first lines begin and end that hold ``needle``, or the ``last`` one; long lines are cut around it."""
+    position = lower.rfind(needle) if last else lower.find(needle)
+    for _ in range(1 if last else _MOST_HITS):
+        if position < 0:
+            return
+        end = text.find("\n", position)
+        end = min(end if end >= 0 else len(text), position + _LINE)
+        yield max(text.rfind("\n", 0, position) + 1, position - _LINE), end
+        position = lower.find(needle, end)
 
 
 def _over_lines(compiled: re.Pattern[str], text: str, start: int, end: int) -> re.Match[str] | None:

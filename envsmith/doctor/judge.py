@@ -168,26 +168,29 @@ def _exact(facts: Facts, names: Iterable[str]) -> bool:
 
 
 def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: Mapping[str, Hit]) -> list[Diagnosed]:
-    causes = [h for h in own if h.signature.kind == "cause" and h.signature.severity is Severity.ERROR]
     symptoms = [h for h in own if h.signature.kind in {"symptom", "consequence"}]
     stages = {h.signature.stage for h in symptoms}
     owners = {h.groups["owner"] for h in own if "owner" in h.groups and h.signature.id in INTERFACES}
     if "install" in stages:  # an installation from source is a build
         stages.add("build")
+    caused = bool(of_rules) or any(h.signature.kind == "cause" and h.signature.severity is Severity.ERROR for h in own)
+
+    def unproved(finding: Finding) -> int:
+        """The score of what no line of the log shows."""
+        if finding.severity is Severity.NOTE:
+            return _NOTED
+        if finding.severity is not Severity.ERROR:
+            return _WARNED if finding.stage not in stages else _FOLLOWS + 3
+        # The log says which package lacks something: versions of others that merely could fail come after that.
+        if caused or (owners and not owners & set(finding.components)):
+            return _BESIDE_CAUSE
+        return _BESIDE_SYMPTOM if symptoms else _ALONE
+
     found = []
     for finding in judgement.findings:
         hit = of_rules.get(finding.rule)
         twin = _twin(hit, own) if hit else _same_class(finding, own)
-        if hit or twin:
-            score = _PROVED + (1 if hit else 0)
-        elif finding.severity is Severity.NOTE:
-            score = _NOTED
-        elif finding.severity is Severity.ERROR:
-            # The log says which package lacks something: versions of others that merely could fail come after that.
-            aside = bool(owners) and not owners & set(finding.components)
-            score = _BESIDE_CAUSE if causes or of_rules or aside else _BESIDE_SYMPTOM if symptoms else _ALONE
-        else:
-            score = _WARNED if finding.stage not in stages else _FOLLOWS + 3
+        score = _PROVED + bool(hit) if hit or twin else unproved(finding)
         severity = finding.severity
         if hit or twin:  # the log shows that it happened
             severity = twin.signature.severity if twin else Severity.ERROR

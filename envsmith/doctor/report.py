@@ -128,19 +128,23 @@ def as_markdown(diagnosis: Diagnosis) -> str:
         ]
     lines += ["", f"### Findings: {diagnosis.status}", ""]
     for d in diagnosis.found:
-        if d.role != "note" or d.where:
-            lines.append(
-                f"- **{_title(d)}** ({d.finding.severity.value}, confidence {d.confidence}) `{d.finding.rule}`: {_cell(d.finding.message)}"
-            )
-            if d.where:
-                quote = f": `{_cell(d.quote)[:200].replace('`', chr(39))}`" if d.quote else ""
-                lines.append(f"  - seen at {_cell(d.where)}{quote}")
-            if d.finding.fix:
-                lines.append(f"  - fix: {_cell(d.finding.fix)}")
+        lines += _item(d) if d.role != "note" or d.where else []
     if not diagnosis.found:
         lines.append("- nothing was found")
     lines += ["", *(f"Not checked: {_cell(text)}" for text in diagnosis.not_checked)]
     return "\n".join(lines)
+
+
+def _item(d: Diagnosed) -> list[str]:
+    """A finding as an item of a Markdown list."""
+    title = f"{_title(d)}** ({d.finding.severity.value}, confidence {d.confidence})"
+    lines = [f"- **{title} `{d.finding.rule}`: {_cell(d.finding.message)}"]
+    if d.where:
+        quote = f": `{_cell(d.quote)[:200].replace('`', chr(39))}`" if d.quote else ""
+        lines.append(f"  - seen at {_cell(d.where)}{quote}")
+    if d.finding.fix:
+        lines.append(f"  - fix: {_cell(d.finding.fix)}")
+    return lines
 
 
 def _cell(text: str) -> str:

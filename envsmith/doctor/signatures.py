@@ -212,38 +212,30 @@ def _of_rules(text: str) -> list[Signature]:
 
     data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - as above
     named = data.get("evidence") or {}
-    found = []
-    for rule in data.get("rules") or []:
-        if not isinstance(rule.get("signature"), str):
-            continue
-        rows = rule.get("rows") or [rule]
-        first = rows[0]
-        names = tuple(
-            dict.fromkeys(
-                n for row in rows for part in ("when", "needs") for n in (row.get(part) or {}) if n != "platform"
-            )
-        )
-        items = rule.get("evidence") or first.get("evidence") or ()
-        try:
-            evidence = tuple(_evidence(e, named) for e in (items if isinstance(items, list) else [items]))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            evidence = ()
-        parts = alternatives(rule["signature"])
-        found.append(
-            Signature(
-                id=rule["id"],
-                kind="cause",
-                match=tuple(parts),
-                message=str(rule.get("cause") or first.get("cause") or rule["id"]),
-                fix=str(rule.get("fix") or first.get("fix") or ""),
-                severity=Severity(rule.get("severity") or first.get("severity") or "error"),
-                components=names,
-                stage=str(rule.get("stage") or ""),
-                evidence=evidence,
-                rule=True,
-            )
-        )
-    return found
+    return [_of_rule(rule, named) for rule in data.get("rules") or [] if isinstance(rule.get("signature"), str)]
+
+
+def _of_rule(rule: dict[str, Any], named: dict[str, Any]) -> Signature:
+    rows = rule.get("rows") or [rule]
+    first = rows[0]
+    names = dict.fromkeys(n for row in rows for part in ("when", "needs") for n in (row.get(part) or {}))
+    items = rule.get("evidence") or first.get("evidence") or ()
+    try:
+        evidence = tuple(_evidence(e, named) for e in (items if isinstance(items, list) else [items]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        evidence = ()
+    return Signature(
+        id=rule["id"],
+        kind="cause",
+        match=tuple(alternatives(rule["signature"])),
+        message=str(rule.get("cause") or first.get("cause") or rule["id"]),
+        fix=str(rule.get("fix") or first.get("fix") or ""),
+        severity=Severity(rule.get("severity") or first.get("severity") or "error"),
+        components=tuple(n for n in names if n != "platform"),
+        stage=str(rule.get("stage") or ""),
+        evidence=evidence,
+        rule=True,
+    )
 
 
 def _to_json(s: Signature) -> list[Any]:

@@ -48,14 +48,14 @@ def snapshot(environment: Path) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     todo = [environment]
     while todo:
-        with os.scandir(todo.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in _SKIPPED_FOLDERS:
-                        todo.append(Path(entry.path))
-                elif entry.name not in _SKIPPED_FILES:
-                    status = entry.stat(follow_symlinks=False)
-                    found[os.path.relpath(entry.path, environment)] = (status.st_size, status.st_mtime_ns)
+        with os.scandir(todo.pop()) as scanned:
+            entries = list(scanned)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                todo += [Path(entry.path)] if entry.name not in _SKIPPED_FOLDERS else []
+            elif entry.name not in _SKIPPED_FILES:
+                status = entry.stat(follow_symlinks=False)
+                found[os.path.relpath(entry.path, environment)] = (status.st_size, status.st_mtime_ns)
     return found
 
 

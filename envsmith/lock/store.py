@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,25 +37,30 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
     changed = {name: text.encode() for name, text in files.items() if not _is(directory / name, text.encode())}
     if not changed:
         return
-    kept: dict[str, Path] = {}
-    done: list[str] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".envsmith-", dir=directory) as staging:
             for name, data in changed.items():
                 _put(Path(staging) / name, data)
-            for name in sorted(changed, key=lambda n: n == LOCK_FILE):
-                if (directory / name).exists():
-                    kept[name] = Path(staging) / f"{name}.before"
-                    os.link(directory / name, kept[name])
-                try:
-                    (Path(staging) / name).replace(directory / name)
-                except OSError:
-                    _restore(directory, done, kept)
-                    raise
-                done.append(name)
+            _rename_all(directory, Path(staging), sorted(changed, key=lambda n: n == LOCK_FILE))
     except OSError as error:
         raise _storage(error, directory) from None
+
+
+def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
+    """Give the files their names in ``directory``; when one cannot have its name, all that were there before are put back."""
+    kept: dict[str, Path] = {}
+    done: list[str] = []
+    for name in names:
+        if (directory / name).exists():
+            kept[name] = staging / f"{name}.before"
+            os.link(directory / name, kept[name])
+        try:
+            (staging / name).replace(directory / name)
+        except OSError:
+            _restore(directory, done, kept)
+            raise
+        done.append(name)
 
 
 def prepare(directory: Path) -> None:

@@ -84,17 +84,11 @@ def declared(
 
     Requirements of extras, of one platform or of some Pythons only are left out; one without a bound is kept for core components only.
     """
-    listed = list(requires)
-    everywhere: dict[str, SpecifierSet] | None = None
-    for python in _minors(requires_python):
-        for platform in Platform:
-            found = {name: r.specifier for name, r in active(listed, python=python, platform=platform).items()}
-            everywhere = found if everywhere is None else {n: s for n, s in everywhere.items() if found.get(n) == s}
     specs: dict[str, str] = {}
     python_spec = spec_text(requires_python or "", drop_patch=True)
     if python_spec != "*":
         specs["python"] = python_spec
-    for name, specifier in (everywhere or {}).items():
+    for name, specifier in _everywhere(list(requires), _minors(requires_python)).items():
         core = re.fullmatch(r"(.+)-cu(\d+)", name)
         if policy.cuda_core and core and core[1] == policy.cuda_core:
             specs["cuda"] = f"=={core[2]}.*"
@@ -106,6 +100,16 @@ def declared(
         if text != "*" or component.role is Role.CORE:
             specs[component.name] = text
     return _first(specs, ("python", "cuda", "torch"))
+
+
+def _everywhere(requires: list[str], pythons: Iterable[str]) -> dict[str, SpecifierSet]:
+    """The requirements that are the same on every platform and for every one of ``pythons``."""
+    each = [
+        {name: r.specifier for name, r in active(requires, python=python, platform=platform).items()}
+        for python in pythons
+        for platform in Platform
+    ]
+    return {n: s for n, s in each[0].items() if all(found.get(n) == s for found in each[1:])} if each else {}
 
 
 def _first(specs: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

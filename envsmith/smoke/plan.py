@@ -108,21 +108,14 @@ class Plan:
         """
         kind = _tier(tier)
         count = 4 if ranks is None else ranks
-        if not 1 <= count <= MAX_RANKS:
-            raise UsageError(f"a smoke test runs on 1 to {MAX_RANKS} ranks, not {count}")
-        if backend not in BACKENDS:
-            raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
-        if engine not in {None, "legacy", "2"}:
-            raise UsageError(f"no NCCL engine {engine!r}; torch 2.15 has 'legacy' and '2'")
-        if sharing not in {None, *SHARING}:
-            raise UsageError(f"ranks share a GPU by {' or '.join(SHARING)}, not by {sharing!r}")
+        _refuse(count=count, backend=backend, engine=engine, sharing=sharing)
+        if machine and kind is not Tier.BANDWIDTH:
+            raise UsageError("a machine type is for the bandwidth tier")
         components = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
         versions: dict[str, str] = {
             name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components
         }
         frameworks: dict[str, str] = {name: components[name] for name in FRAMEWORKS if name in components}
-        if machine and kind is not Tier.BANDWIDTH:
-            raise UsageError("a machine type is for the bandwidth tier")
         gpu = backend != "gloo" and "+cpu" not in versions.get("torch", "")
         listed = _cases_of(kind, count, gpu=gpu) if cases else ()
         every = kind is Tier.FRAMEWORK
@@ -201,6 +194,18 @@ class Plan:
             "cases": rows,
             "steps": [step.to_json() for step in self.steps],
         }
+
+
+def _refuse(*, count: int, backend: str, engine: str | None, sharing: str | None) -> None:
+    """Words that no agent knows are a :class:`UsageError` before anything is started."""
+    if not 1 <= count <= MAX_RANKS:
+        raise UsageError(f"a smoke test runs on 1 to {MAX_RANKS} ranks, not {count}")
+    if backend not in BACKENDS:
+        raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
+    if engine not in {None, "legacy", "2"}:
+        raise UsageError(f"no NCCL engine {engine!r}; torch 2.15 has 'legacy' and '2'")
+    if sharing not in {None, *SHARING}:
+        raise UsageError(f"ranks share a GPU by {' or '.join(SHARING)}, not by {sharing!r}")
 
 
 def _tier(tier: Tier | str) -> Tier:

@@ -187,13 +187,11 @@ def _on(platforms: tuple[Platform, ...], platform: Platform) -> bool:
 def _versions(knowledge: Knowledge) -> dict[str, list[str]]:
     """Listed releases, plus what the wheels of torch carry, plus the architectures that GPU names stand for."""
     found: dict[str, set[str]] = {n: {r.version for r in rs} for n, rs in knowledge.releases.items()}
-    for rule in knowledge.rules:
-        if rule.kind is RuleKind.BUNDLES:
-            for row in rule.rows:
-                for name, spec in row.needs.items():
-                    exact = spec.text.removeprefix("==")
-                    if "*" not in exact and not set(exact) & set("<>=!~,| "):
-                        found.setdefault(name, set()).add(exact)
+    bundles = (row for rule in knowledge.rules if rule.kind is RuleKind.BUNDLES for row in rule.rows)
+    for name, spec in (need for row in bundles for need in row.needs.items()):
+        exact = spec.text.removeprefix("==")
+        if not set(exact) & set("*<>=!~,| "):
+            found.setdefault(name, set()).add(exact)
     if knowledge.gpus:
         found.setdefault("gpu", set()).update(knowledge.gpus.values())
     return {name: sort_versions(vs) for name, vs in found.items()}

@@ -90,29 +90,33 @@ def notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[F
     """Rows that are told only."""
     found = []
     for rule in case.rules.values():
-        for row in rule.rows:
-            if row.severity is not Severity.NOTE or (row.platforms and platform not in row.platforms):
-                continue
-            # A note on what torch carries anyway, and on nothing that was given, would be true for nearly every set.
-            told = sum(c in case.given.plain for c in row.scope)
-            if any(c not in versions for c in row.scope) or not told or (told == 1 and rule.signature):
-                continue  # what has a signature, a log will tell
-            holds = all(s.contains(versions[c]) for c, s in row.when.items())
-            if not holds or (row.needs and all(s.contains(versions[c]) for c, s in row.needs.items())):
-                continue
-            shown = {c: versions[c] for c in row.scope}
-            found.append(
-                Finding(
-                    rule=rule.id,
-                    severity=Severity.NOTE,
-                    components=shown,
-                    message=message_of(rule, [row], {c: [v] for c, v in shown.items()}),
-                    evidence=row.evidence,
-                    fix=row.fix,
-                    symptom=row.symptom,
-                    stage=rule.stage,
-                    inferred={c: v for c, v in shown.items() if c not in case.given.text},
-                )
+        row = next((r for r in rule.rows if _is_told(case, rule, r, versions, platform)), None)
+        if row is None:
+            continue
+        shown = {c: versions[c] for c in row.scope}
+        found.append(
+            Finding(
+                rule=rule.id,
+                severity=Severity.NOTE,
+                components=shown,
+                message=message_of(rule, [row], {c: [v] for c, v in shown.items()}),
+                evidence=row.evidence,
+                fix=row.fix,
+                symptom=row.symptom,
+                stage=rule.stage,
+                inferred={c: v for c, v in shown.items() if c not in case.given.text},
             )
-            break
+        )
     return found
+
+
+def _is_told(case: Case, rule: Rule, row: Row, versions: Mapping[str, str], platform: Platform) -> bool:
+    """Whether a row is a note that these versions meet."""
+    if row.severity is not Severity.NOTE or (row.platforms and platform not in row.platforms):
+        return False
+    # A note on what torch carries anyway, and on nothing that was given, would be true for nearly every set.
+    told = sum(c in case.given.plain for c in row.scope)
+    if any(c not in versions for c in row.scope) or not told or (told == 1 and rule.signature):
+        return False  # what has a signature, a log will tell
+    holds = all(s.contains(versions[c]) for c, s in row.when.items())
+    return holds and not (row.needs and all(s.contains(versions[c]) for c, s in row.needs.items()))

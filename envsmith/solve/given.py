@@ -55,20 +55,18 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
             continue
         if value.strip() == ANY and compiled.roles[name] is Role.CORE:
             continue  # that there is a Python and a torch says nothing
+        releases = compiled.versions.get(name, ())
         for number, text in enumerate(_versions(solver, name, value)):
             variable = name if number == 0 else f"{name}#{number + 1}"
-            mask, extra = stands_for(compiled.versions.get(name, ()), name, text)
+            mask, extra = stands_for(releases, name, text)
             if extra is not None:
                 listed = extras.setdefault(name, [])
                 if extra not in listed:
                     listed.append(extra)
-                mask = 1 << (len(compiled.versions.get(name, ())) + listed.index(extra))
-                told = compiled.roles[name] in (Role.FRAMEWORK, Role.CORE)
-                # The files of companions list every final release of the package index; those of the host do not list every patch.
-                gap = compiled.roles[name] is Role.COMPANION and _is_a_gap(compiled.versions.get(name, ()), text)
-                if text not in (ANY, NONE) and (told or gap):
+                mask = 1 << (len(releases) + listed.index(extra))
+                if text not in (ANY, NONE) and _is_missed(compiled.roles[name], releases, text):
                     unknown.append(
-                        f"{name_release(name, text)} is not among the releases envsmith knows{_newest(compiled.versions.get(name, ()))}"
+                        f"{name_release(name, text)} is not among the releases envsmith knows{_newest(releases)}"
                     )
             components[variable], masks[variable], texts[variable] = name, mask, text
             if text not in (ANY, NONE):
@@ -81,6 +79,11 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
         extras={n: tuple(v) for n, v in extras.items()},
         unknown=tuple(unknown),
     )
+
+
+def _is_missed(role: Role, releases: tuple[str, ...], text: str) -> bool:
+    """Whether a release that is not listed leaves something unknown. Companions' files list every final release of the index; the host's not every patch."""
+    return role in (Role.FRAMEWORK, Role.CORE) or (role is Role.COMPANION and _is_a_gap(releases, text))
 
 
 def _newest(versions: tuple[str, ...]) -> str:

@@ -75,6 +75,28 @@ def munge_answers():
     return subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode == 0
 
 
+def start_munged():
+    for folder in ("/run/munge", "/var/log/munge", "/var/lib/munge"):
+        subprocess.run(["install", "-d", "-o", "munge", "-g", "munge", "-m", "0755", folder], check=True)
+    munged = subprocess.Popen(
+        ["runuser", "-u", "munge", "--", "/usr/sbin/munged", "--foreground"], stderr=subprocess.DEVNULL
+    )
+    for _ in range(100):
+        if munge_answers():
+            break
+        time.sleep(0.1)
+    return munged
+
+
+def end(process):
+    process.send_signal(signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=15)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
     missing = [
@@ -93,17 +115,7 @@ def slurm(tmp_path_factory):
     port, first, second = free_ports(3)
     host = socket.gethostname().split(".")[0]
     (root / "slurm.conf").write_text(CONF.format(root=root, host=host, port=port, first=first, second=second))
-    munged = None
-    if not munge_answers():
-        for folder in ("/run/munge", "/var/log/munge", "/var/lib/munge"):
-            subprocess.run(["install", "-d", "-o", "munge", "-g", "munge", "-m", "0755", folder], check=True)
-        munged = subprocess.Popen(
-            ["runuser", "-u", "munge", "--", "/usr/sbin/munged", "--foreground"], stderr=subprocess.DEVNULL
-        )
-        for _ in range(100):
-            if munge_answers():
-                break
-            time.sleep(0.1)
+    munged = None if munge_answers() else start_munged()
     environment = {**os.environ, "SLURM_CONF": str(root / "slurm.conf")}
     daemons = [
         ["/usr/sbin/slurmctld", "-D"],
@@ -133,12 +145,7 @@ def slurm(tmp_path_factory):
                 break
             time.sleep(0.5)
         for one in [*running[::-1], *([munged] if munged else [])]:
-            one.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                one.wait(timeout=15)
-            if one.poll() is None:
-                one.kill()
-                one.wait()
+            end(one)
 
 
 def test_twelve_cells_over_two_nodes_and_a_task_that_dies(slurm, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from envsmith.model.component import Component, Role
 from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, version_key
-from envsmith.solve.kernel import Net
+from envsmith.solve.kernel import Domains, Net
 from envsmith.solve.solver import Solver
 
 __all__ = ["Choices", "FrameworkTable", "make_choices"]
@@ -181,19 +181,22 @@ def _table(
     posed = solver.pose(Request(frameworks={name: Spec.parse("*")}))
     problem, net = posed.problem, posed.problem.rules_net(Severity.ERROR)
     own, torch, python = (problem.names.index(n) for n in (name, "torch", "python"))
+
+    def pythons_of(domains: Domains | None) -> int:
+        """The Pythons for which there is a cell, as bits."""
+        mask = 0
+        for place, minor in enumerate(choices.pythons):
+            narrowed = net.narrow(domains, python, problem.bit(python, minor)) if domains else None
+            if narrowed is not None and net.solvable(narrowed) is not None:
+                mask |= 1 << place
+        return mask
+
     rows = []
     for release in releases:
         first = net.begin([(own, problem.bit(own, release))])
-        row = []
-        for build in builds:
-            second = net.narrow(first, torch, problem.bit(torch, build)) if first else None
-            mask = 0
-            for place, minor in enumerate(choices.pythons):
-                third = net.narrow(second, python, problem.bit(python, minor)) if second else None
-                if third is not None and net.solvable(third) is not None:
-                    mask |= 1 << place
-            row.append(mask)
-        rows.append(tuple(row))
+        rows.append(
+            tuple(pythons_of(net.narrow(first, torch, problem.bit(torch, b)) if first else None) for b in builds)
+        )
     why: dict[tuple[int, int], int] = {}
     for i, release in enumerate(releases):
         for t, public in enumerate(choices.torches):

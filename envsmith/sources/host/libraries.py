@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from envsmith.sources.host.looking import text_of
@@ -55,15 +56,17 @@ def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
                 )
             )
     for path in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":"):
-        name = next((n for n in _LIBRARIES if n in os.path.basename(path)), None)
-        if name and path:
-            draft.libraries = [
-                lib if lib.name != name else Library(name=lib.name, path=lib.path, version=lib.version, how=lib.how)
-                for lib in draft.libraries
-            ]
-            draft.libraries.insert(
-                0, Library(name=name, path=path, version=_library_version(name, path), how="preload", first=True)
-            )
+        _preload(draft, path)
+
+
+def _preload(draft: Draft, path: str) -> None:
+    """What ``LD_PRELOAD`` names comes before every other copy."""
+    name = next((n for n in _LIBRARIES if n in os.path.basename(path)), None)
+    if name is None:
+        return
+    others = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]
+    version = _library_version(name, path)
+    draft.libraries = [Library(name=name, path=path, version=version, how="preload", first=True), *others]
 
 
 def _folders(draft: Draft, site: Iterable[Path]) -> Iterator[tuple[str, str]]:

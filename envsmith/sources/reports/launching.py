@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from envsmith.sources.reports.facts import Draft
@@ -135,45 +136,41 @@ def _options(line: str) -> dict[str, str]:
 
 def _configs(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """JSON objects that hold a key of a DeepSpeed configuration: where they begin and end, and what they say."""
-    decoder = json.JSONDecoder()
-    position = tried = 0
-    while tried < 20:
+    position = 0
+    for _ in range(20):
         hit = min((p for p in (text.find(f'"{key}"', position) for key in _CONFIG_KEYS) if p >= 0), default=-1)
         if hit < 0:
             return
-        tried += 1
-        start = hit
-        value: object = None
-        for _ in range(4):
-            start = text.rfind("{", max(0, hit - 20_000), start)
-            if start < 0:
+        last = None
+        for last in _objects_around(text, hit):
+            if any(key in last[2] for key in _CONFIG_KEYS):
+                yield last
                 break
-            try:
-                value, length = decoder.raw_decode(text[start : start + _MAX_JSON])
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, dict) and any(key in value for key in _CONFIG_KEYS):
-                yield start, start + length, value
-                break
-        position = max(hit + 1, start + 1)
-        if value is not None:
-            position = hit + 2000
+        position = hit + (2000 if last else 1)
+
+
+def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """JSON objects that begin at one of the four braces before ``hit``, the nearest first."""
+    decoder = json.JSONDecoder()
+    start = hit
+    for _ in range(4):
+        start = text.rfind("{", max(0, hit - 20_000), start)
+        if start < 0:
+            return
+        with suppress(ValueError, RecursionError):
+            value, length = decoder.raw_decode(text[start : start + _MAX_JSON])
+            yield start, start + length, value
 
 
 def _flat(config: dict[str, Any]) -> dict[str, str]:
-    """``zero_optimization.stage`` -> ``3``: two levels of names, values as text."""
-    flat: dict[str, str] = {}
-    for key, value in list(config.items())[:200]:
-        if isinstance(value, dict):
-            for inner, deep in list(value.items())[:60]:
-                if isinstance(deep, dict):
-                    flat |= {
-                        f"{key}.{inner}.{k}": str(v)[:80]
-                        for k, v in list(deep.items())[:20]
-                        if not isinstance(v, (dict, list))
-                    }
-                elif not isinstance(deep, list):
-                    flat[f"{key}.{inner}"] = str(deep)[:80]
-        elif not isinstance(value, list):
-            flat[str(key)[:80]] = str(value)[:80]
-    return flat
+    """``zero_optimization.stage`` -> ``3``: three levels of names, values as text."""
+    return dict(_leaves(config, (200, 60, 20)))
+
+
+def _leaves(config: dict[str, Any], most: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+    """Dotted names and values; ``most`` is how many of each level are read, lists and deeper levels not at all."""
+    for key, value in list(config.items())[: most[0]]:
+        if not isinstance(value, (dict, list)):
+            yield str(key)[:80], str(value)[:80]
+        elif isinstance(value, dict) and most[1:]:
+            yield from ((f"{key}.{inner}", leaf) for inner, leaf in _leaves(value, most[1:]))
