@@ -137,22 +137,13 @@ class ClassicBuilder:
         Nothing is tagged. ``InterruptedRunError`` on Ctrl-C; the containers that were started are removed whatever happens.
         """
         instructions = parse_dockerfile((self.context / "Dockerfile").read_text(encoding="utf-8"))
-        final: list[str] = []
-        image, stage = "", ""
+        image = ""
         try:
             with tempfile.TemporaryDirectory(prefix="envsmith-classic-") as folder:
-                for one in instructions:
-                    if one.word == "FROM":
-                        image, stage = self._from(one.text)
-                    elif one.word == "RUN":
-                        image = self._step(image, one, Path(folder))
-                    elif one.word == "COPY" and output is not None:
-                        self._copied(one.text, output)
-                    elif one.word in _FINAL:
-                        final.append(f"{one.word} {one.text}")
-                    if stage:
-                        self._stages[stage] = image
-            return "" if output is not None else self._finished(image, final)
+                image = self._through(instructions, Path(folder), output)
+            if output is not None:
+                return ""
+            return self._finished(image, [f"{one.word} {one.text}" for one in instructions if one.word in _FINAL])
         except KeyboardInterrupt as error:
             raise InterruptedRunError(
                 "the build was interrupted; nothing was tagged",
@@ -162,6 +153,20 @@ class ClassicBuilder:
             self._forget(image)
 
     # -- stages --------------------------------------------------------------------------------------------------------
+
+    def _through(self, instructions: Sequence[Instruction], folder: Path, output: Path | None) -> str:
+        """Every instruction that makes or reads files, in order; the image after the last. What is no layer comes at the end."""
+        image, stage = "", ""
+        for one in instructions:
+            if one.word == "FROM":
+                image, stage = self._from(one.text)
+            elif one.word == "RUN":
+                image = self._step(image, one, folder)
+            elif one.word == "COPY" and output is not None:
+                self._copied(one.text, output)
+            if stage:
+                self._stages[stage] = image
+        return image
 
     def _from(self, text: str) -> tuple[str, str]:
         name, _, stage = text.partition(" AS ")

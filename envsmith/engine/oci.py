@@ -74,7 +74,6 @@ class OciImage:
 
     layout: Path
     manifest_digest: str
-    manifest_size: int
     config_digest: str
     config: Mapping[str, Any]
     layers: tuple[OciLayer, ...]
@@ -177,7 +176,6 @@ def finish_layout(layout: Path, config: Mapping[str, Any], layers: Sequence[OciL
     return OciImage(
         layout=layout,
         manifest_digest=digest,
-        manifest_size=size,
         config_digest=config_digest,
         config=config,
         layers=tuple(layers),
@@ -209,7 +207,6 @@ def read_layout(layout: Path, *, check: bool = False) -> OciImage:
     return OciImage(
         layout=layout,
         manifest_digest=digest,
-        manifest_size=blob_path(layout, digest).stat().st_size,
         config_digest=config_digest,
         config=config,
         layers=layers,

@@ -56,7 +56,6 @@ class RebuildReport:
     first: str
     second: str
     differences: tuple[str, ...] = ()
-    first_source: str = ""
 
     def to_json(self) -> dict[str, object]:
         """For ``--json``."""
@@ -87,7 +86,7 @@ def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> 
         # An image's id is the sha256 of its configuration, which holds that of every layer: nothing is left that could differ.
         progress(Event(kind=EventKind.DONE, step="rebuild", text="the same digest"))
         digest = first.manifest_digest
-        return RebuildReport(same=True, first=digest, second=digest, first_source=first.source)
+        return RebuildReport(same=True, first=digest, second=digest)
     try:
         # In a folder of its own depth: blobs that are equal are shared on disk with the first layout.
         with tempfile.TemporaryDirectory(prefix=".rebuild-", dir=directory.parent) as scratch:
@@ -98,9 +97,7 @@ def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> 
     finally:
         engine.discard(built)
     progress(Event(kind=EventKind.DONE, step="rebuild", text="the same digest" if same else f"{len(told)} differences"))
-    return RebuildReport(
-        same=same, first=first.manifest_digest, second=digest, differences=told, first_source=first.source
-    )
+    return RebuildReport(same=same, first=first.manifest_digest, second=digest, differences=told)
 
 
 def rebuild_published(

@@ -85,11 +85,6 @@ class Repository:
         """See :class:`~envsmith.publish.stores.Store`."""
         return self._document(f"manifests/{digest}")
 
-    def has_manifest(self, digest: str) -> bool:
-        """True when the very bytes are there."""
-        raw = self.manifest(digest)
-        return raw is not None and digest_of(raw) == digest
-
     def _document(self, path: str) -> bytes | None:
         with self._ask("GET", path, {"Accept": _ACCEPT}) as answer:
             if answer.status == 404:

@@ -6,7 +6,7 @@ Planning and conclusion are pure; a run of a group is somebody else's function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -181,9 +181,3 @@ def _wave(
     for outcome in outcomes:
         talk(f"{name}: {' and '.join(outcome.group)}: {'passed' if outcome.passed else outcome.summary}")
     return outcomes
-
-
-def by_node(narrowed: Narrowed) -> Mapping[str, str]:
-    """``good``, ``bad`` or ``unclear`` for every node."""
-    everyone = [node for o in narrowed.first for node in o.group]
-    return {n: "bad" if n in narrowed.bad else "good" if n in narrowed.good else "unclear" for n in everyone}
