@@ -34,6 +34,10 @@ __all__ = ["STOPS", "Transcript", "any_client", "build", "end_all", "find_client
 _LAST_WITH_BUILDKIT = 22
 
 
+# What was found, by what was looked through: one build looks five times, and asking the clients takes a third of a second.
+_FOUND: dict[tuple[str | None, str], str] = {}
+
+
 def find_client(path: str | None = None) -> str:
     """A docker client that can run BuildKit; ``EngineError`` says which were tried and why each was refused.
 
@@ -41,6 +45,8 @@ def find_client(path: str | None = None) -> str:
     """
     named = os.environ.get("ENVSMITH_DOCKER")
     searched = os.environ.get("PATH", "") if path is None else path
+    if (client := _FOUND.get((named, searched))) and os.access(client, os.X_OK):
+        return client
     folders = [*searched.split(os.pathsep), "/usr/bin", "/usr/local/bin"]
     found = (
         [named]
@@ -51,6 +57,7 @@ def find_client(path: str | None = None) -> str:
     for client in dict.fromkeys(found):
         reason = _refused(client)
         if reason is None:
+            _FOUND[named, searched] = client
             return client
         reasons.append(f"{client}: {reason}")
     raise EngineError(

@@ -64,6 +64,7 @@ class DockerEngine:
 
     def __init__(self, options: ImageOptions | None = None) -> None:
         self.options = options or ImageOptions()
+        self._contents: dict[str, dict[str, str]] = {}
 
     @property
     def name(self) -> str:
@@ -325,6 +326,12 @@ class DockerEngine:
         return self._installed(built.digest)
 
     def _installed(self, image: str) -> dict[str, str]:
+        """What the image holds, read once: its id is the sha256 of all of it, and the pipeline asks again for its own comparison."""
+        if image not in self._contents:
+            self._contents[image] = self._read_installed(image)
+        return dict(self._contents[image])
+
+    def _read_installed(self, image: str) -> dict[str, str]:
         command = [f"{self.options.prefix}/bin/python", "-I", "-c", INSPECT_SCRIPT]
         code, output = self.shelf.run(image, command, network="none", timeout=_INSPECT_TIMEOUT)
         if code:

@@ -134,6 +134,18 @@ def only(monkeypatch):
     )
 
 
+def test_a_client_is_asked_once_and_looked_for_again_when_it_is_gone(tmp_path, only):
+    asked = tmp_path / "asked"
+    path = client(tmp_path, f"open({str(asked)!r}, 'a').write('x')\n{OLD}")
+    assert [buildkit.find_client(str(tmp_path)) for _ in range(3)] == [str(path)] * 3
+    once = asked.read_text()
+    buildkit.find_client(str(tmp_path))
+    assert asked.read_text() == once
+    path.unlink()
+    with pytest.raises(EngineError):
+        buildkit.find_client(str(tmp_path))
+
+
 @pytest.mark.parametrize("body", [OLD, NEW_WITH])
 def test_a_client_with_buildkit_is_taken(body, tmp_path, only):
     path = client(tmp_path, body)

@@ -237,6 +237,13 @@ def test_looking_inside_needs_no_network(engine):
     assert engine.client.ran[-1][2]["network_mode"] == "none"
 
 
+def test_an_image_is_looked_into_once_and_what_was_read_cannot_be_changed(engine):
+    before = len(engine.client.ran)
+    engine._installed(IMAGE)["torch"] = "changed"
+    assert engine._installed(IMAGE)["torch"] != "changed"
+    assert len(engine.client.ran) == before + 1
+
+
 def test_an_engine_without_bridge_builds_on_the_host_s_network(client, monkeypatch):
     monkeypatch.delenv("ENVSMITH_BUILD_NETWORK", raising=False)
     for bridge, wanted in (([], "host"), (["bridge"], None)):
