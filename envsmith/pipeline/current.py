@@ -9,7 +9,7 @@ from pathlib import Path
 from envsmith.engine.base import Progress, silent
 from envsmith.errors import EnvsmithError
 from envsmith.model.cell import Cell
-from envsmith.model.lock import Lock
+from envsmith.model.lock import Lock, Pin
 from envsmith.pipeline import locking
 from envsmith.pipeline.choosing import of_channels, solve_for
 from envsmith.pipeline.values import Clock, Options, Outcome
@@ -52,9 +52,11 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     now = locking.lock_cell(cell, dataclasses.replace(options, request=request), progress=progress)
     changed = _changes({p.name: p.version for p in there.pins}, {p.name: p.version for p in now.pins})
     hashes = [
-        p.name for p in now.pins if (o := there.pin(p.name)) and o.version == p.version and o.artifacts != p.artifacts
+        p.name for p in now.pins if (o := there.pin(p.name)) and o.version == p.version and _files(o) != _files(p)
     ]
-    return (*changed, *(f"{name}: other files" for name in hashes), *_conda_difference(there, directory, options))
+    others = [f"{name}: other files" for name in hashes]
+    others += ["compiled from source: in another way"] if there.compiled != now.compiled else []
+    return (*changed, *others, *_conda_difference(there, directory, options))
 
 
 def _as_it_was_made(there: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
@@ -75,6 +77,11 @@ def _as_it_was_made(there: Lock, directory: Path, options: Options, progress: Pr
     except EnvsmithError:
         return cell  # no channel answers, or none has it any more: told as a change of the cell
     return other if other.components == there.cell.components else cell
+
+
+def _files(pin: Pin) -> list[tuple[str, str]]:
+    """What is installed; where it is fetched from may change."""
+    return [(a.filename, a.sha256) for a in pin.artifacts]
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:

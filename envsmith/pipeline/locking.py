@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.engine.base import Engine, Progress, silent
-from envsmith.errors import EnvsmithError
+from envsmith.errors import EnvsmithError, UsageError
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock, folder_name
 from envsmith.pipeline.choosing import last_day
@@ -129,6 +129,7 @@ def _conda(lock: Lock, directory: Path, options: Options, files: dict[str, str],
 
     clock.start("conda lock")
     try:
+        _refuse_archives(lock)
         ask = options.conda_ask()
         part = step.conda_part(lock, directory, ask, progress=clock.progress)
     except EnvsmithError as error:
@@ -141,6 +142,15 @@ def _conda(lock: Lock, directory: Path, options: Options, files: dict[str, str],
     more = _conda_image(lock, part.lock, files)
     clock.done("conda lock", f"{', '.join(sorted(part.texts))} from {', '.join(ask.channels)}", cached=part.kept)
     return "; ".join([*part.notes, *more]) or None
+
+
+def _refuse_archives(lock: Lock) -> None:
+    """No tool that installs a Conda lock compiles an archive that no index has."""
+    if given := [source.name for source in lock.compiled if source.archive]:
+        raise UsageError(
+            f"{', '.join(given)}: built from a source archive, which only the pinned builder of an image does",
+            hint="use --engine docker, podman or buildah",
+        )
 
 
 def _conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tuple[str, ...]:

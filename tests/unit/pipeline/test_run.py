@@ -14,9 +14,11 @@ from envsmith.errors import BuildError, ContentError, NetworkError, UsageError
 from envsmith.lock import conda as conda_lock
 from envsmith.matrix.records import record_text
 from envsmith.model.cell import Request
-from envsmith.model.lock import Artifact, Lock, Pin
+from envsmith.model.given import Compile, GivenArchive
+from envsmith.model.lock import Artifact, CompiledSource, Lock, Pin
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict
 from envsmith.pipeline import locking
+from envsmith.pipeline.values import Clock
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.verdict import SmokeResult
 
@@ -165,6 +167,59 @@ def test_the_lock_that_is_there_is_kept_for_the_same_request_and_date(world, tmp
     events = []
     pipeline.build(options, progress=events.append)
     assert any(e.kind is EventKind.CACHED and e.step == "lock" for e in events)
+
+
+@pytest.fixture
+def given(world, monkeypatch):
+    """Options of a lock with an archive of the user's, by the folder that it lies in."""
+    plain = locking.lock_cell
+
+    def lock_cell(cell, options, **more):
+        made = plain(cell, options, **more)
+        (archive,) = options.compile.archives
+        pin = Pin(name="my-ops", version="1.0", layer="framework", artifacts=(archive.artifact,), sdist=True)
+        source = CompiledSource(name="my-ops", toolkit=False, archive=archive.origin)
+        return dataclasses.replace(made, pins=(*made.pins, pin), compiled=(source,))
+
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
+
+    def options(tmp_path, folder, **more):
+        archive = GivenArchive(
+            name="my-ops", version="1.0", address=f"file:///{folder}/x.tar.gz", sha256="b" * 64, size=1
+        )
+        request = Request(frameworks=["deepspeed"], exclude_newer="2026-11-20")
+        return dataclasses.replace(_options(tmp_path, **more), request=request, compile=Compile(archives=(archive,)))
+
+    return options
+
+
+def test_a_lock_is_kept_when_the_same_archive_lies_elsewhere_and_knows_where(given, tmp_path, monkeypatch):
+    first = pipeline.lock_only(given(tmp_path, "one"))
+    assert pipeline.lock_difference(given(tmp_path, "two", conda=False)) == ()
+    monkeypatch.setattr(locking, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
+    second = pipeline.lock_only(given(tmp_path, "two"))
+    assert second.lock.digest == first.lock.digest
+    assert second.lock.pin("my-ops").artifacts[0].url == "file:///two/x.tar.gz"
+
+
+def test_compiling_in_another_way_makes_a_lock_old(given, tmp_path, monkeypatch):
+    options = given(tmp_path, "one", conda=False)
+    pipeline.lock_only(options)
+    now = locking.lock_cell
+
+    def lock_cell(*a, **k):
+        made = now(*a, **k)
+        return dataclasses.replace(made, compiled=(dataclasses.replace(made.compiled[0], toolkit=True),))
+
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
+    assert pipeline.lock_difference(options) == ("compiled from source: in another way",)
+
+
+def test_a_conda_lock_cannot_hold_an_archive(given, tmp_path):
+    noted = pipeline.lock_only(given(tmp_path, "one"))
+    assert any("no conda-lock.yml: my-ops: built from a source archive" in note for note in noted.notes)
+    with pytest.raises(UsageError, match="my-ops: built from a source archive"):
+        locking._conda(noted.lock, tmp_path, given(tmp_path, "one", conda_only=True), {}, Clock(lambda _e: None))
 
 
 def test_a_failed_smoke_test_is_recorded_as_failed(world, tmp_path, monkeypatch):
