@@ -131,6 +131,10 @@ def _admits(spec: Spec, python: str) -> bool:
 
 def _config(root: Path, problems: Problems) -> tuple[Node | None, str]:
     path = root / CONFIG
+    if path.exists() and not path.is_file():
+        raise DataError(
+            f"{path}: this is {'a folder' if path.is_dir() else 'no file'}", hint="the configuration is a file"
+        )
     if path.is_file():
         try:
             node = parse_yaml(CONFIG, path.read_bytes(), problems)

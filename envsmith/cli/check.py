@@ -131,13 +131,14 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
     if not sources:
         return {}
     from envsmith.cli.console import say
+    from envsmith.cli.reading import open_source
     from envsmith.doctor.stated import read_environment
     from envsmith.errors import UsageError
     from envsmith.sources.reports import read_text
 
     stated: dict[str, str] = {}
     for source in sources:
-        text, notes = _open(source)
+        text, notes = open_source(source)
         own = read_environment(text, draft, source)
         if own is not None:
             stated |= own
@@ -152,20 +153,3 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
             hint="known are environment.yml, conda-lock.yml, pixi.lock, conda list, pip list, pip freeze, logs, and the JSON of README",
         )
     return versions
-
-
-def _open(source: str) -> tuple[str, list[str]]:
-    """The text of a file or of stdin, bounded; ``UsageError`` when it cannot be read."""
-    import sys
-    from pathlib import Path
-
-    from envsmith.errors import UsageError
-    from envsmith.sources.reports import read_bounded
-
-    if source == "-":
-        return read_bounded(sys.stdin.buffer)
-    try:
-        with Path(source).open("rb") as file:
-            return read_bounded(file)
-    except OSError as error:
-        raise UsageError(f"--from {source}: {error.strerror or error}", hint="give a file, or - for stdin") from error

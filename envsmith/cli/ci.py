@@ -192,7 +192,7 @@ def check(
         "json": lambda: ci_formats.to_json(library.name, found, comparison),
         "sarif": lambda: ci_formats.sarif(found),
         "junit": lambda: ci_formats.junit(library.name, found),
-        "github": lambda: "\n".join(map(ci_formats.annotation, found)),
+        "github": lambda: ci_formats.workflow_commands(found),
         "markdown": lambda: ci_formats.summary(library.name, found, comparison),
         "text": lambda: _text(library, found, comparison),
     }

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from envsmith.ci.check import Located
 from envsmith.ci.since import Comparison
+from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 
-__all__ = ["annotation", "junit", "sarif", "summary", "to_json"]
+__all__ = ["junit", "sarif", "summary", "to_json", "workflow_commands"]
 
-_LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
-# https://docs.github.com/actions/reference/workflow-commands-for-github-actions names these three.
-_COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 _GLYPH = {Severity.ERROR: "❌", Severity.WARNING: "⚠️", Severity.NOTE: "💡"}
 
 
@@ -30,23 +29,22 @@ def to_json(library: str, found: Sequence[Located], comparison: Comparison | Non
     return json.dumps(data, indent=2, ensure_ascii=False)
 
 
+def _at_its_line(located: Located) -> Finding:
+    return dataclasses.replace(located.finding, where=f"{located.file}:{located.line}")
+
+
 def sarif(found: Sequence[Located]) -> str:
     """SARIF 2.1.0 with a place for every result; code scanning shows them at the line."""
     from envsmith.cli.findings import sarif as plain
 
-    log = plain([f.finding for f in found])
-    runs = log["runs"]
-    assert isinstance(runs, list)  # noqa: S101 - our own shape
-    for result, located in zip(runs[0]["results"], found, strict=True):
-        result["locations"] = [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": located.file, "uriBaseId": "%SRCROOT%"},
-                    "region": {"startLine": located.line},
-                }
-            }
-        ]
-    return json.dumps(log, indent=2, ensure_ascii=False)
+    return json.dumps(plain(map(_at_its_line, found)), indent=2, ensure_ascii=False)
+
+
+def workflow_commands(found: Sequence[Located]) -> str:
+    """Workflow commands that GitHub shows at the lines."""
+    from envsmith.cli.findings import annotation
+
+    return "\n".join(annotation(_at_its_line(located)) for located in found)
 
 
 def junit(library: str, found: Sequence[Located]) -> str:
@@ -75,20 +73,6 @@ def junit(library: str, found: Sequence[Located]) -> str:
         ET.SubElement(suite, "testcase", classname=library, name="declared ranges agree with the version graph")
     ET.indent(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode")
-
-
-def _escaped(text: str, *, value: bool = False) -> str:
-    for raw, escaped in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *([(":", "%3A"), (",", "%2C")] if value else [])):
-        text = text.replace(raw, escaped)
-    return text
-
-
-def annotation(located: Located) -> str:
-    """A workflow command that GitHub shows at the line."""
-    finding = located.finding
-    text = finding.message + (f" Fix: {finding.fix}" if finding.fix else "")
-    where = f"file={_escaped(located.file, value=True)},line={located.line}"
-    return f"::{_COMMAND[finding.severity]} {where},title={_escaped(f'envsmith {finding.rule}', value=True)}::{_escaped(text)}"
 
 
 def summary(library: str, found: Sequence[Located], comparison: Comparison | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,12 +167,13 @@ def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tupl
         facts = collect(python, deep=deep)
         told = facts.host.get("deep")
         return facts, [("imports", told)] if told else []
+    from envsmith.cli.reading import open_source
     from envsmith.doctor.snapshot import load, looks_like_snapshot
     from envsmith.sources.reports import Draft, read_text
 
     draft, texts, snapshots = Draft(), [], []
     for source in sources:
-        text, notes = _open(source)
+        text, notes = open_source(source)
         if looks_like_snapshot(text):
             snapshots.append(load(text, source))
             continue
@@ -199,19 +199,6 @@ def _join(snapshot: Facts, told: Facts) -> Facts:
     )
 
 
-def _open(source: str) -> tuple[str, list[str]]:
-    from envsmith.errors import UsageError
-    from envsmith.sources.reports import read_bounded
-
-    if source == "-":
-        return read_bounded(sys.stdin.buffer)
-    try:
-        with Path(source).open("rb") as file:
-            return read_bounded(file)
-    except OSError as error:
-        raise UsageError(f"--from {source}: {error.strerror or error}", hint="give a file, or - for stdin") from error
-
-
 def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
     from envsmith.doctor.diagnosis import Diagnosis
     from envsmith.doctor.snapshot import compare, read_snapshot
@@ -233,12 +220,13 @@ def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
     if form == "json":
         return dumps(diagnosis.to_json())
     if form in {"sarif", "github"}:
+        import dataclasses
+
         from envsmith.cli.findings import judgement_text
         from envsmith.model.finding import Judgement
 
-        return judgement_text(
-            Judgement(status=diagnosis.status, findings=tuple(d.finding for d in diagnosis.found)), form
-        )
+        findings = tuple(dataclasses.replace(d.finding, where=d.where) for d in diagnosis.found)
+        return judgement_text(Judgement(status=diagnosis.status, findings=findings), form)
     from envsmith.doctor.report import as_markdown, as_text
 
     return as_markdown(diagnosis) if form == "markdown" else as_text(diagnosis, notes=everything)

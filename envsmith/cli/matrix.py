@@ -160,10 +160,10 @@ def refresh(
     some artifact, could not be read (what could be read is written all the same).
     """
     from envsmith.errors import NetworkError, UsageError
-    from envsmith.graph.data import find_matrix
+    from envsmith.graph.data import find_matrix, own_matrix
     from envsmith.matrix.refresh import apply, plan_refresh
 
-    root = folder if folder is not None else find_matrix()
+    root = folder or (own_matrix() if write else find_matrix())
     checkouts = {}
     for word in clones:
         name, equals, place = word.partition("=")

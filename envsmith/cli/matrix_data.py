@@ -213,12 +213,16 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke --tier all` left, a folder of
     records, or a file.
 
+    They go into --matrix, else into the matrix that envsmith uses; an installed envsmith has its own in its package, which is left alone:
+    `matrix/` in this folder is taken then, as in a checkout.
+
     Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed after it was written is
     refused.
     """
+    from envsmith.graph.data import own_matrix
     from envsmith.matrix.records import merge as merged
 
-    target = _root(folder) / "records"
+    target = (folder or own_matrix()) / "records"
     new, known = merged(sources, target)
     if not new and not known:
         raise UsageError(

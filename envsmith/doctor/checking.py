@@ -64,7 +64,7 @@ def check_environment(given: Mapping[str, str], draft: Draft, platform: Platform
     if glibc is not None and "glibc" not in given:  # that of the distribution that was named
         given = {**given, "glibc": glibc.version}
     judgement = api.check(given, platform) if given or not facts.count else Judgement(status="ok")
-    more = [d.finding for d in findings_of(facts)]
+    more = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
     findings = (*judgement.findings, *(f for f in more if not _told(f, judgement)))
     bad = any(f.severity is Severity.ERROR for f in findings)
     return dataclasses.replace(judgement, status="bad" if bad else judgement.status, findings=findings)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.errors import DataError
+from envsmith.errors import DataError, UsageError
 
-__all__ = ["MATRIX_VARIABLE", "DataFiles", "find_matrix", "list_files"]
+__all__ = ["MATRIX_VARIABLE", "DataFiles", "find_matrix", "list_files", "own_matrix"]
 
 MATRIX_VARIABLE = "ENVSMITH_MATRIX"
 _PARTS = (("releases", ".yaml"), ("rules", ".yaml"), ("tested", ".yaml"), ("records", ".json"))
@@ -60,6 +61,24 @@ def find_matrix() -> Path:
     raise DataError(
         "the knowledge (matrix/components.yaml) is not installed with envsmith",
         hint=f"reinstall envsmith, or point {MATRIX_VARIABLE} to a copy of matrix/",
+    )
+
+
+def own_matrix() -> Path:
+    """The folder of the knowledge that may be written to: :func:`find_matrix`, but where that is the installed package's, ``matrix/`` here.
+
+    :class:`UsageError` when there is none: what is written into an installed package is gone with the next upgrade.
+    """
+    found = find_matrix()
+    if found.name != "_matrix" or os.environ.get(MATRIX_VARIABLE):
+        return found
+    here = Path("matrix")
+    if (here / "components.yaml").is_file():
+        return here
+    raise UsageError(
+        "the knowledge that this envsmith reads belongs to its installed package: an upgrade would take away what is written there",
+        hint=f"take a copy: cp -r {shlex.quote(str(found))} matrix; then run this again here, or name a folder with --matrix. "
+        f"With {MATRIX_VARIABLE}=$PWD/matrix every verb reads it",
     )
 
 

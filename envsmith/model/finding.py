@@ -14,7 +14,10 @@ __all__ = ["Change", "Conflict", "Finding", "Judgement", "Refusal", "Repair", "S
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """``components`` maps each component of the finding to the release (or spec) it is about."""
+    """``components`` maps each component of the finding to the release (or spec) it is about.
+
+    ``where`` is ``file:line``, or the file alone, of what it was read from, where that is known.
+    """
 
     rule: str
     severity: Severity
@@ -25,9 +28,10 @@ class Finding:
     symptom: str | None = None
     stage: str | None = None
     inferred: Mapping[str, str] = field(default_factory=dict)
+    where: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The shape of DESIGN.md; ``symptom``, ``stage`` and ``inferred`` only when known."""
+        """The shape of DESIGN.md; ``symptom``, ``stage``, ``inferred`` and ``where`` only when known."""
         shown: dict[str, object] = {
             "rule": self.rule,
             "severity": self.severity.value,
@@ -36,7 +40,7 @@ class Finding:
             "evidence": [e.to_json() for e in self.evidence],
             "fix": self.fix,
         }
-        more = {"symptom": self.symptom, "stage": self.stage, "inferred": dict(self.inferred)}
+        more = {"symptom": self.symptom, "stage": self.stage, "inferred": dict(self.inferred), "where": self.where}
         return shown | {k: v for k, v in more.items() if v}
 
 

@@ -149,10 +149,23 @@ def in_a_namespace(setup: str, *command: str) -> subprocess.CompletedProcess[str
     return run("unshare", "-m", "sh", "-c", f'{setup}; exec "$@"', "sh", *line, env={**os.environ, **active})
 
 
-def found_in(setup: str, python: Path, rule: str) -> dict:
+def step_in(setup: str, python: Path) -> subprocess.CompletedProcess[str]:
+    return in_a_namespace(setup, "smoke", "--python", str(python), *STEP)
+
+
+def stopped_in(setup: str, python: Path, *, said: str, rule: str) -> dict:
+    """The framework's step fails under ``setup`` and names the reason; the doctor's finding of it there."""
+    before = step_in(setup, python)
+    assert before.returncode == 1, before.stdout
+    assert said in before.stdout
     done = in_a_namespace(setup, "doctor", "--json", "--fail-on", "never", "--python", str(python))
     assert done.returncode == 0, done.stderr
     return next(f for f in json.loads(done.stdout)["findings"] if f["rule"] == rule)
+
+
+def trains_in(setup: str, python: Path) -> None:
+    after = step_in(setup, python)
+    assert after.returncode == 0, after.stdout[-1500:] + after.stderr[-1500:]
 
 
 @pytest.mark.torch
@@ -160,16 +173,11 @@ def found_in(setup: str, python: Path, rule: str) -> dict:
 def test_without_ninja_deepspeed_stops_and_the_printed_line_mends_it(without_ninja):
     """The machine's own ninja is hidden behind an empty mount; DeepSpeed compiles an op when it starts on a CPU."""
     hidden = 'set -e; n=$(command -v ninja || true); test -z "$n" || mount --bind /dev/null "$n"'
-    smoke = ("smoke", "--python", str(without_ninja), *STEP)
-    before = in_a_namespace(hidden, *smoke)
-    assert before.returncode == 1, before.stdout
-    assert "ninja" in before.stdout
-    first = found_in(hidden, without_ninja, "ninja-absent")
+    first = stopped_in(hidden, without_ninja, said="ninja", rule="ninja-absent")
     assert (first["role"], first["severity"]) == ("root", "error")
     for line in first["lines"]:
         typed(line, without_ninja)
-    after = in_a_namespace(hidden, *smoke)
-    assert after.returncode == 0, after.stdout[-1500:] + after.stderr[-1500:]
+    trains_in(hidden, without_ninja)
 
 
 @pytest.mark.torch
@@ -177,17 +185,12 @@ def test_without_ninja_deepspeed_stops_and_the_printed_line_mends_it(without_nin
 def test_a_tiny_dev_shm_stops_deepspeed_and_the_printed_line_mends_it(without_ninja):
     """DeepSpeed's op for the CPU takes 66 MiB of /dev/shm for each rank. The line is the one for a host: a container's is another ``docker run``."""
     tiny = "set -e; mount -t tmpfs -o size=1M tmpfs /dev/shm"
-    smoke = ("smoke", "--python", str(without_ninja), *STEP)
-    before = in_a_namespace(tiny, *smoke)
-    assert before.returncode == 1, before.stdout
-    assert "/dev/shm has 1 MiB" in before.stdout
-    found = found_in(tiny, without_ninja, "shm-small")
+    found = stopped_in(tiny, without_ninja, said="/dev/shm has 1 MiB", rule="shm-small")
     printed = re.search(r"mount -o remount,size=\w+ /dev/shm", " ".join([*found["lines"], found["fix"]]))
     assert printed, found
     if not shutil.which("ninja"):
         typed("pip install ninja", without_ninja)
-    after = in_a_namespace(f"{tiny}; {printed[0]}", *smoke)
-    assert after.returncode == 0, after.stdout[-1500:] + after.stderr[-1500:]
+    trains_in(f"{tiny}; {printed[0]}", without_ninja)
 
 
 @pytest.mark.torch

@@ -129,3 +129,9 @@ def test_each_verb_is_listed_with_its_own_sentence(capsys):
     assert "check Do the declared ranges" in said
     assert "matrix Jobs that cover" in said
     assert "run Run one job" in said
+
+
+def test_a_folder_where_the_configuration_belongs_is_told(root, capsys):
+    (root / "envsmith.yaml").mkdir()
+    assert run(["ci", "check", str(root)]) == 3
+    assert "envsmith.yaml: this is a folder" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from envsmith.cli.check import check
 from envsmith.cli.doctor import doctor
 from envsmith.errors import DataError, StorageError, UsageError
 
@@ -181,3 +182,33 @@ def test_a_wrong_nccl_alone_is_pinned_and_torch_stays():
     assert "torch" not in commands["pip"]
     assert commands["pip"].startswith("pip install --force-reinstall --no-deps 'nvidia-nccl-cu12==")
     assert commands["conda"].startswith("conda install -c conda-forge 'nccl=")
+
+
+BATCH = '{\n "train_batch_size": 32,\n "train_micro_batch_size_per_gpu": 3\n}\n'
+
+
+@pytest.mark.parametrize("verb", [doctor, check])
+def test_a_finding_of_a_configuration_is_shown_at_its_line(verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my ds.json").write_text(BATCH)
+
+    def told(form):
+        return CliRunner().invoke(verb, ["--from", "my ds.json", "--format", form], standalone_mode=False).stdout
+
+    assert "::error file=my ds.json,line=2,title=envsmith ds-batch-config::" in told("github")
+    located = [
+        r["locations"] for r in json.loads(told("sarif"))["runs"][0]["results"] if r["ruleId"] == "ds-batch-config"
+    ]
+    place = located[0][0]["physicalLocation"]
+    assert place["artifactLocation"] == {"uri": "my%20ds.json", "uriBaseId": "%SRCROOT%"}
+    assert place["region"] == {"startLine": 2}
+    assert "my ds.json:2" in told("text")
+
+
+@pytest.mark.parametrize("verb", [doctor, check])
+def test_what_came_by_stdin_has_no_file_in_sarif_and_annotations(verb):
+    for form in ("github", "sarif"):
+        told = CliRunner().invoke(verb, ["--from", "-", "--format", form], input=BATCH, standalone_mode=False).stdout
+        assert "ds-batch-config" in told
+        assert "file=" not in told
+        assert "locations" not in told

@@ -267,3 +267,24 @@ def test_merge_takes_a_campaigns_records(root, tmp_path, capsys):
     assert run(["matrix", "merge", str(tmp_path / "campaign"), "--matrix", str(root)]) == 0
     assert "ds0.17.6" in capsys.readouterr().out
     assert len(read_records(root / "records")) == 5
+
+
+def test_merge_leaves_an_installed_package_alone(tmp_path, monkeypatch, capsys):
+    """Only a matrix of the user's is written to: one in this folder, or one that is named."""
+    packaged = tmp_path / "site-packages" / "envsmith" / "_matrix"
+    packaged.mkdir(parents=True)
+    monkeypatch.setattr("envsmith.graph.data.find_matrix", lambda: packaged)
+    monkeypatch.delenv("ENVSMITH_MATRIX", raising=False)
+    put_record(tmp_path / "campaign" / "records", record())
+    monkeypatch.chdir(tmp_path)
+    assert run(["matrix", "merge", "campaign"]) == 2
+    said = capsys.readouterr().err
+    assert f"cp -r {packaged} matrix" in said
+    assert "--matrix" in said
+    assert run(["matrix", "refresh", "--offline", "--write"]) == 2
+    (tmp_path / "matrix").mkdir()
+    (tmp_path / "matrix" / "components.yaml").write_text("")
+    assert run(["matrix", "merge", "campaign"]) == 0
+    assert "taken into matrix/records" in capsys.readouterr().err
+    assert len(read_records(tmp_path / "matrix" / "records")) == 1
+    assert list(packaged.iterdir()) == []
