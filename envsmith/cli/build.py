@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options, talk_options
+from envsmith.cli.flags import cells_option, conda_options, conda_settings, flavour_option, talk_options
+from envsmith.cli.options import RequestFlags, request_options
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import parse_sources, source_options
 from envsmith.errors import UnsatisfiableError, UsageError
-from envsmith.model.lock import FLAVOURS, RUNTIME
 
 if TYPE_CHECKING:
     from envsmith.pipeline import Options, Outcome
@@ -29,14 +29,7 @@ __all__ = ["build", "options_of", "outcome_json"]
     help="docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual environment.",
 )
 @click.option("--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("envsmith-build"),
-    show_default=True,
-    help="Folder for the cell's own folder.",
-)
+@cells_option("Folder for the cell's own folder.")
 @click.option(
     "--tier",
     type=click.Choice(["quick", "full", "framework", "bandwidth"]),
@@ -45,13 +38,7 @@ __all__ = ["build", "options_of", "outcome_json"]
     help="How much the smoke test tries.",
 )
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test.")
-@click.option(
-    "--flavour",
-    type=click.Choice(FLAVOURS),
-    default=RUNTIME,
-    show_default=True,
-    help="runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
-)
+@flavour_option
 @source_options
 @conda_options
 @click.option(

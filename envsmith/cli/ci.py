@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envsmith.cli.flags import fail_on_option
 from envsmith.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -158,13 +159,7 @@ def _append(variable: str, text: str) -> None:
     "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write them there instead of stdout."
 )
 @click.option("--summary", is_flag=True, help="Append Markdown to the file that $GITHUB_STEP_SUMMARY names.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "note", "never"]),
-    default="error",
-    show_default=True,
-    help="The least severity that makes the exit code 1.",
-)
+@fail_on_option
 def check(
     *,
     directory: Path,

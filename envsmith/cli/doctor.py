@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import dumps, say
+from envsmith.cli.flags import fail_on_option
 
 if TYPE_CHECKING:
     from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 _FORMATS = ("text", "json", "sarif", "github", "markdown")
-_LEVELS = ("error", "warning", "note", "never")
 Texts = list[tuple[str, str]]
 
 
@@ -56,13 +56,7 @@ Texts = list[tuple[str, str]]
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--all", "everything", is_flag=True, help="Show every note.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(_LEVELS),
-    default="error",
-    show_default=True,
-    help="Exit code 1 from this severity on.",
-)
+@fail_on_option
 def doctor(
     *,
     sources: tuple[str, ...],

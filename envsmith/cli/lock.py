@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import RequestFlags, conda_options, conda_settings, request_options, talk_options
+from envsmith.cli.flags import cells_option, conda_options, conda_settings, flavour_option, talk_options
+from envsmith.cli.options import RequestFlags, request_options
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import parse_sources, source_options
 from envsmith.errors import UnsatisfiableError, UsageError
-from envsmith.model.lock import FLAVOURS, RUNTIME
 
 if TYPE_CHECKING:
     from envsmith.pipeline import Options
@@ -22,14 +21,7 @@ __all__ = ["lock"]
 
 @click.command()
 @request_options
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("envsmith-build"),
-    show_default=True,
-    help="Folder for the cell's own folder.",
-)
+@cells_option("Folder for the cell's own folder.")
 @click.option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
 @click.option(
     "--format",
@@ -39,13 +31,7 @@ __all__ = ["lock"]
     show_default=True,
     help="What is written; with 'conda' a channel that refuses or cannot be reached is an error, with 'all' a note.",
 )
-@click.option(
-    "--flavour",
-    type=click.Choice(FLAVOURS),
-    default=RUNTIME,
-    show_default=True,
-    help="runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
-)
+@flavour_option
 @source_options
 @conda_options
 @click.option(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import clean, say
+from envsmith.cli.flags import matrix_option
 
 if TYPE_CHECKING:
     from envsmith.matrix.refresh import Plan
@@ -127,12 +128,7 @@ def _show(plan: Plan, root: Path) -> None:
 )
 @click.option("--jobs", type=click.IntRange(1, 16), default=4, show_default=True, help="Requests at once.")
 @click.option("--again", is_flag=True, help="Read even the artifacts that were measured already.")
-@click.option(
-    "--matrix",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="The folder of the knowledge. [default: the one envsmith uses]",
-)
+@matrix_option
 @click.option(
     "--checkout",
     "clones",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import clean, dumps, say, table
+from envsmith.cli.flags import matrix_option
 from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["diff", "export", "list_", "merge", "show", "tell_framework"]
 
-_folder = click.option(
-    "--matrix",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="The folder of the knowledge. [default: the one envsmith uses]",
-)
 _COLOURS = {"proved": "green", "failed": "red", "not shown": "yellow"}
 
 
@@ -40,7 +35,7 @@ _COLOURS = {"proved": "green", "failed": "red", "not shown": "yellow"}
 @click.option(
     "--format", "shape", type=click.Choice(["table", "json", "csv", "markdown"]), default="table", show_default=True
 )
-@_folder
+@matrix_option
 def list_(
     *,
     framework: tuple[str, ...],
@@ -89,7 +84,7 @@ def _row(state: CellState, entry: dict[str, Any]) -> tuple[str, ...]:
 @click.command()
 @click.argument("cell")
 @click.option("--json", "as_json", is_flag=True, help="The whole entry with its records.")
-@_folder
+@matrix_option
 def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
     """Show what is known of a CELL: how far it was proved, by which runs, with which loss, and what to type for it.
 
@@ -135,7 +130,7 @@ def _refuse_malformed(cell: str) -> None:
 @click.argument("before", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("after", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
-@_folder
+@matrix_option
 def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None) -> int:
     """Say what changed between two matrix.json files, or since BEFORE until now: cells, torch builds, releases.
 
@@ -170,7 +165,7 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
 @click.option(
     "--base-url", default="", metavar="URL", help="Where the folder will be served, for the links of the feed."
 )
-@_folder
+@matrix_option
 def export(*, output: Path | None, markdown: Path | None, base_url: str, folder: Path | None) -> int:
     """Write the matrix as data for other programs: JSON with a schema, CSV, a file a cell, badges, an Atom feed."""
     from envsmith.lock.store import prepare
@@ -206,7 +201,7 @@ def _text(path: Path) -> str:
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@_folder
+@matrix_option
 def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     """Take the records of SOURCES into the matrix.
 

@@ -19,13 +19,10 @@ from envsmith.model.version import Spec, parse_version
 
 __all__ = [
     "RequestFlags",
-    "conda_options",
-    "conda_settings",
     "parse_component",
     "parse_pairs",
     "parse_platform",
     "request_options",
-    "talk_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -162,74 +159,6 @@ def request_options(function: F) -> F:
     for option in reversed(options):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
-
-
-def conda_options(function: F) -> F:
-    """Add the flags of the Conda part and of a lock that is there already; the same on ``lock`` and ``build``."""
-    options = [
-        click.option(
-            "--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."
-        ),
-        click.option(
-            "--conda-platform",
-            multiple=True,
-            metavar="PLATFORM",
-            help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
-        ),
-        click.option(
-            "--conda-tolerate",
-            multiple=True,
-            type=click.Choice(["nccl", "cudnn", "triton"]),
-            help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
-        ),
-        click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml."),
-        click.option(
-            "--locked",
-            is_flag=True,
-            help="Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
-        ),
-        click.option("--frozen", is_flag=True, help="Use the lock that is there; ask neither index nor channel."),
-        click.option("--offline", is_flag=True, help="Use no network: what is in the caches must be enough."),
-    ]
-    decorated: Any = function
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
-
-
-def talk_options(function: F) -> F:
-    """Add ``--verbose`` and ``--quiet``; the command receives ``talk``, the fields of :class:`~envsmith.cli.console.Console`."""
-
-    @functools.wraps(function)
-    def wrapper(*, verbose: bool, quiet: bool, **given: Any) -> Any:
-        if verbose and quiet:
-            raise UsageError("--verbose and --quiet exclude each other")
-        return function(talk={"verbose": verbose, "quiet": quiet}, **given)
-
-    decorated: Any = wrapper
-    for option in (
-        click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings, errors and the result."),
-        click.option("--verbose", "-v", is_flag=True, help="Show every line of every step."),
-    ):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
-
-
-def conda_settings(how: dict[str, Any]) -> dict[str, Any]:
-    """What :func:`conda_options` gave, as fields of :class:`envsmith.pipeline.Options`."""
-    if how["locked"] and how["frozen"]:
-        raise UsageError(
-            "--locked and --frozen exclude each other", hint="--frozen does not look whether it is current"
-        )
-    return {
-        "conda": not how["no_conda"],
-        "conda_channels": how["channel"],
-        "conda_platforms": tuple(parse_platform(p, "--conda-platform") for p in how["conda_platform"]),
-        "conda_tolerate": how["conda_tolerate"],
-        "locked": how["locked"],
-        "frozen": how["frozen"],
-        "offline": how["offline"],
-    }
 
 
 def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
+from envsmith.cli.flags import cells_option
 from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,14 +44,7 @@ __all__ = ["publish"]
     type=click.Path(path_type=Path, file_okay=False),
     help="Also write the cell's folder of images/: Dockerfile, locks, record, digests.",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("envsmith-build"),
-    show_default=True,
-    help="Folder of the cells' folders.",
-)
+@cells_option("Folder of the cells' folders.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every blob.")
 def publish(*, cell: str | None, as_json: bool, verbose: bool, **how: Any) -> int:

@@ -12,7 +12,7 @@ from envsmith.solve.kernel import Domains, Net
 from envsmith.solve.problem import Group
 from envsmith.solve.words import join_words, name_release, rule_sentence, strongest
 
-__all__ = ["notes", "violated"]
+__all__ = ["finding_of_row", "notes", "violated"]
 
 
 def violated(case: Case, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
@@ -94,20 +94,33 @@ def notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[F
         if row is None:
             continue
         shown = {c: versions[c] for c in row.scope}
-        found.append(
-            Finding(
-                rule=rule.id,
-                severity=Severity.NOTE,
-                components=shown,
-                message=message_of(rule, [row], {c: [v] for c, v in shown.items()}),
-                evidence=row.evidence,
-                fix=row.fix,
-                symptom=row.symptom,
-                stage=rule.stage,
-                inferred={c: v for c, v in shown.items() if c not in case.given.text},
-            )
-        )
+        message = message_of(rule, [row], {c: [v] for c, v in shown.items()})
+        inferred = {c: v for c, v in shown.items() if c not in case.given.text}
+        found.append(finding_of_row(rule, row, Severity.NOTE, shown, message, inferred=inferred))
     return found
+
+
+def finding_of_row(
+    rule: Rule,
+    row: Row,
+    severity: Severity,
+    shown: Mapping[str, str],
+    message: str,
+    *,
+    inferred: Mapping[str, str] | None = None,
+) -> Finding:
+    """The finding of one row of a rule; ``shown`` maps its components to releases."""
+    return Finding(
+        rule=rule.id,
+        severity=severity,
+        components=shown,
+        message=message,
+        evidence=row.evidence,
+        fix=row.fix,
+        symptom=row.symptom,
+        stage=rule.stage,
+        inferred=inferred or {},
+    )
 
 
 def _is_told(case: Case, rule: Rule, row: Row, versions: Mapping[str, str], platform: Platform) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Finding, Solution
 from envsmith.model.rule import Severity
+from envsmith.solve.findings import finding_of_row
 from envsmith.solve.kernel import bits
 from envsmith.solve.prefer import Preference
 from envsmith.solve.problem import Wish
@@ -181,16 +182,8 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
                 rule = rules[group.rule]
                 row = rule.rows[number]
                 shown = {c: answer.cell.components[c] for c in row.scope if c in answer.cell.components}
-                yield Finding(
-                    rule=rule.id,
-                    severity=Severity.WARNING,
-                    components=shown,
-                    message=rule_sentence(rule, [row], {c: [v] for c, v in shown.items()}),
-                    evidence=row.evidence,
-                    fix=row.fix,
-                    symptom=row.symptom,
-                    stage=rule.stage,
-                )
+                message = rule_sentence(rule, [row], {c: [v] for c, v in shown.items()})
+                yield finding_of_row(rule, row, Severity.WARNING, shown, message)
                 break
 
 
