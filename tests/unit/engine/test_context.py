@@ -9,6 +9,7 @@ import pytest
 
 from envsmith.engine.context import write_context
 from envsmith.errors import ContentError
+from envsmith.lock.requirements import parse_requirements, requirement_files
 from envsmith.model.lock import Artifact
 
 
@@ -70,3 +71,11 @@ def test_the_address_in_the_lock_is_enough(lock, tmp_path, monkeypatch):
     compiled = (dataclasses.replace(lock.compiled[0], archive=place),)
     write_context(dataclasses.replace(lock, pins=pins, compiled=compiled), tmp_path / "context", builder=True)
     assert asked == [("flash-attn", place)]
+
+
+def test_the_requirements_say_what_no_installer_will_find(lock):
+    text = requirement_files(lock)["requirements.txt"]
+    assert "# flash-attn is on no index" in text
+    assert parse_requirements(text)["flash-attn"][0] == "2.8.3"
+    from_the_index = dataclasses.replace(lock, compiled=(dataclasses.replace(lock.compiled[0], archive=""),))
+    assert "no index" not in requirement_files(from_the_index)["requirements.txt"]
