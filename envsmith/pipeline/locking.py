@@ -75,6 +75,8 @@ def lock_and_render(
         f"{len(lock.pins)} distributions, {sum(len(p.artifacts) for p in lock.pins)} hashed files",
         cached=kept is not None,
     )
+    for sentence in _told_of_sources(lock):
+        clock.note(sentence)
     lock = _with_image(lock, options, engine, clock)
     lock = with_wheels(lock, engine, progress=clock.progress)
     files = dict(_python_files(lock))
@@ -93,6 +95,22 @@ def lock_and_render(
         files |= {"Dockerfile": render(lock), **companions(lock)}
     store.write(directory, files)
     return lock, directory, tuple(sorted(files)), tuple(notes)
+
+
+def _told_of_sources(lock: Lock) -> list[str]:
+    """What will be compiled, from what and how: minutes or hours of the builder."""
+    told = []
+    for source in lock.compiled:
+        pin = lock.pin(source.name)
+        words = " ".join(f"{name}={value}" for name, value in source.variables)
+        archive = f" from the archive with sha256 {pin.artifacts[0].sha256[:16]}…" if source.archive and pin else ""
+        every = (
+            "" if lock.cell.components.get("gpu") or not source.toolkit else "; no --gpu: for all of its architectures"
+        )
+        told.append(
+            f"{source.name} is compiled{archive}{' with nvcc' if source.toolkit else ''}{f' ({words})' if words else ''}{every}"
+        )
+    return told
 
 
 def _placed(lock: Lock, options: Options) -> Lock:

@@ -202,6 +202,12 @@ def test_a_lock_is_kept_when_the_same_archive_lies_elsewhere_and_knows_where(giv
     assert second.lock.pin("my-ops").artifacts[0].url == "file:///two/x.tar.gz"
 
 
+def test_what_will_be_compiled_is_told(given, tmp_path):
+    events = []
+    pipeline.lock_only(given(tmp_path, "one"), progress=events.append)
+    assert f"my-ops is compiled from the archive with sha256 {'b' * 16}…" in [e.text for e in events]
+
+
 def test_compiling_in_another_way_makes_a_lock_old(given, tmp_path, monkeypatch):
     options = given(tmp_path, "one", conda=False)
     pipeline.lock_only(options)
