@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.hits import Hit
@@ -31,6 +32,10 @@ _NVCC_FLOOR = {
     "121": "12.9",
     "110": "13.0",
 }
+# Signatures whose message tells a requirement: of the package in the group ``need``, or always of the same one.
+_TELLS_OF = {"megatron-te-floor": "transformer-engine"}
+_TELL = frozenset({"pip-incompatible", "transformers-deepspeed-floor", "release-floor-told", *_TELLS_OF})
+_SPELT = {"pytorch": "torch", "deepspeed": "deepspeed", "flash_attn": "flash-attn", "megatron_core": "megatron-core"}
 # Libraries whose own number is CUDA's major.
 _MAJOR = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(1[1-9])\b")
 # The torch build of each CUDA major that most machines of that major can use.
@@ -81,9 +86,8 @@ def mended(signature: Signature, hit: Hit, facts: Facts) -> str:
         return f"{groups['library']} belongs to CUDA {major[1]}: install the build of what asks for it that is made for the CUDA of this torch (its name or extra says cu12 or cu13), or a torch for CUDA {major[1]}; where torch itself asks: pip install --force-reinstall torch brings its nvidia wheels back."
     if signature.id == "pip-resolution" and "needs" in groups:
         return f"{signature.fix} What was asked for stands against: {groups['needs']}."
-    if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in groups:
-        spec = groups.get("spec") or (f">={groups['floor']}" if "floor" in groups else "")
-        return f"{groups['need']}{spec}: pip install '{groups['need']}{spec}'" + (
+    if asks := _needed(signature, groups):
+        return f"{asks}: pip install '{asks}'" + (
             f", or another release of {groups['who']}." if "who" in groups else "."
         )
     if signature.id == "te-flash-attn-range" and ("spec" in groups or "limit" in groups):
@@ -113,6 +117,8 @@ def _cuda_fix(facts: Facts) -> str | None:
     if not toolkit or not cuda or cuda == "cpu":
         return None
     have, want = ".".join(toolkit.split(".")[:2]), ".".join(cuda.split(".")[:2])
+    if have == want:  # they are not what is wrong
+        return None
     build = _BUILD.get(have.split(".")[0], "cu" + have.replace(".", ""))
     return (
         f"Align nvcc and torch: install the CUDA toolkit {want} beside {have} and export CUDA_HOME=/usr/local/cuda-{want}; or install the torch build of the toolkit's"
@@ -122,7 +128,16 @@ def _cuda_fix(facts: Facts) -> str | None:
 
 def typed(signature: Signature, hit: Hit) -> tuple[str, ...]:
     """The exact lines to type."""
-    if signature.id in {"pip-incompatible", "transformers-deepspeed-floor"} and "need" in hit.groups:
-        spec = hit.groups.get("spec") or (f">={hit.groups['floor']}" if "floor" in hit.groups else "")
-        return (f"pip install '{hit.groups['need']}{spec}'",)
-    return signature.lines
+    asks = _needed(signature, hit.groups)
+    return (f"pip install '{asks}'",) if asks else signature.lines
+
+
+def _needed(signature: Signature, groups: Mapping[str, str]) -> str | None:
+    """The requirement that a message tells, as pip takes it: ``torch>=2.3``; where it names no release, the package alone."""
+    need = _TELLS_OF.get(signature.id) or groups.get("need")
+    if signature.id not in _TELL or not need:
+        return None
+    spec = groups.get("spec") or (f">={groups['floor']}" if "floor" in groups else "")
+    if signature.id in _TELLS_OF and not spec:
+        return None
+    return f"{_SPELT.get(need.lower(), need)}{spec.replace(' ', '')}"

@@ -277,7 +277,7 @@ def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
                 if signature.kind in {"symptom", "other"} and not signature.last
                 else "low",
                 score=score,
-                taxonomy=class_of(hit) or _of_signature(signature),
+                taxonomy=class_of(hit) or _class_with_facts(signature, facts),
                 where=f"{hit.source}:{hit.line}",
                 quote=hit.text,
                 lines=typed(signature, hit),
@@ -288,9 +288,24 @@ def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
     return found
 
 
+def _class_with_facts(signature: Signature, facts: Facts) -> Taxonomy:
+    """The signature's class; a consequence whose usual cause is a foreign toolkit is none where nvcc and torch have the same CUDA."""
+    toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
+    same = toolkit and cuda and toolkit.split(".")[:2] == cuda.split(".")[:2]
+    if not (same and signature.kind == "consequence" and signature.cause == "cuda-major-mismatch"):
+        return _of_signature(signature)
+    return Taxonomy(
+        stage=signature.stage,
+        group="toolchain-missing",
+        cause="op-not-built",
+        pattern="environment-or-toolchain-setup",
+    )
+
+
 def _only_warns(line: str) -> bool:
     """The program itself calls it a warning: an optional part is missing, and the run goes on."""
-    return "warn" in line.lower().replace("nccl warn", "")
+    lower = line.lower().replace("nccl warn", "")
+    return "warn" in lower or "[nemo w " in lower or "falling back to" in lower
 
 
 def _speaks(hit: Hit) -> bool:

@@ -92,8 +92,13 @@ def _owners() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 def class_of(hit: Hit) -> Taxonomy | None:
     """The failure class, where the owner has one of its own."""
-    cause = _OWN_CAUSE.get(hit.groups.get("owner", ""))
-    if cause is None or hit.signature.id not in INTERFACES:
+    named = hit.groups.get("owner", "")
+    if hit.signature.id == "release-floor-told":  # the message names the package whose release is refused
+        named = component_of(hit.groups.get("need", "")) or ""
+    elif hit.signature.id not in INTERFACES:
+        return None
+    cause = _OWN_CAUSE.get(named)
+    if cause is None:
         return None
     signature = hit.signature
     return Taxonomy(stage=signature.stage, group=signature.group, cause=cause, pattern=signature.pattern)

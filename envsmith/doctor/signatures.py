@@ -1,11 +1,14 @@
-"""``matrix/signatures.yaml`` and the signatures of the rules -> values, read once and kept in the cache."""
+"""``matrix/signatures.yaml``, ``matrix/signatures/*.yaml`` and the signatures of the rules -> values, read once and kept in the cache."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from envsmith.doctor.needles import alternatives, needle_of
@@ -19,6 +22,7 @@ __all__ = ["KINDS", "Catalogue", "Signature", "catalogue", "name_owners", "read_
 
 KINDS = ("cause", "symptom", "consequence", "other")
 _FILE = "signatures.yaml"
+_FOLDER = "signatures"
 _FIELDS = frozenset(
     {
         "id",
@@ -79,7 +83,7 @@ class Catalogue:
 def catalogue() -> Catalogue:
     """The installed signatures and those of the rules, from the cache when no file changed. :class:`DataError` lists every problem."""
     files = list_files(find_matrix())
-    names = (_FILE, *(n for n in files.names if n.startswith("rules/")))
+    names = (_FILE, *_own_files(files.root), *(n for n in files.names if n.startswith("rules/")))
     data = DataFiles(files.root, names)
     stamp = data.stamp()
     return _catalogue(data, stamp)
@@ -93,11 +97,24 @@ def _catalogue(data: DataFiles, stamp: str) -> Catalogue:
             return Catalogue(tuple(_from_json(row) for row in kept))
         except (KeyError, TypeError, ValueError):
             pass
-    signatures = read_signatures(data.read(_FILE).decode())
-    for name in data.names[1:]:
-        signatures += _of_rules(data.read(name).decode())
+    signatures: list[Signature] = []
+    for name in data.names:
+        text = data.read(name).decode()
+        signatures += _of_rules(text) if name.startswith("rules/") else read_signatures(text, name)
+    twice = sorted(i for i, n in Counter(s.id for s in signatures if not s.rule).items() if n > 1)
+    if twice:
+        raise DataError(f"signatures of the same id in different files: {', '.join(twice)}")
     write_cache("signatures", stamp, [_to_json(s) for s in signatures])
     return Catalogue(tuple(signatures))
+
+
+def _own_files(root: Path) -> list[str]:
+    """The files of ``matrix/signatures``, one for each maker of messages, in a stable order."""
+    try:
+        entries = sorted(entry.name for entry in os.scandir(root / _FOLDER))
+    except OSError:
+        return []
+    return [f"{_FOLDER}/{name}" for name in entries if name.endswith(".yaml") and not name.startswith(".")]
 
 
 def rule_taxonomy() -> Mapping[str, Mapping[str, str]]:
@@ -126,22 +143,22 @@ def _tables(data: DataFiles, stamp: str) -> tuple[dict[str, dict[str, str]], dic
     return kept[0], kept[1]
 
 
-def read_signatures(text: str) -> list[Signature]:
+def read_signatures(text: str, name: str = _FILE) -> list[Signature]:
     """The signatures of a YAML text; :class:`DataError` with every problem: unknown field, no evidence, a pattern without a needle."""
     import yaml
 
     try:
         data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader in either case
     except yaml.YAMLError as error:
-        raise DataError(f"{_FILE}: not YAML: {error}") from error
+        raise DataError(f"{name}: not YAML: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("signatures"), list):
-        raise DataError(f"{_FILE}: no list `signatures`")
+        raise DataError(f"{name}: no list `signatures`")
     named = data.get("evidence") or {}
     problems: list[str] = []
     found: list[Signature] = []
     seen: set[str] = set()
     for number, row in enumerate(data["signatures"]):
-        where = f"{_FILE}: signatures[{number}]"
+        where = f"{name}: signatures[{number}]"
         try:
             signature = _signature(row, named)
         except (KeyError, TypeError, ValueError, re.error) as error:
@@ -153,7 +170,7 @@ def read_signatures(text: str) -> list[Signature]:
         found.append(signature)
     if problems:
         raise DataError(
-            f"{len(problems)} problems in {_FILE}", details=problems, hint="the head of the file describes its fields"
+            f"{len(problems)} problems in {name}", details=problems, hint="the head of the file describes its fields"
         )
     return found
 
