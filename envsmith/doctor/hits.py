@@ -22,6 +22,9 @@ _LINE = 1600
 _MOST_HITS = 40
 # Longer texts are files, not what somebody copied from a terminal.
 _WRAPPED = 400_000
+# A log says the same few things over and over with other numbers: from this length on, needles are first looked for in its distinct lines.
+_LONG, _CHUNK, _MOST_SHAPES = 300_000, 1 << 20, 4_000_000
+_DIGITS = str.maketrans("123456789", "0" * 9)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +50,9 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
     if len(lower) != len(text):
         text = lower
     every = tuple(signatures)
-    hits = [hit for signature in every if (hit := _find(text, lower, source, signature))]
+    shapes = _shapes(lower)
+    likely = every if shapes is None else [s for s in every if _may_stand(s, shapes)]
+    hits = [hit for signature in likely if (hit := _find(text, lower, source, signature))]
     hits += _find_unwrapped(text, source, every, {hit.signature.id for hit in hits})
     hits += _find_completed(text, source, every, {hit.signature.id for hit in hits})
     order = {
@@ -55,6 +60,28 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
     }  # of the same place the more special one first
     hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))
     return _count_lines(text, hits)
+
+
+def _shapes(lower: str) -> str | None:
+    """The distinct lines of a long text with every digit as 0; ``None`` for a short one, and for one that does not repeat itself."""
+    if len(lower) < _LONG:
+        return None
+    found: set[str] = set()
+    size = at = 0
+    while at < len(lower):
+        end = lower.find("\n", at + _CHUNK)
+        end = len(lower) if end < 0 else end
+        new = set(lower[at:end].translate(_DIGITS).split("\n")) - found
+        found |= new
+        size += sum(map(len, new))
+        if size > min(_MOST_SHAPES, len(lower) // 4):
+            return None
+        at = end
+    return "\n".join(found)
+
+
+def _may_stand(signature: Signature, shapes: str) -> bool:
+    return any(needle.translate(_DIGITS) in shapes for pattern in signature.match for needle in needle_of(pattern))
 
 
 def _find_unwrapped(text: str, source: str, signatures: Iterable[Signature], found: set[str]) -> list[Hit]:

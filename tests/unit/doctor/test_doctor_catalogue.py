@@ -1,0 +1,122 @@
+"""The catalogue by makers of messages: every message that was read in a source is known, long logs are searched like short ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envsmith.doctor.hits import find_hits
+from envsmith.doctor.judge import diagnose
+from envsmith.doctor.signatures import _catalogue, catalogue
+from envsmith.errors import DataError
+from envsmith.graph.data import DataFiles, find_matrix
+from envsmith.model.rule import Severity
+from envsmith.sources.reports import clean, read_texts
+
+ROOT = Path(__file__).parents[2]
+CASES = json.loads((ROOT / "cases" / "doctor" / "refusals.json").read_text())["cases"]
+FIRST = list({case[0]: case for case in CASES}.values())
+
+
+def judged(text: str):
+    return diagnose(read_texts([("log", text)]), [("log", clean(text))])
+
+
+@pytest.mark.parametrize(("signature", "message", "cause", "severity"), FIRST, ids=[case[0] for case in FIRST])
+def test_a_refusal_gives_its_cause_a_fix_and_evidence(signature, message, cause, severity):
+    first = judged(f"some line before\n{message}\n").found[0]
+    assert (first.taxonomy.cause, first.finding.severity.value) == (cause, severity), first.finding.rule
+    assert first.finding.fix
+    assert first.finding.evidence
+
+
+def test_every_message_of_a_source_is_known_to_its_signature():
+    every = catalogue().signatures
+    unknown = [
+        (signature, message)
+        for signature, message, _, _ in CASES
+        if signature not in {hit.signature.id for hit in find_hits(f"[rank0]: {message}", "x", every)}
+    ]
+    assert not unknown
+
+
+def test_every_file_of_makers_has_a_message_that_was_read():
+    names = {path.stem for path in (find_matrix() / "signatures").glob("*.yaml")}
+    told = {case[0] for case in CASES}
+    import yaml
+
+    for name in names - {"words"}:  # what reporters say stands in no source
+        rows = yaml.safe_load((find_matrix() / "signatures" / f"{name}.yaml").read_text())["signatures"]
+        assert told & {row["id"] for row in rows}, name
+
+
+def test_a_long_log_is_searched_like_a_short_one():
+    every = catalogue().signatures
+    filler = "".join(f"[rank0]: iteration {i} / 100000 | loss: {i % 7}.{i} | lr 1e-4\n" for i in range(9000))
+    message = "RuntimeError: world_size (12) is not divisible by 8"
+    assert len(filler) > 400_000
+    short = {hit.signature.id for hit in find_hits(message, "x", every)}
+    found = find_hits(filler + message + "\n" + filler, "x", every)
+    assert {hit.signature.id for hit in found} == short
+    assert {hit.line for hit in found} == {9001}
+
+
+def test_a_long_text_that_does_not_repeat_itself_is_searched_whole():
+    import random
+
+    draw = random.Random(7)
+    words = ["".join(draw.choices("abcdefghij", k=9)) for _ in range(60_000)]
+    text = "\n".join(words[:30_000]) + "\nCUDA_HOME does not exist, unable to compile CUDA op(s)\n" + "\n".join(words)
+    assert "cuda-home-missing" in {hit.signature.id for hit in find_hits(text, "x", catalogue().signatures)}
+
+
+def test_the_same_id_in_two_files_is_refused(tmp_path):
+    row = (
+        "signatures:\n- {id: twice, kind: cause, stage: s, group: g, cause: c, pattern: p, match: [some words], message: m,"
+        " fix: f, evidence: ['https://github.com/a/b/issues/1']}\n"
+    )
+    (tmp_path / "signatures").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "signatures" / f"{name}.yaml").write_text(row)
+    data = DataFiles(tmp_path, ("signatures/one.yaml", "signatures/two.yaml"))
+    with pytest.raises(DataError, match="twice"):
+        _catalogue(data, "a stamp that no cache has")
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "fix"),
+    [
+        ("AssertionError: torch >= 2.3.0 is required for remove_sharded_tensors", "torch-version-pair", "torch>=2.3.0"),
+        (
+            "ImportError: DeepSpeed version must be >= 0.9.3. Please update",
+            "deepspeed-version-pair",
+            "deepspeed>=0.9.3",
+        ),
+        (
+            "Transformer-Engine v2.3.0 must be >= 2.8.0 to support x",
+            "te-version-incompatible",
+            "transformer-engine>=2.8.0",
+        ),
+    ],
+)
+def test_a_release_that_a_message_asks_for_is_the_fix(message, cause, fix):
+    first = judged(message).found[0]
+    assert first.taxonomy.cause == cause
+    assert fix in (first.finding.fix or "")
+    assert f"pip install '{fix}'" in first.lines
+
+
+def test_a_fallback_is_no_error():
+    diagnosis = judged(
+        "UserWarning: Apex is not installed. Falling back to Torch Norm\n[NeMo W 2024-01-01 nemo_logging:393] Apex was not found."
+    )
+    assert diagnosis.worst() is not Severity.ERROR
+
+
+def test_equal_toolkit_and_torch_are_not_told_to_be_aligned():
+    text = "system_cuda: 11.3\ntorch_cuda: 11.3\ntorch: 1.10.1\nColossalai should be built with cuda extension to use the FP16 optimizer"
+    first = judged(text).found[0]
+    assert first.taxonomy.cause == "op-not-built"
+    assert "beside" not in (first.finding.fix or "")
