@@ -275,7 +275,7 @@ def _of_setup_py(text: str) -> _Told:
 
 
 def _literal(node: ast.expr) -> object:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return ast.literal_eval(node)
     return None
 

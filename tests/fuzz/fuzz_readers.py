@@ -196,6 +196,36 @@ def nodes(text: str) -> None:
     parse_nodes(text)
 
 
+def source_archive(text: str) -> None:
+    """``--source``: the flag, bytes that should be an archive, and an archive whose metadata somebody wrote."""
+    import gzip
+    import hashlib
+    import io
+    import tarfile
+
+    from envsmith.errors import EnvsmithError
+    from envsmith.sources.given_archives import Wish, parse_wish, read_archive
+    from envsmith.sources.http import HttpClient
+
+    with suppress(EnvsmithError):
+        parse_wish(text)
+    archives = [raw(text)]
+    for name in ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py"):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for member, data in (("x/setup.py", b""), (f"x/{name}", raw(text))):
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+        archives.append(gzip.compress(buffer.getvalue(), compresslevel=1, mtime=0))
+    for data in archives:
+        path = folder() / "source.tar.gz"
+        path.write_bytes(data)
+        wish = Wish(name="x", version="1.0", place=str(path), sha256=hashlib.sha256(data).hexdigest())
+        with suppress(EnvsmithError):
+            read_archive(wish, HttpClient(offline=True))
+
+
 READERS: Mapping[str, Reader] = {
     "report": report,
     "launches": launches,
@@ -218,6 +248,7 @@ READERS: Mapping[str, Reader] = {
     "campaign": campaign,
     "plan": plan,
     "nodes": nodes,
+    "source-archive": source_archive,
 }
 
 SHA = "0" * 64
@@ -291,6 +322,7 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "library": ("requires:\n  torch: '>=2.4'\naxes: [torch]\n",),
     "campaign": ("schema: 1\nname: n\ncells:\n  - ids: [a]\n",),
     "nodes": ("a,b=10.0.0.1,c", "4", "a, b"),
+    "source-archive": ("x@a.tar.gz#sha256=" + SHA, "x==1.0 @ https://host.example/x.tar.gz#sha256=" + SHA, "Metadata-Version: 2.2\nName: x\nVersion: 1.0\nRequires-Dist: torch>=2\n", '[project]\nname = "x"\nversion = "1.0"\ndependencies = ["torch>=2"]\n', "[metadata]\nname = x\nversion = 1.0\n[options]\ninstall_requires =\n    torch>=2\n", "from setuptools import setup\nsetup(name='x', version='1.0', install_requires=['torch>=2', 3], ext=f())\n"),
     "stated": ('{"facts": {"gpus": "8 x H100"}}',),
 }  # fmt: skip
 
