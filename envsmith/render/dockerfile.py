@@ -208,6 +208,8 @@ def _compiling(lock: Lock, options: ImageOptions) -> str:
         commands += [
             *_toolkit_links(prefix),
             f'export CUDA_HOME={prefix}/cuda PATH="{prefix}/cuda/bin:{prefix}/bin:$PATH"',
+            # Else nvcc names its intermediate files after its process id, and these names stand in what it makes.
+            "export NVCC_APPEND_FLAGS=-objtemp",
         ]
     else:
         commands += [f'export PATH="{prefix}/bin:$PATH"']

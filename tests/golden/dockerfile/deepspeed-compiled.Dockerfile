@@ -75,6 +75,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     ln -s "$home" /opt/cell/cuda && ln -s lib "$home/lib64" && \
     for so in "$home"/lib/lib*.so.*; do link="${so%%.so.*}.so"; [ -e "$link" ] || ln -s "${so##*/}" "$link"; done && \
     export CUDA_HOME=/opt/cell/cuda PATH="/opt/cell/cuda/bin:/opt/cell/bin:$PATH" && \
+    export NVCC_APPEND_FLAGS=-objtemp && \
     if [ -s /dev/envsmith/jobs ]; then MAX_JOBS=$(cat /dev/envsmith/jobs); export MAX_JOBS; fi && \
     mkdir -p /wheels && \
     test "$(sha256sum < /dev/envsmith/sources/flash_attn-2.8.3.tar.gz)" = '0000000000000000000000000000000000000000000000000000000000000000  -' && \
