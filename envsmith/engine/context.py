@@ -51,7 +51,7 @@ def uv_binary() -> Path:
 def write_context(
     lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False
 ) -> dict[str, str]:
-    """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels; what went into it (names and the sha256 of uv) is returned for the image's record."""
+    """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels; which layers have files that are on no index is told."""
     from envsmith.lock.requirements import layer_text
 
     try:
@@ -74,11 +74,12 @@ def write_context(
         text = render_builder(lock, options) if builder else render(lock, options)
         (folder / "Dockerfile").write_text(text, encoding="utf-8")
         uv = folder / UV_FILE
-        shutil.copyfile(uv_binary(), uv)
+        # With its time: a builder that has this very file is not sent it again (``context_folder``).
+        shutil.copy2(uv_binary(), uv)
         uv.chmod(0o755)
     except OSError as error:
         raise StorageError(f"the build context cannot be written: {error.strerror or error}") from error
-    return {"uv": hashlib.sha256(uv.read_bytes()).hexdigest(), "layers with local files": " ".join(sorted(layers))}
+    return {"layers with local files": " ".join(sorted(layers))}
 
 
 def _local_artifacts(lock: Lock, folder: Path) -> set[str]:

@@ -18,6 +18,7 @@ from envsmith.engine import buildkit, classic
 from envsmith.engine.base import Built, Event, EventKind, Progress, engine_errors, silent, verify_content
 from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.engine.context import write_context, write_secrets
+from envsmith.engine.context_folder import context_folder
 from envsmith.engine.docker_bases import BaseShelf
 from envsmith.engine.docker_settle import settle
 from envsmith.engine.facts import os_difference
@@ -250,8 +251,13 @@ class DockerEngine:
         self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool = True, output: Path | None = None
     ) -> str:
         """The image's id; with ``output`` the lock's wheels are written there instead."""
-        context, private = scratch / "context", scratch / "private"
-        context.mkdir()
+        with context_folder(scratch) as context:
+            return self._run_in(context, lock, scratch, progress, cache=cache, output=output)
+
+    def _run_in(
+        self, context: Path, lock: Lock, scratch: Path, progress: Progress, *, cache: bool, output: Path | None
+    ) -> str:
+        private = scratch / "private"
         private.mkdir(mode=0o700)
         settings = read_host_settings()
         if settings.unreachable:
