@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import uuid
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.engine import buildkit
+from envsmith.errors import EngineError
 
-__all__ = ["DockerTarget", "cdi_devices", "gpu_arguments"]
+__all__ = ["DockerTarget", "cdi_devices", "gpu_arguments", "refusal"]
 
 # Ranks exchange data through shared memory; docker's own 64 MB make NCCL and DeepSpeed's op fail at once.
 _SHARED_MEMORY = "2g"
@@ -51,11 +53,58 @@ def gpu_arguments(client: Any, folders: Sequence[Path] = _CDI_FOLDERS) -> tuple[
     return ()
 
 
+# What an engine says when it cannot hand over the GPUs, what that means, and what to do; first match wins.
+_TOOLKIT = "install NVIDIA's container toolkit on the host of the engine, then: "
+_REFUSED: tuple[tuple[str, str, str], ...] = (
+    (
+        r'could not select device driver "cdi"|nvidia\.com/gpu=all is not an absolute path',
+        "this engine, or its client, reads no specification of devices (CDI)",
+        "Docker does so since version 25, where its feature cdi is switched on (daemon.json, then restart it)",
+    ),
+    (
+        r"could not select device driver|unknown runtime.*nvidia",
+        "the engine has no NVIDIA runtime",
+        f"{_TOOLKIT}nvidia-ctk runtime configure --runtime=docker, and restart the engine",
+    ),
+    (
+        r"unresolvable CDI device|CDI device injection failed|failed to inject CDI|nvidia\.com/gpu=",
+        "the specification of its devices (CDI) does not say what nvidia.com/gpu=all is",
+        f"{_TOOLKIT}nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
+    (
+        r"nvidia-container-cli|nvidia-container-runtime|libnvidia-ml",
+        "NVIDIA's runtime fails on this host",
+        "nvidia-smi on the host must work first: the driver is missing, or another one than the loaded module",
+    ),
+)
+# The engine itself could not start the container; 126 and 127 are the command inside.
+_ENGINE_FAILED = 125
+_LINES = 5
+
+
+def refusal(status: int | None, words: str, *, gpus: bool) -> EngineError | None:
+    """The error of a container that was never started, from the client's status and words; ``None`` when something ran in it."""
+    lines = tuple(line for line in words.strip().splitlines() if line.strip() and "--help" not in line)[-_LINES:]
+    told = next(((why, hint) for pattern, why, hint in _REFUSED if re.search(pattern, "\n".join(lines))), None)
+    if told and gpus:
+        return EngineError(
+            f"the smoke test's container cannot have the host's GPUs: {told[0]}",
+            details=lines,
+            hint=f"{told[1]}; or build without the smoke test: --no-smoke",
+        )
+    if status == _ENGINE_FAILED:
+        return EngineError(
+            "the engine did not start the smoke test's container", details=lines, hint="what it says stands above"
+        )
+    return None
+
+
 @dataclass(slots=True)
 class DockerTarget:
     """A :class:`envsmith.smoke.launch.Target` on an image given by its id, so that a moved tag cannot change what is tested.
 
-    The container has no network but its own loopback, no capabilities, and the image's unprivileged user.
+    The container has no network but its own loopback, no capabilities, and the image's unprivileged user. ``init`` puts the engine's small
+    init process in front of ours, which collects what a killed rank leaves.
     """
 
     image: str
@@ -63,6 +112,7 @@ class DockerTarget:
     gpu_arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     client: str | None = None
+    init: bool = True
     _names: list[str] = field(default_factory=list)
 
     def argv(self, args: Sequence[str]) -> list[str]:
@@ -76,7 +126,7 @@ class DockerTarget:
             "run",
             "--interactive",
             "--rm",
-            "--init",
+            *(["--init"] if self.init else []),
             f"--name={name}",
             "--hostname=localhost",
             "--network=none",
@@ -98,6 +148,10 @@ class DockerTarget:
     def env(self) -> Mapping[str, str]:
         """Nothing: what the ranks need is passed on the command line, the host's variables stay outside."""
         return {}
+
+    def refusal(self, status: int | None, words: str) -> EngineError | None:
+        """See :class:`envsmith.smoke.launch.Explaining`."""
+        return refusal(status, words, gpus=bool(self.gpu_arguments))
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Remove the containers that this target started and end the client."""

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,12 +32,21 @@ from envsmith.render.dockerfile import ImageOptions
 if TYPE_CHECKING:
     from envsmith.smoke.launch import Target
 
-__all__ = ["PodmanEngine", "StepTranscript"]
+__all__ = ["PodmanEngine", "StepTranscript", "has_init"]
 
 # Seconds without a request after which a service that was started here ends by itself.
 _IDLE = 900
 _STEP = re.compile(r"(?:\[(\d+)/\d+\] )?STEP (\d+)/\d+: (.*)")
 _CACHED = re.compile(r"--> Using cache ")
+
+
+# Where podman looks for its init process, a package of its own in some distributions; without one ``--init`` fails.
+_INIT_FOLDERS = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/local/lib/podman")
+
+
+def has_init(folders: Sequence[str] = _INIT_FOLDERS) -> bool:
+    """Whether podman can put an init process (catatonit) into a container."""
+    return any(shutil.which("catatonit", path=folder) for folder in (*folders, os.environ.get("PATH", "")))
 
 
 class PodmanEngine(DockerEngine):
@@ -168,6 +178,7 @@ class PodmanEngine(DockerEngine):
             image=built.digest,
             python=built.python,
             client="podman",
+            init=has_init(),
             gpu_arguments=("--device=nvidia.com/gpu=all",) if gpus else (),
         )
 

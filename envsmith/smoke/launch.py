@@ -12,10 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from envsmith.errors import EnvsmithError
 
 __all__ = [
     "BOOTSTRAP",
+    "Explaining",
     "LocalTarget",
     "Target",
     "agent_arguments",
@@ -44,6 +48,14 @@ class Target(Protocol):
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """End the started command and whatever runs on its behalf (a container's processes do not die with ``docker exec``)."""
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A target with something between us and the interpreter that can refuse to start it: a container engine."""
+
+    def refusal(self, status: int | None, words: str) -> EnvsmithError | None:
+        """What was wrong before the interpreter ran, from the command's status and what it wrote; ``None`` when it did run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

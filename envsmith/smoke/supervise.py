@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from envsmith.errors import SmokeError
-from envsmith.smoke.launch import Target, agent_arguments, agent_input
+from envsmith.errors import EnvsmithError, SmokeError
+from envsmith.smoke.launch import Explaining, Target, agent_arguments, agent_input
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
 
@@ -100,13 +100,19 @@ def run(
                     pipe.close()
     result = judge(plan, stream.events, agent_exit=status, words=stream.words.decode(errors="replace"))
     if not stream.events and status not in {0, None}:
-        raise SmokeError(
-            f"that Python could not run the smoke test (status {status})",
-            hint="is it a working Python of 3.9 or newer?",
-            details=stream.words.decode(errors="replace").strip().splitlines()[-5:],
-        )
+        raise _not_started(target, status, stream.words.decode(errors="replace"))
     seconds = {**result.seconds, "wall": round(time.monotonic() - started, 3)}
     return replace(result, seconds=seconds)
+
+
+def _not_started(target: Target, status: int | None, words: str) -> EnvsmithError:
+    if isinstance(target, Explaining) and (refused := target.refusal(status, words)):
+        return refused
+    return SmokeError(
+        f"that Python could not run the smoke test (status {status})",
+        hint="is it a working Python of 3.9 or newer?",
+        details=words.strip().splitlines()[-5:],
+    )
 
 
 def probe(target: Target) -> dict[str, str]:

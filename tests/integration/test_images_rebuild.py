@@ -9,12 +9,8 @@ import http.server
 import io
 import json
 import os
-import shutil
-import subprocess
 import tarfile
-import tempfile
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -28,8 +24,8 @@ from envsmith.lock.pylock import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
 from envsmith.sources.images import pin_image
 
-from . import docker_engine
 from . import test_docker_engine as tools
+from .podman_storage import podman_with
 
 pytestmark = [pytest.mark.integration, pytest.mark.engine]
 
@@ -191,41 +187,20 @@ def test_a_token_in_pip_s_settings_is_found_nowhere(engine, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("tool", ["podman", "buildah"])
-def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_path, monkeypatch):
+def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_path):
     from envsmith.engine.podman import PodmanEngine
 
     if not (cell / "oci" / "index.json").is_file():
         pytest.skip("the first image was not exported")
-    wanted = [name for name in ("podman", "buildah") if not shutil.which(name)]
-    if wanted and (failed := docker_engine.install(*wanted)):
-        pytest.skip(f"{' and '.join(wanted)} not installed, and {failed}")
-    storage = Path(tempfile.mkdtemp(prefix="envsmith-ip-", dir="/tmp"))
-    try:
-        (storage / "storage.conf").write_text(
-            f'[storage]\ndriver = "overlay"\ngraphroot = "{storage}/root"\nrunroot = "{storage}/run"\n'
-        )
-        (storage / "containers.conf").write_text(
-            '[containers]\ndefault_ulimits = []\nnetns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\nruntime = "runc"\n'
-        )
-        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(storage / "storage.conf"))
-        monkeypatch.setenv("CONTAINERS_CONF", str(storage / "containers.conf"))
+    with podman_with(lock.base.name, engine.client, tools=("podman", "buildah")):
         other = PodmanEngine(tool=tool)
         if reason := other.available():
             pytest.skip(reason)
-        base = b"".join(engine.client.images.get(lock.base.name).save(named=lock.base.name))
-        subprocess.run(["podman", "load", "--quiet"], input=base, check=True, capture_output=True)
-        probe = ["podman", "run", "--rm", "--network=none", lock.base.name, "true"]
-        done = subprocess.run(probe, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"podman cannot run a container here: {done.stderr.strip()[-200:]}")
         with contextlib.closing(other):
             image = other.export(other.build(lock, tmp_path), tmp_path / "cell" / "oci")
-        first = read_layout(cell / "oci")
-        assert difference(first, image) == ()
-        assert image.manifest_digest == first.manifest_digest
-    finally:
-        subprocess.run(["umount", "--lazy", f"{storage}/root/overlay"], check=False, capture_output=True)
-        shutil.rmtree(storage, ignore_errors=True)
+    first = read_layout(cell / "oci")
+    assert difference(first, image) == ()
+    assert image.manifest_digest == first.manifest_digest
 
 
 @pytest.fixture

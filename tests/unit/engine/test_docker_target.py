@@ -9,7 +9,10 @@ from envsmith.engine import docker_target
 from envsmith.engine.base import Built
 from envsmith.engine.docker import DockerEngine
 from envsmith.engine.docker_target import DockerTarget, cdi_devices, gpu_arguments
-from envsmith.engine.podman import PodmanEngine
+from envsmith.engine.podman import PodmanEngine, has_init
+from envsmith.errors import EngineError
+from envsmith.smoke import supervise
+from envsmith.smoke.plan import Plan
 
 
 def target(**more):
@@ -74,6 +77,90 @@ def test_gpus_are_handed_over_the_way_the_host_offers(monkeypatch, tmp_path):
     assert gpu_arguments(object(), folders) == ()
     (specified / "nvidia.yaml").write_text("kind: example.com/other\n")
     assert not cdi_devices(folders)
+
+
+# What engines really said on hosts without a GPU (docker 20.10 with its own client and with that of 28.2, podman 4.3), and as documented
+# for a host whose driver is not loaded (the last).
+@pytest.mark.parametrize(
+    ("status", "words", "why", "hint"),
+    [
+        (
+            125,
+            "docker: Error response from daemon: could not select device driver \"\" with capabilities: [[gpu]]\n\nRun 'docker run --help' for more information\n",
+            "no NVIDIA runtime",
+            "nvidia-ctk runtime configure",
+        ),
+        (
+            125,
+            'docker: Error response from daemon: could not select device driver "cdi" with capabilities: []\n',
+            "reads no specification of devices",
+            "since version 25",
+        ),
+        (
+            125,
+            "docker: nvidia.com/gpu=all is not an absolute path.\nSee 'docker run --help'.\n",
+            "reads no specification of devices",
+            "since version 25",
+        ),
+        (
+            126,
+            "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all\n",
+            "does not say what nvidia.com/gpu=all is",
+            "nvidia-ctk cdi generate",
+        ),
+        (
+            125,
+            (
+                "docker: Error response from daemon: failed to create shim task: OCI runtime create failed: error running hook #0: "
+                "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file\n"
+            ),
+            "NVIDIA's runtime fails",
+            "nvidia-smi on the host",
+        ),
+    ],
+)
+def test_an_engine_that_cannot_hand_over_the_gpus_is_told_as_that(status, words, why, hint):
+    error = target(gpu_arguments=("--gpus=all",)).refusal(status, words)
+    assert isinstance(error, EngineError)
+    assert error.exit_code == 6
+    assert why in error.message
+    assert hint in error.hint
+    assert "--no-smoke" in error.hint
+    assert error.details
+    assert not [line for line in error.details if "--help" in line]
+
+
+def test_another_failure_of_the_engine_is_its_own_words():
+    error = target().refusal(125, "docker: Error response from daemon: no such image\n")
+    assert error.details == ("docker: Error response from daemon: no such image",)
+    assert "GPU" not in error.message
+
+
+def test_a_program_that_failed_inside_is_no_failure_of_the_engine():
+    assert target(gpu_arguments=("--gpus=all",)).refusal(1, "Traceback: libcuda.so.1 is missing\n") is None
+    assert target().refusal(None, "") is None
+
+
+def test_the_smoke_test_tells_the_engine_s_refusal_and_not_that_of_a_python(tmp_path):
+    client = tmp_path / "docker"
+    client.write_text(
+        "#!/bin/sh\necho 'docker: could not select device driver \"\" with capabilities: [[gpu]].' >&2\nexit 125\n"
+    )
+    client.chmod(0o755)
+    one = DockerTarget(image="x", python="p", client=str(client), gpu_arguments=("--gpus=all",))
+    plan = Plan.build({"torch": "2.9.1"}, ranks=2)
+    with pytest.raises(EngineError, match="no NVIDIA runtime"):
+        supervise.run(plan, one)
+
+
+def test_podman_without_its_init_program_does_without(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert not has_init([str(tmp_path)])
+    (tmp_path / "catatonit").write_text("#!/bin/sh\n")
+    (tmp_path / "catatonit").chmod(0o755)
+    assert has_init([str(tmp_path)])
+    assert "--init" in target().argv([])
+    assert "--init" not in target(init=False).argv([])
 
 
 IMAGE = "sha256:" + "b" * 64
