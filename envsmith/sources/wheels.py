@@ -10,7 +10,7 @@ import contextlib
 import io
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from envsmith.errors import NetworkError
@@ -28,6 +28,8 @@ _MAX_ENTRIES = 200_000
 _MAX_DIRECTORY = 16 << 20
 # A forward seek up to this far reads on instead of asking again.
 _SKIP = 1 << 18
+# The local header repeats name and extra field; 4 KiB are more than it has in any wheel, and a miss costs one request.
+_HEADER = 4096
 
 
 class RemoteFile(io.RawIOBase):
@@ -204,12 +206,8 @@ class RemoteWheel:
     def stream(self, name: str, *, chunk: int = 1 << 18) -> Generator[bytes, None, None]:
         """A member piece by piece, decompressed; stop iterating (and close the generator) when enough was seen."""
         with self._readable():
-            try:
-                info = self._zip.getinfo(name)
-            except KeyError:
-                raise NetworkError(f"{redact(self._url)} has no member {name}") from None
-            # The local header repeats name and extra field; 4 KiB are more than it has in any wheel, and a miss costs one request.
-            self._file.expect(info.header_offset, info.header_offset + info.compress_size + 4096 + len(name))
+            info = self._info(name)
+            self._file.expect(info.header_offset, info.header_offset + info.compress_size + _HEADER + len(name))
             try:
                 with self._zip.open(info) as member:
                     while data := member.read(chunk):
@@ -217,9 +215,46 @@ class RemoteWheel:
             finally:
                 self._file.release()
 
+    def read_all(self, wanted: Iterable[str], *, max_bytes: int) -> Iterator[tuple[str, bytes]]:
+        """Many members, in the order of the archive; those that lie near each other cost one request together."""
+        infos = sorted((self._info(name) for name in wanted), key=lambda info: info.header_offset)
+        with self._readable():
+            for run in _runs(infos):
+                last = run[-1]
+                self._file.expect(run[0].header_offset, last.header_offset + last.compress_size + _HEADER)
+                try:
+                    for info in run:
+                        with self._zip.open(info) as member:
+                            data = member.read(max_bytes + 1)
+                        if len(data) > max_bytes:
+                            raise NetworkError(
+                                f"{redact(self._url)}: {info.filename} is longer than {max_bytes} bytes: refused"
+                            )
+                        yield info.filename, data
+                finally:
+                    self._file.release()
+
+    def _info(self, name: str) -> zipfile.ZipInfo:
+        try:
+            return self._zip.getinfo(name)
+        except KeyError:
+            raise NetworkError(f"{redact(self._url)} has no member {name}") from None
+
     def metadata(self) -> bytes:
         """``METADATA`` of the wheel's own ``dist-info``."""
         name = next((n for n in self.names() if n.count("/") == 1 and n.endswith(".dist-info/METADATA")), None)
         if name is None:
             raise NetworkError(f"{redact(self._url)} has no METADATA")
         return self.read(name, max_bytes=4 << 20)
+
+
+def _runs(infos: list[zipfile.ZipInfo]) -> Iterator[list[zipfile.ZipInfo]]:
+    """Members in the order of the archive, parted where what lies between two is longer than what is read over."""
+    run: list[zipfile.ZipInfo] = []
+    for info in infos:
+        if run and info.header_offset - (run[-1].header_offset + run[-1].compress_size) > _SKIP // 2:
+            yield run
+            run = []
+        run.append(info)
+    if run:
+        yield run

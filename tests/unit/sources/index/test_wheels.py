@@ -110,3 +110,22 @@ def test_a_remote_file_reads_like_a_local_one(fetcher, reads, expect):
         assert remote.read(size) == local.read(size)
         assert remote.tell() == local.tell()
     remote.close()
+
+
+def test_members_that_lie_near_each_other_cost_one_request_together(fetcher, make_wheel):
+    small = {f"demo/m{i}.py": b"x = %d\n" % i for i in range(40)}
+    fetcher.files[URL] = make_wheel({**small, "demo/big.bin": b"\0" * 3_000_000, "far/a.py": b"y"}, zipfile.ZIP_STORED)
+    with RemoteWheel(fetcher, URL) as wheel:
+        before = len(fetcher.asked)
+        found = dict(wheel.read_all([*reversed(small), "far/a.py"], max_bytes=100))
+    assert found == {**small, "far/a.py": b"y"}
+    assert len(fetcher.asked) - before == 2
+
+
+def test_reading_many_refuses_a_long_member_and_one_that_is_not_there(fetcher, make_wheel):
+    fetcher.files[URL] = make_wheel({"demo/a.py": b"\0" * 5_000})
+    with RemoteWheel(fetcher, URL) as wheel:
+        with pytest.raises(NetworkError, match="longer than"):
+            list(wheel.read_all(["demo/a.py"], max_bytes=100))
+        with pytest.raises(NetworkError, match="no member"):
+            list(wheel.read_all(["demo/b.py"], max_bytes=100))
