@@ -1,3 +1,5 @@
+"""`envsmith init` and `envsmith ci` as a maintainer types them: files written, formats, limits, exit codes."""
+
 from __future__ import annotations
 
 import json

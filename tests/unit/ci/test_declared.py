@@ -1,3 +1,5 @@
+"""What a library's own files declare (pyproject, setup.cfg, requirements, environment.yml, Poetry, METADATA), with file and line."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Which changes of a public function between two revisions break its callers, and that only modules that communicate are judged."""
+
 from __future__ import annotations
 
 import pytest

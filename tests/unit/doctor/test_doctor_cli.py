@@ -1,3 +1,5 @@
+"""`envsmith doctor` as a person types it: formats, exit codes, snapshots, and what is refused."""
+
 from __future__ import annotations
 
 import json

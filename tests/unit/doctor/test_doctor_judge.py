@@ -1,3 +1,5 @@
+"""Which of several findings is the root cause, which follows from it, and how sure the doctor is."""
+
 from __future__ import annotations
 
 from envsmith.doctor.judge import diagnose

@@ -1,3 +1,5 @@
+"""Facts read out of pasted reports, lists, environment files, Dockerfiles and logs."""
+
 from __future__ import annotations
 
 import io

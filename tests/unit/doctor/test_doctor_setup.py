@@ -1,3 +1,5 @@
+"""Mistakes of a set-up (start commands, configurations, variables, limits, libraries) are found, and sound ones left in peace."""
+
 from __future__ import annotations
 
 import pytest

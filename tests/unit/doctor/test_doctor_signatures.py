@@ -1,3 +1,5 @@
+"""Messages of the software lead to their cause, in bounded time whatever the text; a broken catalogue is refused."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Snapshots: whole, without names and secrets, judged anywhere, and compared between two nodes."""
+
 from __future__ import annotations
 
 import json

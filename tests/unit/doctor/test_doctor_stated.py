@@ -1,3 +1,5 @@
+"""What is stated beside versions, by `--fact`, `--env` or as JSON: understood, judged, or refused with a hint."""
+
 from __future__ import annotations
 
 import json

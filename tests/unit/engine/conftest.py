@@ -1,3 +1,5 @@
+"""Locks to build from and a list that events fall into."""
+
 from __future__ import annotations
 
 import importlib.util

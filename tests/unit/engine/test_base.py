@@ -1,3 +1,5 @@
+"""The comparison of what is installed with the lock, and which engine is chosen."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""A base image made from a root file system: its id, its stream, and the tool that makes the root."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""What BuildKit prints becomes events and errors; which client is asked."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The script that reads what is installed inside a cell, and the reader of its answer."""
+
 from __future__ import annotations
 
 import subprocess

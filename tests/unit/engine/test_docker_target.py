@@ -1,3 +1,5 @@
+"""How the smoke test is started in a container: no network, no capabilities, GPUs as the host offers them, nothing left behind."""
+
 from __future__ import annotations
 
 import subprocess

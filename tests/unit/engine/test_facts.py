@@ -1,3 +1,5 @@
+"""CUDA, toolkit, architectures and packages of a built image held against the cell."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""Index, proxy and certificate settings of this host become build secrets and nothing else."""
+
 from __future__ import annotations
 
 import sys

@@ -1,3 +1,5 @@
+"""Base images and packages of distributions: pinned by digest and exact version, with evidence."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""The canonical layout: what leaves no trace in it, what stays byte for byte, and how a difference is told."""
+
 from __future__ import annotations
 
 import gzip

@@ -1,3 +1,5 @@
+"""podman and buildah: when they are taken, how they are called, how their failures are told."""
+
 from __future__ import annotations
 
 import os

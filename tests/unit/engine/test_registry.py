@@ -1,3 +1,5 @@
+"""Registries of images: references, digests, logins and tokens, over a registry of the test's own."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""What a cell needs of its image (`matrix/runtime.yaml`): compilers, nvcc, packages, by flavour and CUDA."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""Wheels built from source archives: their hash goes into the lock and is asked for from then on."""
+
 from __future__ import annotations
 
 import dataclasses

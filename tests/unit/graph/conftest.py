@@ -1,3 +1,5 @@
+"""A small matrix in a folder, for tests that bend it."""
+
 from __future__ import annotations
 
 from pathlib import Path

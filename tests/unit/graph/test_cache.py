@@ -1,3 +1,5 @@
+"""The compiled knowledge survives the cache unchanged, and a stale, broken or hostile cache is no error."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""YAML becomes rules: order, runs of equal rows, evidence, and every problem of a file at once."""
+
 from __future__ import annotations
 
 import json

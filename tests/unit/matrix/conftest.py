@@ -1,3 +1,5 @@
+"""The helpers of this folder (`records_help`, `fake_worker`) can be imported by its tests."""
+
 import sys
 from pathlib import Path
 

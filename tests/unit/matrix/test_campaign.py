@@ -1,3 +1,5 @@
+"""Campaign files: which cells they choose, what the graph says of each, what is left out and why."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""The matrix as data: cells by their newest record, CSV, badges, feed, tables; `matrix list`, `show` and `merge`."""
+
 import datetime as dt
 import json
 from xml.etree import ElementTree as ET

@@ -1,3 +1,5 @@
+"""Records: small, named by their content, without the host's name, checked when they are read and merged."""
+
 import datetime as dt
 import json
 

@@ -1,3 +1,5 @@
+"""The page offers what the solver solves, gives a reason for what cannot be, and shows hostile logs as text."""
+
 from __future__ import annotations
 
 import datetime as dt

@@ -1,3 +1,5 @@
+"""A small image with its cell's folder, and keys to sign it."""
+
 from __future__ import annotations
 
 import importlib.util

@@ -1,3 +1,5 @@
+"""Pushing an image with its proof: order, resumption, tags, and what is not published."""
+
 from __future__ import annotations
 
 import datetime as dt

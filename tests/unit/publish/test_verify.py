@@ -1,3 +1,5 @@
+"""Every part of a published image that was changed, cut, moved or is missing is named."""
+
 from __future__ import annotations
 
 import datetime as dt

@@ -1,3 +1,5 @@
+"""Sample locks by name."""
+
 from __future__ import annotations
 
 import importlib.util

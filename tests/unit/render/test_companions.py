@@ -1,3 +1,5 @@
+"""Bake file, dev container and Apptainer definition of a lock; hostile values are refused."""
+
 from __future__ import annotations
 
 import dataclasses

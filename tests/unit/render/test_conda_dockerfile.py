@@ -1,3 +1,5 @@
+"""The Dockerfile of a Conda lock: golden text, digests, hashes, an unprivileged user."""
+
 from __future__ import annotations
 
 import dataclasses

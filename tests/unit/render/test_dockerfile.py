@@ -1,3 +1,5 @@
+"""The Dockerfile of a lock: golden text, order of layers, labels, secrets, an unprivileged user."""
+
 from __future__ import annotations
 
 import dataclasses

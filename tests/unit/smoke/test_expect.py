@@ -1,3 +1,5 @@
+"""`matrix/collectives.yaml`: which line speaks of a case, and that a broken file is refused with its place."""
+
 from __future__ import annotations
 
 from pathlib import Path

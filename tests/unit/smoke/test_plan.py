@@ -1,3 +1,5 @@
+"""What a smoke test runs: cases of each tier, the digest of their list, the plan as JSON."""
+
 from __future__ import annotations
 
 import json

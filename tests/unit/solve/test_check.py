@@ -1,3 +1,5 @@
+"""`check`: ok, bad or unknown, what is inferred, and the repair."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""`explain`: why a cell, what a rule rules out, what an upgrade would change."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""`solve`: preferences, warnings, drivers and GPUs, and refusals with a minimal conflict."""
+
 from __future__ import annotations
 
 import pytest

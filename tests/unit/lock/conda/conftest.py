@@ -1,3 +1,5 @@
+"""A Conda channel in a folder, and cells of the three frameworks."""
+
 from __future__ import annotations
 
 import importlib.util

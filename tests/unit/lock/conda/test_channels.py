@@ -1,3 +1,5 @@
+"""Channels over HTTP: caches, damaged answers, offline work, logins that never show."""
+
 from __future__ import annotations
 
 import base64

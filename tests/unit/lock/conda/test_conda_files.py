@@ -1,3 +1,5 @@
+"""Files of Conda's tools are read into the same components, and hostile ones refused in a sentence."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""From a cell to what a Conda channel is asked: builds, names, compilers, pins; the comparison with pip, and the files that come of it."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""Cells locked from a local channel: what it has, what pip adds, which differences are refused or tolerated."""
+
 from __future__ import annotations
 
 import builtins
