@@ -1,7 +1,37 @@
-"""For all tests: Ctrl-C means Ctrl-C, also where the runner was started in the background, whose shell ignores it."""
+"""For all tests: files that are no modules of a package, and Ctrl-C that means Ctrl-C."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def load_file() -> Callable[[str], ModuleType]:
+    """Imports a helper, a tool or a bench by its path from the root, once: --import-mode=importlib keeps their folders off ``sys.path``."""
+
+    def load(path: str) -> ModuleType:
+        name = "envsmith_tests_" + re.sub(r"\W", "_", path.removesuffix(".py"))
+        if name not in sys.modules:
+            spec = importlib.util.spec_from_file_location(name, ROOT / path)
+            assert spec is not None
+            assert spec.loader is not None
+            # A dataclass looks its module up by name.
+            sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+        return sys.modules[name]
+
+    return load
+
+
+# Also where the runner was started in the background, whose shell ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -23,16 +21,9 @@ SECRET = "s3cr3t-Tok3n"
 
 
 @pytest.fixture(scope="module")
-def access() -> ModuleType:
+def access(load_file) -> ModuleType:
     """The guarded server of the unit tests."""
-    path = Path(__file__).resolve().parents[1] / "unit" / "lock" / "conda" / "test_access.py"
-    spec = importlib.util.spec_from_file_location("envsmith_test_access", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["envsmith_test_access"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file("tests/unit/lock/conda/test_access.py")
 
 
 @pytest.fixture

@@ -41,13 +41,8 @@ FRAMEWORKS = {"deepspeed": "0.18.2", "megatron_core": "0.16.1", "colossalai": "0
 
 
 @pytest.fixture(scope="module")
-def local() -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "unit" / "lock" / "conda" / "localchannel.py"
-    spec = importlib.util.spec_from_file_location("envsmith_test_localchannel", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def local(load_file) -> ModuleType:
+    return load_file("tests/unit/lock/conda/localchannel.py")
 
 
 def hello(local):

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -35,17 +34,6 @@ storage:
   delete: {{enabled: true}}
 http: {{addr: "127.0.0.1:{port}"}}
 """
-
-
-def _kit():
-    """The helper of the unit tests: a cell that was built, keys."""
-    name = "envsmith_tests_publish_kit"
-    if name not in sys.modules:
-        path = Path(__file__).parent.parent / "unit" / "publish" / "publish_kit.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 def _missing() -> str | None:
@@ -104,10 +92,10 @@ class RealRegistry:
 
 
 @pytest.fixture(scope="module")
-def kit():
+def kit(load_file):
     if reason := _missing():
         pytest.skip(reason)
-    return _kit()
+    return load_file("tests/unit/publish/publish_kit.py")
 
 
 @pytest.fixture

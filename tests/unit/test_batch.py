@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +16,8 @@ from envsmith.pipeline import Options, Outcome
 
 
 @pytest.fixture(scope="module")
-def locks():
-    path = Path(__file__).parent / "render" / "sample_locks.py"
-    spec = importlib.util.spec_from_file_location("envsmith_tests_sample_locks_batch", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def locks(load_file):
+    return load_file("tests/unit/render/sample_locks.py")
 
 
 class Engine:

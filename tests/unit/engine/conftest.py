@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 
 @pytest.fixture(scope="session")
-def locks():
-    path = Path(__file__).parents[1] / "render" / "sample_locks.py"
-    spec = importlib.util.spec_from_file_location("envsmith_tests_sample_locks", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def locks(load_file):
+    return load_file("tests/unit/render/sample_locks.py")
 
 
 @pytest.fixture

@@ -222,14 +222,8 @@ def test_a_failed_run_makes_its_cell_a_known_bad_one(tmp_path):
 # -- schema 1
 
 
-def test_a_record_of_schema_1_is_brought_over():
-    import importlib.util
-    from pathlib import Path
-
-    path = Path(__file__).resolve().parents[3] / "tools" / "migrate_records.py"
-    spec = importlib.util.spec_from_file_location("migrate_records", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def test_a_record_of_schema_1_is_brought_over(load_file):
+    module = load_file("tools/migrate_records.py")
     new = record(passed=False).to_json()
     old = {
         **{k: new[k] for k in ("components", "lock", "engine", "environment", "image", "rungs", "passed", "started", "seconds", "host", "loaded", "backend", "ranks", "notes")},

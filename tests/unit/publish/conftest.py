@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("cyclonedx", reason="the extra `publish` is not installed")
@@ -13,16 +9,9 @@ pytest.importorskip("securesystemslib", reason="the extra `publish` is not insta
 
 
 @pytest.fixture(scope="session")
-def kit():
-    """The helper beside the tests; --import-mode=importlib keeps test folders off sys.path."""
-    name = "envsmith_tests_publish_kit"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("publish_kit.py"))
-        module = importlib.util.module_from_spec(spec)
-        # A dataclass looks its module up by name.
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+def kit(load_file):
+    """The helper beside the tests."""
+    return load_file("tests/unit/publish/publish_kit.py")
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,20 +11,10 @@ from envsmith.model.cell import Cell
 from envsmith.model.lock import Pin
 
 
-def _load() -> ModuleType:
-    name = "envsmith_test_localchannel"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("localchannel.py"))
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
 @pytest.fixture(scope="session")
-def local() -> ModuleType:
+def local(load_file) -> ModuleType:
     """The helpers that make channels, cells and pins."""
-    return _load()
+    return load_file("tests/unit/lock/conda/localchannel.py")
 
 
 @pytest.fixture(scope="session")
