@@ -91,7 +91,7 @@ class Space:
                     yield (value, *rest)
 
     def cell(self, row: Sequence[str]) -> Cell:
-        """The best cell with these values: without a warning where there is one."""
+        """The best cell with these values: without a warning where there is one. Raises :class:`UnsatisfiableError`."""
         unary = [*self.base, *self._masks(row)]
         steps = self.posed.preference.steps()
         for severities in ((Severity.ERROR, Severity.WARNING), (Severity.ERROR,)):
@@ -184,7 +184,7 @@ def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec
 
 
 def space_of(library: Library, *, solver: Solver | None = None) -> Space:
-    """The combinations of a library's axes. :class:`UnsatisfiableError` says why when its ranges admit no cell at all."""
+    """The combinations of a library's axes. :class:`UnsatisfiableError` says why when its ranges admit no cell at all, :class:`UsageError` which axis has no release."""
     from envsmith.solve.api import default_solver
 
     solver = solver or default_solver()

@@ -13,7 +13,7 @@ __all__ = ["draft_config", "write_config"]
 
 
 def write_config(root: Path, table: ComponentTable, *, force: bool = False) -> tuple[Path, Declaration]:
-    """Write ``envsmith.yaml`` into ``root``. ``UsageError`` when one is there and ``force`` is not given."""
+    """Write ``envsmith.yaml`` into ``root``. ``UsageError`` when one is there and ``force`` is not given, ``StorageError`` when it cannot be written."""
     path = root / CONFIG
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="--force writes it anew")

@@ -120,7 +120,7 @@ def _limit(name: str, value: str) -> int | None:
 
 
 def read_variable(draft: Draft, text: str, where: str = "--env") -> None:
-    """``NAME=VALUE`` is set, ``NAME`` alone is known to be unset."""
+    """``NAME=VALUE`` is set, ``NAME`` alone is known to be unset. Raises :class:`UsageError`."""
     name, is_set, value = text.partition("=")
     if not _VARIABLE.fullmatch(name):
         raise UsageError(

@@ -120,7 +120,7 @@ class CondaEngine:
 
 
 def read_lock(directory: Path) -> CondaLock:
-    """The Conda lock of a cell's folder; ``DataError`` when there is none, when it does not parse or was edited by hand."""
+    """The Conda lock of a cell's folder; ``DataError`` when there is none, when it does not parse or was edited by hand, ``StorageError`` when it cannot be read."""
     from envsmith.lock.conda import load_lock
 
     path = directory / LOCK_FILE

@@ -45,7 +45,7 @@ class DataFiles:
 
 
 def find_matrix() -> Path:
-    """The folder of the knowledge: what ``ENVSMITH_MATRIX`` names, else the packaged one, else the repository's."""
+    """The folder of the knowledge: what ``ENVSMITH_MATRIX`` names, else the packaged one, else the repository's. Raises :class:`DataError`."""
     named = os.environ.get(MATRIX_VARIABLE)
     if named:
         if not (Path(named) / "components.yaml").is_file():

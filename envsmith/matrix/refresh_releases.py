@@ -208,7 +208,7 @@ def _joined(context: Context, policy: Policy, version: str, facts: ReleaseFacts)
 
 
 def update_releases(table: Table, context: Context, component: str) -> list[str]:
-    """Bring one file up to date; says what changed, line by line."""
+    """Bring one file up to date; says what changed, line by line. ``NetworkError`` when the index does not have the component or does not answer."""
     policy = POLICIES.get(component, Policy())
     found = context.components.by_name.get(component)
     if found is None or not found.distributions:

@@ -46,7 +46,7 @@ def progress_line(progress: SmokeProgress) -> str:
 def record_of(
     outcome: Outcome, result: SmokeResult, *, engine: str, started: str, seconds: Mapping[str, float]
 ) -> Record:
-    """The record of one run: what was loaded, not what was declared."""
+    """The record of one run: what was loaded, not what was declared. ``SmokeError`` when nothing was built."""
     if outcome.built is None:
         raise SmokeError("nothing was built that could be tested")
     from envsmith.smoke.bandwidth import peaks

@@ -97,7 +97,7 @@ def _moment(text: object) -> dt.datetime | None:
 
 
 def load_proof(directory: Path) -> Proof:
-    """Lock and record of a cell's folder; ``EnvsmithError`` (exit code 1) when there is none to publish."""
+    """Lock and record of a cell's folder; ``EnvsmithError`` (exit code 1) when there is none to publish, ``DataError`` when one is broken or not the other's."""
     lock_raw = _bytes(directory / LOCK_FILE)
     if lock_raw is None:
         raise EnvsmithError(

@@ -36,15 +36,20 @@ class Target(Protocol):
     """Where a push goes: a :class:`~envsmith.publish.registry.Repository` or a :class:`~envsmith.publish.bundle.BundleWriter`."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str:
+        """What a message calls it."""
 
-    def resolve(self, tag: str) -> str | None: ...  # noqa: D102
+    def resolve(self, tag: str) -> str | None:
+        """The digest that ``tag`` leads to, or ``None``."""
 
-    def referrers(self, digest: str, /) -> tuple[Descriptor, ...]: ...  # noqa: D102
+    def referrers(self, digest: str, /) -> tuple[Descriptor, ...]:
+        """What is attached to the manifest of that digest."""
 
-    def push_blob(self, blob: Descriptor, opener: Callable[[], IO[bytes]]) -> str: ...  # noqa: D102
+    def push_blob(self, blob: Descriptor, opener: Callable[[], IO[bytes]]) -> str:
+        """Send a blob: ``sent``, or ``kept`` or ``mounted`` where that was not necessary."""
 
-    def push_manifest(self, manifest: Manifest, tag: str | None = None) -> None: ...  # noqa: D102
+    def push_manifest(self, manifest: Manifest, tag: str | None = None) -> None:
+        """Put a manifest under its digest and, when given, under ``tag``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -271,7 +271,7 @@ def blob_sha256(file: IO[bytes]) -> tuple[str, int]:
 
 
 def copy_layout(store: Store, digest: str, folder: Path) -> None:
-    """Write one image of a store as an OCI layout; ``StorageError`` when the disk does not take it."""
+    """Write one image of a store as an OCI layout; ``StorageError`` when the disk does not take it, ``ContentError`` when a part is missing or not what its digest says."""
     manifest = load_manifest(store, digest, "manifest")
     blobs = folder / "blobs" / "sha256"
     try:

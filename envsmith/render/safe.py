@@ -87,7 +87,7 @@ def file_name(text: str) -> str:
 
 
 def version(text: str) -> str:
-    """A version that parses; an epoch (``1!2.0``) is refused, no component has one."""
+    """A version that parses; an epoch (``1!2.0``) is refused, no component has one. Raises ``UsageError``, as all functions here."""
     _match(_VERSION, text, "a version")
     try:
         version_key(text)
@@ -102,7 +102,7 @@ def torch_backend(text: str) -> str:
 
 
 def cell_id(text: str) -> str:
-    """A cell id that parses and prints back unchanged."""
+    """A cell id that parses and prints back unchanged. Raises ``UsageError``."""
     _match(_CELL, text, "a cell id")
     try:
         same = str(CellId.parse(text)) == text
@@ -144,14 +144,14 @@ def label_value(text: str) -> str:
 
 
 def user(number: int) -> int:
-    """A user id that is neither root nor one of the distribution's own (1000 to 60000)."""
+    """A user id that is neither root nor one of the distribution's own (1000 to 60000). Raises ``UsageError``."""
     if type(number) is not int or not 1000 <= number <= 60000:
         raise UsageError(f"{number!r} is not a user id from 1000 to 60000", hint="images never run as root")
     return number
 
 
 def epoch(number: int) -> int:
-    """Seconds since 1970 for file times: from 1980 (the first day a wheel can hold) to 2100."""
+    """Seconds since 1970 for file times: from 1980 (the first day a wheel can hold) to 2100. Raises ``UsageError``."""
     if type(number) is not int or not 315532800 <= number <= 4102444800:
         raise UsageError(
             f"{number!r} is not a time between 1980 and 2100", hint="set SOURCE_DATE_EPOCH to whole seconds"

@@ -187,7 +187,7 @@ def _lift(solver: Solver, tried: Posed, wish: Wish) -> str:
 
 
 def explain_rule(solver: Solver, rule_id: str, platform: Platform = Platform.LINUX_64) -> Explanation:
-    """A rule: what it says, what one sees when it is broken, what it rules out, what to do, and how it is known."""
+    """A rule: what it says, what one sees when it is broken, what it rules out, what to do, and how it is known. ``UsageError`` names the nearest rules when there is none of that id."""
     rules = {r.id: r for r in solver.knowledge().rules}
     rule = rules.get(rule_id)
     if rule is None:
@@ -244,7 +244,7 @@ def _killed(solver: Solver, rule: Rule, platform: Platform) -> list[str]:
 
 
 def explain_upgrade(solver: Solver, cell: CellId, wanted: Mapping[str, Spec]) -> Explanation:
-    """From a cell to ``{"torch": Spec(">=2.13")}``: what must change, which component blocks, and since when."""
+    """From a cell to ``{"torch": Spec(">=2.13")}``: what must change, which component blocks, and since when. ``UsageError`` for a component that the cell does not have."""
     posed = _posed(solver, cell)
     problem = posed.problem
     for name in wanted:

@@ -1,6 +1,6 @@
-"""Every command of the README and of the docs is run, or its block says why not.
+"""Every command and every piece of Python of the README and of the docs is run, or its block says why not.
 
-A block of commands is fenced as ``console``; its commands begin with ``$``. The line before it may say
+A block of commands is fenced as ``console``; its commands begin with ``$``. The line before it, or before a block of ``python``, may say
 
     <!-- not run: reason -->     it is not run here, and why
     <!-- exit N ... -->          the commands end with these codes (one for all, or one each) instead of 0
@@ -22,6 +22,7 @@ from envsmith.cli.app import run
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "reference" not in p.parts)]
 _BLOCK = re.compile(r"((?:^[ \t]*<!--.*?-->[ \t]*\n)*)^[ \t]*```console\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r"((?:^[ \t]*<!--.*?-->[ \t]*\n)*)^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!--\s*(not run|exit|in)[: ]\s*(.*?)\s*-->")
 
 
@@ -66,6 +67,19 @@ def test_commands(block, tmp_path, monkeypatch, capfd):
         code = run(words[1:])
         told = capfd.readouterr()
         assert code == wanted, f"{block.page}: {command}\n{told.out[-1500:]}\n{told.err[-1500:]}"
+
+
+def _python_blocks():
+    for page in PAGES:
+        for marks, code in _PYTHON.findall(page.read_text(encoding="utf-8")):
+            if "not run" not in dict(_MARK.findall(marks)):
+                yield pytest.param(code, id=page.name)
+
+
+@pytest.mark.parametrize("code", _python_blocks())
+def test_python_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: f"{b.page}-{b.number}")

@@ -90,7 +90,7 @@ def lock_conda(
 
 
 def asked_of(cell: Cell, tolerate: Sequence[str]) -> Cell:
-    """What is asked of the channel: the cell without the components whose release may differ."""
+    """What is asked of the channel: the cell without the components whose release may differ. ``UsageError`` for one that may not."""
     if wrong := sorted(set(tolerate) - set(MOVABLE)):
         raise UsageError(
             f"{', '.join(wrong)}: only {', '.join(MOVABLE)} may differ between the pip lock and the Conda lock"

@@ -51,7 +51,7 @@ class Index:
 
 
 def require_rattler() -> Any:
-    """The rattler module; ``EnvsmithError`` says how to get it when it is not installed."""
+    """The rattler module; ``UsageError`` says how to get it when it is not installed."""
     try:
         import rattler
     except ImportError as error:

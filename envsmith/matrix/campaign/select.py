@@ -23,7 +23,7 @@ _AXES = ("torch", "python")
 
 
 def selected(choice: Choice, composer: Composer) -> Iterator[Wanted]:
-    """What ``solved``, ``cover``, ``expired`` and ``changed`` choose, best first."""
+    """What ``solved``, ``cover``, ``expired`` and ``changed`` choose, best first. Raises ``UsageError``."""
     if choice.kind == "expired":
         yield from _expired(choice)
         return

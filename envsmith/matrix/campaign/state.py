@@ -87,7 +87,10 @@ class State:
             raise DataError(f"{path}: cannot be read: {error}") from None
 
     def begin(self, plan: Plan) -> Plan:
-        """Freeze ``plan``, unless there is one: the first to come decides, and everybody works on that."""
+        """Freeze ``plan``, unless there is one: the first to come decides, and everybody works on that.
+
+        ``UsageError`` when the folder holds another campaign, ``StorageError`` when it cannot be written or is being begun by somebody else.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
         with self._held("plan") as mine:
             if not mine:

@@ -164,7 +164,7 @@ def _plain(value: object) -> str:
 def markdown_table(document: Mapping[str, Any], framework: str) -> str:
     """A row for each of the newest series of a framework, against the newest torch releases that they can have.
 
-    The row bears its series' newest release; where another release of the series was run instead, its version stands beside the word.
+    The row bears its series' newest release; where another release of the series was run instead, its version stands beside the word. ``UsageError`` for a framework that the matrix does not have.
     """
     grid = document["grid"].get(framework)
     if not grid:

@@ -30,7 +30,7 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.!+-]{0,127}")
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """YAML of plain values: no aliases (one line of them can stand for gigabytes), no tags, bounded in depth and size."""
+    """YAML of plain values: no aliases (one line of them can stand for gigabytes), no tags, bounded in depth and size. Raises ``DataError``."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
