@@ -76,7 +76,7 @@ def _python_blocks():
                 yield pytest.param(code, id=page.name)
 
 
-@pytest.mark.parametrize("code", _python_blocks())
+@pytest.mark.parametrize("code", list(_python_blocks()))
 def test_python_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(code, {})
