@@ -29,6 +29,8 @@ _SERVICES = ("osv", "pypi")
 # Hundreds of packages, one question each; a service that hangs must not hang a publication.
 _TIMEOUT = 600.0
 _QUESTION_TIMEOUT = 15
+# Characters of a name, names of one advisory: more is no advisory.
+_LONG, _MANY = 128, 50
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
@@ -154,21 +156,22 @@ def _judge(told: Mapping[str, Any], service: str, tool: str, when: dt.datetime, 
     """``None`` when the service knew none of the packages; ``own`` were not asked about."""
     rows = told.get("dependencies")
     packages = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    silent = [str(row.get("name")) for row in packages if "vulns" not in row]
+    # An answer that is no list of advisories is no answer.
+    silent = [_word(row.get("name")) for row in packages if not isinstance(row.get("vulns"), list)]
     unknown = tuple(sorted([*silent, *own]))
     asked = len(packages) - len(silent)
     if not asked:
         return None
     findings = tuple(
         Vulnerability(
-            package=str(row.get("name")),
-            version=str(row.get("version")),
-            id=str(v.get("id")),
+            package=_word(row.get("name")),
+            version=_word(row.get("version")),
+            id=_word(v.get("id")),
             aliases=_texts(v.get("aliases")),
             fixed=_texts(v.get("fix_versions")),
         )
         for row in packages
-        for v in row.get("vulns", ())
+        for v in (row["vulns"] if isinstance(row.get("vulns"), list) else ())
         if isinstance(v, dict)
     )
     count = len(findings)
@@ -179,4 +182,9 @@ def _judge(told: Mapping[str, Any], service: str, tool: str, when: dt.datetime, 
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(v) for v in value) if isinstance(value, list) else ()
+    return tuple(_word(v) for v in value[:_MANY]) if isinstance(value, list) else ()
+
+
+def _word(value: object) -> str:
+    """A name or number as a service gives it: it goes into records and onto terminals."""
+    return "".join(c if c.isprintable() else "?" for c in str(value)[:_LONG])

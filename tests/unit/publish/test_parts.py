@@ -186,6 +186,13 @@ def test_what_was_not_looked_up_is_never_clean(kit, run_it, status, asked):
     assert result.done == (asked > 0)
 
 
+@pytest.mark.parametrize("vulns", [5, None, "x", {"id": "PYSEC-1"}])
+def test_an_answer_that_is_no_list_of_advisories_is_no_answer(kit, vulns):
+    row = {"name": "numpy\x1b[31m", "version": "2.4.6", "vulns": vulns}
+    result = audits.audit(kit.make_lock(), run=answer([GOOD, row]), now=MADE)
+    assert (result.status, result.unknown) == ("clean, 1 of 2 packages not audited", ("numpy?[31m",))
+
+
 def test_a_finding_names_package_advisory_and_mending_release(kit):
     (found,) = audits.audit(kit.make_lock(), run=answer([BAD]), now=MADE).findings
     assert (found.package, found.version, found.id, found.aliases, found.fixed) == (
