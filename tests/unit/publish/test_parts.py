@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime as dt
+import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -147,6 +148,27 @@ def test_keyless_without_the_extra_or_an_identity_says_what_to_do(cell, capsys, 
     code = run(["publish", str(cell), "--bundle", str(cell / "b.tar"), "--keyless", "--no-audit"])
     told = capsys.readouterr().err
     assert (code, "hint" in told) in {(6, True), (2, True), (5, True)}
+    assert not (cell / "b.tar").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sigstore") is None, reason="sigstore is not installed")
+def test_keyless_where_sigstore_cannot_be_reached_says_so_and_publishes_nothing(
+    kit, cell, capsys, monkeypatch, tmp_path
+):
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):  # no root of trust from an earlier run
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("SIGSTORE_ID_TOKEN", "an.identity.token")
+    with kit.registry() as reg:
+        words = ["publish", str(cell), "--to", reg.repo(), "--bundle", str(cell / "b.tar"), "--keyless", "--no-audit"]
+        assert run(words) == 5
+        assert reg.tags() == []
+    told = capsys.readouterr().err
+    assert "keyless signing failed" in told
+    assert "--key FILE signs without a network" in told
+    assert "Traceback" not in told
+    assert "an.identity.token" not in told
     assert not (cell / "b.tar").exists()
 
 
