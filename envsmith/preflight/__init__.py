@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import EnvsmithError, UsageError
-from envsmith.preflight.judge import Finding, findings_of, name_of
+from envsmith.preflight.finding import Finding, name_of
+from envsmith.preflight.judge import findings_of
 
 if TYPE_CHECKING:
     from envsmith.preflight.group import Place

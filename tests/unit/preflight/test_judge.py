@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from envsmith.preflight.judge import findings_of, known, name_of, runs_on, version_key
+from envsmith.preflight.finding import name_of
+from envsmith.preflight.gpus import runs_on
+from envsmith.preflight.judge import findings_of
+from envsmith.preflight.known import known, version_key
 
 ROOT = Path(__file__).parents[3]
 
