@@ -3410,9 +3410,12 @@ class Supervisor:
         self.stop = f"signal {signal.Signals(number).name}"
 
     def _prepare_environment(self) -> None:
-        """Only what must stand before torch is loaded. Threads would fight: the ranks share the processors."""
+        """Only what must stand before torch is loaded. Threads would fight: the ranks share the processors.
+
+        torch 2.4 to 2.6 start a pool of compilers with a thread when inductor is imported (not with one "thread"): such a process cannot be forked.
+        """
         os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "/usr/bin:/bin")])
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
             os.environ.setdefault(name, "1")
         os.environ.update(self.plan.get("env", {}))
 
