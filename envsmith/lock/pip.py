@@ -204,7 +204,7 @@ def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
         cuda = cell.components.get("cuda", "cpu")
         raise LockError(
             f"cell {cell.id}: {name} is compiled with nvcc: {found.missing if found else f'no toolkit is known for CUDA {cuda}'}",
-            hint=f"take a cell with CUDA 13, whose nvcc is on the package index, or leave {name} out and build it on top of the cell",
+            hint=f"take a cell with CUDA 13 (--cuda 13), whose nvcc is on the package index, or leave {name} out and build it on top of the cell",
         )
     return toolkit_parts(cell, found)
 
