@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,8 +90,8 @@ def _leave(done: Sequence[Done], python: Path, folder: Path, started: str) -> tu
     record = None
     if said is not None:
         found = find_cell(python, said.loaded)
-        record = _anonymous(record_of_parts(found, done, started=started), python)
-        files.append(str(put_record(folder / "records", record)))
+        record = record_of_parts(found, done, started=started)
+        files.append(str(put_record(folder / "records", record, env=python.absolute().parent.parent)))
     band = next((d.result for d in done if d.result and d.result.bandwidth), None)
     if band is not None:
         title = f"{band.backend}, {band.placement.partition(';')[0]}, torch {band.loaded.get('torch', '')}"
@@ -101,19 +99,6 @@ def _leave(done: Sequence[Done], python: Path, folder: Path, started: str) -> tu
         files.append(str(folder / "busbw.svg"))
     write_whole(folder / "summary.md", _markdown(done, record))
     return record, [*files, str(folder / "summary.md")]
-
-
-def _anonymous(record: Record, python: Path) -> Record:
-    """Where the environment stands on this machine is nobody's business: ``.`` stands for it."""
-    here = str(python.absolute().parent.parent.parent)
-    steps = [replace(s, detail=s.detail.replace(here, "."), facts=_without(s.facts, here)) for s in record.steps]
-    return replace(record, summary=record.summary.replace(here, "."), steps=tuple(steps))
-
-
-def _without(facts: Mapping[str, object], here: str) -> dict[str, object]:
-    text = json.dumps(dict(facts), default=str).replace(json.dumps(here)[1:-1], ".")
-    found = json.loads(text)
-    return found if isinstance(found, dict) else {}
 
 
 def _markdown(done: Sequence[Done], record: Record | None) -> str:
@@ -127,9 +112,13 @@ def _markdown(done: Sequence[Done], record: Record | None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _short(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def _show(done: Sequence[Done], record: Record | None, files: Sequence[str]) -> None:
     rows = [
-        (d.part.name, click.style(d.word, fg=_COLOURS[d.word]), f"{d.seconds:.1f} s", clean(d.sentence)[:160])
+        (d.part.name, click.style(d.word, fg=_COLOURS[d.word]), f"{d.seconds:.1f} s", _short(clean(d.sentence)))
         for d in done
     ]
     click.echo(table(rows))

@@ -46,11 +46,11 @@ def record_name(cell: str, engine: str, text: str) -> str:
     return f"{cell}.{engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
 
 
-def put_record(folder: Path, record: Record) -> Path:
-    """Write a record into ``folder``, complete or not at all. ``StorageError``."""
+def put_record(folder: Path, record: Record, **places: Path) -> Path:
+    """Write a record into ``folder``, complete or not at all; ``places`` as for :func:`record_text`. ``StorageError``."""
     from envsmith.matrix.campaign.state import write_whole
 
-    text = record_text(record, state=folder.parent)
+    text = record_text(record, state=folder.parent, **places)
     path = folder / record_name(record.cell_id, record.engine, text)
     write_whole(path, text)
     return path
