@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import docker_engine
+from .conda_packages import channel, local, wheels  # noqa: F401 - fixtures of the tests of Conda
 
 
 def _lend_base(address):

@@ -13,7 +13,7 @@ import pytest
 from envsmith.errors import NetworkError
 from envsmith.lock.conda import files, lock_conda, realise
 
-from .test_conda_channel import cell_of, channel, local, pins_of, run, wheels  # noqa: F401 - fixtures
+from .conda_packages import cell_of, pins_of, run
 
 pytestmark = pytest.mark.integration
 
@@ -51,9 +51,9 @@ def traces(folder: Path) -> list[str]:
 def test_private_channel_is_locked_and_installed_over_its_second_mirror(
     access,
     home,
-    local,  # noqa: F811
-    channel,  # noqa: F811
-    wheels,  # noqa: F811
+    local,
+    channel,
+    wheels,
     tmp_path,
     kind,
 ):
@@ -80,9 +80,9 @@ def test_private_channel_is_locked_and_installed_over_its_second_mirror(
 def test_login_in_the_alias_of_a_condarc_reaches_the_packages_too(
     access,
     home,
-    local,  # noqa: F811
-    channel,  # noqa: F811
-    wheels,  # noqa: F811
+    local,
+    channel,
+    wheels,
     tmp_path,
     monkeypatch,
 ):
@@ -103,9 +103,9 @@ def test_login_in_the_alias_of_a_condarc_reaches_the_packages_too(
 def test_shards_of_rattlers_indexer_give_the_bytes_of_the_whole_index(
     access,
     home,
-    local,  # noqa: F811
-    channel,  # noqa: F811
-    wheels,  # noqa: F811
+    local,
+    channel,
+    wheels,
     tmp_path,
 ):
     from rattler.index.index import index_fs

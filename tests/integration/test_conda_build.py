@@ -20,7 +20,7 @@ from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
 from envsmith.pipeline import locking
 
-from .test_conda_channel import PYTHON, channel, local, module_of, pins_of, wheels  # noqa: F401 - fixtures
+from .conda_packages import PYTHON, module_of, pins_of
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ DAY = "2099-01-01"
 
 
 @pytest.fixture
-def options(local, channel, wheels, tmp_path, monkeypatch) -> pipeline.Options:  # noqa: F811
+def options(local, channel, wheels, tmp_path, monkeypatch) -> pipeline.Options:
     """The request of a user; the pip lock is the one thing that is made here, from wheels of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
 
@@ -99,7 +99,7 @@ def test_channel_that_cannot_be_reached_fails_a_conda_build_and_the_environment_
     assert read_lock(made.directory).cell_id == str(made.cell.id)
 
 
-def test_package_that_carries_another_torch_than_its_name_says_is_found_out(options, local, channel, tmp_path):  # noqa: F811
+def test_package_that_carries_another_torch_than_its_name_says_is_found_out(options, local, channel, tmp_path):
     lying = tmp_path / "lying"
     shutil.copytree(channel, lying)
     package = next((lying / "linux-64").glob("pytorch-2.8.0-*"))

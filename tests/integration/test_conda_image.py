@@ -34,7 +34,7 @@ from envsmith.render.dockerfile import UV_FILE, ImageOptions
 from envsmith.sources.images import Tool
 
 from . import micromamba_stand_in
-from .test_conda_channel import cell_of, channel, local, pins_of, served, wheels  # noqa: F401 - fixtures
+from .conda_packages import cell_of, pins_of, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.engine]
 
@@ -130,7 +130,7 @@ def build(engine, context: Path) -> str:
 
 
 @pytest.fixture
-def locked(local, channel, wheels, base, tmp_path):  # noqa: F811
+def locked(local, channel, wheels, base, tmp_path):
     """A cell of Megatron-core whose channel and wheels are both on loopback."""
     cell = cell_of(local, "megatron_core")
     folder = tmp_path / "served"
@@ -228,7 +228,7 @@ def test_package_whose_sha256_is_not_that_of_the_lock_ends_the_build(engine, too
     assert "FAILED" in str(caught.value) or "did NOT match" in str(caught.value)
 
 
-def test_wheel_that_is_not_the_one_of_the_lock_ends_the_build(engine, tool, locked, local, tmp_path):  # noqa: F811
+def test_wheel_that_is_not_the_one_of_the_lock_ends_the_build(engine, tool, locked, local, tmp_path):
     text = render_conda(locked.lock, locked.conda, tool)
     context = context_of(tmp_path / "context", text, locked.conda)
     local.make_wheel(locked.folder, "megatron-core", "0.16.1", "EVIL = True\n")

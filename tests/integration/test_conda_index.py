@@ -17,12 +17,12 @@ from envsmith.lock.conda.step import stored
 from envsmith.model.cell import Request
 from envsmith.solve.api import solve
 
-from .test_conda_channel import PYTHON, local  # noqa: F401 - fixtures
+from .conda_packages import PYTHON
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 
 
-def channel_of(local, components, folder: Path, scratch: Path) -> Path:  # noqa: F811
+def channel_of(local, components, folder: Path, scratch: Path) -> Path:
     """A channel with the very releases of a cell, in Conda's spelling."""
     cuda = components["cuda"]
     tag, python = cuda.replace(".", ""), [f"python {PYTHON}.*"]
@@ -48,7 +48,7 @@ def channel_of(local, components, folder: Path, scratch: Path) -> Path:  # noqa:
 
 
 @pytest.mark.parametrize("framework", ["deepspeed", "megatron-core", "colossalai"])
-def test_pip_lock_and_conda_lock_are_one_cell(framework, local, tmp_path, monkeypatch):  # noqa: F811
+def test_pip_lock_and_conda_lock_are_one_cell(framework, local, tmp_path, monkeypatch):
     request = Request(frameworks=[framework], constraints={"python": f"=={PYTHON}.*"})
     components = solve(request).cell.components
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))

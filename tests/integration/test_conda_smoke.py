@@ -23,7 +23,7 @@ from envsmith.model.lock import Lock
 from envsmith.pipeline import locking
 
 from . import conda_torch
-from .test_conda_channel import local, served  # noqa: F401 - fixtures
+from .conda_packages import served
 
 TORCH_PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON", "")
 pytestmark = [
@@ -54,7 +54,7 @@ def wheels(tmp_path_factory) -> list[conda_torch.Wheel]:
 
 
 @pytest.fixture(scope="module")
-def channel(local, wheels, tmp_path_factory) -> Path:  # noqa: F811
+def channel(local, wheels, tmp_path_factory) -> Path:
     return conda_torch.make_channel(
         local, wheels, tmp_path_factory.mktemp("channel"), tmp_path_factory.mktemp("scratch")
     )
