@@ -49,13 +49,7 @@ def traces(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["BearerToken", "CondaToken"])
 def test_private_channel_is_locked_and_installed_over_its_second_mirror(
-    access,
-    home,
-    local,
-    channel,
-    wheels,
-    tmp_path,
-    kind,
+    access, home, local, channel, wheels, tmp_path, kind
 ):
     remember(home, {kind: SECRET})
     guard = {"header": f"Bearer {SECRET}"} if kind == "BearerToken" else {"token": SECRET}
@@ -78,13 +72,7 @@ def test_private_channel_is_locked_and_installed_over_its_second_mirror(
 
 
 def test_login_in_the_alias_of_a_condarc_reaches_the_packages_too(
-    access,
-    home,
-    local,
-    channel,
-    wheels,
-    tmp_path,
-    monkeypatch,
+    access, home, local, channel, wheels, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("CORP_TOKEN", SECRET)
     root = tmp_path / "root"
@@ -100,14 +88,7 @@ def test_login_in_the_alias_of_a_condarc_reaches_the_packages_too(
     assert traces(tmp_path / "env") == []
 
 
-def test_shards_of_rattlers_indexer_give_the_bytes_of_the_whole_index(
-    access,
-    home,
-    local,
-    channel,
-    wheels,
-    tmp_path,
-):
+def test_shards_of_rattlers_indexer_give_the_bytes_of_the_whole_index(access, home, local, channel, wheels, tmp_path):
     from rattler.index.index import index_fs
 
     sharded = tmp_path / "sharded"

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import venv
+from pathlib import Path
 
 import pytest
 
@@ -60,18 +61,24 @@ print(json.dumps({"hashes": hashes, "told": lock.metadata.content_hash,
 """
 
 
+def read_by_conda_lock(lock, folder: Path, python: str) -> dict:
+    """What conda-lock's code says of our file: it agrees on the hash of the request."""
+    write(lock, folder)
+    (folder / "lookup.json").write_text("{}")
+    done = subprocess.run([python, "-c", READ], capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["hashes"] == told["told"]
+    return told
+
+
 @pytest.mark.parametrize("framework", sorted(FRAMEWORKS))
 def test_conda_lock_itself_reads_the_file_and_agrees_on_its_hash(
     local, channel, wheels, conda_lock_python, framework, tmp_path
 ):
     cell, pins = cell_of(local, framework), pins_of(local, wheels, framework)
     lock = lock_conda(cell, pins, channels=(channel.as_uri(),), cache_dir=tmp_path / "cache")
-    write(lock, tmp_path)
-    (tmp_path / "lookup.json").write_text("{}")
-    done = subprocess.run([conda_lock_python, "-c", READ], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["hashes"] == told["told"]
+    told = read_by_conda_lock(lock, tmp_path, conda_lock_python)
     part = lock.platforms[0]
     ours = [("conda", p.name, p.version, "linux-64", p.url, p.sha256) for p in part.packages]
     ours += [("pip", p.name, p.version, "linux-64", p.url, p.sha256) for p in part.pip]
@@ -153,10 +160,5 @@ def test_two_platforms_with_different_requests_agree_with_conda_lock(local, cond
         cache_dir=tmp_path / "cache",
     )
     assert [[p.name for p in part.pip] for part in lock.platforms] == [[], ["flash-attn"]]
-    write(lock, tmp_path)
-    (tmp_path / "lookup.json").write_text("{}")
-    done = subprocess.run([conda_lock_python, "-c", READ], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["hashes"] == told["told"]
+    told = read_by_conda_lock(lock, tmp_path, conda_lock_python)
     assert len(set(told["hashes"].values())) == 2
