@@ -202,6 +202,41 @@ def test_nodes_that_only_share_a_rendezvous_name_the_bad_one(nodes: tuple[str, .
     assert not _left(ADDRESSES[nodes[0]])
 
 
+# One node's part of a run in which torchrun waits seconds, not minutes, for the last node.
+PART = """
+import json, sys
+from envsmith.smoke.nodes import plan_for_nodes
+from envsmith.smoke.plan import Plan, Timeouts
+from envsmith.smoke.rendezvous import Rendezvous, run_until_narrowed
+
+def plan_of(nodes):
+    plan = Plan.build({}, ranks=nodes, backend="gloo", steps=False, nodes=nodes)
+    times = Timeouts(init=40.0, case=8.0, group=60.0, tier=120.0, first=10.0, imports=60.0)
+    return plan_for_nodes(plan, nodes=nodes, ranks_per_node=1).with_(timeouts=times)
+
+where = Rendezvous(endpoint=sys.argv[1], nodes=4, ranks_per_node=1, join=30.0)
+result = run_until_narrowed(plan_of(4), where, python=sys.argv[2], plan_of=plan_of, say=lambda text: None)
+print(json.dumps(result.to_json()))
+"""
+
+
+def test_a_node_that_never_comes_to_the_rendezvous_is_missed_at_the_meeting(nodes: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", PART, f"{ADDRESSES[nodes[0]]}:29497", PYTHON]
+    started = [
+        subprocess.Popen(["ip", "netns", "exec", name, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for name in nodes[:3]
+    ]
+    answers = [process.communicate(timeout=550) for process in started]
+    for out, err in answers:
+        answer = json.loads(out or f'"{err.decode()[-500:]}"')
+        assert not answer["passed"]
+        assert answer["summary"].startswith("torchrun started no rank on this node")
+        assert answer["notes"][-1] == "3 of 4 nodes came to the meeting"
+        assert "look at the 1 that did not" in answer["narrowed"]["sentence"]
+        assert len(answer["narrowed"]["good"]) == 3
+        assert not answer["narrowed"]["bad"]
+
+
 def test_command_line_with_a_remote_shell(nodes: tuple[str, ...], tmp_path: Path) -> None:
     names = ",".join(f"{name}={ADDRESSES[name]}" for name in nodes[:2])
     done = subprocess.run(
