@@ -71,6 +71,16 @@ def cpu(command: list[str], env: dict[str, str]) -> tuple[float, str, int]:
     return seconds, done.stdout + done.stderr, done.returncode
 
 
+def row_of(text: str, code: int, seconds: float, *, ours: bool) -> dict[str, object]:
+    """What one program said; exit code 1 of the doctor is an answer."""
+    if code and not (ours and code == 1):
+        last = text.strip().splitlines()[-1:]
+        return {"cpu_s": None, "says": [], "names a fault": False, "failed": last[0][:200] if last else None}
+    says = own_facts(text) if ours else [fact for fact, mark in FACTS.items() if re.search(mark, text)]
+    fault = ours and bool(json.loads(text)["findings"])
+    return {"cpu_s": round(seconds, 3), "says": says, "names a fault": fault, "failed": None}
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("python", type=Path)
@@ -91,20 +101,8 @@ def main(argv: list[str] | None = None) -> int:
     for _ in range(options.runs):
         for name, (command, surroundings) in programs.items():
             seconds, text, code = cpu(command, surroundings)
-            failed = code != 0 and not (name == "envsmith doctor" and code == 1)
             best[name] = min(seconds, best.get(name, seconds))
-            table[name] = {
-                "cpu_s": None if failed else round(best[name], 3),
-                "says": []
-                if failed
-                else own_facts(text)
-                if name == "envsmith doctor"
-                else [fact for fact, mark in FACTS.items() if re.search(mark, text)],
-                "names a fault": name == "envsmith doctor" and bool(json.loads(text)["findings"])
-                if not failed
-                else False,
-                "failed": text.strip().splitlines()[-1][:200] if failed and text.strip() else None,
-            }
+            table[name] = row_of(text, code, best[name], ours=name == "envsmith doctor")
     own = best["envsmith doctor"]
     verdict = {
         "limit_cpu_s": LIMIT,

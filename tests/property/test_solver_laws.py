@@ -275,6 +275,17 @@ def test_conflict_is_minimal_and_has_the_fewest_members(knowledge, request):
             assert any(True for _ in brute(knowledge, request, wanted=wanted, only=only))
 
 
+def fewest_to_give_up(knowledge, request):
+    """By brute force: how many wishes must go for a cell to exist, the driver last; ``None`` when there is none at all."""
+    everything = wishes(request)
+    for loose in ([w for w in everything if w[0] != "driver"], everything):
+        for size in range(len(loose) + 1):
+            for gone in combinations(loose, size):
+                if any(True for _ in brute(knowledge, request, wanted=[w for w in everything if w not in gone])):
+                    return size
+    return None
+
+
 @settings(deadline=None, max_examples=80)
 @given(knowledges(), requests())
 def test_repairs_are_solved_and_none_changes_fewer_components(knowledge, request):
@@ -282,18 +293,7 @@ def test_repairs_are_solved_and_none_changes_fewer_components(knowledge, request
     if refusal is None:
         return
     everything = wishes(request)
-    soft = [w for w in everything if w[0] != "driver"]
-    fewest = None
-    for loose in (soft, everything):
-        for size in range(len(loose) + 1):
-            if any(
-                any(True for _ in brute(knowledge, request, wanted=[w for w in everything if w not in gone]))
-                for gone in combinations(loose, size)
-            ):
-                fewest = size
-                break
-        if fewest is not None:
-            break
+    fewest = fewest_to_give_up(knowledge, request)
     if fewest is None:
         assert refusal.repairs == ()
         return
