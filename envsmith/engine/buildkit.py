@@ -104,6 +104,7 @@ _TITLES = (
     ("requirements-sdists", "wheels of source distributions"),
     ("requirements-torch", "torch layer"),
     ("requirements-framework", "framework layer"),
+    ("requirements-build", "what is compiled with"),
     ("apt-get", "distribution packages"),
     (" venv ", "user and environment"),
     ("exporting to", "export"),

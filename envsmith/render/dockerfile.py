@@ -189,14 +189,16 @@ def source_archive(lock: Lock, name: str) -> Artifact:
 
 
 def _compiling(lock: Lock, options: ImageOptions) -> str:
-    """What is compiled against torch: its build requirements go into this stage's environment, beside the cell's own torch.
+    """What is compiled against torch, one step each, after the step that brings what it is built with."""
+    steps = [_build_environment(lock, options)]
+    for number, source in enumerate(lock.compiled):
+        head = "# Compiled against torch, from an archive that is held against its sha256; it sees no secret.\n"
+        steps.append(("" if number else head) + _one_source(source, source_archive(lock, source.name), options))
+    return "\n".join(steps)
 
-    Folders are fixed, because compilers write them into what they make. The cache is not below ``/dev``, which has 64 MB.
-    """
-    archives = [source_archive(lock, source.name) for source in lock.compiled]
-    mounts = [_bind(UV_FILE, "uv"), _bind(BUILD_FILE, "build.txt")]
-    mounts += [_bind(f"{SOURCES}/{safe.file_name(a.filename)}", f"{SOURCES}/{a.filename}") for a in archives]
-    mounts += [_mount(type="secret", id=JOBS, target=f"{_IN}/{JOBS}", required="false")]
+
+def _build_environment(lock: Lock, options: ImageOptions) -> str:
+    """Build requirements go into this stage's environment, beside the cell's own torch, and the toolkit to ``CUDA_HOME``."""
     prefix = safe.path(options.prefix)
     install = (
         f"{_IN}/uv pip install --require-hashes --no-deps --only-binary :all: --requirements {_IN}/build.txt"
@@ -204,33 +206,42 @@ def _compiling(lock: Lock, options: ImageOptions) -> str:
     )
     # The folder of the cache is the environment's, as in the layers: files are linked.
     commands = [_START, *_uv_environment(options, f"{prefix}/.uv-cache"), install]
-    if any(source.toolkit for source in lock.compiled):
+    commands += _toolkit_links(prefix) if any(source.toolkit for source in lock.compiled) else []
+    commands += [f"mkdir -p /wheels && rm -rf {prefix}/.uv-cache"]
+    mounts = [_bind(UV_FILE, "uv"), _bind(BUILD_FILE, "build.txt"), *_secrets()]
+    return "# What is compiled needs these, and the cell's own torch.\n" + _run(mounts, commands)
+
+
+def _one_source(source: CompiledSource, archive: Artifact, options: ImageOptions) -> str:
+    """One wheel. Folders are fixed, because compilers write them into what they make; the cache is not below ``/dev``, which has 64 MB.
+
+    What runs here was written by others: nothing that the host lends to a build is mounted.
+    """
+    prefix, name = safe.path(options.prefix), safe.os_package(source.name)
+    told = " ".join(f"{safe.variable(key)}='{safe.plain_value(value)}'" for key, value in source.variables)
+    file = f"{_IN}/{SOURCES}/{archive.filename}"
+    mounts = [
+        _bind(UV_FILE, "uv"),
+        _bind(f"{SOURCES}/{safe.file_name(archive.filename)}", f"{SOURCES}/{archive.filename}"),
+        _mount(type="secret", id=JOBS, target=f"{_IN}/{JOBS}", required="false"),
+    ]
+    commands = [_START, *_uv_environment(options, f"{prefix}/.uv-cache")]
+    if source.toolkit:
         commands += [
-            *_toolkit_links(prefix),
             f'export CUDA_HOME={prefix}/cuda PATH="{prefix}/cuda/bin:{prefix}/bin:$PATH"',
             # Else nvcc names its intermediate files after its process id, and these names stand in what it makes.
             "export NVCC_APPEND_FLAGS=-objtemp",
         ]
     else:
         commands += [f'export PATH="{prefix}/bin:$PATH"']
-    commands += [f"if [ -s {_IN}/{JOBS} ]; then MAX_JOBS=$(cat {_IN}/{JOBS}); export MAX_JOBS; fi", "mkdir -p /wheels"]
-    for source, archive in zip(lock.compiled, archives, strict=True):
-        commands += _one_source(source, archive, prefix)
-    commands += [f"rm -rf /build {prefix}/.uv-cache"]
-    return "# Compiled against torch, from archives that are held against their sha256.\n" + _run(
-        [*mounts, *_secrets()], commands
-    )
-
-
-def _one_source(source: CompiledSource, archive: Artifact, prefix: str) -> list[str]:
-    name = safe.os_package(source.name)
-    told = " ".join(f"{safe.variable(key)}='{safe.plain_value(value)}'" for key, value in source.variables)
-    file = f"{_IN}/{SOURCES}/{archive.filename}"
-    return [
+    commands += [
+        f"if [ -s {_IN}/{JOBS} ]; then MAX_JOBS=$(cat {_IN}/{JOBS}); export MAX_JOBS; fi",
         f"test \"$(sha256sum < {file})\" = '{safe.digest(f'sha256:{archive.sha256}')[7:]}  -'",
         f"mkdir -p /build/{name} && tar -xzf {file} -C /build/{name} --strip-components 1 --no-same-owner",
         f"{told}{' ' if told else ''}{_IN}/uv build --wheel --no-build-isolation --offline --python {prefix}/bin/python --out-dir /wheels /build/{name}",
+        f"rm -rf /build {prefix}/.uv-cache",
     ]
+    return _run(mounts, commands)
 
 
 _ORIGINS = frozenset({"registry", "local", "bootstrapped"})

@@ -58,11 +58,9 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --build-constraints /dev/envsmith/build.txt --require-build-hashes --preview-features build-dependency-hashes && \
     mkdir /wheels && find /dev/envsmith/cache/sdists-v* -name '*.whl' -exec cp {} /wheels \;
 
-# Compiled against torch, from archives that are held against their sha256.
+# What is compiled needs these, and the cell's own torch.
 RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     --mount=type=bind,source=requirements-build.txt,target=/dev/envsmith/build.txt \
-    --mount=type=bind,source=sources/flash_attn-2.8.3.tar.gz,target=/dev/envsmith/sources/flash_attn-2.8.3.tar.gz \
-    --mount=type=secret,id=jobs,target=/dev/envsmith/jobs,required=false \
     --mount=type=secret,id=ca,target=/dev/envsmith/ca,required=false,mode=0444 \
     --mount=type=secret,id=uv,target=/dev/envsmith/uv.toml,required=false,mode=0400 \
     mkdir -p /dev/envsmith && touch -d '-1 second' /dev/envsmith/started && \
@@ -74,10 +72,20 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     set -- /opt/cell/lib/python*/site-packages/nvidia/*/bin/nvcc && test -x "$1" && home="${1%/bin/nvcc}" && \
     ln -s "$home" /opt/cell/cuda && ln -s lib "$home/lib64" && \
     for so in "$home"/lib/lib*.so.*; do link="${so%%.so.*}.so"; [ -e "$link" ] || ln -s "${so##*/}" "$link"; done && \
+    mkdir -p /wheels && rm -rf /opt/cell/.uv-cache
+
+# Compiled against torch, from an archive that is held against its sha256; it sees no secret.
+RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
+    --mount=type=bind,source=sources/flash_attn-2.8.3.tar.gz,target=/dev/envsmith/sources/flash_attn-2.8.3.tar.gz \
+    --mount=type=secret,id=jobs,target=/dev/envsmith/jobs,required=false \
+    mkdir -p /dev/envsmith && touch -d '-1 second' /dev/envsmith/started && \
+    export VIRTUAL_ENV=/opt/cell UV_CACHE_DIR=/opt/cell/.uv-cache UV_LINK_MODE=hardlink UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never && \
+    export SOURCE_DATE_EPOCH=1735689600 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1 && \
+    if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
+    if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
     export CUDA_HOME=/opt/cell/cuda PATH="/opt/cell/cuda/bin:/opt/cell/bin:$PATH" && \
     export NVCC_APPEND_FLAGS=-objtemp && \
     if [ -s /dev/envsmith/jobs ]; then MAX_JOBS=$(cat /dev/envsmith/jobs); export MAX_JOBS; fi && \
-    mkdir -p /wheels && \
     test "$(sha256sum < /dev/envsmith/sources/flash_attn-2.8.3.tar.gz)" = '0000000000000000000000000000000000000000000000000000000000000000  -' && \
     mkdir -p /build/flash-attn && tar -xzf /dev/envsmith/sources/flash_attn-2.8.3.tar.gz -C /build/flash-attn --strip-components 1 --no-same-owner && \
     FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/envsmith/uv build --wheel --no-build-isolation --offline --python /opt/cell/bin/python --out-dir /wheels /build/flash-attn && \

@@ -275,6 +275,14 @@ def test_what_is_compiled_sees_its_archive_the_compiler_and_its_variables_in_a_f
     assert "FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/envsmith/uv build" in step
     assert "--no-build-isolation --offline" in step
     assert "CUDA_HOME=/opt/cell/cuda" in step
+    # Code of others sees nothing that the host lends to a build.
+    assert "id=ca" not in step
+    assert "id=uv" not in step
+    (before,) = [
+        line for line in instructions(builder) if "source=requirements-build.txt" in line and "sdists" not in line
+    ]
+    assert "id=uv" in before
+    assert "nvidia/*/bin/nvcc" in before
     assert "rm -rf /build /opt/cell/.uv-cache" in step
     # Word for word the step of the image, or it would run twice.
     assert step in instructions(render(lock))
