@@ -55,12 +55,13 @@ def everything(
             done.append(item)
             _say(item, console)
     finally:  # an interruption does not take away what is done
-        record, files = _leave(done, target.python, folder, started)
+        verdict = _verdict(done, budget)
+        record, files = _leave(done, target.python, folder, started, verdict)
     if as_json:
         parts_json = [d.to_json() for d in done]
         click.echo(dumps({"parts": parts_json, "record": record.to_json() if record else None, "files": files}))
     else:
-        _show(done, record, files)
+        _show(done, record, files, verdict)
     return 0 if record is not None and record.passed and all(d.word != "failed" for d in done) else 1
 
 
@@ -78,7 +79,20 @@ def _told(machine: Machine) -> str:
     return f"torch {machine.torch}, NCCL {machine.nccl}, {machine.gpus} GPU{'s' if machine.gpus > 1 else ''}"
 
 
-def _leave(done: Sequence[Done], python: Path, folder: Path, started: str) -> tuple[Record | None, list[str]]:
+def _verdict(done: Sequence[Done], budget: float) -> str:
+    """One sentence: how many parts passed, in which time, and the first that did not."""
+    ran = [d for d in done if d.result]
+    bad = [d for d in ran if d.word == "failed"]
+    took = f"{sum(d.seconds for d in ran):.0f} s (budget {budget:.0f} s)"
+    text = f"{len(ran) - len(bad)} of {len(ran)} parts passed in {took}"
+    left = [d.part.name for d in done if not d.result]
+    text += f"; not run: {', '.join(left)}" if left else ""
+    return text + (f"; {bad[0].part.name}: {clean(bad[0].sentence)}" if bad else "")
+
+
+def _leave(
+    done: Sequence[Done], python: Path, folder: Path, started: str, verdict: str
+) -> tuple[Record | None, list[str]]:
     """The plot, the summary and the record; a record only where something was run."""
     from envsmith.matrix.campaign.state import write_whole
     from envsmith.matrix.records import put_record
@@ -97,14 +111,15 @@ def _leave(done: Sequence[Done], python: Path, folder: Path, started: str) -> tu
         title = f"{band.backend}, {band.placement.partition(';')[0]}, torch {band.loaded.get('torch', '')}"
         write_whole(folder / "busbw.svg", svg(band.bandwidth, title=title))
         files.append(str(folder / "busbw.svg"))
-    write_whole(folder / "summary.md", _markdown(done, record))
+    write_whole(folder / "summary.md", _markdown(done, record, verdict))
     return record, [*files, str(folder / "summary.md")]
 
 
-def _markdown(done: Sequence[Done], record: Record | None) -> str:
+def _markdown(done: Sequence[Done], record: Record | None, verdict: str) -> str:
     lines = [f"# {record.cell_id if record else 'Nothing was run'}", ""]
     if record:
         lines += [f"{record.started}, proved: {' -> '.join(r.value for r in record.rungs)}", ""]
+    lines += [f"{verdict}.", ""]
     lines += ["| part | what | outcome | seconds | |", "|---|---|---|---|---|"]
     for item in done:
         cells = (item.part.name, item.part.what, item.word, f"{item.seconds:.1f}", clean(item.sentence))
@@ -116,7 +131,7 @@ def _short(text: str, most: int = 160) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _show(done: Sequence[Done], record: Record | None, files: Sequence[str]) -> None:
+def _show(done: Sequence[Done], record: Record | None, files: Sequence[str], verdict: str) -> None:
     rows = [
         (d.part.name, click.style(d.word, fg=_COLOURS[d.word]), f"{d.seconds:.1f} s", _short(clean(d.sentence)))
         for d in done
@@ -127,3 +142,5 @@ def _show(done: Sequence[Done], record: Record | None, files: Sequence[str]) -> 
         click.echo(f"proved: {' -> '.join(r.value for r in record.rungs)}")
     for file in files:
         say(f"written: {file}")
+    good = record is not None and record.passed and all(d.word != "failed" for d in done)
+    click.echo(f"{click.style('passed' if good else 'failed', fg='green' if good else 'red', bold=True)}: {verdict}")

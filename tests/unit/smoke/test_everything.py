@@ -301,7 +301,9 @@ def test_command_leaves_record_plot_and_summary(monkeypatch, tmp_path) -> None:
     assert told["record"]["rungs"][-1] == "framework step(gpu)"
     assert len(told["parts"]) == 7
     assert (tmp_path / "busbw.svg").read_text().startswith("<svg")
-    assert "| bandwidth |" in (tmp_path / "summary.md").read_text()
+    summary = (tmp_path / "summary.md").read_text()
+    assert "| bandwidth |" in summary
+    assert "7 of 7 parts passed in 35 s (budget 600 s)." in summary
     (path,) = (tmp_path / "records").iterdir()
     assert parse_record(path.name, path.read_bytes()).cell == FOUND.cell
 
@@ -324,3 +326,4 @@ def test_command_that_failed_in_one_part_ends_with_1(monkeypatch, tmp_path) -> N
         return (9.0, _result(plan, passed=False)) if plan.sharing == "hostid" else _good(plan, limit)
 
     assert _command(monkeypatch, tmp_path, script).return_value == 1
+    assert "6 of 7 parts passed in 39 s (budget 600 s); hostid: " in (tmp_path / "summary.md").read_text()
