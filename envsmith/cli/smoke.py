@@ -268,7 +268,8 @@ def _lines(result: SmokeResult) -> list[str]:
     lines = ["loaded: " + ", ".join(loaded)] if loaded else []
     lines += [f"placement: {result.placement}"] if result.placement else []
     lines += [f"  node {clean(node)}: ranks {', '.join(map(str, on))}" for node, on in result.nodes.items()]
-    lines.append("cases: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
+    if result.cases:
+        lines.append("cases: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
     lines.append(table([(s.name, s.verdict.value, clean(s.detail)) for s in result.steps])) if result.steps else None
     if result.bandwidth:
         from envsmith.smoke.plot import rows_of
