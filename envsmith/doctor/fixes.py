@@ -34,7 +34,9 @@ _NVCC_FLOOR = {
 }
 # Signatures whose message tells a requirement: of the package in the group ``need``, or always of the same one.
 _TELLS_OF = {"megatron-te-floor": "transformer-engine"}
-_TELL = frozenset({"pip-incompatible", "transformers-deepspeed-floor", "release-floor-told", *_TELLS_OF})
+_TELL = frozenset(
+    {"pip-incompatible", "transformers-deepspeed-floor", "release-floor-told", "package-told", *_TELLS_OF}
+)
 _SPELT = {"pytorch": "torch", "deepspeed": "deepspeed", "flash_attn": "flash-attn", "megatron_core": "megatron-core"}
 # Libraries whose own number is CUDA's major.
 _MAJOR = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(1[1-9])\b")

@@ -1,0 +1,58 @@
+"""The third round of public threads, in the corpus's form: learned from, sealed, and found after the catalogue was frozen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envsmith.doctor.judge import diagnose
+from envsmith.model.rule import Severity
+from envsmith.sources.reports import clean, read_texts
+
+ROOT = Path(__file__).parents[3]
+CASES = [json.loads(line) for line in (ROOT / "tests" / "cases" / "doctor" / "round3.jsonl").read_text().splitlines()]
+
+
+def text_of(case):
+    """As bench/doctor.py reads a record: stated facts, then the lines of the log."""
+    env = dict(case["env"])
+    name, version = env.pop("framework", None), env.pop("framework_version", None)
+    lines = [f"{key}: {value}" for key, value in env.items()]
+    if name:
+        lines.append(f"{name} version: {version}" if version else f"framework: {name}")
+    return "\n".join([*lines, case["env_report"], *case["error_lines"]])
+
+
+def judged(case):
+    text = clean(text_of(case))
+    return diagnose(read_texts([("report", text)]), [("report", text)])
+
+
+def named(case):
+    return case["url"].removeprefix("https://github.com/")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c["negative"]], ids=named)
+def test_the_cause_of_a_thread_comes_first(case):
+    diagnosis = judged(case)
+    first = diagnosis.root or next(iter(diagnosis.found), None)
+    found = first.taxonomy.cause if first else None
+    assert (found in {case["cause_key"], *case["also"]}) is not case.get("known_miss", False), found
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c["negative"]], ids=named)
+def test_what_is_no_fault_of_the_environment_gives_no_error(case):
+    assert judged(case).worst() is not Severity.ERROR
+
+
+def test_the_published_figure_is_that_of_threads_found_after_the_freeze_at_first_sight():
+    fresh = [c for c in CASES if c["split"] == "fresh"]
+    faults = [c for c in fresh if not c["negative"]]
+    found = sum(c["first"] == "found" for c in faults)
+    quiet = sum(c["first"] == "quiet" for c in fresh)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{len(faults)} further excerpts" in readme
+    assert f"in {found} ({100 * found / len(faults):.1f} %)" in readme
+    assert f"on {quiet} more" in readme
