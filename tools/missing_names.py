@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -76,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         other = IMPORTED.get(options.offer, options.offer.replace("-", "_"))
         minors = options.newest in {"user", "both"}
         users = {
-            s.version: tuple(p for p in Release(s, top, (other,)).places() if not re.search(options.skip, p.module))
+            s.version: tuple(Release(s, top, (other,), options.skip).places())
             for s in releases(index, options.user, options.users, options.cache, minors=minors)
         }
     except EnvsmithError as error:

@@ -6,6 +6,7 @@ Only ``.py`` and ``.pyi`` are taken, and of compiled modules the names; a releas
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -56,7 +57,7 @@ def read_sources(index: PackageIndex, distribution: str, file: IndexFile, cache:
     if not kept.exists():
         members = dict(_wheel(index, file) if file.is_wheel else _sdist(index.fetcher, file))
         cache.mkdir(parents=True, exist_ok=True)
-        part = kept.with_suffix(".part")
+        part = kept.with_suffix(f".{os.getpid()}")
         with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
             for name, data in sorted(members.items()):
                 out.writestr(name, data)

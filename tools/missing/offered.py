@@ -131,10 +131,10 @@ class Offered:
             for star in known.stars
             if (star, name) not in seen and star != module
         ]
-        if Has.YES in answers or (known.lazy and name in known.texts):
+        if Has.YES in answers or (known.lazy and not known.stub and name in known.texts):
             return Has.YES
         # A star import of a C++ module without stub may bring anything; a package with a stub of its own lists it there.
-        return Has.UNKNOWN if known.open or (Has.UNKNOWN in answers and not known.stub) else Has.NO
+        return Has.UNKNOWN if (known.open or Has.UNKNOWN in answers) and not known.stub else Has.NO
 
     def _starred(self, module: str, name: str, seen: frozenset[tuple[str, str]]) -> Has:
         """Whether ``from module import *`` brings the name: what ``__all__`` lists, without one what has no underscore in front."""
@@ -186,7 +186,7 @@ def _collect(tree: ast.Module, module: Module, package: str) -> None:
     listed = _all(tree)
     if listed is not None:
         module.exported = (module.exported or set()) | listed
-    for node in _statements(tree.body):
+    for node in statements(tree.body):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             module.names.add(node.name)
             if node.name == "__getattr__":
@@ -210,7 +210,7 @@ def _all(tree: ast.Module) -> set[str] | None:
     """``__all__`` where it is plain lists of strings, whatever way they are put together; ``None`` for none or another kind."""
     found: set[str] = set()
     seen = False
-    for node in _statements(tree.body):
+    for node in statements(tree.body):
         value: ast.expr | None = None
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -228,16 +228,16 @@ def _all(tree: ast.Module) -> set[str] | None:
     return found if seen else None
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """What runs at import, inside ``if``, ``try``, ``with`` and loops too."""
     for node in body:
         yield node
         for part in ("body", "orelse", "finalbody"):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                yield from _statements(getattr(node, part, []))
+                yield from statements(getattr(node, part, []))
         if isinstance(node, ast.Try):
             for handler in node.handlers:
-                yield from _statements(handler.body)
+                yield from statements(handler.body)
 
 
 def _from(node: ast.ImportFrom, module: Module, package: str) -> None:

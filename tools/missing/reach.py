@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -39,17 +40,18 @@ class Place:
 
 
 class Release:
-    """One release of a package that uses others."""
+    """One release of a package that uses others. Modules whose name matches ``skip`` are left out, with what only they import."""
 
     _reads: dict[tuple[str, str], Read | None] = {}  # noqa: RUF012 - shared on purpose: most files are the same in the next release
 
-    def __init__(self, sources: Sources, own: str, others: Iterable[str]) -> None:
+    def __init__(self, sources: Sources, own: str, others: Iterable[str], skip: str = "") -> None:
         self.version = sources.version
         self.sha256 = sources.sha256
         self._own = own
         self._others = tuple(others)
         self._files = sources.files
-        self._paths = modules_of(sources.files, own)
+        paths = modules_of(sources.files, own)
+        self._paths = {m: p for m, p in paths.items() if not (skip and re.search(skip, m))}
         self._known: dict[str, Read | None] = {}
 
     def read(self, module: str) -> Read | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from missing.offered import absolute
+from missing.offered import absolute, statements
 
 __all__ = ["Asked", "Guard", "Read", "Use", "read_module"]
 
@@ -76,6 +76,7 @@ def read_module(source: bytes, module: str, *, package: bool, own: str, others: 
     reader = _Reader(module if package else module.rpartition(".")[0], module, own, frozenset(others))
     future = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
     reader.lazy_annotations = future
+    reader.fallbacks = _bound_here(tree.body)
     reader.block(tree.body, Guard())
     return reader.read
 
@@ -88,6 +89,7 @@ class _Reader:
         self.own = own
         self.others = others
         self.lazy_annotations = False
+        self.fallbacks: frozenset[str] = frozenset()
         self.function: str | None = None
         self.aliases: list[dict[str, tuple[str, ...] | None]] = [{}]
 
@@ -313,9 +315,8 @@ class _Reader:
         return None
 
     def bind_name(self, name: str, chain: tuple[str, ...] | None) -> None:
-        known = self.aliases[-1].get(name)
-        if chain is None and known is not None and name in self.aliases[-1]:
-            return  # a fallback after a guarded import: the import is what the rest of the module means
+        if self.function is None and name in self.fallbacks and chain is not None and len(chain) > 1:
+            chain = None  # the module has a definition of its own for where the import fails
         self.aliases[-1][name] = chain
         if chain is not None and self.function is None:
             self.read.names[name] = chain
@@ -326,6 +327,17 @@ class _Reader:
             for inner in ast.walk(target) if target is not None else ():
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
                     self.bind_name(inner.id, None)
+
+
+def _bound_here(body: list[ast.stmt]) -> frozenset[str]:
+    """Names that a module defines or assigns itself, under whatever condition."""
+    found: set[str] = set()
+    for node in statements(body):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+    return frozenset(found)
 
 
 def _below(chain: tuple[str, ...], own: str) -> bool:

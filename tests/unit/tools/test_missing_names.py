@@ -61,6 +61,7 @@ def test_a_removed_name_that_the_package_imports_is_told_with_the_stage():
         "import torch\ndef f():\n    if not hasattr(torch.dist, 'log'):\n        return None\n    return torch.dist.log",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch.dist import log",
         "import torch\ndef f(torch):\n    return torch.dist.log",
+        "OK = 1\nif is_new():\n    try:\n        from torch.dist import log\n    except ImportError:\n        OK = 0\nif not OK:\n    def log(f): ...\n@log\ndef f(): ...",
         "from contextlib import suppress\nwith suppress(ImportError):\n    from torch.dist import log",
     ],
 )
