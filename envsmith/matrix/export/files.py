@@ -179,8 +179,8 @@ def markdown_table(document: Mapping[str, Any], framework: str) -> str:
     day = str(document["generated"])[:10]
     lines.append("")
     lines.append(
-        "proved: run by envsmith on its newest record (in brackets the release that was run, if it is not the one of the row); possible: no rule "
-        f"forbids it, not run; empty: forbidden. {day}."
+        "proved, fails: run by envsmith, by its newest record (in brackets the release that was run, if it is not the one of the row); not shown: run, but "
+        f"the machine lacked something; possible: no rule forbids it, not run; warned: the same, but a rule warns of it; empty: forbidden. {day}."
     )
     return "\n".join(lines) + "\n"
 
