@@ -1,6 +1,6 @@
 """How well the doctor judges a corpus of real bug reports: right root cause first, right fix, no false alarm; per cause.
 
-    python bench/doctor.py CORPUS.jsonl [--split learn|sealed|fresh] [--json] [--show] [--misses]
+    python bench/doctor.py CORPUS.jsonl [--split learn|sealed|fresh|again] [--json] [--show] [--misses]
 
 Reads of each record what a user could paste (``env``, ``error_lines``, ``env_report``), never its title or its answer; then compares the first
 finding with ``cause_key``, ``cause_group``, ``culprit``, ``accepted_fix`` and ``fix_pattern``. Two counts of a right cause: *exact* (the key of the study)
