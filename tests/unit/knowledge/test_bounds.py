@@ -34,6 +34,36 @@ from envsmith.solve.api import check
             {"colossalai": "0.2.8", "torch": "2.0.1"},
             {"colossalai": "0.3.0", "torch": "2.0.1"},
         ),
+        (
+            "deepspeed-autosp-import",
+            {"deepspeed": "0.18.9", "torch": "2.3.1"},
+            {"deepspeed": "0.18.9", "torch": "2.4.0"},
+        ),
+        (
+            "deepspeed-autosp-import",
+            {"deepspeed": "0.19.7", "torch": "2.0.1"},
+            {"deepspeed": "0.19.8", "torch": "2.3.1"},
+        ),
+        (
+            "megatron-core-write-item",
+            {"megatron-core": "0.11.0", "torch": "2.7.0"},
+            {"megatron-core": "0.12.0", "torch": "2.7.1"},
+        ),
+        (
+            "megatron-core-write-item",
+            {"megatron-core": "0.12.3", "torch": "2.8.0"},
+            {"megatron-core": "0.13.0", "torch": "2.8.0"},
+        ),
+        (
+            "megatron-core-numpy-dtypes",
+            {"megatron-core": "0.14.0", "numpy": "1.24.4"},
+            {"megatron-core": "0.14.0", "numpy": "1.25.2"},
+        ),
+        (
+            "megatron-core-te-rope",
+            {"megatron-core": "0.11.0", "transformer-engine": "2.3.0"},
+            {"megatron-core": "0.12.1", "transformer-engine": "2.3.0"},
+        ),
     ],
 )
 def test_a_bound_is_where_the_artifacts_have_it(rule, bad, good):
