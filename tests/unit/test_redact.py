@@ -90,11 +90,11 @@ def _record(text: str) -> Record:
 
 def test_no_field_of_a_written_record_tells_a_path(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    text = f"in {state}/work/1: {Path.home()}/x: /tmp/y: /home/someone/z"
+    text = f"in {state}/cells/1: {Path.home()}/x: /tmp/y: /home/someone/z"
     written = put_record(state / "records", _record(text)).read_text()
     assert str(tmp_path) not in written
-    assert written.count("in <state>/work/1: ~/x: <tmp>/y: /home/USER/z") == 7
-    assert json.loads(record_text(_record(text), cell=state))["summary"].startswith("in ./work/1")
+    assert written.count("in <state>/cells/1: ~/x: <tmp>/y: /home/USER/z") == 7
+    assert json.loads(record_text(_record(text), cell=state))["summary"].startswith("in ./cells/1")
 
 
 def test_no_published_record_tells_a_path() -> None:
