@@ -1,24 +1,26 @@
 """Many cells in one go, in parallel within the machine's limits.
 
 Each is solved and locked; cells of one torch are built after the one that makes their torch layer; what an earlier run finished is kept.
-A cell that fails takes no other with it: its error is its result.
+Where the engine takes part in a step that another build has under way, the next cells are locked, and their source distributions built, while
+the first ones are still being built. A cell that fails takes no other with it: its error is its result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from envsmith.engine import buildkit
 from envsmith.engine.base import Built, Engine, Event, EventKind, Progress, choose_engine, silent
 from envsmith.engine.rebuild import LAYOUT
-from envsmith.errors import EnvsmithError
+from envsmith.errors import EnvsmithError, InterruptedRunError
 from envsmith.model.lock import Lock
 from envsmith.pipeline import Options, Outcome, build, lock_for
 
@@ -54,44 +56,56 @@ def default_jobs() -> int:
 
 
 def build_many(
-    cells: Sequence[Options], *, jobs: int = 0, again: bool = False, progress: Progress = silent
+    cells: Sequence[Options],
+    *,
+    jobs: int = 0,
+    again: bool = False,
+    engine: Engine | None = None,
+    progress: Progress = silent,
 ) -> tuple[Result, ...]:
     """Build every cell, ``jobs`` at a time (0: :func:`default_jobs`); results in the order asked for.
 
     A cell whose image is there and whose record of the same lock passed is kept, unless ``again``. ``EngineError`` when the engine that was
-    asked for cannot be used: nothing else stops the batch but Ctrl-C.
+    asked for cannot be used, ``InterruptedRunError`` on Ctrl-C: nothing else stops the batch.
     """
-    engine = choose_engine(cells[0].engine if cells else None).engine
+    builder = engine or choose_engine(cells[0].engine if cells else None).engine
     tell = _serial(progress)
     results: dict[int, Result] = {}
-    locks: dict[int, Lock] = {}
-    for number, options in enumerate(cells):
-        try:
-            locks[number], kept = _locked(options, engine, _named(tell, options), again=again)
-        except EnvsmithError as error:
-            results[number] = Result(options=options, error=error)
-            continue
-        if kept is not None:
-            results[number] = Result(options=options, outcome=kept, kept=True)
 
     def run(number: int) -> None:
+        options = cells[number]
         try:
-            outcome = build(cells[number], progress=_named(tell, cells[number]))
-            results[number] = Result(options=cells[number], outcome=outcome)
+            outcome = build(options, engine=builder, progress=_named(tell, options))
+            results[number] = Result(options=options, outcome=outcome)
         except EnvsmithError as error:
-            results[number] = Result(options=cells[number], error=error)
+            results[number] = Result(options=options, error=error)
 
-    waiting = {number: lock for number, lock in locks.items() if number not in results}
-    first = _leaders(waiting)
-    for turn in (first, [number for number in waiting if number not in first]):
-        _in_parallel(run, turn, jobs or default_jobs())
+    with _crew(run, jobs or default_jobs(), ahead=getattr(builder, "shares_steps", False)) as crew:
+        for number, options in enumerate(cells):
+            try:
+                lock, kept = _locked(options, builder, _named(tell, options), again=again)
+            except InterruptedRunError:
+                raise
+            except EnvsmithError as error:
+                results[number] = Result(options=options, error=error)
+                continue
+            if kept is None:
+                crew.add(number, _torch_layer(lock))
+            else:
+                results[number] = Result(options=options, outcome=kept, kept=True)
     return tuple(results[number] for number in range(len(cells)))
 
 
-def _in_parallel(run: Callable[[int], None], numbers: Iterable[int], jobs: int) -> None:
+@contextlib.contextmanager
+def _crew(run: Callable[[int], None], jobs: int, *, ahead: bool) -> Iterator[_Crew]:
+    """A crew to give cells to, at the end of which all are built; with ``ahead`` it begins with the first."""
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="cell") as pool:
+        crew = _Crew(run, pool)
+        if not ahead:
+            crew.hold()
         try:
-            list(pool.map(run, numbers))
+            yield crew
+            crew.finish()
         except BaseException:
             # Ctrl-C reaches this thread only; the others wait for their builds, which have to be told.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -99,12 +113,53 @@ def _in_parallel(run: Callable[[int], None], numbers: Iterable[int], jobs: int) 
             raise
 
 
-def _leaders(locks: dict[int, Lock]) -> list[int]:
-    """The first cell of every torch layer: its neighbours find that layer ready, or would each make it."""
-    seen: dict[str, int] = {}
-    for number, lock in locks.items():
-        seen.setdefault(_torch_layer(lock), number)
-    return list(seen.values())
+class _Crew:
+    """Builds cells as they are given to it, the first of every torch layer before its neighbours: else each of them would make that layer."""
+
+    def __init__(self, run: Callable[[int], None], pool: ThreadPoolExecutor) -> None:
+        self._run, self._pool = run, pool
+        self._gate = threading.Lock()
+        self._held: list[tuple[int, str]] | None = None
+        # Who waits for a layer while its first cell is built; None once that is done.
+        self._waiting: dict[str, list[int] | None] = {}
+        self._futures: list[Future[None]] = []
+
+    def hold(self) -> None:
+        """Build nothing before :meth:`finish`."""
+        self._held = []
+
+    def add(self, number: int, layer: str) -> None:
+        """One more cell."""
+        if self._held is not None:
+            self._held.append((number, layer))
+            return
+        with self._gate:
+            if layer not in self._waiting:
+                self._waiting[layer] = []
+                self._futures.append(self._pool.submit(self._lead, number, layer))
+            elif (queue := self._waiting[layer]) is not None:
+                queue.append(number)
+            else:
+                self._futures.append(self._pool.submit(self._run, number))
+
+    def _lead(self, number: int, layer: str) -> None:
+        try:
+            self._run(number)
+        finally:
+            with self._gate:
+                followers, self._waiting[layer] = self._waiting[layer] or [], None
+                with contextlib.suppress(RuntimeError):  # the pool is being closed: Ctrl-C
+                    self._futures += [self._pool.submit(self._run, follower) for follower in followers]
+
+    def finish(self) -> None:
+        """Wait until every cell is built; what a build raised is raised."""
+        held, self._held = self._held, None
+        for number, layer in held or ():
+            self.add(number, layer)
+        done = 0
+        while done < len(self._futures):  # a first cell adds its neighbours before it is done
+            self._futures[done].result()
+            done += 1
 
 
 def _torch_layer(lock: Lock) -> str:

@@ -103,6 +103,7 @@ _TITLES = (
     ("uv build --wheel", "compiled sources"),
     ("requirements-sdists", "wheels of source distributions"),
     ("requirements-torch", "torch layer"),
+    ("requirements-dependencies", "dependencies layer"),
     ("requirements-framework", "framework layer"),
     ("requirements-build", "what is compiled with"),
     ("apt-get", "distribution packages"),

@@ -178,7 +178,7 @@ class ClassicBuilder:
             return str(self.client.images.get(name).id), stage
 
     def _copied(self, text: str, output: Path) -> None:
-        """``COPY --from=STAGE /folder /``."""
+        """``COPY --from=STAGE /folder /``, or one file."""
         match = re.fullmatch(r"--from=(\S+) (/\S+) /", text)
         if match is None or match[1] not in self._stages:
             raise EngineError(f"without BuildKit COPY {text[:80]!r} is not understood", hint="build with BuildKit")

@@ -14,15 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 from envsmith.engine.host_settings import HostSettings
 from envsmith.errors import ContentError, EngineError, StorageError
+from envsmith.lock.requirements import BUILD_FILE, SDIST_FILE, image_layers, layer_text
 from envsmith.model.lock import Artifact, CompiledSource, Lock
 from envsmith.render import safe
 from envsmith.render.dockerfile import (
-    BUILD_FILE,
-    FRAMEWORK_FILE,
     JOBS,
-    SDIST_FILE,
     SOURCES,
-    TORCH_FILE,
     UV_FILE,
     WHEELS,
     ImageOptions,
@@ -52,25 +49,18 @@ def write_context(
     lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False
 ) -> dict[str, str]:
     """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels; which layers have files that are on no index is told."""
-    from envsmith.lock.requirements import layer_text
-
     try:
         layers = _local_artifacts(lock, folder)
         options = replace(options or ImageOptions(), wheels=frozenset(layers))
-        torch = [pin for pin in lock.pins if pin.layer == "torch"]
-        framework = [pin for pin in lock.pins if pin.layer != "torch"]
         # Pins only: a comment with the cell's name would be another torch layer for every cell.
         compiled = {source.name for source in lock.compiled}
-        sdists = [pin for pin in framework if pin.sdist and pin.name not in compiled]
+        sdists = [pin for pin in lock.pins if pin.layer != "torch" and pin.sdist and pin.name not in compiled]
         if compiled and (builder or lock.wheels):
             _source_archives(lock, folder / SOURCES)
-        for name, pins, wheels in (
-            (TORCH_FILE, torch, ()),
-            (FRAMEWORK_FILE, framework, lock.wheels),
-            (SDIST_FILE, sdists, ()),
-            (BUILD_FILE, lock.build_pins, ()),
-        ):
-            (folder / name).write_text(layer_text(pins, wheels), encoding="utf-8")
+        for name, pins in image_layers(lock, built=True if builder else None).items():
+            (folder / name).write_text(layer_text(pins, lock.wheels), encoding="utf-8")
+        (folder / SDIST_FILE).write_text(layer_text(sdists), encoding="utf-8")
+        (folder / BUILD_FILE).write_text(layer_text(lock.build_pins), encoding="utf-8")
         text = render_builder(lock, options) if builder else render(lock, options)
         (folder / "Dockerfile").write_text(text, encoding="utf-8")
         uv = folder / UV_FILE

@@ -121,6 +121,15 @@ class DockerEngine:
         return "; ".join((*reasons, remote)) if remote else None
 
     @cached_property
+    def shares_steps(self) -> bool:
+        """Whether a build takes part in a step that another build has under way, instead of running it too: BuildKit does."""
+        if classic.wanted():
+            return False
+        with contextlib.suppress(EngineError):
+            return bool(buildkit.find_client())
+        return False
+
+    @cached_property
     def network(self) -> str | None:
         """The network of build steps: ``host`` for an engine without a bridge, else the engine's default; a variable overrides."""
         if named := os.environ.get(NETWORK_VARIABLE):

@@ -139,6 +139,11 @@ class PodmanEngine(DockerEngine):
         with contextlib.suppress(Exception):
             self.close()
 
+    @property
+    def shares_steps(self) -> bool:
+        """Two builds under way each run their own steps."""
+        return False
+
     @cached_property
     def network(self) -> str | None:
         """The network of build steps: podman's own default, unless the variable names one."""

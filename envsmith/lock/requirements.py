@@ -18,8 +18,12 @@ from envsmith.model.lock import BuiltWheel, Lock, Pin
 __all__ = [
     "ALL_FILE",
     "BUILD_FILE",
+    "DEPENDENCIES_FILE",
+    "FRAMEWORK_FILE",
     "LAYER_FILES",
     "SDIST_FILE",
+    "TORCH_FILE",
+    "image_layers",
     "layer_text",
     "parse_requirements",
     "requirement_files",
@@ -27,7 +31,10 @@ __all__ = [
 ]
 
 ALL_FILE = "requirements.txt"
-LAYER_FILES = {"torch": "requirements-torch.txt", "framework": "requirements-framework.txt"}
+TORCH_FILE = "requirements-torch.txt"
+DEPENDENCIES_FILE = "requirements-dependencies.txt"
+FRAMEWORK_FILE = "requirements-framework.txt"
+LAYER_FILES = {"torch": TORCH_FILE, "framework": FRAMEWORK_FILE}
 BUILD_FILE = "requirements-build.txt"
 SDIST_FILE = "requirements-sdists.txt"
 
@@ -51,6 +58,22 @@ def layer_text(pins: Iterable[Pin], wheels: Iterable[BuiltWheel] = ()) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def image_layers(lock: Lock, *, built: bool | None = None) -> Mapping[str, tuple[Pin, ...]]:
+    """File name → pins of each Python layer of an image, in the order they are installed; a layer without pins is left out.
+
+    Where source distributions are ``built`` in a stage of their own (as they are once the lock names their wheels), everything else that the
+    framework needs is a layer before them: it is installed while they are built, and other releases of the framework have it in common.
+    """
+    built = bool(lock.wheels) if built is None else built
+    files: dict[str, list[Pin]] = {TORCH_FILE: [], DEPENDENCIES_FILE: [], FRAMEWORK_FILE: []}
+    for pin in lock.pins:
+        if pin.layer == "torch":
+            files[TORCH_FILE].append(pin)
+        else:
+            files[DEPENDENCIES_FILE if built and not pin.sdist else FRAMEWORK_FILE].append(pin)
+    return {name: tuple(pins) for name, pins in files.items() if pins}
+
+
 def requirements_text(lock: Lock, pins: Sequence[Pin], what: str) -> str:
     """A whole file: a comment that says what it is and where it comes from, then the pins."""
     head = [
@@ -69,10 +92,9 @@ def requirements_text(lock: Lock, pins: Sequence[Pin], what: str) -> str:
 def requirement_files(lock: Lock) -> Mapping[str, str]:
     """File name → text: all pins, each layer, and what sdists are built with (only where there are any)."""
     files = {ALL_FILE: requirements_text(lock, lock.pins, "All packages")}
-    for layer, name in LAYER_FILES.items():
-        pins = [pin for pin in lock.pins if pin.layer == layer]
-        if pins:
-            files[name] = requirements_text(lock, pins, f"The {layer} layer")
+    for name, pins in image_layers(lock).items():
+        layer = name.removeprefix("requirements-").removesuffix(".txt")
+        files[name] = requirements_text(lock, pins, f"The {layer} layer")
     if lock.build_pins:
         files[BUILD_FILE] = requirements_text(
             lock, lock.build_pins, "What the source distributions are built with: build constraints"

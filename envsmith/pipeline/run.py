@@ -15,13 +15,17 @@ from envsmith.pipeline.values import Clock, Options, Outcome
 __all__ = ["build", "lock_for", "lock_only"]
 
 
-def build(options: Options, *, progress: Progress = silent) -> Outcome:
-    """Run the whole arrow. Raises the family of :mod:`envsmith.errors`; what was finished is kept for the next run."""
-    clock = Clock(progress)
-    choice = choose_engine(options.engine)
-    clock.note(f"engine: {choice.why}")
+def build(options: Options, *, engine: Engine | None = None, progress: Progress = silent) -> Outcome:
+    """Run the whole arrow, with ``engine`` or the one that the options name.
 
-    engine = _fitted(choice.engine, options)
+    Raises the family of :mod:`envsmith.errors`; what was finished is kept for the next run.
+    """
+    clock = Clock(progress)
+    if engine is None:
+        choice = choose_engine(options.engine)
+        clock.note(f"engine: {choice.why}")
+        engine = choice.engine
+    engine = _fitted(engine, options)
     if options.oci and not hasattr(engine, "export"):
         raise UsageError(f"engine {engine.name} makes no images", hint="--oci needs a container engine")
     request = narrow(options.request, engine)

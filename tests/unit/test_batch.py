@@ -10,7 +10,7 @@ import pytest
 
 from envsmith import batch
 from envsmith.engine.base import Choice, Event, EventKind
-from envsmith.errors import BuildError, LockError, StorageError, UsageError
+from envsmith.errors import BuildError, InterruptedRunError, LockError, StorageError, UsageError
 from envsmith.model.cell import Request
 from envsmith.pipeline import Options, Outcome
 
@@ -23,6 +23,7 @@ def locks(load_file):
 class Engine:
     name = "fake"
     images: frozenset[str] = frozenset()
+    shares_steps = False
 
     def has_image(self, image):
         return image in self.images
@@ -35,21 +36,29 @@ class World:
         self.folder, self.engine = folder, Engine()
         self.locks, self.fail, self.began, self.at_once, self.most = {}, {}, [], 0, 0
         self.gate = threading.Lock()
+        # In the order in which they happened: "lock a", "build a", "built a".
+        self.story = []
+        self.delay = {}
 
     def options(self, name):
         return Options(request=Request(), request_text=f"--framework {name} --platform linux-64", output=self.folder)
 
     def lock_for(self, options, *, engine, progress):
         name = options.request_text.split()[1]
-        if isinstance(self.locks[name], Exception):
+        self.story.append(f"lock {name}")
+        if wait := self.delay.get(name):
+            wait()
+        if isinstance(self.locks[name], BaseException):
             raise self.locks[name]
         directory = self.folder / name
         directory.mkdir(exist_ok=True)
         lock = self.locks[name]
         return Outcome(cell=lock.cell, lock=lock, directory=directory, files=())
 
-    def build(self, options, *, progress):
+    def build(self, options, *, engine, progress):
+        assert engine is self.engine
         name = options.request_text.split()[1]
+        self.story.append(f"build {name}")
         progress(Event(kind=EventKind.START, step="build"))
         with self.gate:
             self.began.append(name)
@@ -58,9 +67,10 @@ class World:
         threading.Event().wait(0.05)
         with self.gate:
             self.at_once -= 1
+        self.story.append(f"built {name}")
         if name in self.fail:
             raise self.fail[name]
-        return self.lock_for(options, engine=None, progress=progress)
+        return Outcome(cell=self.locks[name].cell, lock=self.locks[name], directory=self.folder / name, files=())
 
 
 @pytest.fixture
@@ -92,6 +102,47 @@ def test_a_cell_that_fails_takes_no_other_with_it(world):
     assert [r.good for r in results] == [False, True, False, True]
     assert isinstance(results[0].error, BuildError)
     assert isinstance(results[2].error, LockError)
+
+
+def test_where_steps_are_shared_the_next_cells_are_locked_while_the_first_is_built(world, monkeypatch):
+    world.engine.shares_steps = True
+    building, locked = threading.Event(), threading.Event()
+    build = world.build
+
+    def slow(options, *, engine, progress):
+        building.set()
+        assert locked.wait(10)
+        return build(options, engine=engine, progress=progress)
+
+    # The second lock waits for the first build to begin, and that build for the last lock to be made.
+    world.delay = {"b": lambda: building.wait(10), "d": locked.set}
+    monkeypatch.setattr(batch, "build", slow)
+    results = batch.build_many([world.options(n) for n in "abd"], jobs=1)
+    assert [r.good for r in results] == [True] * 3
+    assert world.story.index("lock d") < world.story.index("built a") < world.story.index("build b")
+
+
+def test_elsewhere_everything_is_locked_before_anything_is_built(world):
+    batch.build_many([world.options(n) for n in "abd"], jobs=2)
+    assert world.story[:3] == ["lock a", "lock b", "lock d"]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_neighbours_are_built_though_the_first_of_their_torch_failed(world, shares):
+    world.engine.shares_steps = shares
+    world.fail["a"] = BuildError("torch layer failed")
+    assert [r.good for r in batch.build_many([world.options(n) for n in "abd"], jobs=2)] == [False, True, True]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), InterruptedRunError("the build was interrupted")])
+def test_ctrl_c_while_a_cell_is_locked_ends_the_batch(world, shares, interrupt):
+    world.engine.shares_steps = shares
+    world.locks["b"] = interrupt
+    with pytest.raises(type(interrupt)):
+        batch.build_many([world.options(n) for n in "abcd"], jobs=1)
+    assert "lock c" not in world.story
+    assert "build c" not in world.story
 
 
 def record(world, name, **fields):

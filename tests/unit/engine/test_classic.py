@@ -137,6 +137,7 @@ def test_every_dockerfile_of_ours_is_understood(locks):
         render(locks.with_wheels(locks.deepspeed())),
         render(locks.megatron()),
         render_builder(locks.deepspeed()),
+        render_builder(locks.compiled()),
     ):
         found = parse_dockerfile(text)
         assert found[0].word == "FROM"

@@ -82,7 +82,7 @@ def megatron(base=BOOTSTRAPPED):
 
 
 def compiled(base=REGISTRY):
-    """A cell with a distribution that is compiled with nvcc against its torch, and one that uv builds by itself."""
+    """A cell with a distribution that is compiled with nvcc against its torch, one that uv builds by itself, and one that comes as a wheel."""
     lock = with_wheels(deepspeed(base))
     sources = (
         CompiledSource(
@@ -93,7 +93,7 @@ def compiled(base=REGISTRY):
     wheel = BuiltWheel(name="flash-attn", filename="flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", sha256="f" * 64)
     return replace(
         lock,
-        pins=(*lock.pins, pin("flash-attn", "2.8.3", "framework", sdist=True)),
+        pins=(*lock.pins, pin("flash-attn", "2.8.3", "framework", sdist=True), pin("einops", "0.8.1", "framework")),
         build_pins=(*lock.build_pins, pin("nvidia-cuda-nvcc", "13.0.88", "build")),
         compiled=sources,
         wheels=(*lock.wheels, wheel),

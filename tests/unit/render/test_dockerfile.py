@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.lock.requirements import requirement_files
+from envsmith.lock.requirements import parse_requirements, requirement_files
 from envsmith.model.lock import OsPackage
 from envsmith.render.dockerfile import ImageOptions, from_reference, render, render_builder
 
@@ -245,13 +245,35 @@ def test_a_devel_image_has_its_toolkit_at_cuda_home(locks):
     assert "CUDA_HOME=" not in render(locks.deepspeed())
 
 
-def test_the_builder_has_the_steps_of_the_image_word_for_word(locks):
+@pytest.mark.parametrize("dependencies", [False, True])
+def test_the_builder_has_the_steps_of_the_image_word_for_word(locks, dependencies):
     """BuildKit takes a step from its cache only when the text is the same."""
-    lock = locks.with_wheels(locks.deepspeed())
+    lock = locks.compiled() if dependencies else locks.with_wheels(locks.deepspeed())
     builder, image = instructions(render_builder(dataclasses.replace(lock, wheels=()))), instructions(render(lock))
-    stage = image.index("FROM ground")
-    assert builder[: len(builder) - 2] == image[:stage]
-    assert builder[-2:] == ["FROM scratch AS built", "COPY --from=wheels /wheels /"]
+    end = image.index("FROM dependencies" if dependencies else "FROM ground")
+    asked = ["COPY --from=dependencies /opt/cell/pyvenv.cfg /"] if dependencies else []
+    last = ["FROM scratch AS built", "COPY --from=wheels /wheels /", *asked]
+    assert builder == [*image[:end], *last]
+
+
+def test_other_dependencies_are_installed_beside_the_build_of_sources(locks):
+    """Neither stage stands on the other; every pin is in one file, and what the builder makes is not in the dependencies'."""
+    lock = locks.compiled()
+    stages = re.findall(r"^FROM (.*)$", render(lock), re.MULTILINE)
+    assert stages[1:] == ["ground AS dependencies", "ground AS wheels", "dependencies"]
+    pins = {name: set(parse_requirements(text)) for name, text in requirement_files(lock).items()}
+    assert pins["requirements-dependencies.txt"] == {"einops"}
+    assert pins["requirements-framework.txt"] == {"deepspeed", "flash-attn"}
+    assert pins["requirements-torch.txt"] == {"torch"}
+    # Nothing is built while nobody knows what comes out: one layer, as before.
+    assert "dependencies" not in render(dataclasses.replace(lock, wheels=(), compiled=()))
+    assert "requirements-dependencies.txt" not in requirement_files(dataclasses.replace(lock, wheels=()))
+
+
+def test_the_layer_of_built_wheels_asks_no_index_and_sees_no_secret(locks):
+    framework = next(line for line in instructions(render(locks.compiled())) if "requirements-framework" in line)
+    assert "--no-index --find-links /dev/envsmith/built" in framework
+    assert "type=secret" not in framework
 
 
 def test_a_built_wheel_is_held_against_its_hash_and_no_source_is_built_in_the_image(locks):
@@ -287,7 +309,7 @@ def test_what_is_compiled_sees_its_archive_the_compiler_and_its_variables_in_a_f
     # Word for word the step of the image, or it would run twice.
     assert step in instructions(render(lock))
     # The toolkit is the builder's: the image itself has none.
-    assert "CUDA_HOME=" not in render(lock).partition("FROM ground\n")[2]
+    assert "CUDA_HOME=" not in render(lock).partition("FROM dependencies\n")[2]
 
 
 @pytest.mark.parametrize("value", ["9'0", "90$(id)", "90\n", "90`id`", '9"0'])
