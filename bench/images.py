@@ -2,7 +2,8 @@
 
     python bench/images.py [--torch 2.5.1] [--python 3.11] [--frameworks deepspeed megatron-core colossalai] [--keep] [--json]
 
-Ours are built by the docker engine: the first framework alone; all in one go, as `envsmith build --all-frameworks --no-smoke` does it (solving and locking included, a
+Ours are built by the docker engine: the first framework alone; all in one go, as `envsmith build --all-frameworks --no-smoke` does it (solving
+and locking included, a
 cell's seconds are those between its end and that of the one before); and one after the other from locks that are made before. Every step's
 text carries a time of this run, so that nothing comes from an earlier cache. The plain images are what people write: the same base, a compiler,
 one `uv pip install` of the same versions, one Dockerfile a framework. Disk is the size of the layers that an image adds. The images need about

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from packaging.version import InvalidVersion
 from packaging.version import Version as Pep440
 
-from envsmith.engine.facts import content_facts
+from envsmith.engine.facts import content_facts, file_differences
 from envsmith.errors import BuildError, ContentError, EngineError, UsageError
 from envsmith.model.cell import CellId
 from envsmith.model.lock import Lock
@@ -221,6 +221,7 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
         problems += _told(lock, installed, key, component)
     problems += _labelled(lock, installed)
     problems += content_facts(lock, installed)
+    problems += file_differences(lock, installed)
     if problems:
         raise ContentError(
             f"cell {lock.cell.id}: what is installed differs from its lock ({len(problems)} differences)",

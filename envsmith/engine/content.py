@@ -3,18 +3,31 @@
 The script imports nothing of what it reports: a torch that cannot be loaded is still reported by its own ``version.py``. Keys with a dot are
 facts beside the distributions: what torch says of itself, the NCCL that was loaded, architectures in the binary, C library, toolkit,
 packages of the distribution.
+
+With the argument ``files`` every installed file is read as well, but those of the distributions that are named behind it: a file that is not
+what its distribution's ``RECORD`` says, or of which two say different things, is told (``files.broken``), and each distribution gets one digest over its files (``content.NAME``), the
+same that :func:`wheel_content` takes of its wheel.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import zipfile
+import zlib
+from pathlib import Path
 
 from envsmith.errors import ContentError
 
-__all__ = ["INSPECT_SCRIPT", "parse_inspection"]
+__all__ = ["INSPECT_SCRIPT", "parse_inspection", "wheel_content"]
 
 _MARK = "ENVSMITH-CONTENT "
+
+# What an installer writes anew: scripts and data lie outside, the rest describes the installation.
+_OUTSIDE = re.compile(
+    r"\.\./|/|[^/]+\.data/(?!purelib/|platlib/)|[^/]+\.dist-info/(RECORD(\..*)?|INSTALLER|REQUESTED|direct_url\.json|uv_\w+\.json)$"
+)
 
 # Python 3.8 and later. Prints one line of JSON behind a mark, because an interpreter may print warnings of its own.
 INSPECT_SCRIPT = r"""
@@ -67,8 +80,61 @@ if home:
 packages = ask(["dpkg-query", "--show", "--showformat", "${Package}=${Version} "])
 if packages:
     found["os.packages"] = packages
+def read(path):
+    import hashlib
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while True:
+                block = file.read(1 << 20)
+                if not block:
+                    return digest
+                digest.update(block)
+    except OSError:
+        return None
+def files(skip):
+    import base64, concurrent.futures, csv, hashlib
+    recorded, owner, broken, count = [], {}, [], 0
+    for dist in importlib.metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", dist.metadata["Name"] or "").lower()
+        record = dist.read_text("RECORD")
+        if not name or record is None:
+            continue
+        root = str(dist.locate_file(""))
+        rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3 and row[1].startswith("sha256=")]
+        recorded.append((name, root, rows))
+        for path, told, size in rows:
+            other, first = owner.setdefault(os.path.join(root, path), (name, told))
+            if first != told:
+                broken.append("%s and %s both bring %s, and it is not the same" % (other, name, path))
+                owner[os.path.join(root, path)] = (other, None)
+    for name, root, rows in recorded:
+        if name in skip:
+            continue
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            digests = list(pool.map(read, [os.path.join(root, row[0]) for row in rows]))
+        lines = []
+        for (path, told, size), digest in zip(rows, digests):
+            if digest is None:
+                broken.append("%s: %s is missing" % (name, path))
+                continue
+            here = "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
+            if here != told and owner[os.path.join(root, path)][1] is not None:
+                broken.append("%s: %s is not what its RECORD says" % (name, path))
+            if not OUTSIDE.match(path):
+                lines.append("%s %s" % (path, digest.hexdigest()))
+        count += len(rows)
+        found["content." + name] = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    found["files.checked"] = str(count)
+    if broken:
+        found["files.broken"] = "\n".join(broken[:50] + ["%d differences in all" % len(broken)] * (len(broken) > 50))
+OUTSIDE = re.compile(%OUTSIDE%)
+if sys.argv[1:2] == ["files"]:
+    files(set(sys.argv[2:]))
 print("ENVSMITH-CONTENT " + json.dumps(found, sort_keys=True))
-"""
+""".replace("%OUTSIDE%", repr(_OUTSIDE.pattern))
+
+_DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,120}[a-z0-9])?")
 _MAX = 4_000_000
@@ -90,7 +156,28 @@ def parse_inspection(output: str) -> dict[str, str]:
             hint="its interpreter does not start; rebuild, and look at the lines above",
         )
     return {
-        name: version[: _LONG if name == "os.packages" else 128]
+        name: version[: _LONG if name in {"os.packages", "files.broken"} else 128]
         for name, version in data.items()
         if _NAME.fullmatch(name)
     }
+
+
+def wheel_content(path: Path) -> str:
+    """One sha256 (64 hex digits) over the files that a wheel installs among Python's packages, each by path and content.
+
+    ``ContentError`` for what is no wheel.
+    """
+    lines = []
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            for member in wheel.infolist():
+                if member.is_dir() or _OUTSIDE.match(member.filename):
+                    continue
+                digest = hashlib.sha256()
+                with wheel.open(member) as file:
+                    while block := file.read(1 << 20):
+                        digest.update(block)
+                lines.append(f"{_DATA.sub('', member.filename, count=1)} {digest.hexdigest()}")
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError) as error:
+        raise ContentError(f"{path.name}: cannot be read as a wheel: {str(error)[:100]}") from None
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -7,9 +7,11 @@ Containers that are started here are removed by their own id, whatever happens.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from envsmith.engine.facts import os_difference
 from envsmith.engine.host_settings import read_host_settings
 from envsmith.engine.wheels import read_wheels
 from envsmith.errors import ContentError, EngineError, StorageError
+from envsmith.graph.cache import read_cache, write_cache
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
 from envsmith.render.dockerfile import ImageOptions
 from envsmith.render.labels import labels
@@ -37,9 +40,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DockerEngine", "image_name"]
 
-# Seconds for a container that only reads metadata; a cold disk with a 6 GB image has been seen to need 20.
-_INSPECT_TIMEOUT = 180
+# Seconds for a container that reads every file of an image: 6 GB from a disk of 20 MB/s.
+_INSPECT_TIMEOUT = 300
 NETWORK_VARIABLE = "ENVSMITH_BUILD_NETWORK"
+# Layers on top of the base's up to the one with torch: user and environment, torch.
+_TO_TORCH = 2
 
 
 def image_name(lock: Lock) -> str:
@@ -322,13 +327,13 @@ class DockerEngine:
             wrong.append("the image runs as root")
         if wrong:
             raise ContentError(f"cell {lock.cell.id}: the image's labels are not those of its lock", details=wrong)
-        found = self._installed(image)
+        shared = (attributes.get("RootFS") or {}).get("Layers") or []
+        found = self._installed(image, lock, shared[: self.shelf.layers(lock.base) + _TO_TORCH] if lock.base else [])
         verify_content(lock, found)
         if other := os_difference(lock, found):
             raise ContentError(f"cell {lock.cell.id}: the image's packages are not those of its lock", details=other)
-        progress(
-            Event(kind=EventKind.DONE, step="content", text=f"{len(lock.pins)} distributions are what the lock says")
-        )
+        told = f"{len(lock.pins)} distributions are what the lock says, {found.get('files.checked', '0')} files what they recorded"
+        progress(Event(kind=EventKind.DONE, step="content", text=told))
         return {
             "bytes": str(attributes.get("Size", "")),
             "layers": str(len((attributes.get("RootFS") or {}).get("Layers") or [])),
@@ -340,14 +345,23 @@ class DockerEngine:
         """See the protocol."""
         return self._installed(built.digest)
 
-    def _installed(self, image: str) -> dict[str, str]:
-        """What the image holds, read once: its id is the sha256 of all of it, and the pipeline asks again for its own comparison."""
+    def _installed(self, image: str, lock: Lock | None = None, torch_layers: Sequence[str] = ()) -> dict[str, str]:
+        """What the image holds, read once: its id is the sha256 of all of it, and the pipeline asks again for its own comparison.
+
+        With a ``lock`` every file is read too; those of a torch layer that was found whole before are not read again (gigabytes).
+        """
         if image not in self._contents:
-            self._contents[image] = self._read_installed(image)
+            key = hashlib.sha256(json.dumps([self.options.prefix, *torch_layers]).encode()).hexdigest()
+            known = bool(torch_layers) and read_cache("layers", key) == "whole"
+            torch = sorted(pin.name for pin in lock.pins if pin.layer == "torch") if lock and known else []
+            found = self._read_installed(image, ["files", *torch] if lock else [])
+            if torch_layers and found.get("files.checked") and not found.get("files.broken"):
+                write_cache("layers", key, "whole")
+            self._contents[image] = found
         return dict(self._contents[image])
 
-    def _read_installed(self, image: str) -> dict[str, str]:
-        command = [f"{self.options.prefix}/bin/python", "-I", "-c", INSPECT_SCRIPT]
+    def _read_installed(self, image: str, arguments: Sequence[str]) -> dict[str, str]:
+        command = [f"{self.options.prefix}/bin/python", "-I", "-c", INSPECT_SCRIPT, *arguments]
         code, output = self.shelf.run(image, command, network="none", timeout=_INSPECT_TIMEOUT)
         if code:
             raise ContentError(f"the image's interpreter failed (status {code})", details=output.splitlines()[-10:])

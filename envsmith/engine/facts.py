@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 from envsmith.model.lock import DEVEL, Lock
 
-__all__ = ["content_facts", "os_difference"]
+__all__ = ["content_facts", "file_differences", "os_difference"]
 
 _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
@@ -53,6 +53,20 @@ def _runs_on(gpu: str, archs: str) -> bool:
         if match[1] == "compute" and has <= (major, minor):
             return True
     return False
+
+
+def file_differences(lock: Lock, found: Mapping[str, str]) -> list[str]:
+    """Installed files that are not their wheels', and built wheels that are not the lock's; nothing where no file was read."""
+    if "files.checked" not in found:
+        return []
+    problems = found.get("files.broken", "").splitlines()
+    for wheel in lock.wheels:
+        here = found.get(f"content.{wheel.name}", "")
+        if wheel.content and here != wheel.content:
+            problems.append(
+                f"{wheel.name}: the files of {wheel.filename} have the digest {wheel.content[:16]}…, installed are {here[:16] or 'none'}…"
+            )
+    return problems
 
 
 def os_difference(lock: Lock, found: Mapping[str, str]) -> list[str]:

@@ -18,7 +18,8 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from envsmith.engine.base import Engine, Event, EventKind, Progress, silent
-from envsmith.errors import BuildError
+from envsmith.engine.content import wheel_content
+from envsmith.errors import BuildError, ContentError
 from envsmith.model.lock import BuiltWheel, Lock
 from envsmith.render import safe
 
@@ -64,7 +65,12 @@ def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
             problems.append(f"{path.name}: nothing of the lock is built to it")
             continue
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        found[name] = BuiltWheel(name=name, filename=safe.file_name(path.name), sha256=digest)
+        try:
+            content = wheel_content(path)
+        except ContentError as error:
+            problems.append(error.message)
+            continue
+        found[name] = BuiltWheel(name=name, filename=safe.file_name(path.name), sha256=digest, content=content)
         if str(version).partition("+")[0] != wanted[name].partition("+")[0]:
             problems.append(f"{path.name}: the lock says {wanted[name]}")
         problems += _unmet(path, lock) if name in given else []

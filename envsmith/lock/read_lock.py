@@ -146,6 +146,7 @@ class _Reader:
             name=self.text(fields.get("name"), f"{path}.name", limit=200),
             filename=self.text(fields.get("filename"), f"{path}.filename", _FILENAME),
             sha256=self.text(fields.get("sha256"), f"{path}.sha256", _SHA256),
+            content=self.text(fields["content"], f"{path}.content", _SHA256) if "content" in fields else "",
         )
 
     def compiled(self, value: object, path: str) -> CompiledSource:

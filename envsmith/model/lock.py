@@ -64,11 +64,15 @@ class OsPackage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltWheel:
-    """What became of the source distribution of a pin when it was first built: the wheel's file name and its sha256 (64 hex digits)."""
+    """What became of the source distribution of a pin when it was first built: the wheel's file name and its sha256 (64 hex digits).
+
+    ``content`` is a sha256 over the files that it installs, which can be read back from an image; empty in older locks.
+    """
 
     name: str
     filename: str
     sha256: str
+    content: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +162,7 @@ class Lock:
 
     def _later(self) -> dict[str, object]:
         """What locks did not have from the start; left out where it is empty, so that an older lock keeps its digest."""
-        wheels = [{"name": w.name, "filename": w.filename, "sha256": w.sha256} for w in self.wheels]
+        wheels = [_wheel_json(w) for w in self.wheels]
         compiled = [_compiled_json(c) for c in self.compiled]
         told = {
             "compiled": compiled,
@@ -181,6 +185,11 @@ class Lock:
 def folder_name(cell: Cell, flavour: str) -> str:
     """The name of a cell's folder and image: its id, with the flavour where that is not ``runtime``."""
     return str(cell.id) if flavour == RUNTIME else f"{cell.id}-{flavour}"
+
+
+def _wheel_json(wheel: BuiltWheel) -> dict[str, object]:
+    told: dict[str, object] = {"name": wheel.name, "filename": wheel.filename, "sha256": wheel.sha256}
+    return {**told, "content": wheel.content} if wheel.content else told
 
 
 def _compiled_json(source: CompiledSource) -> dict[str, object]:

@@ -135,6 +135,37 @@ def test_an_image_is_named_after_its_content_was_checked(engine, tmp_path):
     assert engine.client.removed == []
 
 
+def arguments_of(engine):
+    return engine.client.ran[-1][1][4:]
+
+
+def test_files_of_a_torch_layer_that_was_found_whole_are_not_read_again(engine, tmp_path, monkeypatch):
+    """Gigabytes: once for all cells that share the layer, on this machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    engine.image.attrs["RootFS"]["Layers"] = ["base", "user", "torch", "framework"]
+    monkeypatch.setattr(BaseShelf, "layers", lambda _shelf, _base: 1)
+    whole = json.loads(engine.client.output.removeprefix(b"ENVSMITH-CONTENT ")) | {"files.checked": "9"}
+
+    def say(**more):
+        engine.client.output = b"ENVSMITH-CONTENT " + json.dumps(whole | more).encode()
+        engine._contents.clear()
+
+    say(**{"files.broken": "torch: torch/a.so is missing"})
+    with pytest.raises(ContentError) as caught:
+        engine.build(engine.lock, tmp_path)
+    assert "torch: torch/a.so is missing" in caught.value.details
+    say()
+    engine.build(engine.lock, tmp_path)
+    assert arguments_of(engine) == ["files"]  # a layer that was not whole is read again
+    say()
+    engine.build(engine.lock, tmp_path)
+    assert arguments_of(engine) == ["files", "torch"]
+    say()
+    engine.image.attrs["RootFS"]["Layers"] = ["base", "user", "another torch", "framework"]
+    engine.build(engine.lock, tmp_path)
+    assert arguments_of(engine) == ["files"]
+
+
 @pytest.mark.parametrize("wrong", ["label", "missing label", "user", "content", "silent"])
 def test_an_image_that_is_not_its_lock_gets_no_name_and_is_removed(wrong, engine, tmp_path):
     config = engine.image.attrs["Config"]

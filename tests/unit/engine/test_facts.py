@@ -10,7 +10,7 @@ import pytest
 
 from envsmith.engine.base import verify_content
 from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
-from envsmith.engine.facts import content_facts, os_difference
+from envsmith.engine.facts import content_facts, file_differences, os_difference
 from envsmith.errors import ContentError
 from envsmith.model.lock import DEVEL
 
@@ -83,3 +83,18 @@ def test_the_script_reads_architectures_and_toolkit(tmp_path):
     found = parse_inspection(output)
     assert found["torch.archs"] == "sm_75 sm_80 sm_90 compute_90"
     assert found["toolkit.version"] == "12.8"
+
+
+def test_files_that_are_not_their_wheels_are_differences(locks):
+    wheel = dataclasses.replace(locks.with_wheels(locks.deepspeed()).wheels[0], content="a" * 64)
+    lock = dataclasses.replace(locks.deepspeed(), wheels=(wheel,))
+    good = {"files.checked": "7", "content.deepspeed": "a" * 64}
+    assert file_differences(lock, good) == []
+    assert file_differences(lock, {}) == []  # no file was read
+    told = file_differences(lock, {**good, "files.broken": "torch: torch/a.so is missing\ntorch: b is missing"})
+    assert told == ["torch: torch/a.so is missing", "torch: b is missing"]
+    for other in ("b" * 64, ""):
+        (told,) = file_differences(lock, {**good, "content.deepspeed": other})
+        assert told.startswith("deepspeed: the files of deepspeed-0.19.8-py3-none-any.whl")
+    # A lock from before wheels had such a digest is held against nothing.
+    assert file_differences(locks.with_wheels(locks.deepspeed()), {"files.checked": "7"}) == []

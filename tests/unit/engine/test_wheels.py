@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from envsmith.engine.content import wheel_content
 from envsmith.engine.wheels import read_wheels, with_wheels
 from envsmith.errors import BuildError
 from envsmith.model.lock import BuiltWheel
@@ -22,6 +23,11 @@ class Builder:
     def wheels(self, lock, *, progress):
         self.asked += 1
         return (BuiltWheel(name="deepspeed", filename="deepspeed-0.19.8-py3-none-any.whl", sha256="1" * 64),)
+
+
+def some_wheel(path):
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("deepspeed/__init__.py", "")
 
 
 def test_the_first_build_puts_the_wheel_s_hash_into_the_lock_and_the_second_asks_nobody(locks, events):
@@ -42,9 +48,18 @@ def test_a_lock_without_source_distributions_or_base_needs_no_builder(locks, eve
 
 
 def test_what_the_builder_left_is_hashed(locks, tmp_path):
-    (tmp_path / "deepspeed-0.19.8-py3-none-any.whl").write_bytes(b"wheel")
+    path = tmp_path / "deepspeed-0.19.8-py3-none-any.whl"
+    some_wheel(path)
     (wheel,) = read_wheels(locks.deepspeed(), tmp_path)
-    assert wheel.sha256 == hashlib.sha256(b"wheel").hexdigest()
+    assert wheel.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert wheel.content == wheel_content(path)
+
+
+def test_a_file_that_is_no_wheel_is_refused(locks, tmp_path):
+    (tmp_path / "deepspeed-0.19.8-py3-none-any.whl").write_bytes(b"wheel")
+    with pytest.raises(BuildError) as caught:
+        read_wheels(locks.deepspeed(), tmp_path)
+    assert any("cannot be read as a wheel" in line for line in caught.value.details)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +72,7 @@ def test_what_the_builder_left_is_hashed(locks, tmp_path):
     ],
 )
 def test_anything_else_than_one_wheel_for_each_is_refused(locks, tmp_path, name, told):
-    (tmp_path / name).write_bytes(b"wheel")
+    some_wheel(tmp_path / name)
     with pytest.raises(BuildError) as caught:
         read_wheels(locks.deepspeed(), tmp_path)
     assert any(told in line for line in caught.value.details)
@@ -66,7 +81,7 @@ def test_anything_else_than_one_wheel_for_each_is_refused(locks, tmp_path, name,
 def wheel_that_requires(folder, *requirements):
     metadata = "Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.8.3\n"
     metadata += "".join(f"Requires-Dist: {r}\n" for r in requirements)
-    (folder / "deepspeed-0.19.8-py3-none-any.whl").write_bytes(b"wheel")
+    some_wheel(folder / "deepspeed-0.19.8-py3-none-any.whl")
     with zipfile.ZipFile(folder / "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", "w") as wheel:
         wheel.writestr("flash_attn-2.8.3.dist-info/METADATA", metadata)
 
@@ -82,18 +97,18 @@ def test_the_wheel_of_an_archive_may_require_what_the_lock_has(locks, tmp_path):
 
 
 def test_what_the_wheel_of_an_archive_requires_beside_the_lock_is_named(locks, tmp_path):
-    wheel_that_requires(tmp_path, "einops>=0.7", "torch<2")
+    wheel_that_requires(tmp_path, "rich>=13", "torch<2")
     with pytest.raises(BuildError) as caught:
         read_wheels(given(locks), tmp_path)
     told = "\n".join(caught.value.details)
-    assert "requires einops>=0.7, which the lock does not have" in told
+    assert "requires rich>=13, which the lock does not have" in told
     assert "requires torch<2, the lock has 2.13.0" in told
     assert read_wheels(locks.compiled(), tmp_path)  # of what the index has the resolver knew the requirements
 
 
-def test_a_wheel_of_an_archive_that_cannot_be_read_is_told(locks, tmp_path):
-    (tmp_path / "deepspeed-0.19.8-py3-none-any.whl").write_bytes(b"wheel")
-    (tmp_path / "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl").write_bytes(b"wheel")
+def test_a_wheel_of_an_archive_without_metadata_is_told(locks, tmp_path):
+    some_wheel(tmp_path / "deepspeed-0.19.8-py3-none-any.whl")
+    some_wheel(tmp_path / "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl")
     with pytest.raises(BuildError) as caught:
         read_wheels(given(locks), tmp_path)
     assert "its metadata cannot be read" in caught.value.details[0]

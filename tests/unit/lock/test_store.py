@@ -17,7 +17,7 @@ from envsmith.errors import DataError, StorageError
 from envsmith.lock import store
 from envsmith.lock.pylock import pylock_text
 from envsmith.lock.read_lock import parse_lock
-from envsmith.model.lock import BaseImage, Lock, OsPackage
+from envsmith.model.lock import BaseImage, BuiltWheel, Lock, OsPackage
 
 
 def files(lock: Lock) -> dict[str, str]:
@@ -53,6 +53,19 @@ def test_the_image_part_reads_back(lock: Lock) -> None:
         full.constraints,
         full.digest,
     )
+
+
+@pytest.mark.parametrize("content", ["", "c" * 64])
+def test_a_built_wheel_reads_back_with_the_digest_of_its_files_or_as_older_locks_have_it(
+    lock: Lock, content: str
+) -> None:
+    wheel = BuiltWheel(name="tiny", filename="tiny-1-py3-none-any.whl", sha256="d" * 64, content=content)
+    full = dataclasses.replace(lock, wheels=(wheel,))
+    assert ("content" in full.text()) is bool(content)
+    assert parse_lock(full.text(), where="lock.json").wheels == (wheel,)
+    with pytest.raises(DataError) as caught:
+        parse_lock(full.text().replace("d" * 64, "d"), where="lock.json")
+    assert any("wheels[0].sha256" in line for line in caught.value.details)
 
 
 def test_no_lock_is_none(tmp_path: Path) -> None:
