@@ -24,9 +24,9 @@ __all__ = ["INSPECT_SCRIPT", "parse_inspection", "wheel_content"]
 
 _MARK = "ENVSMITH-CONTENT "
 
-# What an installer writes anew: scripts and data lie outside, the rest describes the installation.
+# What an installer writes anew: scripts and data lie outside, byte-code is compiled, the rest describes the installation.
 _OUTSIDE = re.compile(
-    r"\.\./|/|[^/]+\.data/(?!purelib/|platlib/)|[^/]+\.dist-info/(RECORD(\..*)?|INSTALLER|REQUESTED|direct_url\.json|uv_\w+\.json)$"
+    r"\.\./|/|(.*/)?__pycache__/|[^/]+\.data/(?!purelib/|platlib/)|[^/]+\.dist-info/(RECORD(\..*)?|INSTALLER|REQUESTED|direct_url\.json|uv_\w+\.json)$"
 )
 
 # Python 3.8 and later. Prints one line of JSON behind a mark, because an interpreter may print warnings of its own.
@@ -101,9 +101,12 @@ def files(skip):
         if not name or record is None:
             continue
         root = str(dist.locate_file(""))
-        rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3 and row[1].startswith("sha256=")]
+        # A file may be listed without a hash: it is part of the content, and held against nothing.
+        rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3 and (row[1] or not OUTSIDE.match(row[0]))]
         recorded.append((name, root, rows))
         for path, told, size in rows:
+            if not told.startswith("sha256="):
+                continue
             other, first = owner.setdefault(os.path.join(root, path), (name, told))
             if first != told:
                 broken.append("%s and %s both bring %s, and it is not the same" % (other, name, path))
@@ -119,7 +122,7 @@ def files(skip):
                 broken.append("%s: %s is missing" % (name, path))
                 continue
             here = "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
-            if here != told and owner[os.path.join(root, path)][1] is not None:
+            if told.startswith("sha256=") and here != told and owner[os.path.join(root, path)][1] is not None:
                 broken.append("%s: %s is not what its RECORD says" % (name, path))
             if not OUTSIDE.match(path):
                 lines.append("%s %s" % (path, digest.hexdigest()))

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from envsmith.engine.host_settings import HostSettings
 from envsmith.errors import ContentError, EngineError, StorageError
-from envsmith.lock.requirements import BUILD_FILE, SDIST_FILE, image_layers, layer_text
+from envsmith.lock.requirements import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers, layer_text
 from envsmith.model.lock import Artifact, CompiledSource, Lock
 from envsmith.render import safe
 from envsmith.render.dockerfile import (
@@ -57,7 +57,8 @@ def write_context(
         sdists = [pin for pin in lock.pins if pin.layer != "torch" and pin.sdist and pin.name not in compiled]
         if compiled and (builder or lock.wheels):
             _source_archives(lock, folder / SOURCES)
-        for name, pins in image_layers(lock, built=True if builder else None).items():
+        # The step with torch is in every Dockerfile, whether a lock has anything for it or not.
+        for name, pins in {TORCH_FILE: (), **image_layers(lock, built=True if builder else None)}.items():
             (folder / name).write_text(layer_text(pins, lock.wheels), encoding="utf-8")
         (folder / SDIST_FILE).write_text(layer_text(sdists), encoding="utf-8")
         (folder / BUILD_FILE).write_text(layer_text(lock.build_pins), encoding="utf-8")

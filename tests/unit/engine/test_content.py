@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -181,6 +182,18 @@ def test_two_distributions_that_bring_different_files_of_one_name_are_named_even
 def test_two_distributions_may_bring_the_same_file(tmp_path):
     other = wheel_of(tmp_path, {"odd/__init__.py": FILES["odd/__init__.py"]}, name="even")
     assert "files.broken" not in read_files(installed(tmp_path, wheel_of(tmp_path, FILES), other))
+
+
+def test_a_file_that_is_listed_without_a_hash_is_part_of_the_content(one):
+    """Small build backends write RECORD like that."""
+    wheel, target = one
+    record = site(target) / "odd-1.2.dist-info" / "RECORD"
+    record.write_text(re.sub(r",sha256=[^,]*,\d+", ",,", record.read_text()) + "odd/__pycache__/x.cpython-311.pyc,,\n")
+    assert read_files(target)["content.odd"] == wheel_content(wheel)
+    (site(target) / "odd" / "more.py").write_text("changed\n")
+    assert read_files(target)["content.odd"] != wheel_content(wheel)
+    (site(target) / "odd" / "more.py").unlink()
+    assert read_files(target)["files.broken"] == "odd: odd/more.py is missing"
 
 
 def test_without_the_word_no_file_is_read(one):

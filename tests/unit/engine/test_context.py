@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 
 import pytest
 
@@ -79,3 +80,19 @@ def test_the_requirements_say_what_no_installer_will_find(lock):
     assert parse_requirements(text)["flash-attn"][0] == "2.8.3"
     from_the_index = dataclasses.replace(lock, compiled=(dataclasses.replace(lock.compiled[0], archive=""),))
     assert "no index" not in requirement_files(from_the_index)["requirements.txt"]
+
+
+@pytest.mark.parametrize("builder", [False, True])
+@pytest.mark.parametrize("case", ["whole", "no torch", "no dependencies", "nothing built"])
+def test_every_file_that_a_step_mounts_is_there(lock, tmp_path, case, builder):
+    """BuildKit ends the build at the first that is not."""
+    leave_out = {"no torch": "torch", "no dependencies": "einops"}.get(case)
+    wheels = () if case == "nothing built" else lock.wheels
+    compiled = () if case == "nothing built" else lock.compiled
+    pins = tuple(p for p in lock.pins if p.name != leave_out and (compiled or p.name != "flash-attn"))
+    folder = tmp_path / "context"
+    folder.mkdir()
+    write_context(dataclasses.replace(lock, pins=pins, wheels=wheels, compiled=compiled), folder, builder=builder)
+    mounted = re.findall(r"type=bind,source=([^,]+),", (folder / "Dockerfile").read_text())
+    assert mounted
+    assert [name for name in mounted if not (folder / name).exists()] == []
