@@ -276,7 +276,10 @@ class Reader(Protocol):
 
 
 def follow(command: list[str], environment: Mapping[str, str], transcript: Reader) -> int:
-    """Run a builder to its end and hand its output on; its status. It is ended with whatever ends this call."""
+    """Run a builder to its end and hand its output on; its status. It is ended with whatever ends this call.
+
+    ``EngineError`` when it cannot be started, ``InterruptedRunError`` on Ctrl-C.
+    """
     try:
         process = subprocess.Popen(
             command,

@@ -48,7 +48,10 @@ def uv_binary() -> Path:
 def write_context(
     lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False
 ) -> dict[str, str]:
-    """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels; which layers have files that are on no index is told."""
+    """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels; which layers have files that are on no index is told.
+
+    ``StorageError`` when it cannot be written, ``ContentError`` for an archive or local file that is gone or another than the lock says.
+    """
     try:
         layers = _local_artifacts(lock, folder)
         options = replace(options or ImageOptions(), wheels=frozenset(layers))

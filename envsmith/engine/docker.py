@@ -136,7 +136,10 @@ class DockerEngine:
 
     @cached_property
     def network(self) -> str | None:
-        """The network of build steps: ``host`` for an engine without a bridge, else the engine's default; a variable overrides."""
+        """The network of build steps: ``host`` for an engine without a bridge, else the engine's default; a variable overrides.
+
+        ``EngineError`` for a variable that names none, and when the engine does not answer.
+        """
         if named := os.environ.get(NETWORK_VARIABLE):
             if named not in {"host", "none", "default", "bridge"}:
                 raise EngineError(f"{NETWORK_VARIABLE}={named!r}", hint="use host, bridge, default or none")

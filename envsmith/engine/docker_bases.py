@@ -101,7 +101,10 @@ class BaseShelf:
             )
 
     def layers(self, base: BaseImage) -> int:
-        """How many layers the base has: they are nobody's work of ours and stay as they are."""
+        """How many layers the base has: they are nobody's work of ours and stay as they are.
+
+        ``EngineError`` when it is not here.
+        """
         try:
             found = self.client.images.get(from_reference(base)).attrs
         except _absent() as error:
@@ -322,7 +325,10 @@ class BaseShelf:
     def run(
         self, image: str, command: list[str], *, network: str | None, timeout: int, **options: Any
     ) -> tuple[int, str]:
-        """Run a command to its end in a container of its own: its status and its output. The container never outlives the call."""
+        """Run a command to its end in a container of its own: its status and its output. The container never outlives the call.
+
+        ``EngineError`` when it cannot be run, or takes more than ``timeout`` seconds.
+        """
         container = None
         try:
             container = self.client.containers.create(image, command, network_mode=network, **options)

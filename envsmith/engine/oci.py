@@ -130,7 +130,10 @@ def canonical_config(
 
 
 def put_blob(layout: Path, data: bytes) -> tuple[str, int]:
-    """Store a small blob under its digest; the digest and its size."""
+    """Store a small blob under its digest; the digest and its size.
+
+    ``StorageError`` when it cannot be written.
+    """
     digest = "sha256:" + hashlib.sha256(data).hexdigest()
     path = blob_path(layout, digest)
     try:
@@ -160,7 +163,10 @@ def _sha256(data: bytes) -> str:
 
 
 def finish_layout(layout: Path, config: Mapping[str, Any], layers: Sequence[OciLayer], *, source: str = "") -> OciImage:
-    """Write configuration, manifest and index; the index last, so that a layout with an index is whole."""
+    """Write configuration, manifest and index; the index last, so that a layout with an index is whole.
+
+    ``StorageError`` when it cannot be written.
+    """
     config_digest, _ = put_blob(layout, canonical(config))
     digest, size = put_blob(layout, manifest_text(canonical(config), layers))
     entry = {"mediaType": MANIFEST_TYPE, "digest": digest, "size": size}

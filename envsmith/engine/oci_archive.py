@@ -169,7 +169,8 @@ def to_layout(
     """Write ``saved`` into the folder ``directory`` as an OCI layout in the canonical form, and return it.
 
     ``base_layers`` layers are taken byte for byte, the others are written anew; one that is empty then is left out. What was at
-    ``directory`` is replaced at the end; nothing half-written stays on a failure.
+    ``directory`` is replaced at the end; nothing half-written stays on a failure: ``ContentError`` when ``saved`` is no archive of an
+    image, ``StorageError`` when the disk does not take it.
     """
     progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers"))
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +202,10 @@ def to_layout(
 def layout_digest(
     saved: Saved, *, base_layers: int, epoch: int, compress: bool = False, progress: Progress = silent
 ) -> str:
-    """The manifest digest that :func:`to_layout` would give, without writing a layer: gigabytes are read and nothing is kept."""
+    """The manifest digest that :func:`to_layout` would give, without writing a layer: gigabytes are read and nothing is kept.
+
+    ``ContentError`` when ``saved`` is no archive of an image.
+    """
     progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers, read only"))
     seen, layers = Seen(), []
     try:

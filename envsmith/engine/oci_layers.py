@@ -100,7 +100,10 @@ class Seen:
 
 
 def member_name(name: str) -> str:
-    """A member's path without leading ``./`` and ``/``; ``.`` for the root."""
+    """A member's path without leading ``./`` and ``/``; ``.`` for the root.
+
+    ``ContentError`` for one that leads out of the image.
+    """
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise ContentError(f"a layer holds the path {name[:120]!r}, which leads out of the image")

@@ -412,7 +412,10 @@ def _wheel_bytes(pins: Sequence[Pin]) -> int:
 
 
 def inspect_python(python: Path) -> dict[str, str]:
-    """Ask the environment's own interpreter what it holds, isolated from the user's site and variables."""
+    """Ask the environment's own interpreter what it holds, isolated from the user's site and variables.
+
+    ``ContentError`` when it does not start or does not answer.
+    """
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     try:
         done = subprocess.run(

@@ -125,7 +125,7 @@ def parse_record(name: str, content: bytes) -> Stored:
 
 
 def read_records(folder: Path) -> tuple[Stored, ...]:
-    """Every record of a folder, by name. ``DataError`` lists every file that is none."""
+    """Every record of a folder, by name. ``DataError`` lists every file that is none; ``StorageError`` when it cannot be read."""
     found: list[Stored] = []
     problems: list[str] = []
     try:

@@ -18,7 +18,10 @@ __all__ = ["found", "lock_difference"]
 
 
 def found(options: Options, clock: Clock) -> Outcome:
-    """The lock that is there: as it is (``frozen``), or only when it is what the request gives now (``locked``, exit code 1 else)."""
+    """The lock that is there: as it is (``frozen``), or only when it is what the request gives now (``locked``, exit code 1 else).
+
+    ``EnvsmithError`` with every difference where it is not, or the one that says that no lock is there.
+    """
     from envsmith.lock import existing
 
     clock.start("lock")

@@ -18,7 +18,8 @@ __all__ = ["build", "lock_for", "lock_only"]
 def build(options: Options, *, engine: Engine | None = None, progress: Progress = silent) -> Outcome:
     """Run the whole arrow, with ``engine`` or the one that the options name.
 
-    Raises the family of :mod:`envsmith.errors`; what was finished is kept for the next run.
+    Raises the family of :mod:`envsmith.errors` (``UsageError`` for an OCI layout from an engine that makes no images); what was finished is
+    kept for the next run.
     """
     clock = Clock(progress)
     if engine is None:

@@ -85,7 +85,7 @@ def run(
     Call it before or after ``init_process_group``, on every rank. ``timeout`` (seconds) bounds the wait for the others and for the
     collective, each. ``expect`` maps ``torch``, ``nccl`` or a package to the version that must be loaded; ``min_gpu_free`` is in bytes;
     ``strict`` takes warnings for errors. Raises :class:`PreflightError` unless ``raises`` is false, and
-    :class:`~envsmith.errors.SmokeError` when the job's store cannot be reached.
+    :class:`~envsmith.errors.SmokeError` when the job's store cannot be reached, ``UsageError`` for a ``backend`` that there is not.
     """
     if backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")

@@ -237,7 +237,10 @@ class Repository:
         return url
 
     def push_manifest(self, manifest: Manifest, tag: str | None = None) -> None:
-        """Put a manifest under its digest, or under a tag; what it refers to is listed also where the registry has no API for that."""
+        """Put a manifest under its digest, or under a tag; what it refers to is listed also where the registry has no API for that.
+
+        ``ContentError`` when the registry gives it another digest, ``NetworkError`` when it cannot be reached.
+        """
         target = tag if tag is not None else manifest.digest
         with self._ask(
             "PUT", f"manifests/{quote(target, safe=':')}", {"Content-Type": manifest.media_type}, manifest.raw

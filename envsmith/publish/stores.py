@@ -228,7 +228,7 @@ def open_files(path: Path) -> LayoutStore:
 def image_of(store: LayoutStore, tag: str | None = None) -> str:
     """The digest of the one image of a layout, or of the one that bears ``tag``; ``DataError`` when there is no such one.
 
-    What refers to another manifest is proof, not an image.
+    What refers to another manifest is proof, not an image. ``ContentError`` for a document that is not what its digest says.
     """
     if tag is not None:
         found = store.resolve(tag)

@@ -109,7 +109,7 @@ def _platform(loaded: Mapping[str, object]) -> Platform:
 def record_of_parts(found: Found, done: Sequence[Done], *, started: str) -> Record:
     """One record of all parts: cases of the full tier, steps of the framework tier, peaks of the bandwidth tier; every part stands in the notes.
 
-    It has passed when those of them that were run passed, and the full tier was run.
+    It has passed when those of them that were run passed, and the full tier was run. ``EnvsmithError`` when no part gave a result.
     """
     by_name = {d.part.name: d for d in done}
     main, steps, band = (by_name[n].result if n in by_name else None for n in (_MAIN, _STEPS, _BANDWIDTH))

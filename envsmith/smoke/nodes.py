@@ -98,7 +98,10 @@ class RemoteShell:
         return found
 
     def one(self, host: str, argv: Sequence[str]) -> list[str]:
-        """The template with the host, and the command after it."""
+        """The template with the host, and the command after it.
+
+        ``UsageError`` for a template that cannot be split into words, or names no ``{host}``.
+        """
         try:
             prefix = shlex.split(self.template)
         except ValueError as error:
@@ -181,7 +184,10 @@ def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def plan_for_nodes(plan: Plan, *, nodes: int, ranks_per_node: int) -> Plan:
-    """The same plan with deadlines for a network and for interpreters that start one after the other, and without framework steps."""
+    """The same plan with deadlines for a network and for interpreters that start one after the other, and without framework steps.
+
+    ``UsageError`` unless ``nodes`` times ``ranks_per_node`` are the plan's ranks.
+    """
     if plan.ranks != nodes * ranks_per_node:
         raise UsageError(f"{nodes} nodes with {ranks_per_node} ranks each are not {plan.ranks} ranks")
     case = max(10.0, plan.timeouts.case)

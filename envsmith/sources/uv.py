@@ -186,7 +186,10 @@ class Uv:
     def run(
         self, arguments: Sequence[str], *, on_line: OnLine | None = None, extra: Mapping[str, str] | None = None
     ) -> Finished:
-        """Run uv to its end. Ctrl-C ends uv first and then raises ``InterruptedRunError``."""
+        """Run uv to its end. Ctrl-C ends uv first and then raises ``InterruptedRunError``.
+
+        ``EngineError`` when uv cannot be started.
+        """
         options = [*(["--cache-dir", str(self.cache)] if self.cache else []), *(["--offline"] if self.offline else [])]
         command = [self.binary, *arguments, *options]
         with tempfile.TemporaryDirectory(prefix="envsmith-uv-") as empty:

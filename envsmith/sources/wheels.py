@@ -111,7 +111,10 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def read(self, size: int | None = -1) -> bytes:
-        """Bytes from here on: out of a block that is kept, the open answer, or a new request."""
+        """Bytes from here on: out of a block that is kept, the open answer, or a new request.
+
+        ``NetworkError`` when the server does not send it, or sends what is no wheel.
+        """
         end = self.total if size is None or size < 0 else min(self.total, self._pos + size)
         if end <= self._pos:
             return b""
@@ -195,7 +198,10 @@ class RemoteWheel:
         return [i.filename for i in sorted(found, key=lambda i: -i.compress_size)[:limit]]
 
     def read(self, name: str, *, max_bytes: int) -> bytes:
-        """A whole member; refused when it unpacks to more than ``max_bytes``, whatever its header says."""
+        """A whole member; refused when it unpacks to more than ``max_bytes``, whatever its header says.
+
+        ``NetworkError`` when the server does not send it, or sends what is no wheel.
+        """
         data = bytearray()
         for chunk in self.stream(name):
             data += chunk
@@ -216,7 +222,10 @@ class RemoteWheel:
                 self._file.release()
 
     def read_all(self, wanted: Iterable[str], *, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-        """Many members, in the order of the archive; those that lie near each other cost one request together."""
+        """Many members, in the order of the archive; those that lie near each other cost one request together.
+
+        ``NetworkError`` when the server does not send it, or sends what is no wheel.
+        """
         infos = sorted((self._info(name) for name in wanted), key=lambda info: info.header_offset)
         with self._readable():
             for run in _runs(infos):
@@ -241,7 +250,10 @@ class RemoteWheel:
             raise NetworkError(f"{redact(self._url)} has no member {name}") from None
 
     def metadata(self) -> bytes:
-        """``METADATA`` of the wheel's own ``dist-info``."""
+        """``METADATA`` of the wheel's own ``dist-info``.
+
+        ``NetworkError`` when the server does not send it, or sends what is no wheel.
+        """
         name = next((n for n in self.names() if n.count("/") == 1 and n.endswith(".dist-info/METADATA")), None)
         if name is None:
             raise NetworkError(f"{redact(self._url)} has no METADATA")

@@ -63,7 +63,7 @@ def realise(
     source distributions of the pip section are built with, by hash; without them uv chooses.
 
     ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes packages).
-    ``UsageError``: the prefix holds something that is no Conda environment. What was at the prefix is put back on every failure. A
+    ``UsageError``: the prefix holds something that is no Conda environment. ``InterruptedRunError``: Ctrl-C. What was at the prefix is put back on every failure. A
     prefix that is this lock already is left as it is.
     """
     wanted = platform or Platform.host()
