@@ -314,24 +314,30 @@ STOPS: set[Callable[[], None]] = set()
 
 
 def end_all() -> None:
-    """Ask every build under way to stop; each ends in its own thread with the error of a failed build."""
-    for process in tuple(_RUNNING):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGINT)
+    """Ask every build under way to stop, then insist; each ends in its own thread with the error of a failed build."""
     for stop in tuple(STOPS):
         stop()
+    _insist(tuple(_RUNNING))
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ask the client to stop, then insist: a client that is gone cancels its build in the engine."""
-    if process.poll() is None:
-        for number, patience in ((signal.SIGINT, 5.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
-            deadline = time.monotonic() + patience
-            while process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-            if process.poll() is not None:
-                break
+    """A client that is gone cancels its build in the engine."""
+    _insist((process,))
     if process.stdout:
         process.stdout.close()
+
+
+# Seconds between asking and insisting. An engine that writes an image's layers answers nobody until it is done, and its client waits for it.
+_PATIENCE = 5.0
+
+
+def _insist(processes: tuple[subprocess.Popen[str], ...]) -> None:
+    """Interrupt, terminate, kill; at once where they are gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        left = [process for process in processes if process.poll() is None]
+        for process in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + _PATIENCE
+        while any(process.poll() is None for process in left) and time.monotonic() < deadline:
+            time.sleep(0.05)

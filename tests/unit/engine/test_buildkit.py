@@ -229,6 +229,32 @@ def test_ctrl_c_ends_the_client_and_says_what_is_kept(tmp_path, events):
     assert not (tmp_path / "iid").exists()
 
 
+@pytest.mark.parametrize("ignored", ["", "SIGINT", "SIGINT SIGTERM"])
+def test_a_client_that_does_not_answer_ctrl_c_is_ended_all_the_same(tmp_path, events, monkeypatch, ignored):
+    """An engine that writes an image's layers answers nobody for half a minute, and its client waits for it."""
+    monkeypatch.setattr(buildkit, "_PATIENCE", 0.3)
+    deaf = "".join(f"signal.signal(signal.{name}, signal.SIG_IGN)\n" for name in ignored.split())
+    path = client(tmp_path, f"{deaf}print('#1 started', flush=True)\ntime.sleep(60)")
+    ended = []
+
+    def building():
+        with pytest.raises(BuildError):
+            run(path, tmp_path, events)
+        ended.append(True)
+
+    thread = threading.Thread(target=building)
+    thread.start()
+    while not buildkit._RUNNING:
+        time.sleep(0.01)
+    time.sleep(0.5)  # the client has said what it ignores
+    started = time.monotonic()
+    buildkit.end_all()
+    thread.join(20)
+    assert ended == [True]
+    assert time.monotonic() - started < 10
+    assert not buildkit._RUNNING
+
+
 def test_a_client_that_cannot_be_started_is_an_engine_error(tmp_path, events):
     with pytest.raises(EngineError, match="cannot be started"):
         run(tmp_path / "missing", tmp_path, events)
