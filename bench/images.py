@@ -2,10 +2,10 @@
 
     python bench/images.py [--torch 2.5.1] [--python 3.11] [--frameworks deepspeed megatron-core colossalai] [--keep] [--json]
 
-Ours are built by the docker engine: the first framework alone; all in one go, as `envsmith build --all-frameworks --no-smoke` does it (solving
-and locking included, a
-cell's seconds are those between its end and that of the one before); and one after the other from locks that are made before. Every step's
-text carries a time of this run, so that nothing comes from an earlier cache. The plain images are what people write: the same base, a compiler,
+Ours are built by the docker engine: the first framework alone; all in one go, as `envsmith build --all-frameworks --no-smoke --jobs 1` does it
+(solving and locking included, a cell's seconds are those between its end and that of the one before); and one after the other from locks that
+are made before. Every step's text carries a time of this run, so that nothing comes from an earlier cache. The plain images are what people
+write: the same base, a compiler,
 one `uv pip install` of the same versions, one Dockerfile a framework. Disk is the size of the layers that an image adds. The images need about
 38 GB while it runs; they are removed unless --keep. On ext4, files are created slowly for five minutes after many were deleted: run it on a
 machine that has been idle for so long.
@@ -74,11 +74,11 @@ def in_one_go(frameworks, how, engine):
     with tempfile.TemporaryDirectory() as folder:
         asked = [options_of(framework, how, Path(folder)) for framework in frameworks]
         last = time.monotonic()
-        results = build_many(asked, engine=engine, progress=note)
+        results = build_many(asked, jobs=1, engine=engine, progress=note)
     if bad := [result.error.message for result in results if not result.good]:
         raise SystemExit(f"a cell was not built: {bad}")
     rows, seen = [], {}
-    # Built in the order asked for: one job, and the first makes the layer that the others share.
+    # They end in the order asked for: it is one job.
     for result, end in zip(results, ends.values(), strict=True):
         mine = layers(engine, result.outcome.built.digest)
         fresh = {name: size for name, size in mine.items() if name not in seen}
