@@ -21,14 +21,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.matrix.campaign.compose import Composer
+from envsmith.build import last_day
+from envsmith.matrix.campaign.drive import State
+from envsmith.matrix.campaign.executors import worker_command
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.local import worker_command
-from envsmith.matrix.campaign.state import State
-from envsmith.pipeline import last_day
-from envsmith.solve.api import default_solver
-from envsmith.sources.interpreters import find_interpreter
-from envsmith.sources.uv import find_uv, uv_environment
+from envsmith.matrix.campaign.plan import Composer
+from envsmith.python.interpreters import find_interpreter
+from envsmith.python.uv import find_uv, uv_environment
+from envsmith.solve import default_solver
 
 TEST = """
 import sys, tempfile, torch, torch.distributed as dist, torch.multiprocessing as mp

@@ -20,9 +20,10 @@ from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.judge import diagnose
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.sources.reports import clean, read_texts
 
 WORDS = {
     "the",

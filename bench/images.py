@@ -23,16 +23,16 @@ import time
 from pathlib import Path
 
 from envsmith.batch import build_many
+from envsmith.build import lock_cell, narrow, solve_for
 from envsmith.cli.options import RequestFlags
-from envsmith.engine import buildkit
-from envsmith.engine.base import EventKind
-from envsmith.engine.context import uv_binary, write_secrets
-from envsmith.engine.docker import DockerEngine
-from envsmith.engine.host_settings import read_host_settings
-from envsmith.engine.wheels import with_wheels
-from envsmith.pipeline import Options, lock_cell, narrow, solve_for
-from envsmith.render.dockerfile import ImageOptions, from_reference
-from envsmith.sources.images import pin_image
+from envsmith.engines import buildkit
+from envsmith.engines.bases import pin_image
+from envsmith.engines.docker import DockerEngine
+from envsmith.engines.wheels import with_wheels
+from envsmith.image.context import read_host_settings, uv_binary, write_secrets
+from envsmith.image.dockerfile import ImageOptions, from_reference
+from envsmith.options import Options
+from envsmith.progress import EventKind
 
 
 def options_of(framework, how, output):

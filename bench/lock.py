@@ -18,13 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.graph.names import components
-from envsmith.lock.pip import lock_pip
-from envsmith.lock.resolve import cutoff
-from envsmith.lock.wanted import wanted
+from envsmith.graph.load import components
+from envsmith.lock.resolve import cutoff, lock_pip, wanted
 from envsmith.model.cell import Cell
-from envsmith.sources.interpreters import find_interpreter
-from envsmith.sources.uv import Uv
+from envsmith.python.interpreters import find_interpreter
+from envsmith.python.uv import Uv
 
 CELLS = {
     "deepspeed": {"deepspeed": "0.19.8", "torch": "2.15.0+cu132", "cuda": "13.2", "python": "3.11"},

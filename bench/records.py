@@ -12,10 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.graph.data import find_matrix
-from envsmith.matrix.expiry import load_expiry
-from envsmith.matrix.export.cells import cell_states
-from envsmith.matrix.records import read_records, record_name
+from envsmith.graph.expiry import load_expiry
+from envsmith.graph.files import find_matrix
+from envsmith.matrix.cells import cell_states
+from envsmith.model.record import read_records, record_name
 
 ROUNDS = 3
 

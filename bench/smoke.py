@@ -17,7 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.smoke import LocalTarget, Plan, probe, run
+from envsmith.smoke.plan import Plan
+from envsmith.smoke.run import LocalTarget, probe, run
 
 EMPTY = "import torch, torch.distributed as d\nd.init_process_group('gloo')\nt = torch.ones(1)\nd.all_reduce(t)\nd.destroy_process_group()\n"
 

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from envsmith.model.cell import Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solve.api import Request, default_solver
+from envsmith.solve import default_solver
 from envsmith.solve.kernel import Net, bits, minimal_conflict, nearest, smallest_conflict
 
 COMPONENTS = ("transformer-engine", "flash-attn", "transformers", "numpy", "peft", "accelerate")

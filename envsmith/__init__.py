@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from envsmith.errors import EnvsmithError
     from envsmith.model.cell import Cell, CellId, Request
     from envsmith.model.version import Spec
-    from envsmith.solve.api import check
+    from envsmith.solve import check
 
 _HOME = {
     "Cell": "envsmith.model.cell",
@@ -24,7 +24,7 @@ _HOME = {
     "Request": "envsmith.model.cell",
     "Spec": "envsmith.model.version",
     "EnvsmithError": "envsmith.errors",
-    "check": "envsmith.solve.api",
+    "check": "envsmith.solve",
 }
 
 

@@ -17,12 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from envsmith.engine import buildkit
-from envsmith.engine.base import Built, Engine, Event, EventKind, Progress, choose_engine, silent
-from envsmith.engine.rebuild import LAYOUT
+from envsmith.build import build, lock_for
+from envsmith.engines import buildkit
+from envsmith.engines.base import Built, Engine
+from envsmith.engines.choose import choose_engine
+from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, InterruptedRunError
 from envsmith.model.lock import Lock
-from envsmith.pipeline import Options, Outcome, build, lock_for
+from envsmith.options import Options, Outcome
+from envsmith.progress import Event, EventKind, Progress, silent
 
 __all__ = ["Result", "build_many", "default_jobs"]
 

@@ -19,13 +19,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from envsmith.graph.data import find_matrix
-from envsmith.matrix.campaign.state import write_whole
-from envsmith.matrix.export.cells import agreement
-from envsmith.matrix.records import Stored, read_records
-from envsmith.model.record import Rung
+from envsmith.files import write_whole
+from envsmith.graph.files import find_matrix
+from envsmith.matrix.cells import agreement
+from envsmith.model.record import Rung, Stored, read_records
 from envsmith.model.version import version_key
-from envsmith.solve.api import check
+from envsmith.solve import check
 
 _MARKERS = re.compile(r"(<!-- campaign:begin -->\n).*?(<!-- campaign:end -->)", re.DOTALL)
 _FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")

@@ -18,9 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from envsmith.matrix.campaign.state import write_whole
-from envsmith.matrix.records import record_name, record_text
-from envsmith.model.record import CaseOutcome, Failure, Record, Rung, StepOutcome, Verdict
+from envsmith.files import write_whole
+from envsmith.model.record import CaseOutcome, Failure, Record, Rung, StepOutcome, Verdict, record_name, record_text
 
 
 def migrated(old: dict[str, Any]) -> Record:

@@ -32,8 +32,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envsmith.errors import EnvsmithError
-from envsmith.sources.http import HttpClient, cache_root
-from envsmith.sources.index import PackageIndex, find_index
+from envsmith.http import HttpClient, cache_root
+from envsmith.python.index import PackageIndex, find_index
 
 # The import name where it is not the distribution's.
 IMPORTED = {
@@ -123,7 +123,7 @@ class Told:
         return "bad" if all(hits) else "part" if any(hits) else "new"
 
     def _told(self, user: str, offer: str) -> set[str]:
-        from envsmith.solve.api import check
+        from envsmith.solve import check
 
         if (user, offer) not in self._severities:
             findings = check({self.user: user, self.offer: offer}).findings

@@ -64,7 +64,7 @@ def exit_codes() -> str:
 
 def variables() -> str:
     """``environment-variables.md``."""
-    from envsmith.variables import VARIABLES
+    from envsmith.errors import VARIABLES
 
     rows = [f"| `{name}` | {text} |" for name, text in sorted(VARIABLES.items())]
     note = "uv and pip read their own variables as well (`UV_*`, `PIP_*`): envsmith hands them on."
@@ -73,8 +73,8 @@ def variables() -> str:
 
 def schemas() -> str:
     """``envsmith-yaml.md``."""
-    from envsmith.ci.schema import config_schema
-    from envsmith.graph import components
+    from envsmith.ci.jobs import config_schema
+    from envsmith.graph.load import components
 
     schema = config_schema(components())
     properties = schema["properties"]

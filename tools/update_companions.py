@@ -28,7 +28,7 @@ ELSEWHERE = frozenset(
 
 def companions(matrix: Path) -> list[str]:
     """Their names, in the order of components.yaml."""
-    from envsmith.matrix.refresh import read_component_table, refreshable
+    from envsmith.matrix.refresh.run import read_component_table, refreshable
 
     return [name for name in refreshable(matrix, read_component_table(matrix)) if name not in ELSEWHERE]
 

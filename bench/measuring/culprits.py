@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envsmith.doctor.read.lines import component_of, gpu_architecture, gpu_table
 from envsmith.doctor.stated import note_unset, read_fact
-from envsmith.solve.api import default_solver
-from envsmith.sources.reports.names import component_of, gpu_table
-from envsmith.sources.reports.words import gpu_architecture
+from envsmith.solve import default_solver
 from measuring.environments import KEYS, Told, release_before, versions_in
 
 # What people call components in prose, longest first where one contains another; `megatron` alone stands for its library.

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from envsmith.model.platform import Platform
+from envsmith.doctor.facts import Draft
+from envsmith.doctor.read import read_text
+from envsmith.doctor.read.lines import component_of, gpu_architecture, gpu_table, local_cuda, read_lines
+from envsmith.doctor.read.text import clean
+from envsmith.model.cell import Platform
 from envsmith.model.version import Spec, parse_version, version_key
-from envsmith.solve.api import default_solver
-from envsmith.sources.reports import clean, read_text
-from envsmith.sources.reports.facts import Draft
-from envsmith.sources.reports.lines import read_lines
-from envsmith.sources.reports.names import component_of, gpu_table
-from envsmith.sources.reports.words import gpu_architecture, local_cuda
+from envsmith.solve import default_solver
 
 KEYS = {"system_cuda": "toolkit", "torch_cuda": "cuda", "gpu_arch": "gpu", "gpu": "gpu"}
 _NUMBER = r"[vV]?\d{1,5}(?:\.\d{1,9}){0,4}(?:\.?(?:a|b|rc|dev|post)\d{0,12})?(?:\+[A-Za-z0-9][\w.]{0,40})?"

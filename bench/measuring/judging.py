@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envsmith.doctor.checking import check_environment, facts_of, findings_of
+from envsmith.doctor.judge import check_environment, facts_of, findings_of
+from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.signatures import rule_taxonomy
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solve.api import default_solver
-from envsmith.sources.reports.names import component_of
+from envsmith.solve import default_solver
 from measuring.culprits import add_culprit, culprits, newest_then, ranges
 from measuring.environments import Told, add_report, read_env
 

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from envsmith.ci.carried import cuda_majors, nccl_pin
-from envsmith.ci.case import Case, Located, public
-from envsmith.ci.declared import PYTHONS
-from envsmith.ci.known_bad import known_bad
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from envsmith.ci.declared import PYTHONS, Declared
 from envsmith.ci.library import Library
 from envsmith.ci.possible import judged_request
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.evidence import Evidence
-from envsmith.model.rule import Severity
+from envsmith.model.finding import Finding
+from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
 from envsmith.model.version import Spec, version_key
+from envsmith.solve.kernel import Net
+from envsmith.solve.problem import Group, Problem
+from envsmith.solve.request import Posed
 from envsmith.solve.solver import Solver
-from envsmith.solve.words import join_words
+from envsmith.solve.words import join_words, rule_sentence, shown_spec, strongest
 
-__all__ = ["Located", "check_library"]
+__all__ = [
+    "Case",
+    "Located",
+    "check_library",
+    "cuda_majors",
+    "known_bad",
+    "nccl_pin",
+    "public",
+]
 
 
 def check_library(
     library: Library, *, table: ComponentTable | None = None, solver: Solver | None = None
 ) -> tuple[Located, ...]:
     """Every finding, errors first, then by file and line."""
-    from envsmith.graph import components
-    from envsmith.solve.api import default_solver
+    from envsmith.graph.load import components
+    from envsmith.solve import default_solver
 
     solver = solver or default_solver()
     case = Case(
@@ -205,3 +217,310 @@ def _above(case: Case, version: str) -> bool:
     key = version_key(version)
     last = version_key(public("torch", admitted[-1].version)) if admitted else None
     return key is not None and last is not None and key > last
+
+
+# Declarations that meet what torch's own builds carry: their CUDA major and their NCCL.
+
+
+# CUDA major in the name of a distribution that is built for one: nvidia-nccl-cu12, cupy-cuda12x, flashinfer-cu13, onnxruntime-cuda-11.
+_FOR_CUDA = re.compile(r"(?:^|[-_])cu(?:da)?[-_]?(1[0-9])(?:\d|x)?(?:$|[-_])", re.IGNORECASE)
+
+
+def cuda_majors(case: Case) -> None:
+    """Dependencies built for one CUDA major beside a torch range whose default builds are of another."""
+    platform = case.library.platform
+    builds = [r for r in case.admitted("torch") if r.index == "default" and platform in r.platforms]
+    for declared in case.library.declaration.requirements:
+        match = _FOR_CUDA.search(declared.name)
+        if not match or not builds:
+            continue
+        other = [r for r in builds if (cuda := _cuda_of(case, r)) and not cuda.startswith(match[1] + ".")]
+        if not other:
+            continue
+        spans = sorted({c for r in builds if (c := _cuda_of(case, r))}, key=lambda c: version_key(c) or c)
+        first, last = public("torch", other[0].version), public("torch", other[-1].version)
+        newest = builds[-1] in other
+        case.add(
+            "ci-cuda-major",
+            Severity.WARNING if newest else Severity.NOTE,
+            f"{declared.name} is built for CUDA {match[1]}, but torch {case.spec('torch')} admits default builds for CUDA "
+            f"{join_words(spans)}: torch {first}{' to ' + last if last != first else ''} {'is' if first == last else 'are'} of another CUDA major",
+            at=declared,
+            components={"torch": case.spec("torch").text, declared.name: declared.spec or "*"},
+            evidence=[e for r in (other[0], other[-1]) for e in r.evidence],
+            fix=f"bound torch, or take {declared.name} by the CUDA of torch (an extra per CUDA major)",
+        )
+
+
+def nccl_pin(case: Case) -> None:
+    """A bound on NCCL of the library's own that no admitted torch carries: torch's wheels pin theirs exactly."""
+    nccl = case.spec("nccl")
+    declared = case.library.declared("nccl", case.table)
+    if nccl.is_any or declared is None:
+        return
+    carried = _carried_nccl(case)
+    outside = [v for v in carried if not nccl.contains(v)]
+    if outside and len(outside) < len(carried):
+        case.add(
+            "ci-nccl-narrow",
+            Severity.NOTE,
+            f"nccl {nccl} excludes NCCL {join_words(outside[:4])} that admitted torch releases pin: those torch releases cannot be installed",
+            at=declared,
+            components={"nccl": nccl.text, "torch": case.spec("torch").text},
+            evidence=[e for v in outside[:4] for e in carried[v]],
+        )
+
+
+def _carried_nccl(case: Case) -> dict[str, list[Evidence]]:
+    """NCCL releases that admitted torch releases pin, each with what says so."""
+    admitted = case.admitted("torch")
+    carried: dict[str, list[Evidence]] = {}
+    for row in _rows(case, "torch-bundles-nccl"):
+        version = row.needs["nccl"].text.removeprefix("==")
+        if version[:1].isdigit() and any(row.when["torch"].contains(r.version) for r in admitted):
+            carried.setdefault(version, []).extend(row.evidence)
+    return carried
+
+
+def _cuda_of(case: Case, release: Release) -> str | None:
+    platform = case.library.platform
+    for row in _rows(case, "torch-bundles-cuda"):
+        if row.when["torch"].contains(release.version) and (not row.platforms or platform in row.platforms):
+            text = row.needs["cuda"].text.removeprefix("==").removesuffix(".*")
+            return text if text[:1].isdigit() else None
+    return None
+
+
+def _rows(case: Case, rule: str) -> Iterator[Row]:
+    return (row for r in case.knowledge.rules if r.id == rule for row in r.rows)
+
+
+# A library beside the version graph: its ranges, the releases that they admit, and the findings with file and line.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Located:
+    """A finding at the line that it is about."""
+
+    finding: Finding
+    file: str
+    line: int
+
+    def to_json(self) -> dict[str, object]:
+        """The finding's own shape, with ``file`` and ``line``."""
+        return {**self.finding.to_json(), "file": self.file, "line": self.line}
+
+
+@dataclass(slots=True)
+class Case:
+    """A library beside the graph, and what was found so far."""
+
+    library: Library
+    table: ComponentTable
+    solver: Solver
+    knowledge: Knowledge
+    posed: Posed
+    found: list[Located] = field(default_factory=list)
+
+    @property
+    def problem(self) -> Problem:
+        """What the library asks of the solver."""
+        return self.posed.problem
+
+    def line(self, component: str) -> tuple[str, int]:
+        """Where a component is declared; the first line of the first file when nowhere."""
+        declaration = self.library.declaration
+        declared = self.library.declared(component, self.table)
+        if declared is not None:
+            return declared.file, declared.line
+        if component == "python" and declaration.python_at is not None:
+            return declaration.python_at
+        return (self.library.config or (declaration.files[0] if declaration.files else "envsmith.yaml"), 1)
+
+    def add(
+        self,
+        rule: str,
+        severity: Severity,
+        message: str,
+        *,
+        at: str | Declared,
+        components: Mapping[str, str],
+        evidence: Iterable[Evidence],
+        fix: str | None = None,
+        symptom: str | None = None,
+        stage: str | None = None,
+    ) -> None:
+        """Note one finding; what the library ignores is left out, and so is what nothing speaks for."""
+        proof = strongest(evidence)
+        if not proof or rule in self.library.ignore:
+            return
+        file, line = (at.file, at.line) if isinstance(at, Declared) else self.line(at)
+        finding = Finding(
+            rule=rule,
+            severity=severity,
+            components=dict(components),
+            message=message,
+            evidence=proof,
+            fix=fix,
+            symptom=symptom,
+            stage=stage,
+        )
+        self.found.append(Located(finding=finding, file=file, line=line))
+
+    def spec(self, component: str) -> Spec:
+        """The range that the library declares; ``*`` where it declares none."""
+        return self.library.ranges.get(component, Spec.parse("*"))
+
+    def unbounded(self, component: str) -> bool:
+        """Whether a line requires it without a version."""
+        return self.spec(component).is_any and self.library.declared(component, self.table) is not None
+
+    def stable(self, component: str) -> list[Release]:
+        """The releases that an installer takes, oldest first."""
+        listed = self.knowledge.releases.get(component, ())
+        return [r for r in listed if (k := version_key(r.version)) and not k.is_prerelease and not r.yanked]
+
+    def admitted(self, component: str) -> list[Release]:
+        """The releases within the library's range that an installer takes, oldest first."""
+        spec = self.spec(component)
+        return [r for r in self.stable(component) if spec.contains(public(component, r.version))]
+
+
+def public(component: str, version: str) -> str:
+    """The version as people declare it: of torch without the build (``2.9.1+cu128`` is ``2.9.1``)."""
+    return version.split("+", maxsplit=1)[0] if component == "torch" else version
+
+
+# Ranges of a library that admit what is known to fail, and the bound that keeps it out.
+
+
+# So many releases may be left out of a range one by one before a bound reads better.
+_BY_NAME = 3
+
+
+def known_bad(case: Case) -> None:
+    """Ranges that admit what is known to fail and what no package's metadata prevents."""
+    from envsmith.solve.judge import stated_by_metadata
+
+    problem = case.problem
+    rules = {r.id: r for r in case.knowledge.rules}
+    hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
+    unary = [m for w in problem.wishes for m in w.masks] + [*case.posed.pre, *case.posed.yanked]
+    unbounded: dict[str, list[tuple[Rule, Row]]] = {}
+    for index in hard:
+        group = problem.groups[index]
+        rule = rules[group.rule]
+        if stated_by_metadata(rule):
+            continue
+        net = Net(problem.full).joined([problem.part(i) for i in hard if i != index])
+        rows = [rule.rows[n] for n in _broken_rows(group, net, unary)]
+        rows = [row for row in rows if _ours(case, row)]
+        if not rows:
+            continue
+        installed = _newest_breaks(case, net, unary, group)
+        open_ended = next((c for row in rows for c in row.when if c != "python" and case.unbounded(c)), None)
+        if open_ended is not None and not installed:
+            unbounded.setdefault(open_ended, []).extend((rule, row) for row in rows)
+        else:
+            _tell_known_bad(case, rule, rows, installed=installed)
+    for component, listed in unbounded.items():
+        _tell_unbounded(case, component, listed)
+
+
+def _broken_rows(group: Group, net: Net, unary: list[tuple[int, int]]) -> list[int]:
+    found = []
+    for number, nogood in group.nogoods:
+        if number >= 0 and number not in found and net.solvable(net.begin([*unary, *nogood])) is not None:
+            found.append(number)
+    return found
+
+
+def _ours(case: Case, row: Row) -> bool:
+    """Whether a row speaks only of what the library declares: of a machine it can say nothing, and what it does not name it cannot bound."""
+    roles = case.solver.compiled.roles
+    named = set(case.library.ranges)
+    spoken = [c for c in row.scope if roles.get(c) is not Role.CORE or c in ("torch", "python")]
+    return all(roles.get(c) is not Role.HOST for c in row.scope) and bool(spoken) and all(c in named for c in spoken)
+
+
+def _newest_breaks(case: Case, net: Net, unary: list[tuple[int, int]], group: Group) -> bool:
+    """Whether an installer that takes the newest of everything meets the rule."""
+    domains = net.begin(unary)
+    if domains is None:
+        return False
+    answer = next(net.search(domains, case.posed.preference.steps()), None)
+    return answer is not None and any(all(answer[v] & m for v, m in nogood) for n, nogood in group.nogoods if n >= 0)
+
+
+def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool) -> None:
+    scope = list(dict.fromkeys(c for row in rows for c in row.scope if c in case.library.ranges))
+    named = [c for c in scope if c != "python"] or scope
+    old = min(named, key=lambda c: (case.library.declared(c, case.table) is None, scope.index(c)))
+    declared = [shown_spec(c, case.spec(c)) for c in scope]
+    first = rows[0]
+    bound = _bounds(case, rows)
+    told = rule_sentence(rule, rows, {})
+    fix = first.fix or rule.fix
+    case.add(
+        rule.id,
+        Severity.ERROR if installed else _mild(rule),
+        f"{join_words(declared)} {'gives' if installed else 'admits'} what is known to fail: {told}",
+        at=bound[0] if bound else old,
+        components={c: case.spec(c).text for c in scope},
+        evidence=[e for row in rows for e in row.evidence],
+        fix="; ".join(x for x in (f"declare {bound[1]}" if bound else "", fix) if x) or None,
+        symptom=first.symptom or rule.symptom,
+        stage=rule.stage,
+    )
+
+
+def _mild(rule: Rule) -> Severity:
+    """What fails while it is installed is met by whoever asks for old releases only, and at once; what fails later is met by users."""
+    return Severity.NOTE if rule.stage in ("install", "build") else Severity.WARNING
+
+
+def _tell_unbounded(case: Case, component: str, listed: list[tuple[Rule, Row]]) -> None:
+    """One finding for a component that is required without any bound: what its old releases break, and the floor that ends it."""
+    rules = list(dict.fromkeys(rule.id for rule, _ in listed))
+    releases = [public(component, r.version) for r in case.admitted(component)]
+    bad = [v for v in releases if any(row.when.get(component, Spec.parse("cpu")).contains(v) for _, row in listed)]
+    after = releases[releases.index(bad[-1]) + 1 :] if bad else []
+    worst = listed[0]
+    shown = f"{join_words(rules[:4])}{f' and {len(rules) - 4} more' if len(rules) > 4 else ''}"
+    case.add(
+        "ci-unbounded",
+        max((_mild(rule) for rule, _ in listed), key=[Severity.NOTE, Severity.WARNING].index),
+        f"{component} is required without a bound: its older releases fail beside others that are admitted ({shown}), "
+        f"first of all {rule_sentence(worst[0], [worst[1]], {})}",
+        at=component,
+        components={component: "*"},
+        evidence=[e for _, row in listed for e in row.evidence],
+        fix=f"declare {component}>={after[0]}" if after else None,
+        symptom=worst[1].symptom or worst[0].symptom,
+        stage=worst[0].stage,
+    )
+
+
+def _bounds(case: Case, rows: list[Row]) -> tuple[str, str] | None:
+    """The bound that keeps all rows out at the least cost: a floor, or a few releases left out by name."""
+    best: tuple[float, str, str] | None = None
+    for component in dict.fromkeys(c for row in rows for c in row.when):
+        if component == "python" or component not in case.library.ranges or not all(component in r.when for r in rows):
+            continue
+        admitted = list(dict.fromkeys(public(component, r.version) for r in case.admitted(component)))
+        bad = [v for v in admitted if any(row.when[component].contains(v) for row in rows)]
+        good = [v for v in admitted if v not in bad]
+        if not bad or not good:
+            continue
+        share = len(bad) / len(admitted)
+        if admitted.index(bad[-1]) < admitted.index(good[0]):
+            offer = f"{component}>={good[0]}"
+        elif admitted.index(bad[0]) > admitted.index(good[-1]):
+            offer = f"{component}<{bad[0]}"
+        elif len(bad) <= _BY_NAME and admitted[-1] not in bad:
+            offer = f"{component}{','.join(f'!={v}' for v in bad)}"
+        else:
+            continue
+        if best is None or share < best[0]:
+            best = share, component, offer
+    return best[1:] if best else None

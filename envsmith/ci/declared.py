@@ -304,7 +304,7 @@ def _caret(part: str) -> str:
 
 
 def _environment(text: str, file: str, draft: _Draft) -> None:
-    from envsmith.graph.parse import Problems, parse_yaml
+    from envsmith.graph.fields import Problems, parse_yaml
 
     problems = Problems()
     root = parse_yaml(file, text.encode(), problems)

@@ -8,15 +8,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from envsmith.ci.cover import Cover, covering_subset
-from envsmith.ci.library import Library, runner
+from envsmith.ci.declared import Declaration, read_declared
+from envsmith.ci.library import CONFIG, FRAMEWORK_STEP, GRAINS, JOB_LIMIT, Library, ranges_of, runner
 from envsmith.ci.possible import Space, space_of
-from envsmith.model.cell import Cell
-from envsmith.model.component import ComponentTable
+from envsmith.errors import StorageError, UsageError
+from envsmith.model.cell import Cell, Platform
+from envsmith.model.component import ComponentTable, Role
 from envsmith.solve.solver import Solver
 
-__all__ = ["FORMATS", "Job", "Matrix", "make_matrix", "write_matrix"]
+__all__ = [
+    "FORMATS",
+    "Job",
+    "Matrix",
+    "config_schema",
+    "draft_config",
+    "make_matrix",
+    "write_config",
+    "write_matrix",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +101,7 @@ def make_matrix(
 
     :class:`~envsmith.errors.UnsatisfiableError` when the library's ranges admit no cell.
     """
-    from envsmith.graph import components
+    from envsmith.graph.load import components
 
     table = table or components()
     space = space_of(library, solver=solver)
@@ -195,3 +207,140 @@ FORMATS = tuple(_WRITERS)
 def write_matrix(matrix: Matrix, form: str) -> str:
     """The matrix in one of :data:`FORMATS`."""
     return _WRITERS[form](matrix)
+
+
+# The JSON Schema of ``envsmith.yaml``, made from the same words that its reader accepts; a test holds the two together.
+
+
+_SPEC = {
+    "oneOf": [
+        {"type": "string", "minLength": 1, "maxLength": 400},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    ]
+}
+
+
+def _described(what: str, **schema: object) -> dict[str, object]:
+    return {"description": what, **schema}
+
+
+def config_schema(table: ComponentTable) -> dict[str, object]:
+    """JSON Schema (draft 2020-12) of ``envsmith.yaml`` and of ``[tool.envsmith]``."""
+    names = sorted({spelling for c in table.by_name.values() for spelling in (c.name, *c.aliases, *c.distributions)})
+    axes = [n for n in names if (c := table.find(n)) and c.role is not Role.HOST]
+    component = {"enum": names}
+    labels = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "envsmith.yaml",
+        "description": "Which cells a library supports, and how its CI proves it.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "schema": _described("Version of this format.", const=1),
+            "library": _described("Name of the library; left out, that of its metadata.", type="string", maxLength=100),
+            "requires": _described(
+                "Component -> spec, beside what the library's own files declare: narrows it, or says what metadata cannot.",
+                type="object",
+                propertyNames=component,
+                additionalProperties=_SPEC,
+            ),
+            "python": _described("Pythons that are supported; left out, requires-python.", **_SPEC),
+            "axes": _described(
+                "Components that the matrix varies. Default: python, torch and the frameworks that are required. With cuda, builds that are "
+                "only on PyTorch's own index are used too.",
+                type="array",
+                items={"enum": axes},
+                minItems=1,
+                uniqueItems=True,
+            ),
+            "values": _described(
+                "Component -> the releases of an axis, instead of the newest of each minor series.",
+                type="object",
+                propertyNames=component,
+                additionalProperties={"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ),
+            "grain": _described(
+                "minor: the newest release of each minor series; release: every release.", enum=list(GRAINS)
+            ),
+            "platform": _described("Where the jobs run.", enum=[p.value for p in Platform]),
+            "gpu": _described("GPUs that the GPU runners have: h100, v100, sm_90.", **labels),
+            "driver": _described("NVIDIA driver of the GPU runners.", type="string"),
+            "smoke": _described(
+                f"Command that tests the library in a job, or {FRAMEWORK_STEP}: envsmith's own smoke test.",
+                type="string",
+                maxLength=1000,
+            ),
+            "runners": _described(
+                "Labels of the runners.",
+                type="object",
+                additionalProperties=False,
+                properties={"cpu": labels, "gpu": labels},
+            ),
+            "limit": _described("Most jobs.", type="integer", minimum=1, maximum=JOB_LIMIT),
+            "known_bad": _described(
+                "Most jobs that are expected to fail (known-bad combinations that the ranges admit).",
+                type="integer",
+                minimum=0,
+                maximum=JOB_LIMIT,
+            ),
+            "ignore": _described(
+                "Findings of `envsmith ci check` that are not told.", type="array", items={"type": "string"}
+            ),
+        },
+    }
+
+
+# ``envsmith init``: a first ``envsmith.yaml`` from what a library declares already.
+
+
+def write_config(root: Path, table: ComponentTable, *, force: bool = False) -> tuple[Path, Declaration]:
+    """Write ``envsmith.yaml`` into ``root``. ``UsageError`` when one is there and ``force`` is not given, ``StorageError`` when it cannot be written."""
+    path = root / CONFIG
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already", hint="--force writes it anew")
+    declaration = read_declared(root)
+    text = draft_config(declaration, table)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path, declaration
+
+
+def draft_config(declaration: Declaration, table: ComponentTable) -> str:
+    """The text of the file: what was found, and every other key as a comment."""
+    ranges = ranges_of(declaration, table)
+    frameworks = [n for n in ranges if table.by_name[n].role is Role.FRAMEWORK]
+    own = table.find(declaration.name)
+    axes = ["python", "torch", *(f for f in frameworks if own is None or f != own.name)]
+    seen = ", ".join(f"{n} {s}" for n, s in ranges.items()) or "nothing that envsmith knows"
+    lines = [
+        "# Which environments this library supports, for `envsmith ci`. `envsmith ci schema` prints what may stand here.",
+        f"# Read from {', '.join(declaration.files)}: {seen}",
+        "schema: 1",
+        f"library: {_quoted(declaration.name)}",
+    ]
+    if "torch" not in ranges and not frameworks:
+        lines += ["requires:", '  torch: "*"   # nothing was declared: say which releases you support']
+    else:
+        lines += ["# requires: {nccl: '>=2.18'}   # what metadata cannot say, or a narrower range than it declares"]
+    lines += [
+        f"axes: [{', '.join(axes)}]",
+        "# values: {torch: ['2.6', '2.9']}   # releases of an axis; default: the newest of each minor series",
+        f"smoke: {FRAMEWORK_STEP}   # or a command: pytest -x tests/distributed",
+        "runners:",
+        "  cpu: ubuntu-24.04",
+        "  # gpu: [self-hosted, gpu]",
+        "# gpu: h100",
+        "# driver: '570.86.15'",
+        "limit: 256   # most jobs; what a limit leaves out is told",
+        "known_bad: 4   # jobs that must fail, so that you learn when a bound can be lifted",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text, ensure_ascii=False)

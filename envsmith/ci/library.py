@@ -12,9 +12,9 @@ from pathlib import Path
 
 from envsmith.ci.declared import PYTHONS, Declaration, Declared, read_declared
 from envsmith.errors import DataError, UsageError
-from envsmith.graph.parse import Node, Problems, parse_yaml
+from envsmith.graph.fields import Node, Problems, parse_yaml
+from envsmith.model.cell import Platform
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.platform import Platform
 from envsmith.model.version import Spec
 
 __all__ = ["CONFIG", "FRAMEWORK_STEP", "GRAINS", "JOB_LIMIT", "Library", "ranges_of", "read_library", "runner"]
@@ -64,7 +64,7 @@ class Library:
 
 def read_library(root: Path, *, table: ComponentTable | None = None, declaration: Declaration | None = None) -> Library:
     """The library in a folder. ``DataError`` lists every problem of its configuration; ``UsageError`` when nothing in it is known here."""
-    from envsmith.graph import components
+    from envsmith.graph.load import components
 
     table = table or components()
     problems = Problems()
@@ -227,7 +227,7 @@ class _Wanted:
         if "driver" in fields and (driver := fields["driver"].version()):
             self.plain["driver"] = driver
         if "gpu" in fields:
-            from envsmith.graph import gpu_names
+            from envsmith.graph.load import gpu_names
 
             names = gpu_names()
             node = fields["gpu"]

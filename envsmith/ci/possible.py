@@ -111,7 +111,7 @@ class Space:
 
         One for each rule, of the newest values that it forbids; rules over the host are left out, for a runner cannot be changed.
         """
-        from envsmith.solve.known_bad import stated_by_metadata
+        from envsmith.solve.judge import stated_by_metadata
 
         problem = self.problem
         rules = {r.id: r for r in self.solver.knowledge().rules}
@@ -185,7 +185,7 @@ def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec
 
 def space_of(library: Library, *, solver: Solver | None = None) -> Space:
     """The combinations of a library's axes. :class:`UnsatisfiableError` says why when its ranges admit no cell at all, :class:`UsageError` which axis has no release."""
-    from envsmith.solve.api import default_solver
+    from envsmith.solve import default_solver
 
     solver = solver or default_solver()
     missing = [n for n in library.axes if n in unjudged(library, solver) or not solver.compiled.versions.get(n)]

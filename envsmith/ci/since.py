@@ -22,9 +22,8 @@ from envsmith.ci.declared import FILES
 from envsmith.ci.library import CONFIG, Library, read_library
 from envsmith.ci.possible import space_of
 from envsmith.errors import DataError, EnvsmithError, UsageError
-from envsmith.model.evidence import Evidence, EvidenceKind
 from envsmith.model.finding import Finding
-from envsmith.model.rule import Severity
+from envsmith.model.rule import Evidence, EvidenceKind, Severity
 
 __all__ = ["Comparison", "api_breaks", "changed", "compare"]
 
@@ -173,7 +172,7 @@ def _study() -> Evidence:
 def _narrowed(
     library: Library, base: str, lost: Mapping[str, Sequence[str]], before: int, after: int
 ) -> Iterator[Located]:
-    from envsmith.graph import components
+    from envsmith.graph.load import components
 
     table = components()
     for name, values in lost.items():

@@ -12,7 +12,13 @@ import click
 
 from envsmith.errors import EnvsmithError, InterruptedRunError, StorageError, UsageError
 
-__all__ = ["CUT", "cli", "run"]
+__all__ = [
+    "CUT",
+    "cli",
+    "completion",
+    "run",
+]
+
 
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands here so that
 # `envsmith --help` imports none of them.
@@ -25,11 +31,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Judge this machine or a pasted report, log or lock: root cause, consequences, repair."),
     "explain": ("explain", "Why a cell is what it is, what a rule says, what an upgrade would change."),
     "publish": ("publish", "Push a proved image with its lock, record, bill of materials and signed statement."),
-    "verify": ("verify", "Check a published image against its proof, from its registry or from one file."),
+    "verify": ("publish", "Check a published image against its proof, from its registry or from one file."),
     "matrix": ("matrix", "The knowledge itself: refresh it from its sources, look into it."),
     "ci": ("ci", "For maintainers of a library: its CI matrix, and whether its declared ranges agree with the graph."),
-    "init": ("init", "Write a first envsmith.yaml for a library, from what it declares already."),
-    "completion": ("completion", "Print what makes a shell (bash, zsh, fish) complete verbs, flags and names."),
+    "init": ("ci", "Write a first envsmith.yaml for a library, from what it declares already."),
+    "completion": ("app", "Print what makes a shell (bash, zsh, fish) complete verbs, flags and names."),
 }
 
 # Exit code of a failure that is our own mistake, as BSD's sysexits has it.
@@ -75,7 +81,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     if not value or ctx.resilient_parsing:
         return
     from envsmith import __version__
-    from envsmith.graph.names import newest_day
+    from envsmith.graph.load import newest_day
 
     day = newest_day()
     click.echo(f"envsmith {__version__}" + (f" (matrix of {day})" if day else ""))
@@ -207,3 +213,23 @@ def run(argv: Sequence[str]) -> int:
         click.echo(f"error: this is a fault of envsmith itself: {type(error).__name__}: {error}", err=True)
         click.echo("hint: run it again with --traceback and report what it prints", err=True)
         return _INTERNAL
+
+
+# ``envsmith completion``: what a shell must read to complete verbs, flags and the names that flags take.
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(*, shell: str) -> int:
+    """Print what makes SHELL complete verbs, flags, frameworks, components and GPUs.
+
+    For this shell alone: eval "$(envsmith completion bash)". For good: ~/.local/share/bash-completion/completions/envsmith,
+    _envsmith in a folder of zsh's $fpath, or ~/.config/fish/completions/envsmith.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.BadParameter(f"{shell} is not known to click")
+    click.echo(kind(cli, {}, "envsmith", "_ENVSMITH_COMPLETE").source())
+    return 0

@@ -10,9 +10,9 @@ from envsmith.cli.console import dumps
 from envsmith.cli.findings import FORMATS, judgement_text
 
 if TYPE_CHECKING:
+    from envsmith.doctor.facts import Draft
+    from envsmith.model.cell import Platform
     from envsmith.model.finding import Judgement
-    from envsmith.model.platform import Platform
-    from envsmith.sources.reports import Draft
 
 __all__ = ["check"]
 
@@ -65,10 +65,10 @@ def check(
     Exit code 0 when nothing speaks against it (status ok or unknown), 1 when it is bad.
     """
     from envsmith.cli.options import parse_pairs
+    from envsmith.doctor.facts import Draft
     from envsmith.errors import UsageError
-    from envsmith.graph import components, gpu_names
-    from envsmith.model.platform import Platform
-    from envsmith.sources.reports import Draft
+    from envsmith.graph.load import components, gpu_names
+    from envsmith.model.cell import Platform
 
     if as_json and form not in {"text", "json"}:
         raise UsageError(f"--json and --format {form} exclude each other")
@@ -97,12 +97,12 @@ def check(
 def _judge(given: dict[str, str], draft: Draft, platform: Platform) -> Judgement:
     """By the rules over versions alone where nothing else was stated: those of the doctor need not be loaded then."""
     if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in given.values()):
-        from envsmith.doctor.checking import check_environment
+        from envsmith.doctor.judge import check_environment
 
         return check_environment(given, draft, platform)
-    from envsmith.solve import api
+    from envsmith import solve
 
-    return api.check(given, platform=platform)
+    return solve.check(given, platform=platform)
 
 
 def _keys() -> str:
@@ -131,10 +131,10 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
     if not sources:
         return {}
     from envsmith.cli.console import say
-    from envsmith.cli.reading import open_source
+    from envsmith.cli.options import open_source
+    from envsmith.doctor.read import read_text
     from envsmith.doctor.stated import read_environment
     from envsmith.errors import UsageError
-    from envsmith.sources.reports import read_text
 
     stated: dict[str, str] = {}
     for source in sources:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.flags import fail_on_option
+from envsmith.cli.options import fail_on_option
 from envsmith.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from envsmith.ci.library import Library
     from envsmith.ci.since import Comparison
 
-__all__ = ["ci"]
+
+__all__ = [
+    "ci",
+    "init",
+]
+
 
 _MATRIX_FORMATS = ("table", "github", "gitlab", "nox", "json")
 _CHECK_FORMATS = ("text", "json", "sarif", "junit", "github", "markdown")
@@ -173,7 +178,7 @@ def check(
     """Ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
     from envsmith.ci.check import check_library
     from envsmith.ci.since import compare
-    from envsmith.cli import ci_formats
+    from envsmith.cli import findings
 
     library = _library(directory, metadata)
     found = list(check_library(library))
@@ -182,13 +187,13 @@ def check(
         comparison = compare(directory, since, library)
         found += comparison.findings
     if summary:
-        _append("GITHUB_STEP_SUMMARY", ci_formats.summary(library.name, found, comparison) + "\n")
+        _append("GITHUB_STEP_SUMMARY", findings.summary(library.name, found, comparison) + "\n")
     texts = {
-        "json": lambda: ci_formats.to_json(library.name, found, comparison),
-        "sarif": lambda: ci_formats.sarif(found),
-        "junit": lambda: ci_formats.junit(library.name, found),
-        "github": lambda: ci_formats.workflow_commands(found),
-        "markdown": lambda: ci_formats.summary(library.name, found, comparison),
+        "json": lambda: findings.to_json(library.name, found, comparison),
+        "sarif": lambda: findings.located_sarif(found),
+        "junit": lambda: findings.junit(library.name, found),
+        "github": lambda: findings.workflow_commands(found),
+        "markdown": lambda: findings.summary(library.name, found, comparison),
         "text": lambda: _text(library, found, comparison),
     }
     _write(texts[form](), output)
@@ -214,7 +219,7 @@ def _text(library: Library, found: list[Located], comparison: Comparison | None)
     from envsmith.ci.possible import unjudged
     from envsmith.cli.console import clean
     from envsmith.cli.findings import finding_lines
-    from envsmith.solve.api import default_solver
+    from envsmith.solve import default_solver
 
     lines = [f"{library.name}: " + ", ".join(f"{n} {s}" for n, s in library.ranges.items())]
     for located in found:
@@ -256,7 +261,7 @@ def run(*, job: str, directory: Path, environment: Path | None, ranks: int, reco
     """Run one JOB of the matrix (its id) here: environment, library, test. Exit code 0 when it ended as expected: known-bad jobs must fail."""
     from envsmith.ci.jobs import make_matrix
     from envsmith.ci.library import read_library
-    from envsmith.ci.running import run_job
+    from envsmith.ci.run import run_job
     from envsmith.cli.console import Console, clean, dumps
 
     library = read_library(directory)
@@ -283,9 +288,29 @@ def run(*, job: str, directory: Path, environment: Path | None, ranks: int, reco
 @ci.command()
 def schema() -> int:
     """Print the JSON Schema of envsmith.yaml."""
-    from envsmith.ci.schema import config_schema
+    from envsmith.ci.jobs import config_schema
     from envsmith.cli.console import dumps
-    from envsmith.graph import components
+    from envsmith.graph.load import components
 
     click.echo(dumps(config_schema(components())))
+    return 0
+
+
+# ``envsmith init``: a first envsmith.yaml for a library.
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path())
+@click.option("--force", is_flag=True, help="Overwrite an envsmith.yaml that is there.")
+def init(*, directory: Path, force: bool) -> int:
+    """Write envsmith.yaml from pyproject.toml, setup.cfg, requirements.txt, environment.yml or METADATA of DIRECTORY (here)."""
+    from envsmith.ci.jobs import write_config
+    from envsmith.cli.console import say
+    from envsmith.graph.load import components
+
+    path, declaration = write_config(directory, components(), force=force)
+    for line in declaration.skipped:
+        say(f"passed over: {line}")
+    click.echo(str(path))
+    say("next: envsmith ci check, envsmith ci matrix")
     return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envsmith.engine.base import Event, EventKind
+from envsmith.progress import Event, EventKind
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 
 class Console:
-    """Shows :class:`~envsmith.engine.base.Event` s. A context manager, so that a live display is closed whatever happens.
+    """Shows :class:`~envsmith.progress.Event` s. A context manager, so that a live display is closed whatever happens.
 
     With a terminal (and no ``CI``): a line for each finished step and a spinner with the last line of output for the one that runs.
     Without: one plain line when a step starts and one when it ends. ``verbose`` shows every line of output.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import dumps, say
-from envsmith.cli.flags import fail_on_option
+from envsmith.cli.options import fail_on_option
 
 if TYPE_CHECKING:
     from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
-    from envsmith.model.platform import Platform
-    from envsmith.sources.reports.facts import Facts
+    from envsmith.doctor.facts import Facts
+    from envsmith.model.cell import Platform
 
 __all__ = ["doctor"]
 
@@ -143,7 +143,7 @@ def _save(path: Path, facts: Facts, texts: tuple[tuple[str, str], ...]) -> None:
 
 def _platform(text: str | None) -> Platform | None:
     from envsmith.errors import UsageError
-    from envsmith.model.platform import Platform
+    from envsmith.model.cell import Platform
 
     if text is None:
         return None
@@ -156,14 +156,15 @@ def _platform(text: str | None) -> Platform | None:
 def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tuple[Facts, Texts]:
     """Facts and texts of this machine, or of every ``--from``."""
     if not sources:
-        from envsmith.sources.host import collect
+        from envsmith.doctor.host import collect
 
         facts = collect(python, deep=deep)
         told = facts.host.get("deep")
         return facts, [("imports", told)] if told else []
-    from envsmith.cli.reading import open_source
+    from envsmith.cli.options import open_source
+    from envsmith.doctor.facts import Draft
+    from envsmith.doctor.read import read_text
     from envsmith.doctor.snapshot import load, looks_like_snapshot
-    from envsmith.sources.reports import Draft, read_text
 
     draft, texts, snapshots = Draft(), [], []
     for source in sources:
@@ -235,21 +236,22 @@ def _exit(found: tuple[Diagnosed, ...], fail_on: str) -> int:
 
 def _verified(diagnosis: Diagnosis) -> str:
     """Judge the set after the repair; what remains is said."""
-    from envsmith.doctor.repair import repaired
+    from envsmith import solve
+    from envsmith.doctor.report import repaired
     from envsmith.model.rule import Severity
-    from envsmith.solve import api
 
     assert diagnosis.repair is not None  # noqa: S101 - the caller asked
-    judgement = api.check(repaired(diagnosis.facts, diagnosis.repair))
+    judgement = solve.check(repaired(diagnosis.facts, diagnosis.repair))
     left = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
     return f"the repaired set judged again: {judgement.status}" + (f", left: {', '.join(left)}" if left else "")
 
 
 def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
     """The repair's cell as lock and Dockerfile in ``directory``."""
-    from envsmith.doctor.repair import request_of
+    from envsmith.build import lock_only
+    from envsmith.doctor.report import request_of
     from envsmith.errors import UsageError
-    from envsmith.pipeline import Options, lock_only
+    from envsmith.options import Options
 
     if diagnosis.repair is None:
         raise UsageError(

@@ -10,7 +10,7 @@ from envsmith.cli.console import dumps
 from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
-    from envsmith.solve.explanations import Explanation
+    from envsmith.solve.explain import Explanation
 
 __all__ = ["explain"]
 
@@ -29,11 +29,10 @@ __all__ = ["explain"]
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...], platform: str, as_json: bool) -> int:
     """Why each release of a CELL is what it is; what a RULE says and kills; what an upgrade (--from CELL --to SPEC) would change."""
+    from envsmith import solve
     from envsmith.cli.options import parse_component
-    from envsmith.graph import components
-    from envsmith.model.cell import CellId
-    from envsmith.model.platform import Platform
-    from envsmith.solve import api
+    from envsmith.graph.load import components
+    from envsmith.model.cell import CellId, Platform
 
     if origin is not None or wanted:
         if origin is None or not wanted or subject is not None:
@@ -43,7 +42,7 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
             )
         table = components()
         pairs = [parse_component(text, table, flag="--to") for text in wanted]
-        answer = api.explain_upgrade(origin, {component.name: spec for component, spec in pairs})
+        answer = solve.explain_upgrade(origin, {component.name: spec for component, spec in pairs})
     elif subject is None:
         raise UsageError(
             "nothing to explain",
@@ -54,9 +53,9 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
             CellId.parse(subject)
         except ValueError:
             _refuse_component(subject)
-            answer = api.explain_rule(subject, Platform.parse(platform))
+            answer = solve.explain_rule(subject, Platform.parse(platform))
         else:
-            answer = api.explain_cell(subject)
+            answer = solve.explain_cell(subject)
     click.echo(dumps(answer.to_json()) if as_json else "\n".join(_lines(answer)))
     return 0
 
@@ -65,7 +64,7 @@ def _refuse_component(subject: str) -> None:
     """``explain torch`` and ``explain torch==2.9`` are asked by everybody once; the answer is a cell, which names its own reasons."""
     import re
 
-    from envsmith.graph import components
+    from envsmith.graph.load import components
 
     component = components().find(re.split(r"[=<>!~@ ]", subject, maxsplit=1)[0])
     if component is not None:

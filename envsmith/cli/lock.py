@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.flags import cells_option, conda_options, conda_settings, flavour_option, talk_options
-from envsmith.cli.options import RequestFlags, request_options
+from envsmith.cli.options import (
+    RequestFlags,
+    cells_option,
+    conda_options,
+    conda_settings,
+    flavour_option,
+    request_options,
+    talk_options,
+)
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import parse_sources, source_options
 from envsmith.errors import UnsatisfiableError, UsageError
 
 if TYPE_CHECKING:
-    from envsmith.pipeline import Options
+    from envsmith.options import Options
 
 __all__ = ["lock"]
 
@@ -49,7 +56,8 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
     With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was compared with,
     are the only files of pip's.
     """
-    from envsmith import pipeline
+    from envsmith import build
+    from envsmith import options as envsmith_options
 
     if not flags.framework and not flags.with_ and flags.torch is None:
         raise UsageError("nothing to lock", hint="name a framework: envsmith lock --framework deepspeed")
@@ -59,7 +67,7 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
     settings |= {"conda": settings["conda"] and form != "pip", "conda_only": form == "conda"}
     sources = parse_sources(how)
     request, compiled = sources.read(flags.request(), offline=settings["offline"])
-    options = pipeline.Options(
+    options = envsmith_options.Options(
         request=request,
         request_text=flags.text(flavour=how["flavour"], sources=sources.text),
         compile=compiled,
@@ -72,7 +80,7 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
         with Console(verbose=talk["verbose"], quiet=talk["quiet"] or check) as console:
             if check:
                 return _check(options, console)
-            made = pipeline.lock_only(options, progress=console)
+            made = build.lock_only(options, progress=console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=as_json)
     if as_json:
@@ -89,9 +97,9 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
 
 
 def _check(options: Options, console: Console) -> int:
-    from envsmith import pipeline
+    from envsmith import build
 
-    difference = pipeline.lock_difference(options, progress=console)
+    difference = build.lock_difference(options, progress=console)
     for line in difference:
         say(line)
     say(

@@ -5,21 +5,40 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from envsmith.cli.console import clean, say
-from envsmith.cli.flags import matrix_option
+from envsmith.cli.console import clean, dumps, say, table
+from envsmith.cli.options import matrix_option
+from envsmith.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from envsmith.matrix.refresh import Plan
-    from envsmith.matrix.refresh_base import Progress
+    from envsmith.matrix.campaign.drive import Executor, State, Tally
+    from envsmith.matrix.campaign.job import Job
+    from envsmith.matrix.campaign.job import Plan as job_Plan
+    from envsmith.matrix.cells import CellState
+    from envsmith.matrix.refresh.base import Progress
+    from envsmith.matrix.refresh.run import Plan
+    from envsmith.model.record import Record
+    from envsmith.progress import Event
 
-__all__ = ["matrix", "refresh"]
+
+__all__ = [
+    "diff",
+    "export",
+    "list_",
+    "matrix",
+    "merge",
+    "refresh",
+    "run",
+    "show",
+    "site",
+    "tell_framework",
+]
 
 
 # Verb below `matrix` -> (module that holds a click command of the same name, one line for --help); imported when it is used.
@@ -28,14 +47,14 @@ VERBS: dict[str, tuple[str, str]] = {
         "envsmith.cli.matrix",
         "Read the package index and its artifacts, show what changed, write it with --write.",
     ),
-    "run": ("envsmith.cli.matrix_run", "Run a campaign: climb the evidence ladder with many cells, record each."),
-    "merge": ("envsmith.cli.matrix_data", "Take the records of campaigns into the matrix."),
-    "list": ("envsmith.cli.matrix_data", "The cells that were run, how far each was proved, and when."),
-    "show": ("envsmith.cli.matrix_data", "One cell: rungs, steps, symptom, records, and the commands for it."),
-    "diff": ("envsmith.cli.matrix_data", "What changed between two matrix.json files, or since one."),
-    "export": ("envsmith.cli.matrix_data", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
+    "run": ("envsmith.cli.matrix", "Run a campaign: climb the evidence ladder with many cells, record each."),
+    "merge": ("envsmith.cli.matrix", "Take the records of campaigns into the matrix."),
+    "list": ("envsmith.cli.matrix", "The cells that were run, how far each was proved, and when."),
+    "show": ("envsmith.cli.matrix", "One cell: rungs, steps, symptom, records, and the commands for it."),
+    "diff": ("envsmith.cli.matrix", "What changed between two matrix.json files, or since one."),
+    "export": ("envsmith.cli.matrix", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
     "site": (
-        "envsmith.cli.matrix_site",
+        "envsmith.cli.matrix",
         "Write the static page: selector, grid, search, a page for each cell that was run.",
     ),
 }
@@ -156,8 +175,8 @@ def refresh(
     some artifact, could not be read (what could be read is written all the same).
     """
     from envsmith.errors import NetworkError, UsageError
-    from envsmith.graph.data import find_matrix, own_matrix
-    from envsmith.matrix.refresh import apply, plan_refresh
+    from envsmith.graph.files import find_matrix, own_matrix
+    from envsmith.matrix.refresh.run import apply, plan_refresh
 
     root = folder or (own_matrix() if write else find_matrix())
     checkouts = {}
@@ -184,4 +203,470 @@ def refresh(
             f"{len(plan.problems)} artifact{'s' * (len(plan.problems) > 1)} could not be read",
             hint="run the same command again: it resumes",
         )
+    return 0
+
+
+# ``envsmith matrix list | show | diff | export | merge``: the records and what is made of them.
+
+
+_COLOURS = {"proved": "green", "failed": "red", "not shown": "yellow"}
+
+
+@click.command("list")
+@click.option("--framework", multiple=True, metavar="NAME[SPEC]", help="Only cells with it (repeatable).")
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="COMPONENT[SPEC]",
+    help="Only cells with it: torch>=2.9, python==3.12.* …",
+)
+@click.option("--status", type=click.Choice(["proved", "failed", "not shown"]), help="Only these.")
+@click.option("--stale", is_flag=True, help="Only cells whose record is over its time.")
+@click.option("--disagreeing", is_flag=True, help="Only cells whose run did not do what the graph said.")
+@click.option(
+    "--format", "shape", type=click.Choice(["table", "json", "csv", "markdown"]), default="table", show_default=True
+)
+@matrix_option
+def list_(
+    *,
+    framework: tuple[str, ...],
+    others: tuple[str, ...],
+    status: str | None,
+    stale: bool,
+    disagreeing: bool,
+    shape: str,
+    folder: Path | None,
+) -> int:
+    """List the cells that were run: how far each was proved, when, and until when that counts."""
+    wanted = _specs(framework, "--framework") | _specs(others, "--with")
+    found = [
+        (state, entry)
+        for state in _states(folder)
+        if all(n in state.best.components and s.contains(state.best.components[n]) for n, s in wanted.items())
+        and (status is None or state.status.value == status)
+        and (state.stale or not stale)
+        and ((entry := state.to_json())["agrees"] is False or not disagreeing)
+    ]
+    entries = [entry for _, entry in found]
+    if shape == "json":
+        click.echo(dumps(entries))
+    elif shape == "csv":
+        from envsmith.matrix.tables import csv_text
+
+        click.echo(csv_text(entries), nl=False)
+    elif shape == "markdown":
+        click.echo("| cell | status | proved up to | on |\n|---|---|---|---|")
+        for entry in entries:
+            click.echo(f"| `{entry['id']}` | {entry['status']} | {entry['counts_as']} | {entry['date']} |")
+    else:
+        click.echo(table([_row(state, entry) for state, entry in found])) if found else None
+        proved = sum(state.status.value == "proved" for state, _ in found)
+        say(f"{len(found)} cells, {proved} proved")
+    return 0
+
+
+def _row(state: CellState, entry: dict[str, Any]) -> tuple[str, ...]:
+    word = click.style(state.status.value, fg=_COLOURS[state.status.value])
+    age = f"{entry['date']}{' stale' if state.stale else ''}{' flaky' if entry['flaky'] else ''}"
+    said = entry["symptom"] if state.status.value != "proved" else ""
+    return (state.id, word, entry["counts_as"], age, clean(said or "")[:90])
+
+
+@click.command()
+@click.argument("cell")
+@click.option("--json", "as_json", is_flag=True, help="The whole entry with its records.")
+@matrix_option
+def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
+    """Show what is known of a CELL: how far it was proved, by which runs, with which loss, and what to type for it.
+
+    Exit code 1 when it was never run.
+    """
+    from envsmith.matrix.tables import commands
+
+    state = next((s for s in _states(folder) if s.id == cell), None)
+    if state is None:
+        _refuse_malformed(cell)
+        say(f"{cell} was never run here; envsmith explain {cell} says what the graph knows of it")
+        return 1
+    entry = state.to_json()
+    if as_json:
+        click.echo(dumps({**entry, "records": [r.data for r in state.records], "commands": commands(entry)}))
+        return 0
+    rows = [("cell", state.id), ("status", click.style(state.status.value, fg=_COLOURS[state.status.value], bold=True))]
+    rows += [("proved", " -> ".join(state.best.data["rungs"])), ("counts as", state.counts_as.value)]
+    rows += [("run on", f"{entry['date']}, counts until {entry['expires']}{' (over)' if state.stale else ''}")]
+    if entry["expected"]:
+        rows.append(("the graph said", ", ".join([entry["expected"], *entry["rules"]])))
+    if state.best.failure:
+        rows += [("failed at", str(entry["failed_at"])), ("symptom", clean(str(entry["symptom"])))]
+    rows += [(s["name"], clean(f"{s['verdict']}: {s['detail']}")) for s in state.best.data.get("steps", [])]
+    rows += [("record", record.name) for record in state.records]
+    click.echo(table(rows))
+    if state.best.failure:
+        click.echo("\n".join(f"    {clean(line)}" for line in state.best.failure.get("log", [])))
+    click.echo(table([(name, line) for name, line in commands(entry).items()]))
+    return 0
+
+
+def _refuse_malformed(cell: str) -> None:
+    from envsmith.model.cell import CellId
+
+    try:
+        CellId.parse(cell)
+    except ValueError as error:
+        raise UsageError(str(error)[:300], hint="envsmith matrix list shows the ids") from None
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("after", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="One JSON list.")
+@matrix_option
+def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None) -> int:
+    """Say what changed between two matrix.json files, or since BEFORE until now: cells, torch builds, releases.
+
+    Exit code 0 when nothing changed, 1 when something did, as diff has it.
+    """
+    from envsmith.matrix.changes import changes, read_document
+
+    old = read_document(before)
+    new = read_document(after) if after else _document(folder)
+    found = changes(old, new)
+    if as_json:
+        click.echo(dumps([change.to_json() for change in found]))
+    else:
+        for change in found:
+            click.echo(f"{change.what} {change.name}: {change.before or 'not there'} -> {change.after or 'gone'}")
+        say(f"{len(found)} changes")
+    return 1 if found else 0
+
+
+@click.command()
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for matrix.json, matrix.csv, cells/, badges/, feed.xml. [default: matrix.json on stdout]",
+)
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Make the tables between the markers of this file anew.",
+)
+@click.option(
+    "--base-url", default="", metavar="URL", help="Where the folder will be served, for the links of the feed."
+)
+@matrix_option
+def export(*, output: Path | None, markdown: Path | None, base_url: str, folder: Path | None) -> int:
+    """Write the matrix as data for other programs: JSON with a schema, CSV, a file a cell, badges, an Atom feed."""
+    from envsmith.files import write_whole
+    from envsmith.lock.store import prepare
+    from envsmith.matrix.tables import dumped, with_table
+
+    # Before the minutes of judging, not after them.
+    text = _text(markdown) if markdown is not None else ""
+    if output is not None:
+        prepare(output)
+    document = _document(folder)
+    if markdown is not None:
+        changed = with_table(text, document)
+        if changed != text:
+            write_whole(markdown, changed)
+        say(f"{markdown}: {'changed' if changed != text else 'as it was'}")
+    if output is not None:
+        from envsmith.matrix.tables import write_export
+
+        count = write_export(output, document, _root(folder), base_url)
+        say(f"{output}: {count} files")
+    elif markdown is None:
+        click.echo(dumped(document), nl=False)
+    return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@matrix_option
+def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
+    """Take the records of SOURCES into the matrix.
+
+    A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke --tier all` left, a folder of
+    records, or a file.
+
+    They go into --matrix, else into the matrix that envsmith uses; an installed envsmith has its own in its package, which is left alone:
+    `matrix/` in this folder is taken then, as in a checkout.
+
+    Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed after it was written is
+    refused.
+    """
+    from envsmith.graph.files import own_matrix
+    from envsmith.model.record import merge as merged
+
+    target = (folder or own_matrix()) / "records"
+    new, known = merged(sources, target)
+    if not new and not known:
+        raise UsageError(
+            f"{', '.join(map(str, sources))}: no record there", hint="give the folder of a campaign, or of its records"
+        )
+    for name in new:
+        click.echo(name)
+    say(f"{len(new)} records taken into {target}, {known} were there")
+    return 0
+
+
+def _root(folder: Path | None) -> Path:
+    from envsmith.graph.files import find_matrix
+
+    return folder if folder is not None else find_matrix()
+
+
+def _states(folder: Path | None) -> list[CellState]:
+    from envsmith.graph.files import list_files
+    from envsmith.graph.load import knowledge_of
+    from envsmith.matrix.document import now, states
+
+    root = _root(folder)
+    return states(root, knowledge_of(list_files(root)), now().date())[0]
+
+
+def _document(folder: Path | None) -> dict[str, Any]:
+    from envsmith.graph.files import list_files
+    from envsmith.graph.load import knowledge_of
+    from envsmith.matrix.document import document, now
+    from envsmith.solve import solver_of
+
+    root = _root(folder)
+    return document(root, solver_of(knowledge_of(list_files(root))), moment=now(), progress=tell_framework())
+
+
+def tell_framework() -> Callable[[str], None]:
+    """Tells each framework once while all its releases are judged: it takes a while."""
+    said: set[str] = set()
+
+    def progress(line: str) -> None:
+        name = line.split(maxsplit=1)[0]
+        if name not in said:
+            said.add(name)
+            say(f"judging every {name} with every torch")
+
+    return progress
+
+
+def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
+    from envsmith.cli.options import parse_component
+    from envsmith.graph.load import components
+    from envsmith.model.component import Role
+
+    role = Role.FRAMEWORK if flag == "--framework" else None
+    parsed = [parse_component(word, components(), flag=flag, role=role) for word in words]
+    return {component.name: spec for component, spec in parsed}
+
+
+# ``envsmith matrix run``: a campaign over many cells, resumable at any moment.
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--state",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("envsmith-campaign"),
+    show_default=True,
+    help="The campaign's folder: plan, records, caches. The same folder resumes.",
+)
+@click.option("--jobs", type=click.IntRange(1, 256), help="Cells at once on this machine. [default: the file's, or 1]")
+@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True, help="Where.")
+@click.option("--only", multiple=True, metavar="CELL", help="Only this cell (repeatable).")
+@click.option("--plan", "plan_only", is_flag=True, help="Say which cells would be run, and run none.")
+@click.option("--here", is_flag=True, hidden=True, help="Run the named cell in this process (what executors call).")
+@click.option("--json", "as_json", is_flag=True, help="With --plan: JSON.")
+def run(
+    *,
+    file: Path | None,
+    folder: Path,
+    jobs: int | None,
+    executor: str,
+    only: tuple[str, ...],
+    plan_only: bool,
+    here: bool,
+    as_json: bool,
+) -> int:
+    """Run the cells of a campaign FILE as far up the evidence ladder as they come, and record each.
+
+    Killed at any moment, the same command goes on: what has a record is not run again. Several may work in one folder. Without FILE the
+    campaign in --state is resumed. Exit code 0 when every cell has a record, whatever it says; 1 when some worker was lost twice.
+    """
+    from envsmith.matrix.campaign.drive import State
+
+    state = State(folder.absolute())
+    plan = state.plan()
+    if here:
+        return _one(state, plan, only)
+    if plan is None or plan_only:
+        plan = _planned(file)
+    if plan_only:
+        _show_plan(plan, as_json=as_json)
+        return 0
+    plan = state.begin(plan)
+    chosen = _chosen(plan, only)
+    say(f"campaign {plan.name}: {len(chosen)} cells, folder {state.root}")
+    tally = _drive(state, _executor(executor, plan, state, jobs), chosen)
+    _close(tally)
+    return 1 if tally.lost else 0
+
+
+def _planned(file: Path | None) -> job_Plan:
+    from envsmith.build import last_day
+    from envsmith.graph.load import components
+    from envsmith.matrix.campaign.plan import Composer, make_plan, read_campaign
+    from envsmith.python.interpreters import find_interpreters
+    from envsmith.solve import default_solver
+
+    if file is None:
+        raise UsageError("no campaign is in that folder yet", hint="name a campaign file: envsmith matrix run FILE")
+    campaign = read_campaign(file, components())
+    pythons = tuple(i.minor for i in find_interpreters())
+    return make_plan(campaign, Composer(default_solver(), pythons=pythons), exclude_newer=last_day())
+
+
+def _chosen(plan: job_Plan, only: tuple[str, ...]) -> list[Job]:
+    unknown = [name for name in only if plan.job(name) is None]
+    if unknown:
+        raise UsageError(f"campaign {plan.name} has no cell {unknown[0]}", hint="--plan lists its cells")
+    return [job for job in plan.jobs if not only or job.id in only]
+
+
+def _one(state: State, plan: job_Plan | None, only: tuple[str, ...]) -> int:
+    from envsmith.matrix.campaign.climb import Ground, climb
+    from envsmith.matrix.campaign.drive import run_one
+
+    if plan is None or len(only) != 1:
+        raise UsageError("--here runs one cell of a campaign that has begun")
+    (job,) = _chosen(plan, only)
+
+    def climbed(slot: Path) -> Record:
+        return climb(job, plan, Ground(slot=slot, cache=state.cache), progress=_said)
+
+    written = run_one(state, job, climbed)
+    say(f"written: {written.name}" if written else f"{job.id}: done, or somebody is at it")
+    return 0
+
+
+def _said(event: Event) -> None:
+    """An event as a line of the job's log."""
+    took = f" {event.seconds:.1f} s" if event.seconds is not None else ""
+    mark = {"start": " ...", "done": " done", "failed": " failed"}.get(event.kind.value, "")
+    say(clean(f"{event.step}{mark}{took} {event.text}".strip()))
+
+
+def _executor(name: str, plan: job_Plan, state: State, jobs: int | None) -> Executor:
+    settings = plan.executor
+    if name == "slurm":
+        from envsmith.matrix.campaign.executors import SlurmExecutor, SlurmSettings
+
+        return SlurmExecutor(SlurmSettings.of(settings, ranks=plan.ranks), plan.name)
+    from envsmith.matrix.campaign.executors import LocalExecutor
+
+    return LocalExecutor(
+        jobs=jobs or int(settings.get("jobs") or 1),
+        free_disk=int(settings.get("free_disk_gib", 15)) << 30,
+        free_memory=int(settings.get("free_memory_gib", 3)) << 30,
+        root=state.root,
+    )
+
+
+def _drive(state: State, executor: Executor, chosen: list[Job]) -> Tally:
+    import signal
+
+    from envsmith.matrix.campaign.drive import drive
+
+    def ended(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        return drive(state, executor, jobs=chosen, tell=_tell)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            "interrupted; the cells that were under way have no record", hint="the same command goes on"
+        ) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell(tally: Tally, news: str) -> None:
+    left = tally.remaining_seconds
+    estimate = f", about {_span(left)} left" if left else ""
+    say(f"[{tally.done} of {tally.total}{estimate}] {clean(news)}")
+
+
+def _span(seconds: float) -> str:
+    minutes = int(seconds // 60) + 1
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _close(tally: Tally) -> None:
+    say(f"{tally.done} of {tally.total} cells have a record; this run took {_span(tally.seconds)}")
+    for name, why in tally.lost.items():
+        say(f"lost: {name}: {clean(why)}")
+
+
+def _show_plan(plan: job_Plan, *, as_json: bool) -> None:
+    if as_json:
+        from envsmith.matrix.campaign.executors import listing
+
+        click.echo(dumps(listing(plan)))
+        return
+    for job in plan.jobs:
+        rules = f"  [{', '.join(job.rules)}]" if job.rules else ""
+        click.echo(f"{job.id}  {job.expected.value}{rules}")
+    for combination, reason in plan.left_out:
+        say(f"left out: {combination}: {reason}")
+    sys.stdout.flush()
+    say(f"{len(plan.jobs)} cells, {len(plan.left_out)} combinations left out")
+
+
+# ``envsmith matrix site``: the static page.
+
+
+# What a browser loads before anything is seen.
+_FIRST = ("index.html", "style.css", "theme.js", "data.js", "app.js")
+
+
+@click.command()
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("site"),
+    show_default=True,
+    help="Folder to write.",
+)
+@click.option("--base-url", default="", metavar="URL", help="Where it will be published, for the links of the feed.")
+def site(*, output: Path, base_url: str) -> int:
+    """Write the page: selector, grid, search, a page for each cell that was run, and matrix.json beside it.
+
+    Open index.html, or publish the folder: nothing in it needs a server.
+    """
+    from envsmith.cli.console import say
+    from envsmith.graph.files import find_matrix
+    from envsmith.lock.store import prepare
+    from envsmith.matrix.site.build import read_page, write_all
+
+    root = find_matrix()
+    prepare(output)  # before the minutes of judging, not after them
+    say("reading what can be chosen")
+    page = read_page(root)
+    count = write_all(page, output, root, base_url=base_url, progress=tell_framework())
+    first = sum((output / name).stat().st_size for name in _FIRST)
+    say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
+    click.echo(str(output / "index.html"))
     return 0

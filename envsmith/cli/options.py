@@ -5,25 +5,36 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from envsmith.errors import UsageError
-from envsmith.model.cell import Request
+from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.platform import Platform
+from envsmith.model.lock import FLAVOURS, RUNTIME
 from envsmith.model.version import Spec, parse_version
 
 __all__ = [
     "RequestFlags",
+    "cells_option",
+    "conda_options",
+    "conda_settings",
+    "fail_on_option",
+    "flavour_option",
+    "matrix_option",
+    "open_source",
     "parse_component",
     "parse_pairs",
     "parse_platform",
     "request_options",
+    "talk_options",
 ]
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
@@ -47,7 +58,7 @@ class RequestFlags:
 
     def request(self) -> Request:
         """The parsed request. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one."""
-        from envsmith.graph import components, gpu_names
+        from envsmith.graph.load import components, gpu_names
 
         table = components()
         frameworks: dict[str, Spec] = {}
@@ -93,19 +104,19 @@ class RequestFlags:
 
 
 def _complete_framework(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from envsmith.graph.names import components
+    from envsmith.graph.load import components
 
     return [c.name for c in components().with_role(Role.FRAMEWORK) if c.name.startswith(begun)]
 
 
 def _complete_component(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from envsmith.graph.names import components
+    from envsmith.graph.load import components
 
     return [name for name in components().by_name if name.startswith(begun)]
 
 
 def _complete_gpu(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from envsmith.graph.names import gpu_names
+    from envsmith.graph.load import gpu_names
 
     return [name for name in gpu_names() if name.startswith(begun)]
 
@@ -309,3 +320,124 @@ def _day(text: str | None) -> str | None:
         return dt.date.fromisoformat(text.strip()[:10]).isoformat()
     except ValueError:
         raise UsageError(f"--exclude-newer {_short(text)}: not a day", hint="example: 2026-11-01") from None
+
+
+# Flags that mean the same on several verbs: where cells lie, the flavour, Conda, how much is said, what fails.
+
+
+def cells_option(what: str) -> Callable[[F], F]:
+    """``--output``: the folder under which every cell has its own; ``what`` says what this verb does with it."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("envsmith-build"),
+        show_default=True,
+        help=what,
+    )
+
+
+flavour_option = click.option(
+    "--flavour",
+    type=click.Choice(FLAVOURS),
+    default=RUNTIME,
+    show_default=True,
+    help="runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
+)
+matrix_option = click.option(
+    "--matrix",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="The folder of the knowledge. [default: the one envsmith uses]",
+)
+fail_on_option = click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "note", "never"]),
+    default="error",
+    show_default=True,
+    help="The least severity that makes the exit code 1.",
+)
+
+
+def conda_options(function: F) -> F:
+    """Add the flags of the Conda part and of a lock that is there already; the same on ``lock`` and ``build``."""
+    options = [
+        click.option(
+            "--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."
+        ),
+        click.option(
+            "--conda-platform",
+            multiple=True,
+            metavar="PLATFORM",
+            help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
+        ),
+        click.option(
+            "--conda-tolerate",
+            multiple=True,
+            type=click.Choice(["nccl", "cudnn", "triton"]),
+            help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
+        ),
+        click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml."),
+        click.option(
+            "--locked",
+            is_flag=True,
+            help="Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
+        ),
+        click.option("--frozen", is_flag=True, help="Use the lock that is there; ask neither index nor channel."),
+        click.option("--offline", is_flag=True, help="Use no network: what is in the caches must be enough."),
+    ]
+    decorated: Any = function
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def talk_options(function: F) -> F:
+    """Add ``--verbose`` and ``--quiet``; the command receives ``talk``, the fields of :class:`~envsmith.cli.console.Console`."""
+
+    @functools.wraps(function)
+    def wrapper(*, verbose: bool, quiet: bool, **given: Any) -> Any:
+        if verbose and quiet:
+            raise UsageError("--verbose and --quiet exclude each other")
+        return function(talk={"verbose": verbose, "quiet": quiet}, **given)
+
+    decorated: Any = wrapper
+    for option in (
+        click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings, errors and the result."),
+        click.option("--verbose", "-v", is_flag=True, help="Show every line of every step."),
+    ):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def conda_settings(how: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`conda_options` gave, as fields of :class:`envsmith.options.Options`."""
+    if how["locked"] and how["frozen"]:
+        raise UsageError(
+            "--locked and --frozen exclude each other", hint="--frozen does not look whether it is current"
+        )
+    return {
+        "conda": not how["no_conda"],
+        "conda_channels": how["channel"],
+        "conda_platforms": tuple(parse_platform(p, "--conda-platform") for p in how["conda_platform"]),
+        "conda_tolerate": how["conda_tolerate"],
+        "locked": how["locked"],
+        "frozen": how["frozen"],
+        "offline": how["offline"],
+    }
+
+
+# What ``--from`` names, the same on ``check`` and ``doctor``.
+
+
+def open_source(source: str) -> tuple[str, list[str]]:
+    """The text of a file, or of stdin for ``-``, bounded, and notes on what was left out. :class:`UsageError` when it cannot be read."""
+    from envsmith.doctor.read.text import read_bounded
+
+    if source == "-":
+        return read_bounded(sys.stdin.buffer)
+    try:
+        with Path(source).open("rb") as file:
+            return read_bounded(file)
+    except OSError as error:
+        raise UsageError(f"--from {source}: {error.strerror or error}", hint="give a file, or - for stdin") from error

@@ -13,8 +13,8 @@ from envsmith.cli.console import Console, clean, dumps, say, table
 
 if TYPE_CHECKING:
     from envsmith.model.record import Record
-    from envsmith.smoke import LocalTarget
     from envsmith.smoke.everything import Done, Machine, Part
+    from envsmith.smoke.run import LocalTarget
 
 __all__ = ["everything"]
 
@@ -33,8 +33,8 @@ def everything(
     console: Console,
 ) -> int:
     """Run the parts, write results, plot and record into ``folder``. 0 when no part failed and the record passed, 1 otherwise."""
-    from envsmith.engine.base import Event, EventKind
-    from envsmith.pipeline import progress_line
+    from envsmith.progress import Event, EventKind
+    from envsmith.proof import progress_line
     from envsmith.smoke.everything import ask, parts_of, run_parts
 
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
@@ -66,7 +66,7 @@ def everything(
 
 
 def _say(item: Done, console: Console) -> None:
-    from envsmith.engine.base import Event, EventKind
+    from envsmith.progress import Event, EventKind
 
     kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
     text = item.sentence if item.result else f"{item.part.name}: not run: {item.sentence}"
@@ -94,9 +94,9 @@ def _leave(
     done: Sequence[Done], python: Path, folder: Path, started: str, verdict: str
 ) -> tuple[Record | None, list[str]]:
     """The plot, the summary and the record; a record only where something was run."""
-    from envsmith.matrix.campaign.state import write_whole
-    from envsmith.matrix.records import put_record
-    from envsmith.smoke.found import find_cell, record_of_parts
+    from envsmith.files import write_whole
+    from envsmith.model.record import put_record
+    from envsmith.proof import find_cell, record_of_parts
     from envsmith.smoke.plot import svg
 
     files = []

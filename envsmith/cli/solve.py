@@ -29,15 +29,15 @@ def solve(*, flags: RequestFlags, every: bool, limit: int | None, as_json: bool)
     Preference: newest framework, newest torch that evidence supports, the default wheel of that torch, Python 3.12. Exit code 1 when
     no cell satisfies the request; the refusal names the rules, their evidence and what to change.
     """
-    from envsmith.solve import api
+    from envsmith import solve
 
     if limit is not None and not every:
         raise UsageError("--limit is for --all", hint="envsmith solve --all --limit 3")
     request = flags.request()
     try:
         if every:
-            return _stream(api.cells(request), limit, as_json=as_json)
-        solution = api.solve(request)
+            return _stream(solve.cells(request), limit, as_json=as_json)
+        solution = solve.solve(request)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=as_json)
     if as_json:

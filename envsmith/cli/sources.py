@@ -11,11 +11,11 @@ import click
 
 from envsmith.errors import UsageError
 from envsmith.model.cell import Request
-from envsmith.model.given import Compile, GivenArchive
+from envsmith.model.lock import Compile, GivenArchive
 from envsmith.model.version import Spec
 
 if TYPE_CHECKING:
-    from envsmith.sources.given_archives import Wish
+    from envsmith.python.archives import Wish
 
 __all__ = ["SourceFlags", "parse_sources", "source_options"]
 
@@ -66,8 +66,8 @@ class SourceFlags:
         """The archives, and the request with the releases that they are. Raises what :func:`read_archive` raises."""
         if not self.wishes:
             return request, Compile(variables=self.variables)
-        from envsmith.sources.given_archives import read_archive
-        from envsmith.sources.http import HttpClient
+        from envsmith.http import HttpClient
+        from envsmith.python.archives import read_archive
 
         fetcher = HttpClient(offline=offline)
         archives = tuple(read_archive(wish, fetcher) for wish in self.wishes)
@@ -76,7 +76,7 @@ class SourceFlags:
 
 def _with(request: Request, archives: Iterable[GivenArchive]) -> Request:
     """An archive of a component puts its release into the cell, so that its rules hold and the cell's name tells it."""
-    from envsmith.graph.names import components
+    from envsmith.graph.load import components
 
     table = components()
     wanted = dict(request.constraints)
@@ -98,7 +98,7 @@ def _with(request: Request, archives: Iterable[GivenArchive]) -> Request:
 
 def parse_sources(how: Mapping[str, Any]) -> SourceFlags:
     """``UsageError`` for a flag that does not parse, or a distribution that is given twice."""
-    from envsmith.sources.given_archives import parse_wish
+    from envsmith.python.archives import parse_wish
 
     wishes = tuple(parse_wish(text) for text in how["source"])
     names = [wish.name for wish in wishes]
@@ -115,7 +115,7 @@ def parse_sources(how: Mapping[str, Any]) -> SourceFlags:
 def _variable(text: str) -> tuple[str, str, str]:
     from packaging.utils import canonicalize_name
 
-    from envsmith.render.safe import plain_value
+    from envsmith.plain import plain_value
 
     match = _VARIABLE.fullmatch(text) if len(text) <= 600 else None
     if not match:

@@ -6,27 +6,33 @@ something else comes after it. The numbers of ``score`` say exactly that and not
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
-from envsmith.doctor.fixes import better_fix, mended, told, typed
-from envsmith.doctor.hits import Hit, find_hits
+from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.launch_rules import judge_launches
-from envsmith.doctor.parties import INTERFACES, class_of, with_parties
-from envsmith.doctor.possible import possible, taxonomy_of
-from envsmith.doctor.setup_rules import judge_setup
-from envsmith.doctor.signatures import Signature, catalogue
-from envsmith.doctor.symbols import OWNED, symbol_in
+from envsmith.doctor.parties import INTERFACES, OWNED, class_of, symbol_in, with_parties
+from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
+from envsmith.doctor.report import better_fix, mended, told, typed
+from envsmith.doctor.rules import judge_setup
+from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits, rule_taxonomy
+from envsmith.doctor.stated_rules import judge_stated
 from envsmith.errors import EnvsmithError
+from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
-from envsmith.model.platform import Platform
-from envsmith.model.rule import Severity
-from envsmith.sources.reports.facts import Draft, Facts
-from envsmith.sources.reports.names import component_of
-from envsmith.sources.reports.words import version_in
+from envsmith.model.rule import Row, Rule, RuleKind, Severity
 
-__all__ = ["diagnose"]
+__all__ = [
+    "check_environment",
+    "diagnose",
+    "facts_of",
+    "findings_of",
+    "possible",
+    "taxonomy_of",
+]
+
 
 # Scores, highest first: what the log proves, what it says, what it suggests, what the versions alone would give, what follows.
 _PROVED, _SAID, _OF_RULE, _CONTRADICTED = 100, 90, 85, 58
@@ -115,27 +121,27 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
 
 
 def _check(facts: Facts, platform: Platform) -> Judgement:
-    from envsmith.solve import api
+    from envsmith import solve
 
     given = _given(facts)
     if not given:
         return Judgement(status="unknown")
     try:
-        return api.check(given, platform)
+        return solve.check(given, platform)
     except EnvsmithError:
         pass
     kept = {name: version for name, version in given.items() if _judgeable(name, version, platform)}
     try:
-        return api.check(kept, platform) if kept else Judgement(status="unknown")
+        return solve.check(kept, platform) if kept else Judgement(status="unknown")
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))
 
 
 def _judgeable(name: str, version: str, platform: Platform) -> bool:
-    from envsmith.solve import api
+    from envsmith import solve
 
     try:
-        api.check({name: version}, platform)
+        solve.check({name: version}, platform)
     except EnvsmithError:
         return False
     return True
@@ -157,7 +163,7 @@ def _given(facts: Facts) -> dict[str, str]:
 
 
 def _same_cuda(torch: str, cuda: str) -> bool:
-    from envsmith.sources.reports.words import local_cuda
+    from envsmith.doctor.read.lines import local_cuda
 
     return local_cuda(torch) == cuda
 
@@ -397,7 +403,7 @@ def _grave(severity: Severity) -> int:
 def _whole(
     found: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]], *, live: bool
 ) -> Diagnosis:
-    from envsmith.doctor.repair import commands_of
+    from envsmith.doctor.report import commands_of
 
     errors = any(d.finding.severity is Severity.ERROR for d in found)
     if errors:
@@ -464,3 +470,150 @@ def _coverage(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[tuple[str
     if not texts:
         told.append("no log was read: failures at run time were not looked for")
     return tuple(checked), tuple(told)
+
+
+# ``check`` of a set with more than versions: the rules over versions and the rules over facts, one judgement.
+
+
+_ANY, _NONE = "*", "none"
+# A component that is known to be absent, as the fact that rules look for.
+_TOOLS = {"toolkit": "nvcc", "gcc": "c++", "ninja": "ninja", "pybind11": "pybind11"}
+
+
+def facts_of(given: Mapping[str, str], draft: Draft) -> Facts:
+    """The facts of ``draft`` with the versions of a given set; ``*`` is in use, ``none`` is absent."""
+    for name, version in given.items():
+        if version == _NONE:
+            draft.components.pop(name, None)
+            if name in _TOOLS:
+                draft.tools[_TOOLS[name]] = None
+            else:
+                draft.host[name] = _NONE
+        elif version == _ANY:
+            note_present(draft, name)
+        else:
+            first = version.split(",", maxsplit=1)[0]
+            draft.component(name, first, "given", 4)
+            if name == "torch" and (cuda := local_cuda(first)):
+                draft.component("cuda", cuda, "given", 4)
+    return draft.done()
+
+
+def findings_of(facts: Facts) -> list[Diagnosed]:
+    """What the rules over facts say, the gravest first; each finding once."""
+    found = [*judge_setup(facts), *judge_launches(facts), *judge_stated(facts)]
+    unique = {(d.finding.rule, d.finding.message): d for d in found}
+    order = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+    return sorted(unique.values(), key=lambda d: order.index(d.finding.severity))
+
+
+def check_environment(given: Mapping[str, str], draft: Draft, platform: Platform | None = None) -> Judgement:
+    """Judge a set of versions together with the facts that were stated beside it (see :mod:`envsmith.doctor.stated`).
+
+    Findings of both kinds are in one list; the repair is that of the versions, for no release mends a limit or a variable.
+    :class:`envsmith.errors.UsageError` when a version is none.
+    """
+    from envsmith import solve
+
+    facts = facts_of(given, copy.deepcopy(draft))
+    glibc = facts.components.get("glibc")
+    if glibc is not None and "glibc" not in given:  # that of the distribution that was named
+        given = {**given, "glibc": glibc.version}
+    judgement = solve.check(given, platform) if given or not facts.count else Judgement(status="ok")
+    more = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
+    findings = (*judgement.findings, *(f for f in more if not _told(f, judgement)))
+    bad = any(f.severity is Severity.ERROR for f in findings)
+    return dataclasses.replace(judgement, status="bad" if bad else judgement.status, findings=findings)
+
+
+def _told(finding: Finding, judgement: Judgement) -> bool:
+    """Whether a rule over versions says the same already."""
+    return any(f.rule == finding.rule and f.severity is finding.severity for f in judgement.findings)
+
+
+# What rules over versions mean for the study's taxonomy, and rules that may apply to a framework whose version nobody told.
+
+
+# Stages of rules in the words of the study.
+_STAGE = {"communication": "comm-setup", "init": "setup", "checkpoint": "load", "inference": "train"}
+# Above plain notes, below every warning: it is only possible.
+_SCORE = 22
+_MOST = 4
+
+
+def taxonomy_of(finding: Finding) -> Taxonomy:
+    """The study's taxonomy of a finding of a rule: as the table says, else by its components."""
+    row = rule_taxonomy().get(finding.rule, {})
+    names = set(finding.components)
+    if "driver" in names:
+        group = "driver"
+    elif names & {"gcc", "clang", "glibc"}:
+        group = "compiler"
+    elif "gpu" in names:
+        group = "gpu-arch"
+    elif "toolkit" in names:
+        group = "cuda-torch-mismatch"
+    else:
+        group = "python-version-pair"
+    return Taxonomy(
+        stage=_STAGE.get(finding.stage or "", finding.stage or ""),
+        group=row.get("group", group),
+        cause=row.get("cause", finding.rule),
+        pattern=row.get("pattern", "version-and-dependency-management"),
+    )
+
+
+def possible(facts: Facts) -> list[Diagnosed]:
+    """Known-bad combinations of which every part is told but the version of a framework that is in use: notes of low confidence."""
+    present = {name for name in facts.host.get("present", "").split(",") if name and name not in facts.components}
+    if not present or not facts.components:
+        return []
+    from envsmith import solve
+
+    try:
+        rules = solve.default_solver().knowledge().rules
+    except EnvsmithError:
+        return []
+    found = []
+    for rule in rules:
+        for row in rule.rows if rule.kind is RuleKind.CONFLICTS else ():
+            name = _only_missing(row, facts, present)
+            if name:
+                found.append(_note(rule, row, name, facts))
+                break
+    return found[:_MOST]
+
+
+def _only_missing(row: Row, facts: Facts, present: set[str]) -> str | None:
+    """The framework whose version alone decides, when every other part of ``row`` matches what was told."""
+    if row.severity is Severity.NOTE or len(row.when) < 2:
+        return None
+    missing = [name for name in row.when if name not in facts.components]
+    if len(missing) != 1 or missing[0] not in present or row.when[missing[0]].is_any:
+        return None
+    for name, spec in row.when.items():
+        stated = facts.components.get(name)
+        if stated is None:
+            continue
+        try:
+            if spec.is_any or not stated.exact or not spec.contains(stated.version):
+                return None
+        except ValueError:
+            return None
+    return missing[0]
+
+
+def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
+    told = {n: (facts.version(n) or str(spec)) for n, spec in row.when.items()}
+    others = ", ".join(f"{n} {facts.version(n)}" for n in row.when if n != name)
+    finding = Finding(
+        rule=rule.id,
+        severity=Severity.NOTE,
+        components=told,
+        message=f"If {name} is {row.when[name]} (its version was not told), it does not go with {others}: {row.cause or rule.cause or rule.id}",
+        evidence=row.evidence,
+        fix=row.fix or rule.fix,
+        symptom=row.symptom or rule.symptom,
+        stage=rule.stage,
+    )
+    return Diagnosed(finding=finding, confidence="low", score=_SCORE, taxonomy=taxonomy_of(finding))

@@ -6,11 +6,10 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 
-from envsmith.doctor.diagnosis import Diagnosed, Taxonomy
-from envsmith.doctor.making import make
+from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, make
+from envsmith.doctor.facts import Facts, Launch
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.sources.reports.facts import Facts, Launch
 
 __all__ = ["judge_launches"]
 

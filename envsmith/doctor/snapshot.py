@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from envsmith.doctor.diagnosis import Diagnosed, Taxonomy
-from envsmith.doctor.making import make
+from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, make
+from envsmith.doctor.facts import Facts, Launch, Library, Read, Stated
 from envsmith.errors import DataError, UsageError
 from envsmith.model.rule import Severity
-from envsmith.redact import redact
-from envsmith.sources.reports.facts import Facts, Launch, Library, Read, Stated
+from envsmith.text import redact
 
 __all__ = ["KIND", "compare", "dump", "load", "looks_like_snapshot", "read_snapshot"]
 

@@ -1,7 +1,7 @@
 """Facts of an environment that are no versions, as ``check`` takes them: one at a time, or a JSON file with all of them.
 
 One spelling for both: ``KEY=VALUE`` with the keys of :data:`KEYS`. ``none`` says that the thing is known to be absent. What is read goes into
-the same :class:`~envsmith.sources.reports.facts.Draft` that the doctor's readers fill, and is judged by the same rules.
+the same :class:`~envsmith.doctor.facts.Draft` that the doctor's readers fill, and is judged by the same rules.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from envsmith.doctor.facts import Draft
+from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
 from envsmith.errors import UsageError
-from envsmith.sources.reports.facts import Draft
-from envsmith.sources.reports.lines import read_lines
-from envsmith.sources.reports.names import component_of, note_present
-from envsmith.sources.reports.words import bytes_of
 
 __all__ = ["KEYS", "note_unset", "read_environment", "read_fact", "read_variable"]
 

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith.engine import buildkit
-from envsmith.engine.base import TAIL, Event, EventKind, Progress, engine_errors
+from envsmith.engines import buildkit
+from envsmith.engines.base import TAIL, engine_errors
 from envsmith.errors import ContentError, EngineError, InterruptedRunError
+from envsmith.progress import Event, EventKind, Progress
 
 if TYPE_CHECKING:
     from docker.types import Mount as EngineMount
@@ -262,7 +263,7 @@ class ClassicBuilder:
     def _container(
         self, image: str, script: str, mounts: Iterable[tuple[str, Path]], options: Mapping[str, Any]
     ) -> Iterator[Any]:
-        """A container that is removed at the end; while it runs, :func:`envsmith.engine.buildkit.end_all` can end it."""
+        """A container that is removed at the end; while it runs, :func:`envsmith.engines.buildkit.end_all` can end it."""
         made = self.client.containers.create(
             image,
             ["/bin/sh", "-c", _PREFIX + script],

@@ -15,8 +15,8 @@ __all__ = ["load", "to_network"]
 
 def load(root: Path | None = None) -> nx.MultiDiGraph[Any]:
     """The graph of everything below ``root`` (default: the installed knowledge); see :func:`to_network`."""
-    from envsmith.graph.cached import knowledge_of
-    from envsmith.graph.data import find_matrix, list_files
+    from envsmith.graph.files import find_matrix, list_files
+    from envsmith.graph.load import knowledge_of
 
     return to_network(knowledge_of(list_files(root or find_matrix())))
 

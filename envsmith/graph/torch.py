@@ -10,11 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from envsmith.graph.evidence import named_evidence, read_evidence, with_hash
-from envsmith.graph.parse import Node
-from envsmith.model.evidence import Evidence
-from envsmith.model.platform import Platform
-from envsmith.model.rule import Release, Row, Rule, RuleKind
+from envsmith.graph.fields import Node, named_evidence, read_evidence, with_hash
+from envsmith.model.cell import Platform
+from envsmith.model.rule import Evidence, Release, Row, Rule, RuleKind
 from envsmith.model.version import Spec
 
 __all__ = ["BUNDLED", "Build", "Device", "read_builds", "read_devices", "torch_releases", "torch_rules"]

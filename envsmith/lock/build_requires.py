@@ -15,11 +15,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envsmith.errors import ContentError, LockError, NetworkError
-from envsmith.lock.uv_output import read_toml
+from envsmith.files import read_toml
 from envsmith.model.lock import Pin
 
 if TYPE_CHECKING:
-    from envsmith.sources.http import Fetcher, RangeReply, Reply
+    from envsmith.http import Fetcher, RangeReply, Reply
 
 __all__ = ["build_requires", "requires_of"]
 
@@ -109,7 +109,7 @@ def _setup_requires(setup: bytes) -> list[str]:
 
 
 class _Local:
-    """A :class:`envsmith.sources.http.Fetcher` for an index in a folder of this host."""
+    """A :class:`envsmith.http.Fetcher` for an index in a folder of this host."""
 
     def get(
         self,
@@ -121,7 +121,7 @@ class _Local:
         keep: bool = True,  # noqa: ARG002 - it is kept where it is
     ) -> Reply:
         """The file, checked."""
-        from envsmith.sources.http import Reply
+        from envsmith.http import Reply
 
         path = Path(url2pathname(urlsplit(url).path))
         try:
@@ -156,7 +156,7 @@ def build_requires(
 
 def _remembered(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
     """As :func:`_read`, once a file: what an sdist says cannot change while its hash stays."""
-    from envsmith.graph.cache import read_cache, write_cache
+    from envsmith.files import read_cache, write_cache
 
     sha256 = pin.artifacts[0].sha256
     kept = read_cache(_KIND, sha256)
@@ -168,8 +168,8 @@ def _remembered(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
 
 
 def _read(pin: Pin, fetcher: Fetcher, undeclared: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    from envsmith.sources.index import IndexFile
-    from envsmith.sources.sdists import read_members
+    from envsmith.python.index import IndexFile
+    from envsmith.python.metadata import read_members
 
     artifact = pin.artifacts[0]
     if artifact.url is None:

@@ -6,18 +6,51 @@ import datetime as dt
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from envsmith.errors import LockError, StorageError, UsageError
-from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock
-from envsmith.model.given import GivenArchive
-from envsmith.sources.uv import Finished, Uv, explain_failure
+from envsmith.errors import LockError, NetworkError, StorageError, UsageError
+from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock, to_pins
+from envsmith.model.cell import Cell, Platform
+from envsmith.model.component import ComponentTable, Role
+from envsmith.model.finding import Judgement
+from envsmith.model.lock import Compile, CompiledSource, GivenArchive, Pin
+from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.python.toolkit import Source, sources_of
+from envsmith.python.uv import Finished, Uv, explain_failure
 
-__all__ = ["Query", "Resolution", "cutoff", "resolve"]
+if TYPE_CHECKING:
+    from envsmith.http import Fetcher
+    from envsmith.python.interpreters import Interpreter
+
+
+__all__ = [
+    "Judge",
+    "Pinned",
+    "Query",
+    "Resolution",
+    "Wanted",
+    "as_components",
+    "broken_rules",
+    "cutoff",
+    "differences",
+    "lock_pip",
+    "overrides",
+    "refuse_differences",
+    "refuse_rules",
+    "repairs",
+    "resolve",
+    "uv_platform",
+    "wanted",
+]
+
 
 _UNDATED = re.compile(r"warning: `([A-Za-z0-9][^`]*?)` is missing an upload date")
 # How often the list of projects without dates may grow before the date is given up altogether.
@@ -187,3 +220,432 @@ def _arguments(query: Query, folder: Path, undated: tuple[str, ...]) -> list[str
         arguments += ["--exclude-newer", query.newest]
         arguments += [a for name in undated for a in ("--exclude-newer-package", f"{name}=false")]
     return arguments
+
+
+# The package layer of a lock: uv resolves under the cell's constraints, everything is hashed, the result is judged again.
+
+
+_STEP = "lock"
+# Each attempt adds a constraint; a chain of three broken rules has not been seen.
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pinned:
+    """``pins`` and ``build_pins`` sorted by name; ``resolver`` is ``uv 0.13.8``; ``facts`` are remarks that are not part of the lock.
+
+    ``constraints`` are all that held: those that were given and those that the repair of a broken rule added, each with its rule.
+    """
+
+    pins: tuple[Pin, ...]
+    build_pins: tuple[Pin, ...]
+    resolver: str
+    compiled: tuple[CompiledSource, ...] = ()
+    constraints: tuple[tuple[str, str], ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def lock_pip(
+    cell: Cell,
+    *,
+    constraints: Sequence[tuple[str, str]] = (),
+    exclude_newer: str,
+    interpreter: Interpreter | None = None,
+    progress: Progress = silent,
+    uv: Uv | None = None,
+    table: ComponentTable | None = None,
+    fetcher: Fetcher | None = None,
+    judge: Judge | None = None,
+    find_links: Sequence[str] = (),
+    also: Sequence[str] = (),
+    told: Compile | None = None,
+) -> Pinned:
+    """Resolve and pin a cell. The same cell, constraints and date give the same pins.
+
+    ``constraints`` are ``(requirement, rule id)``; ``exclude_newer`` an ISO day, counted in full and in UTC; ``find_links`` are folders or
+    pages of files that the caller asks for by name (pip's own setting is not used: a local build would replace the wheel of the cell);
+    ``also`` are requirements beside the cell (the toolkit of a ``devel`` image); ``told`` is what the user says about what is compiled.
+    Raises ``LockError``, ``NetworkError``, ``StorageError``, ``ContentError``, ``InterruptedRunError``.
+    """
+    uv = uv or Uv()
+    table = table or _components()
+    told = told or Compile()
+    want = wanted(cell, table, constraints, also, given=[a.name for a in told.archives])
+    query = Query(
+        requirements=want.requirements,
+        constraints=want.constraints,
+        python=want.python,
+        platform=want.platform,
+        backend=want.backend,
+        newest=cutoff(exclude_newer),
+        interpreter=(interpreter or _interpreter(want.python)).path,
+        find_links=tuple(find_links),
+        given=told.archives,
+    )
+
+    def on_line(line: str) -> None:
+        progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
+
+    resolution, query, added = _judged(cell, query, _Resolver(uv, table, judge, on_line))
+    pins = to_pins(resolution.packages, resolution.requires)
+    sources = sources_of(pins, cell, told)
+    build_pins = _build_pins(cell, _Built(pins, sources), query, _Resolver(uv, table, judge, on_line), fetcher)
+    return Pinned(
+        pins=pins,
+        build_pins=build_pins,
+        compiled=tuple(source.compiled(cell, told) for source in sources),
+        constraints=(*constraints, *added),
+        resolver=uv.version,
+        facts=_facts(resolution, query.overrides),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """What a resolution needs besides its query."""
+
+    uv: Uv
+    table: ComponentTable
+    judge: Judge | None
+    on_line: Callable[[str], None]
+
+
+def _judged(cell: Cell, query: Query, by: _Resolver) -> tuple[Resolution, Query, tuple[tuple[str, str], ...]]:
+    """Resolve until the cell is kept and no rule is broken; the constraints that this took are told.
+
+    The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the solver's own repair
+    is made a constraint; where the repair would change the cell, the lock is refused.
+    """
+    what = f"cell {cell.id}: resolving packages"
+    added: tuple[tuple[str, str], ...] = ()
+    for _ in range(_ATTEMPTS):
+        with _own_index(cell):
+            resolution = resolve(query, by.uv, what=what, on_line=by.on_line)
+        forced = overrides(cell, by.table, {p.name: p.version for p in resolution.packages})
+        if forced and forced != query.overrides:
+            query = replace(query, overrides=forced)
+            continue
+        pins = to_pins(resolution.packages, resolution.requires)
+        refuse_differences(cell, pins, by.table)
+        judged = broken_rules(cell, pins, by.table, by.judge)
+        if judged is None:
+            return resolution, query, added
+        more = [line for line in repairs(cell, judged, by.table) if line not in added]
+        if not more:
+            raise refuse_rules(cell, judged)
+        added = (*added, *more)
+        query = replace(query, constraints=tuple(sorted({*query.constraints, *(text for text, _ in more)})))
+    raise LockError(f"{what}: no set of packages was found that keeps every rule", details=[text for text, _ in added])
+
+
+@contextmanager
+def _own_index(cell: Cell) -> Iterator[None]:
+    """Say what a torch build that is not on the default index needs, when it cannot be had."""
+    try:
+        yield
+    except NetworkError as error:
+        if cell.index != "pytorch":
+            raise
+        torch = cell.components["torch"]
+        hint = f"torch {torch} is only on PyTorch's own index; where that cannot be reached, ask for the build of the default index (leave --cuda out)"
+        raise NetworkError(error.message, details=error.details, hint=hint) from None
+
+
+def _interpreter(minor: str) -> Interpreter:
+    """What uv runs setup scripts with while it resolves: this Python's own when it is of the cell's minor version, else the best there is."""
+    from envsmith.python.interpreters import find_interpreter, running_interpreter
+
+    return find_interpreter(minor) or running_interpreter()
+
+
+def _components() -> ComponentTable:
+    from envsmith.graph.load import components
+
+    return components()
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """The pins of a lock, and how those of them are compiled that need more than they declare."""
+
+    pins: tuple[Pin, ...]
+    sources: tuple[Source, ...]
+
+
+def _build_pins(cell: Cell, built: _Built, query: Query, by: _Resolver, fetcher: Fetcher | None) -> tuple[Pin, ...]:
+    pins, sources = built.pins, built.sources
+    if not any(pin.sdist for pin in pins):
+        return ()
+    from envsmith.http import HttpClient
+    from envsmith.lock.build_requires import build_requires
+
+    # torch with all that it imports: the layer that the builder stands on has only the heavy part of it.
+    undeclared = {
+        s.distribution: (*s.requires, "torch", *(_toolkit(cell, s.distribution) if s.toolkit else ())) for s in sources
+    }
+    needed = build_requires(pins, fetcher or HttpClient(), undeclared)
+    if not needed:
+        return ()
+    # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another version there.
+    held = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
+    build = replace(query, requirements=needed, constraints=held, overrides=(), wheels_only=True, edges=False, given=())
+    names = ", ".join(pin.name for pin in pins if pin.sdist)
+    resolution = resolve(build, by.uv, what=f"cell {cell.id}: resolving what {names} is built with")
+    return to_pins(resolution.packages, resolution.requires, layer="build")
+
+
+def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
+    """The CUDA compiler of the cell's own CUDA; ``LockError`` where the index has none."""
+    from envsmith.python.toolkit import load_runtime, toolkit_for, toolkit_parts
+
+    found = toolkit_for(cell, load_runtime())
+    if found is None or found.missing:
+        cuda = cell.components.get("cuda", "cpu")
+        raise LockError(
+            f"cell {cell.id}: {name} is compiled with nvcc: {found.missing if found else f'no toolkit is known for CUDA {cuda}'}",
+            hint=f"take a cell with CUDA 13 (--cuda 13), whose nvcc is on the package index, or leave {name} out and build it on top of the cell",
+        )
+    return toolkit_parts(cell, found)
+
+
+def _torch(pins: tuple[Pin, ...]) -> tuple[str, ...]:
+    """What is built against torch is built against the torch of the cell."""
+    return tuple(f"torch=={pin.version}" for pin in pins if pin.name == "torch")
+
+
+def _facts(resolution: Resolution, forced: tuple[str, ...]) -> dict[str, str]:
+    facts = {}
+    if resolution.undated:
+        names = "every project" if resolution.undated == ("*",) else ", ".join(resolution.undated)
+        facts["exclude_newer"] = (
+            f"not applied to {names}: the index tells no upload times, a later run may give newer releases"
+        )
+    if forced:
+        facts["overrides"] = f"{', '.join(forced)} in place of the release that torch pins"
+    return facts
+
+
+# Is what uv resolved still the cell? Versions against the cell, then every pin against every rule.
+
+Judge = Callable[[Mapping[str, str], Platform], Judgement]
+
+_HOST_FACTS = ("python", "cuda", "driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi")
+
+
+def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple[str, ...]:
+    """One sentence for each component whose pin has another version than the cell, or that is not pinned at all."""
+    found = {pin.name: pin.version for pin in pins}
+    told = []
+    for name, version in cell.components.items():
+        component = table.by_name.get(name)
+        if component is None or name in _HOST_FACTS or not component.distributions:
+            continue
+        pinned = {d: found[d] for d in component.distributions if d in found}
+        wanted = version.partition("+")[0] if name == "torch" and cell.index == "default" else version
+        if wanted == "none":
+            told += [f"{name}: the cell says none, the resolver pinned {d} {v}" for d, v in pinned.items()]
+        elif not pinned and name in {*cell.frameworks, "torch"}:
+            told.append(f"{name}: the cell says {version}, the resolver pinned none")
+        else:
+            # A torch that ships its own NCCL or cuDNN inside the wheel has no pin to compare.
+            told += [
+                f"{name}: the cell says {version}, the resolver pinned {d} {v}"
+                for d, v in pinned.items()
+                if not _same(v, wanted)
+            ]
+    return tuple(told)
+
+
+def _same(pinned: str, wanted: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(pinned) == Version(wanted)
+    except InvalidVersion:
+        return pinned == wanted
+
+
+def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dict[str, str]:
+    """The cell with every pin that is a component: what the rules are asked about."""
+    components = dict(cell.components)
+    for pin in pins:
+        known = table.find(pin.name)
+        if known is not None and pin.name in known.distributions:
+            components.setdefault(known.name, pin.version)
+    return components
+
+
+def _check(cell: Cell, components: Mapping[str, str]) -> Judgement:
+    """What is pinned beside the cell may change; the cell itself is what was asked for."""
+    from envsmith.solve import check
+
+    return check(components, cell.platform, keep=tuple(cell.components))
+
+
+def refuse_differences(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable) -> None:
+    """``LockError`` naming every difference between cell and pins."""
+    told = differences(cell, pins, table)
+    if told:
+        raise LockError(
+            f"cell {cell.id}: the package resolver gave other versions than the cell has",
+            details=told,
+            hint="the index serves other metadata than the version graph knows; report it with this output",
+        )
+
+
+def broken_rules(
+    cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judge | None = None
+) -> Judgement | None:
+    """The judgement of cell and pins together when a rule is broken, else ``None``.
+
+    ``judge`` is :func:`envsmith.solve.check` unless another one is given.
+    """
+    components = as_components(cell, pins, table)
+    judged = judge(components, cell.platform) if judge else _check(cell, components)
+    return judged if any(f.severity.value == "error" for f in judged.findings) else None
+
+
+def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple[str, str], ...]:
+    """Constraints under which the resolver may choose again, with the rule: the repair that was solved, where it leaves the cell alone.
+
+    Empty when there is no such repair: the cell itself would have to change.
+    """
+    rules = ", ".join(sorted({f.rule for f in judged.findings if f.severity.value == "error"}))
+    changes = judged.repair.changes if judged.repair else ()
+    lines = []
+    for change in changes:
+        component = table.by_name.get(change.component)
+        if change.component in cell.components or component is None or not component.distributions or not change.new:
+            return ()
+        lines.append((f"{component.distributions[0]}=={change.new}", rules))
+    return tuple(lines)
+
+
+def refuse_rules(cell: Cell, judged: Judgement) -> LockError:
+    """The error that tells every rule which the pinned packages break."""
+    errors = [f for f in judged.findings if f.severity.value == "error"]
+    return LockError(
+        f"cell {cell.id}: the pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}",
+        details=[f"{f.message} [{f.rule}]" for f in errors],
+        hint=errors[0].fix or "choose another release of one of the packages with --with",
+    )
+
+
+# What a cell wants of the package resolver: pure, a cell in, requirement lines out.
+
+
+# What torch brings in exact versions: checked afterwards, never asked for.
+_FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
+# What runs but is not declared: object collectives of torch pickle through numpy; torch.utils.cpp_extension, with which the
+# frameworks compile their operators at run time, imports setuptools and starts ninja;
+# megatron-core 0.13 compares versions with packaging and says so when it runs.
+_UNDECLARED = {
+    "deepspeed": ("numpy", "setuptools", "ninja"),
+    "colossalai": ("numpy", "setuptools", "ninja"),
+    "megatron-core": ("numpy", "packaging", "setuptools"),
+}
+# The C library that a lock is made for when the cell does not name one: the oldest that today's torch wheels run on.
+DEFAULT_GLIBC = "2.28"
+# The platforms that uv knows by their C library (uv 0.13), ascending.
+_UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """``requirements`` and ``constraints`` for uv; ``backend`` is the word of ``--torch-backend`` (``""``: the default index)."""
+
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...]
+    python: str
+    platform: str
+    backend: str = ""
+
+
+def wanted(
+    cell: Cell,
+    table: ComponentTable,
+    constraints: Sequence[tuple[str, str]],
+    also: Sequence[str] = (),
+    *,
+    given: Collection[str] = (),
+) -> Wanted:
+    """The request to uv; ``also`` are requirements beside the cell, ``given`` are distributions whose archives the user has.
+
+    ``LockError`` names the rule whose constraint is not a requirement.
+    """
+    asked = _requirements(cell, table, given)
+    lines: dict[str, str] = {canonicalize_name(_name(line)): line for line in asked}
+    lines = {name: line for name, line in lines.items() if name not in given}
+    extra = ["numpy"] + [name for framework in cell.frameworks for name in _UNDECLARED.get(framework, ())]
+    for name in extra:
+        lines.setdefault(name, name)
+    for text, rule in constraints:
+        _parse(text, rule)
+    return Wanted(
+        requirements=tuple(sorted({*lines.values(), *also})),
+        constraints=tuple(sorted({text for text, _ in constraints})),
+        python=".".join(cell.components["python"].split(".")[:2]),
+        platform=uv_platform(cell.platform, cell.components.get("glibc")),
+        backend=_backend(cell),
+    )
+
+
+def _parse(text: str, rule: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        raise LockError(f"rule {rule}: {text!r} is not a requirement that a package resolver understands") from None
+
+
+def _name(line: str) -> str:
+    return Requirement(line).name
+
+
+def _requirements(cell: Cell, table: ComponentTable, given: Collection[str] = ()) -> list[str]:
+    lines = []
+    for name, version in cell.components.items():
+        component = table.by_name.get(name)
+        if component is None or component.role is Role.HOST or name in _FOLLOW or version in {"none", "cpu"}:
+            continue
+        if not component.distributions and name in given:
+            continue
+        if not component.distributions:
+            raise LockError(
+                f"cell {cell.id}: {component.title} is not on the package index, so it cannot be locked",
+                hint=f"give its source archive, which is then compiled for the cell: --source '{name}@ARCHIVE#sha256=…'",
+            )
+        # On the default index the build is not part of torch's version.
+        exact = version.partition("+")[0] if name == "torch" and cell.index == "default" else version
+        lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={exact}")
+    return lines
+
+
+def _extras(name: str, cell: Cell) -> str:
+    """The extras without which a distribution is an empty shell: transformer-engine's bindings for torch and its core for one CUDA major."""
+    if name != "transformer-engine":
+        return ""
+    major = cell.components.get("cuda", "12").partition(".")[0]
+    # Releases up to 2.8 have no such extra; uv only warns about one that does not exist.
+    return f"[pytorch,core_cu{major}]" if major.isdigit() else "[pytorch]"
+
+
+def _backend(cell: Cell) -> str:
+    if cell.index != "pytorch":
+        return ""
+    return cell.components["torch"].partition("+")[2] or "cpu"
+
+
+def uv_platform(platform: Platform, glibc: str | None) -> str:
+    """``x86_64-manylinux_2_28``: the newest of uv's platforms that ``glibc`` (2.28 when it is not given) can run."""
+    limit = Version(glibc or DEFAULT_GLIBC)
+    fitting = [known for known in _UV_GLIBC if Version(known) <= limit] or [_UV_GLIBC[0]]
+    return f"{platform.machine}-manylinux_{fitting[-1].replace('.', '_')}"
+
+
+def overrides(cell: Cell, table: ComponentTable, found: dict[str, str]) -> tuple[str, ...]:
+    """Override lines for an NCCL that is not the one torch pins exactly; empty when they agree. ``found`` are the resolved versions."""
+    version = cell.components.get("nccl")
+    component = table.by_name.get("nccl")
+    if version in {None, "none"} or component is None:
+        return ()
+    return tuple(f"{dist}=={version}" for dist in component.distributions if dist in found and found[dist] != version)

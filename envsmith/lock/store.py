@@ -6,18 +6,28 @@ import dataclasses
 import errno
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from envsmith.errors import DataError, StorageError
-from envsmith.lock.pylock import parse_beside
-from envsmith.lock.read_lock import parse_lock
-from envsmith.lock.verify import Judge, broken_rules
+from envsmith.errors import DataError, EnvsmithError, StorageError
+from envsmith.lock.files import parse_beside
+from envsmith.lock.resolve import Judge, broken_rules
 from envsmith.model.cell import Cell
-from envsmith.model.lock import Lock
+from envsmith.model.lock import Lock, parse_lock
 
-__all__ = ["LOCK_FILE", "PYLOCK_FILE", "prepare", "read", "reusable", "up_to_date", "write"]
+__all__ = [
+    "LOCK_FILE",
+    "PYLOCK_FILE",
+    "find",
+    "need",
+    "prepare",
+    "read",
+    "reusable",
+    "up_to_date",
+    "write",
+]
+
 
 LOCK_FILE = "lock.json"
 PYLOCK_FILE = "pylock.toml"
@@ -147,7 +157,7 @@ def reusable(
 ) -> Lock | None:
     """The lock that is there when it answers the same cell, request and date, and today's rules still hold for it.
 
-    ``None`` when it must be made again, also when it is broken. ``judge`` is as for :func:`envsmith.lock.verify.broken_rules`.
+    ``None`` when it must be made again, also when it is broken. ``judge`` is as for :func:`envsmith.lock.resolve.broken_rules`.
     """
     try:
         lock = read(directory)
@@ -158,6 +168,48 @@ def reusable(
     if any(a.url is None for pin in lock.pins for a in pin.artifacts):
         # Its pylock.toml is gone or older: written again it would have other bytes.
         return None
-    from envsmith.graph.names import components
+    from envsmith.graph.load import components
 
     return None if broken_rules(cell, lock.pins, components(), judge) else lock
+
+
+# The locks that are in an output folder already: found by the request they were made from, as ``--locked`` and ``--frozen`` need.
+
+
+def find(output: Path, request: str) -> tuple[Path, Lock] | None:
+    """The newest lock below ``output`` that was made from ``request`` (the flags as text), with its folder.
+
+    A folder whose lock is broken raises ``DataError`` only when no other answers.
+    """
+    broken: EnvsmithError | None = None
+    for directory in _folders(output):
+        try:
+            lock = read(directory)
+        except EnvsmithError as error:
+            broken = broken or error
+            continue
+        if lock is not None and lock.request == request:
+            return directory, lock
+    if broken is not None:
+        raise broken
+    return None
+
+
+def need(output: Path, request: str) -> tuple[Path, Lock]:
+    """As :func:`find`; ``EnvsmithError`` (exit code 1) when there is none."""
+    found = find(output, request)
+    if found is None:
+        raise EnvsmithError(
+            f"{output}: no lock of this request is there ({request})",
+            hint="make one: run `envsmith lock` with the same request flags",
+        )
+    return found
+
+
+def _folders(output: Path) -> Iterator[Path]:
+    """Folders with a lock, newest first."""
+    try:
+        found = [(p.stat().st_mtime_ns, p.parent) for p in output.glob(f"*/{LOCK_FILE}")]
+    except OSError as error:
+        raise StorageError(f"{output}: cannot be read: {error.strerror or error}") from None
+    yield from (folder for _, folder in sorted(found, reverse=True))

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from packaging.utils import canonicalize_name
 
 from envsmith.errors import LockError
+from envsmith.files import read_toml
 from envsmith.model.lock import Artifact, Pin
 
 if TYPE_CHECKING:
-    from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock
+    from packaging.pylock import Package, PackageSdist, PackageWheel
 
-__all__ = ["Resolved", "closure", "parse_edges", "parse_pylock", "read_toml", "to_pins"]
+
+__all__ = [
+    "Resolved",
+    "closure",
+    "parse_edges",
+    "parse_pylock",
+    "to_pins",
+]
+
 
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:==| @ )(\S+)")
 _VIA = re.compile(r"#\s+(?:via\s*)?(.*)")
@@ -32,14 +39,6 @@ class Resolved:
     version: str
     artifacts: tuple[Artifact, ...]
     sdist: bool
-
-
-def read_toml(text: str) -> dict[str, Any]:
-    """A TOML document; ``ValueError`` when it is not one."""
-    # The standard library has a parser from 3.11 on; on 3.10 the distribution that it was taken from is a dependency.
-    parser = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    document: dict[str, Any] = parser.loads(text)
-    return document
 
 
 def parse_pylock(text: str, given: Collection[str] = ()) -> tuple[Resolved, ...]:

@@ -1,218 +1,290 @@
-"""Files of ``matrix/`` that are edited line by line: what an updater does not touch keeps its bytes.
-
-A file is a head (comments, ``component:``, ``evidence:`` with one entry a line) and a table (``releases:``, ``builds:`` or ``tested:``) with one record a
-line in flow style, comments between them allowed. Reading and writing without a change gives the same bytes.
-"""
+"""What is published beside ``matrix.json``: a file a cell, badges, a feed of changes, CSV, and a table between the markers of a README. Pure texts."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
-from envsmith.errors import DataError
+from envsmith.errors import StorageError, UsageError
+from envsmith.files import write_whole
+from envsmith.model.record import Stored, read_records
 
-__all__ = ["Line", "Table", "flow", "parse_record"]
-
-# Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of architectures stay bare.
-_BARE = frozenset({"platform", "date", "index", "kind", "evidence", "gpu", "ptx", "build_imports", "evidence_of"})
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*|\d{4}-\d{2}-\d{2}")
-_RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n"})
-_SECTION = re.compile(r"(releases|builds|tested):\s*(?:#.*)?")
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    if character.isprintable():
-        return character
-    return f"\\u{ord(character):04x}" if ord(character) <= 0xFFFF else f"\\U{ord(character):08x}"
-
-
-def _quoted(text: str) -> str:
-    return '"' + "".join(map(_escaped, text)) + '"'
+__all__ = [
+    "COLUMNS",
+    "badge_texts",
+    "cell_texts",
+    "csv_text",
+    "dumped",
+    "feed_text",
+    "markdown_table",
+    "with_table",
+    "write_export",
+]
 
 
-def _scalar(value: object, *, bare: bool) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    text = str(value)
-    plain = bare and _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
-    return text if plain else _quoted(text)
+# ``matrix.json`` and what is made of it: the knowledge and its records as data for other programs and for the page.
+#
+# ``document`` puts it together out of ``torch`` (builds and what they run on), ``grid`` (what the solver says of every framework with every
+# torch) and ``cells`` (what was run); ``files`` writes it with badges, feed and a file a cell.
 
 
-def _value(value: object, *, bare: bool) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {_value(v, bare=bare)}" for k, v in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(v, bare=bare) for v in value) + "]"
-    return _scalar(value, bare=bare)
+COLUMNS = (
+    "id", "framework", "version", "torch", "cuda", "python", "platform", "status", "rung", "counts_as", "date", "expires", "stale", "flaky",
+    "expected", "agrees", "failed_at", "symptom",
+)  # fmt: skip
+_FEED_LENGTH = 200
+_ATOM = "http://www.w3.org/2005/Atom"
+_NAMESPACE = uuid.UUID("6f1c9a52-1df0-5c6e-9a55-2f0c2b6f8a11")
+_MARKERS = re.compile(r"(<!-- envsmith:matrix (?P<ask>[^>]*?) ?-->\n).*?(<!-- envsmith:end -->)", re.DOTALL)
+_WORDS = {
+    "proved": "proved",
+    "failed": "**fails**",
+    "not shown": "not shown",
+    "possible": "possible",
+    "warned": "warned",
+}
+# What a table of a README shows at most: the newest of each.
+_ROWS, _TORCHES = 5, 8
 
 
-def flow(record: Mapping[str, Any]) -> str:
-    """One record as it stands in a file: ``{version: "2.9.1+cu128", platform: linux-64, …}``."""
-    return "{" + ", ".join(f"{k}: {_value(v, bare=k in _BARE)}" for k, v in record.items()) + "}"
+def dumped(value: object) -> str:
+    """JSON as it is published: compact, the same bytes for the same value."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-@dataclass(slots=True)
-class Line:
-    """A line of the table: its text, and the record in it (``None`` for a comment). Set ``record`` through :meth:`Table.replace`."""
+def cell_texts(document: Mapping[str, Any], records: Mapping[str, Stored]) -> dict[str, str]:
+    """``cells/<id>.json``: the entry of ``matrix.json`` with the whole records and the commands that install the cell."""
+    texts = {}
+    for entry in document["cells"]:
+        whole = [dict(records[r["name"]].data, name=r["name"]) for r in entry["records"] if r["name"] in records]
+        value = {
+            "schema": document["schema"],
+            "generated": document["generated"],
+            **entry,
+            "records": whole,
+            "commands": commands(entry),
+        }
+        texts[f"cells/{entry['id']}.json"] = dumped(value)
+    return texts
 
-    text: str
-    record: dict[str, Any] | None = None
+
+def commands(entry: Mapping[str, Any]) -> dict[str, str]:
+    """What a user types for a cell: envsmith's own commands, and what uv and pip do with the lock that they write.
+
+    A cell of torch alone (a smoke test in an environment without a framework) is nothing that envsmith builds.
+    """
+    torch = str(entry["torch"]).partition("+")[0]
+    if entry["framework"] is None:
+        return {"pip": f"pip install torch=={torch}", "smoke": "envsmith smoke --tier all --python /path/to/env"}
+    ask = f"--framework {entry['framework']}=={entry['version']} --torch {torch} --cuda {entry['cuda']} --python {entry['python']}"
+    folder = f"envsmith-build/{entry['id']}"
+    return {
+        "venv": f"envsmith build {ask} --engine venv",
+        "docker": f"envsmith build {ask} --engine docker",
+        "conda": f"envsmith build {ask} --engine conda",
+        "lock": f"envsmith lock {ask}",
+        "pip": f"pip install --require-hashes --no-deps -r {folder}/requirements.txt",
+        "uv": f"uv pip sync {folder}/pylock.toml",
+    }
 
 
-@dataclass(slots=True)
-class Table:
-    """One file. ``name`` is shown in errors; ``named`` is its ``evidence:``."""
-
-    name: str
-    head: list[str]
-    lines: list[Line]
-    named: dict[str, dict[str, Any]]
-    _quiet: set[int] = field(default_factory=set)
-
-    @classmethod
-    def parse(cls, text: str, name: str) -> Table:
-        """Raises ``DataError`` with every line that is not a record."""
-        rows = text.split("\n")
-        start = next((i for i, row in enumerate(rows) if _SECTION.fullmatch(row)), None)
-        if start is None:
-            raise DataError(
-                f"{name}: no line `releases:`, `builds:` or `tested:`", hint="an updater needs the table it maintains"
-            )
-        problems: list[str] = []
-        lines = [cls._line(row, f"{name}:{start + 2 + i}", problems) for i, row in enumerate(rows[start + 1 :])]
-        if problems:
-            raise DataError(
-                f"{name} cannot be updated: not one record a line",
-                details=problems,
-                hint="write each record on one line: - {…}",
-            )
-        return cls(name, rows[: start + 1], lines, parse_record("\n".join(rows[:start]), name).get("evidence") or {})
-
-    @staticmethod
-    def _line(row: str, where: str, problems: list[str]) -> Line:
-        if not row.startswith("- {"):
-            if row.strip() and not row.lstrip().startswith("#"):
-                problems.append(f"{where}: {row[:60]}")
-            return Line(row)
-        loaded = parse_record(row[2:], where)
-        return Line(row, loaded)
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """Every record, in file order."""
-        return [line.record for line in self.lines if line.record is not None]
-
-    def text(self) -> str:
-        """The file."""
-        return "\n".join([*self.head, *(line.text for line in self.lines)])
-
-    def replace(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-        """Put ``new`` in the place of ``old``; a record that is equal keeps its line. Says whether something changed."""
-        if dict(old) == dict(new):
-            return False
-        line = next(line for line in self.lines if line.record is old)
-        line.record = dict(new)
-        line.text = "- " + flow(new)
-        return True
-
-    def insert(self, record: Mapping[str, Any], key: Callable[[Mapping[str, Any]], Any]) -> None:
-        """Add a record before the first one whose ``key`` is greater (files are oldest first)."""
-        line = Line("- " + flow(record), dict(record))
-        mine = key(record)
-        at = next(
-            (i for i, other in enumerate(self.lines) if other.record is not None and key(other.record) > mine), None
+def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
+    """``badges/<framework>.json``, each a shields.io endpoint: the newest proved release with its newest torch, and how many cells are proved."""
+    texts = {}
+    for framework in document["frameworks"]:
+        name = framework["name"]
+        proved = [c for c in document["cells"] if c["framework"] == name and c["status"] == "proved"]
+        fresh = [c for c in proved if not c["stale"]]
+        order = [release["version"] for release in framework["releases"]]
+        torches = [build["version"] for build in document["torch"]]
+        known = [c for c in fresh if c["version"] in order and c["torch"] in torches]
+        best = min(known, key=lambda c: (order.index(c["version"]), torches.index(c["torch"])), default=None)
+        told = (
+            f"{best['version']} on torch {best['torch'].partition('+')[0]}, {len(fresh)} cells proved"
+            if best
+            else "nothing proved lately"
         )
-        if at is None:
-            last = max((i for i, other in enumerate(self.lines) if other.record is not None), default=-1)
-            at = last + 1
-        self.lines.insert(at, line)
+        value = {
+            "schemaVersion": 1,
+            "label": framework["title"],
+            "message": told,
+            "color": "brightgreen" if best else "lightgrey",
+        }
+        texts[f"badges/{name}.json"] = dumped(value)
+    return texts
 
-    # -- evidence ------------------------------------------------------------------------------------------------------
 
-    def evidence_key(self, base: str, kind: str, source: str, date: str) -> str:
-        """The key of an entry of that kind and source read on ``date``; added to the head when there is none.
+def feed_text(document: Mapping[str, Any], records: Iterable[Stored], base_url: str) -> str:
+    """An Atom feed of changes: a cell's first record, and every record that says something else than the one before."""
+    ET.register_namespace("", _ATOM)
+    feed = ET.Element(f"{{{_ATOM}}}feed")
+    _add(feed, "title", "envsmith matrix: what changed")
+    _add(feed, "id", f"urn:uuid:{uuid.uuid5(_NAMESPACE, base_url or 'matrix')}")
+    _add(feed, "updated", str(document["generated"]))
+    author = ET.SubElement(feed, f"{{{_ATOM}}}author")
+    _add(author, "name", "envsmith")
+    if base_url:
+        ET.SubElement(feed, f"{{{_ATOM}}}link", rel="self", href=f"{base_url.rstrip('/')}/feed.xml")
+    for record, what in _changes(records)[:_FEED_LENGTH]:
+        entry = ET.SubElement(feed, f"{{{_ATOM}}}entry")
+        _add(entry, "title", f"{record.cell}: {what}")
+        _add(entry, "id", f"urn:uuid:{uuid.uuid5(_NAMESPACE, record.name)}")
+        _add(entry, "updated", record.started)
+        _add(entry, "summary", str((record.failure or {}).get("symptom") or record.data.get("summary") or what))
+        if base_url:
+            ET.SubElement(entry, f"{{{_ATOM}}}link", href=f"{base_url.rstrip('/')}/cells/{record.cell}.json")
+    return ET.tostring(feed, encoding="unicode", xml_declaration=True) + "\n"
 
-        An entry under ``base`` that says the same but for its date is not touched, so that older lines keep their day.
-        """
-        for key, entry in self.named.items():
-            if (entry.get("kind"), entry.get("source"), str(entry.get("date"))) == (kind, source, date):
-                return key
-        key = base if base not in self.named else f"{base}_{date.replace('-', '_')}"
-        self.named[key] = {"kind": kind, "source": source, "date": date}
-        self.add_evidence(key)
-        return key
 
-    def add_evidence(self, key: str) -> None:
-        """Write the entry ``named[key]`` as the last line of the head's ``evidence:``."""
-        entry = self.named[key]
-        texts = {k: str(entry[k]) if k in {"kind", "date"} else _quoted(str(entry[k])) for k in entry}
-        self.head.insert(
-            self._end_of_evidence(), f"  {key}: {{" + ", ".join(f"{k}: {v}" for k, v in texts.items()) + "}"
+def _add(parent: ET.Element, name: str, text: str) -> None:
+    # XML 1.0 has no place for most control characters, not even escaped.
+    ET.SubElement(parent, f"{{{_ATOM}}}{name}").text = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "", text)
+
+
+def _changes(records: Iterable[Stored]) -> list[tuple[Stored, str]]:
+    """Newest first."""
+    last: dict[tuple[str, str], str] = {}
+    found = []
+    for record in sorted(records, key=lambda r: (r.started, r.name)):
+        state = "proved" if record.passed else "not shown" if record.of_host else "failed"
+        before = last.get((record.cell, record.engine))
+        last[record.cell, record.engine] = state
+        if before is None:
+            found.append((record, f"{state} ({record.engine})"))
+        elif before != state:
+            found.append((record, f"{before} before, {state} now ({record.engine})"))
+    return found[::-1]
+
+
+def csv_text(cells: Iterable[Mapping[str, Any]]) -> str:
+    """The cells as CSV with a head; a text that a spreadsheet would take for a formula gets a quote before it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for cell in cells:
+        writer.writerow([_plain(cell.get(name)) for name in COLUMNS])
+    return out.getvalue()
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"'{text}" if text[:1] in {"=", "+", "-", "@"} else text
+
+
+def markdown_table(document: Mapping[str, Any], framework: str) -> str:
+    """A row for each of the newest series of a framework, against the newest torch releases that they can have.
+
+    The row bears its series' newest release; where another release of the series was run instead, its version stands beside the word. ``UsageError`` for a framework that the matrix does not have.
+    """
+    grid = document["grid"].get(framework)
+    if not grid:
+        raise UsageError(f"no framework {framework!r} in the matrix", hint="; ".join(document["grid"]))
+    rows = _newest_of_series(grid)[:_ROWS]
+    tested = _tested(document, framework)
+    table = {(v, b): _words(grid, tested, v, b) for v in rows for b in _newest_of_series(grid[rows[0]])}
+    builds = [b for b in _newest_of_series(grid[rows[0]]) if any(table[v, b] for v in rows)][:_TORCHES]
+    lines = [f"| {framework} | " + " | ".join(f"torch {b.partition('+')[0]}" for b in builds) + " |"]
+    lines.append("|---|" + "---|" * len(builds))
+    lines += [f"| {version} | " + " | ".join(table[version, b] for b in builds) + " |" for version in rows]
+    day = str(document["generated"])[:10]
+    lines.append("")
+    lines.append(
+        "proved, fails: run by envsmith, by its newest record (in brackets the release that was run, if it is not the one of the row); not shown: run, but "
+        f"the machine lacked something; possible: no rule forbids it, not run; warned: the same, but a rule warns of it; empty: forbidden. {day}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _newest_of_series(versions: Iterable[str]) -> list[str]:
+    """The newest release of each minor series, newest first; ``versions`` are in that order."""
+    series: dict[str, str] = {}
+    for version in versions:
+        series.setdefault(_series(version), version)
+    return list(series.values())
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _tested(document: Mapping[str, Any], framework: str) -> dict[tuple[str, str], str]:
+    """(release, torch) -> the best status among its cells (Pythons, CUDA builds)."""
+    tested: dict[tuple[str, str], str] = {}
+    for cell in document["cells"]:
+        if cell["framework"] == framework:
+            key = (cell["version"], cell["torch"])
+            if tested.get(key) != "proved":
+                tested[key] = cell["status"]
+    return tested
+
+
+def _words(
+    grid: Mapping[str, Mapping[str, Any]], tested: Mapping[tuple[str, str], str], newest: str, build: str
+) -> str:
+    """What is said of a series on one torch: its newest release that was proved, else the newest that was run, else what the solver says."""
+    run = [(tested[v, build], v) for v in grid if _series(v) == _series(newest) and (v, build) in tested]
+    run.sort(key=lambda pair: pair[0] != "proved")
+    if run:
+        status, version = run[0]
+        word = _WORDS.get(status, "")
+        return word if version == newest or not word else f"{word} ({version})"
+    return _WORDS.get(grid[newest].get(build, {}).get("status") or "", "")
+
+
+def with_table(text: str, document: Mapping[str, Any]) -> str:
+    """``text`` with every part between ``<!-- envsmith:matrix FRAMEWORK -->`` and ``<!-- envsmith:end -->`` made anew. ``UsageError`` without any."""
+    if not _MARKERS.search(text):
+        raise UsageError(
+            "no markers are in that file",
+            hint="put <!-- envsmith:matrix deepspeed --> and <!-- envsmith:end --> on two lines where the table belongs",
         )
-
-    def _end_of_evidence(self) -> int:
-        start = next((i for i, row in enumerate(self.head) if row.startswith("evidence:")), None)
-        if start is None:
-            self.head.insert(len(self.head) - 1, "evidence:")
-            return len(self.head) - 1
-        end = start + 1
-        while end < len(self.head) and self.head[end].startswith((" ", "#")):
-            end += 1
-        return end
-
-    def fold_evidence(self, base: str, key: str) -> None:
-        """Where every line that named ``base`` now names ``key`` (all were read again), let ``base`` carry the new day and drop ``key``."""
-        if key == base or base not in self.named or key not in self.named:
-            return
-        if any(base in used_evidence(r) for r in self.records):
-            return
-        date = str(self.named[key]["date"])
-        for line in self.lines:
-            if line.record is not None and key in used_evidence(line.record):
-                renamed = {
-                    k: _renamed(v, key, base) if k in {"evidence", "evidence_of"} else v for k, v in line.record.items()
-                }
-                line.record, line.text = renamed, "- " + flow(renamed)
-        self.head = [row for row in self.head if not row.startswith(f"  {key}: ")]
-        old = self.named.pop(base)
-        new = self.named.pop(key)
-        self.named[base] = {**old, "source": new["source"], "date": date}
-        for i, row in enumerate(self.head):
-            if row.startswith(f"  {base}: "):
-                note = f", note: {_quoted(str(old['note']))}" if old.get("note") else ""
-                self.head[i] = (
-                    f"  {base}: {{kind: {new['kind']}, source: {_quoted(str(new['source']))}, date: {date}{note}}}"
-                )
+    return _MARKERS.sub(lambda m: m[1] + markdown_table(document, m["ask"].strip()) + m[3], text)
 
 
-def used_evidence(record: Mapping[str, Any]) -> list[str]:
-    """The keys of evidence that a record names."""
-    said = record.get("evidence")
-    listed: Iterable[Any] = said if isinstance(said, list) else [said]
-    apart = record.get("evidence_of")
-    return [k for k in [*listed, *(apart.values() if isinstance(apart, dict) else ())] if isinstance(k, str)]
+# Writes an export into a folder: every file whole, what is no longer published removed.
 
 
-def _renamed(value: Any, old: str, new: str) -> Any:
-    if isinstance(value, dict):
-        return {k: _renamed(v, old, new) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_renamed(v, old, new) for v in value]
-    return new if value == old else value
+# The folders that are wholly ours: what stands there and is not written is of an older export.
+_OURS = ("cells", "badges")
 
 
-def parse_record(text: str, where: str) -> dict[str, Any]:
-    """A mapping in YAML; ``DataError`` names ``where`` when it is none."""
-    from envsmith.graph.parse import Problems, parse_yaml
+def write_export(output: Path, document: Mapping[str, Any], root: Path, base_url: str = "") -> int:
+    """Write everything; the number of files. ``StorageError``; ``matrix.json`` is written last, so that what it names is there."""
+    records = {record.name: record for record in read_records(root / "records")}
+    schema = root / "matrix.schema.json"
+    texts = {
+        **cell_texts(document, records),
+        **badge_texts(document),
+        "feed.xml": feed_text(document, records.values(), base_url),
+        "matrix.csv": csv_text(document["cells"]),
+        **({schema.name: schema.read_text(encoding="utf-8")} if schema.is_file() else {}),
+        "matrix.json": dumped(document),
+    }
+    for name, text in texts.items():
+        path = output / name
+        with suppress(OSError):
+            if path.read_text(encoding="utf-8") == text:
+                continue
+        write_whole(path, text)
+    _remove_old(output, texts)
+    return len(texts)
 
-    problems = Problems()
-    node = parse_yaml(where, text.encode(), problems)
-    if node is None or not isinstance(node.value, dict):
-        raise DataError(f"{where}: a mapping was expected", details=problems.lines)
-    return node.value
+
+def _remove_old(output: Path, texts: Mapping[str, str]) -> None:
+    try:
+        for folder in _OURS:
+            for path in (output / folder).glob("*.json"):
+                if f"{folder}/{path.name}" not in texts:
+                    path.unlink()
+    except OSError as error:
+        raise StorageError(f"{output}: an old file cannot be removed: {error.strerror or error}") from None

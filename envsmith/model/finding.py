@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from envsmith.model.cell import Cell
-from envsmith.model.evidence import Evidence
-from envsmith.model.rule import Severity
+from envsmith.model.rule import Evidence, Severity
 
 __all__ = ["Change", "Conflict", "Finding", "Judgement", "Refusal", "Repair", "Solution"]
 

@@ -17,19 +17,44 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import EnvsmithError, UsageError
-from envsmith.preflight.finding import Finding, name_of
-from envsmith.preflight.judge import findings_of
+from envsmith.preflight.checks import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Facts,
+    Finding,
+    Known,
+    drivers,
+    expected,
+    gpus,
+    known,
+    limits,
+    memory,
+    name_of,
+    nccl,
+    variables,
+    versions,
+)
 
 if TYPE_CHECKING:
     from envsmith.preflight.group import Place
-    from envsmith.preflight.watching import Watch
+    from envsmith.preflight.watcher import Watch
 
-__all__ = ["Finding", "PreflightError", "Report", "run", "watch"]
+
+__all__ = [
+    "Finding",
+    "PreflightError",
+    "Report",
+    "findings_of",
+    "run",
+    "watch",
+]
+
 
 BACKENDS = ("auto", "gloo", "nccl")
 
@@ -89,7 +114,7 @@ def run(
     """
     if backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
-    from envsmith.preflight.facts import collect
+    from envsmith.preflight.checks import collect
     from envsmith.preflight.group import agree, find_place
 
     started = time.monotonic()
@@ -188,7 +213,32 @@ def _say(report: Report) -> None:
 
 
 def watch(**options: Any) -> Watch:
-    """Go on watching in the background: see :class:`~envsmith.preflight.watching.Watch`."""
-    from envsmith.preflight.watching import Watch
+    """Go on watching in the background: see :class:`~envsmith.preflight.watcher.Watch`."""
+    from envsmith.preflight.watcher import Watch
 
     return Watch(**options)
+
+
+# From every rank's facts to findings: pure, the same on every rank, so that all of them stop with the same sentence.
+
+
+def findings_of(
+    facts: Sequence[Facts],
+    *,
+    expect: Mapping[str, str] | None = None,
+    min_gpu_free: int = 0,
+    knowledge: Known | None = None,
+) -> list[Finding]:
+    """Every finding, errors first. ``expect`` maps a component (torch, nccl, a package) to the version that must be loaded."""
+    data = knowledge or known()
+    found = [
+        *versions(facts),
+        *expected(facts, expect or {}),
+        *nccl(facts),
+        *drivers(facts, data),
+        *gpus(facts, min_gpu_free),
+        *memory(facts),
+        *limits(facts),
+        *variables(facts, data),
+    ]
+    return sorted(found, key=lambda f: (ERROR, WARNING, NOTE).index(f.severity))

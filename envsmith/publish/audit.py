@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envsmith.lock.requirements import layer_text
+from envsmith.lock.files import layer_text
 from envsmith.model.lock import Lock
 
 __all__ = ["NOT_AUDITED", "Audit", "Vulnerability", "audit", "run_pip_audit"]

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from envsmith.errors import StorageError
-from envsmith.publish.content import Descriptor, Manifest, index_bytes
-from envsmith.publish.registry import Opener
-from envsmith.publish.stores import REF_NAME
+from envsmith.oci.layout import REF_NAME
+from envsmith.oci.registry import Opener
+from envsmith.oci.spec import Descriptor, Manifest, index_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self

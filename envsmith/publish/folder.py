@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import DataError
 from envsmith.lock import store
-from envsmith.lock.read_lock import parse_lock
-from envsmith.lock.requirements import requirement_files
-from envsmith.model.lock import Lock
-from envsmith.publish.content import digest_of, is_digest
+from envsmith.lock.files import requirement_files
+from envsmith.model.lock import Lock, parse_lock
+from envsmith.oci.spec import digest_of, is_digest
 from envsmith.publish.proof import Proof, RecordFacts, parse_record, unproved
 from envsmith.publish.sbom import make_sbom
 
@@ -40,7 +39,7 @@ requirements, `lock.json`), the record that proves it, and in `image.json` the d
 
 def rendered(lock: Lock, told: Mapping[str, Any], record: RecordFacts) -> dict[str, str]:
     """Every generated file of a cell's folder but the record, which is copied. ``told`` is ``image.json``."""
-    from envsmith.render.dockerfile import render
+    from envsmith.image.dockerfile import render
 
     files = {
         "Dockerfile": render(lock),

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.errors import DataError, EnvsmithError, StorageError
-from envsmith.lock.read_lock import parse_lock
-from envsmith.model.lock import Lock
+from envsmith.model.lock import Lock, parse_lock
 from envsmith.model.record import Rung
-from envsmith.publish.content import is_digest
+from envsmith.oci.spec import is_digest
 
 __all__ = ["Proof", "RecordFacts", "load_proof", "parse_record", "refuse_unproved", "unproved"]
 

@@ -16,24 +16,35 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from envsmith.engine.base import Event, EventKind, Progress, silent
 from envsmith.errors import ContentError, EnvsmithError, UsageError
-from envsmith.publish import attach
-from envsmith.publish.age import expires
-from envsmith.publish.content import Descriptor, Manifest, digest_of
-from envsmith.publish.proof import Proof, refuse_unproved
+from envsmith.model.lock import Lock
+from envsmith.model.record import Rung
+from envsmith.oci.layout import LayoutStore, blob_sha256, image_of, load_manifest, open_files, read_blob
+from envsmith.oci.spec import Descriptor, Manifest, digest_of
+from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.publish import statement
+from envsmith.publish.proof import Proof, RecordFacts, refuse_unproved
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.statement import Claim, statement_bytes
-from envsmith.publish.stores import LayoutStore, blob_sha256, image_of, load_manifest, open_files, read_blob
 
-__all__ = ["Image", "Published", "Seal", "Target", "check_tags", "open_image", "publish"]
+__all__ = [
+    "Image",
+    "Published",
+    "Seal",
+    "Target",
+    "check_tags",
+    "expires",
+    "open_image",
+    "publish",
+]
+
 
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _MAX_CONFIG = 8 << 20
 
 
 class Target(Protocol):
-    """Where a push goes: a :class:`~envsmith.publish.registry.Repository` or a :class:`~envsmith.publish.bundle.BundleWriter`."""
+    """Where a push goes: a :class:`~envsmith.oci.registry.Repository` or a :class:`~envsmith.publish.bundle.BundleWriter`."""
 
     @property
     def name(self) -> str:
@@ -149,7 +160,7 @@ def publish(
     names = check_tags((proof.lock.name, *tags))
     _free(target, proof.lock.name, image.manifest.digest, replace=replace)
     sbom = make_sbom(proof.lock, image.manifest.digest, made=proof.record.started)
-    parts = attach.documents(proof, sbom)
+    parts = statement.documents(proof, sbom)
     claim = Claim(
         image=image.manifest.digest,
         cell=cell,
@@ -164,9 +175,12 @@ def publish(
         audit=proof.record.audit or {},
     )
     expired = (today or dt.datetime.now(dt.timezone.utc).date()) > claim.expires
-    told = attach.image_annotations(claim, source=source, expired=expired)
+    told = statement.image_annotations(claim, source=source, expired=expired)
     counts = _push_image(image, target, progress)
-    attached = [attach.proof_artifact(image.manifest, parts, told), attach.sbom_artifact(image.manifest, parts, told)]
+    attached = [
+        statement.proof_artifact(image.manifest, parts, told),
+        statement.sbom_artifact(image.manifest, parts, told),
+    ]
     attached += _statement(image, target, claim, seal, told)
     for one in attached:
         _push_attachment(one, target)
@@ -226,17 +240,40 @@ def _opened(image: Image, blob: Descriptor) -> IO[bytes]:
 
 def _statement(
     image: Image, target: Target, claim: Claim, seal: Seal, told: Mapping[str, str]
-) -> list[attach.Attachment]:
+) -> list[statement.Attachment]:
     """The signed statement; nothing when the same one by the same key is there already."""
     payload = statement_bytes(claim)
-    marks = {attach.PAYLOAD_KEY: digest_of(payload), **({"io.envsmith.key": seal.by} if seal.by else {})}
+    marks = {statement.PAYLOAD_KEY: digest_of(payload), **({"io.envsmith.key": seal.by} if seal.by else {})}
     for there in target.referrers(image.manifest.digest):
         if seal.by and all(there.annotations.get(key) == value for key, value in marks.items()):
             return []
-    return [attach.statement_artifact(image.manifest, seal.close(payload), seal.kind, told, marks=marks)]
+    return [statement.statement_artifact(image.manifest, seal.close(payload), seal.kind, told, marks=marks)]
 
 
-def _push_attachment(one: attach.Attachment, target: Target) -> None:
+def _push_attachment(one: statement.Attachment, target: Target) -> None:
     for blob in one.manifest.blobs:
         target.push_blob(blob, partial(io.BytesIO, one.blobs[blob.digest]))
     target.push_manifest(one.manifest)
+
+
+# How long a record speaks for an image: as long as ``matrix/expiry.yaml`` says, which knows how new its torch is.
+
+
+def expires(record: RecordFacts, lock: Lock) -> dt.date:
+    """The last day (UTC) on which the record is not old."""
+    from envsmith.graph.expiry import load_expiry
+    from envsmith.graph.files import find_matrix
+    from envsmith.model.record import Stored
+
+    stored = Stored(
+        name="record.json",
+        cell=record.cell,
+        engine="",
+        components=lock.cell.components,
+        passed=record.passed,
+        rung=Rung(record.rungs[-1]) if record.rungs else Rung.SOLVED,
+        day=record.started.date().isoformat(),
+        started=record.started.isoformat(),
+        data={},
+    )
+    return load_expiry(find_matrix()).until(stored)

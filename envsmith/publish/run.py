@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.engine.base import Event, EventKind, Progress, silent
 from envsmith.errors import EnvsmithError, UsageError
+from envsmith.oci.layout import REF_NAME, ArchiveStore, Store, copy_layout, image_of, load_manifest, open_files
+from envsmith.oci.registry import Repository
+from envsmith.oci.spec import is_digest
+from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.publish.audit import audit as ask_audit
 from envsmith.publish.bundle import BundleWriter
-from envsmith.publish.content import is_digest
 from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
 from envsmith.publish.push import Published, Seal, Target, open_image, publish
-from envsmith.publish.registry import Repository
-from envsmith.publish.stores import REF_NAME, ArchiveStore, Store, copy_layout, image_of, load_manifest, open_files
 from envsmith.publish.verify import Report, State, Trust, verify
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "trust_of",
     "verify_image",
 ]
+
 
 # -- publish -----------------------------------------------------------------------------------------------------------
 
@@ -60,10 +61,10 @@ def source_of_ci() -> str:
 def seal_with(key: Path | None) -> Seal:
     """The seal of a key file, or a keyless one."""
     if key is None:
-        from envsmith.publish.keyless import BUNDLE_TYPE, sign_keyless
+        from envsmith.publish.sign import BUNDLE_TYPE, sign_keyless
 
         return Seal(close=sign_keyless, kind=BUNDLE_TYPE)
-    from envsmith.publish.signing import ENVELOPE_TYPE, load_signer, sign
+    from envsmith.publish.sign import ENVELOPE_TYPE, load_signer, sign
 
     signer = load_signer(key)
     return Seal(close=lambda payload: sign(payload, signer), kind=ENVELOPE_TYPE, by=str(signer.public_key.keyid))
@@ -129,9 +130,9 @@ def publish_cell(
 
 def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
     """The image as an OCI layout: the one that is there, or one that the engine which holds the image writes."""
-    from envsmith.engine.base import choose_engine
-    from envsmith.engine.oci import read_layout
-    from envsmith.engine.rebuild import LAYOUT, ImageEngine
+    from envsmith.engines.choose import choose_engine
+    from envsmith.engines.rebuild import LAYOUT, ImageEngine
+    from envsmith.oci.spec import read_layout
 
     layout = directory / LAYOUT
     if (layout / "index.json").is_file() and read_layout(layout).labels.get("io.envsmith.lock") == proof.lock.digest:
@@ -176,7 +177,7 @@ class Asked:
 
 def trust_of(keys: Sequence[Path], identity: str | None, issuer: str | None) -> Trust:
     """Whom to believe, from files and names."""
-    from envsmith.publish.signing import load_key
+    from envsmith.publish.sign import load_key
 
     return Trust(keys=tuple(load_key(key) for key in keys), identity=identity or "", issuer=issuer or "")
 
@@ -192,7 +193,7 @@ def find_image(image: str | None, bundle: Path | None) -> Iterator[Asked]:
             names = [entry.annotations.get(REF_NAME) for entry in store.entries if entry.digest == held]
             yield Asked(store=store, digest=held, tag=tag or next(filter(None, names), None))
         return
-    from envsmith.sources.registry import parse_reference
+    from envsmith.oci.lookup import parse_reference
 
     text = image or ""
     reference = parse_reference(text)
@@ -242,9 +243,9 @@ def verify_image(
 
 def _rebuild(report: Report, store: Store, progress: Progress) -> None:
     """Build the lock that was published again and compare file by file with what was published."""
-    from envsmith.engine import rebuild as engine_rebuild
-    from envsmith.engine.base import choose_engine
-    from envsmith.engine.oci import OciImage, read_layout
+    from envsmith.engines import rebuild as engine_rebuild
+    from envsmith.engines.choose import choose_engine
+    from envsmith.oci.spec import OciImage, read_layout
 
     if report.lock is None or report.status == "differs":
         report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")

@@ -18,14 +18,13 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from envsmith.errors import ContentError, DataError
-from envsmith.lock.read_lock import parse_lock
-from envsmith.model.lock import Lock
-from envsmith.publish import attach
-from envsmith.publish.content import Descriptor, Manifest
+from envsmith.model.lock import Lock, parse_lock
+from envsmith.oci.layout import Store, load_manifest, read_blob, stream
+from envsmith.oci.spec import Descriptor, Manifest
+from envsmith.publish import statement
 from envsmith.publish.proof import RecordFacts, parse_record, unproved
 from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.statement import Claim, parse_statement
-from envsmith.publish.stores import Store, load_manifest, read_blob, stream
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -295,12 +294,12 @@ def _open(
     """A referrer as claim, who signed it (empty: nobody who is trusted), whom it names; ``None`` when it is no statement."""
     artifact = load_manifest(store, listed.digest, "statement")
     kind = artifact.artifact_type
-    if kind not in {attach.STATEMENT_ARTIFACT, attach.KEYLESS_ARTIFACT} or len(artifact.layers) != 1:
+    if kind not in {statement.STATEMENT_ARTIFACT, statement.KEYLESS_ARTIFACT} or len(artifact.layers) != 1:
         return None
     raw = read_blob(store, artifact.layers[0], "statement", limit=_MAX_DOCUMENT)
-    if kind == attach.KEYLESS_ARTIFACT:
+    if kind == statement.KEYLESS_ARTIFACT:
         return _open_keyless(raw, manifest, trust)
-    from envsmith.publish.signing import open_envelope
+    from envsmith.publish.sign import open_envelope
 
     opened = open_envelope(raw, trust.keys)
     claim = parse_statement(opened.payload)
@@ -313,7 +312,7 @@ def _open_keyless(raw: bytes, manifest: Manifest, trust: Trust) -> tuple[Claim |
     """A keyless statement is looked into only when an identity was given: its payload cannot be read without checking it."""
     if not trust.identity:
         return None, "", ("an identity of sigstore",)
-    from envsmith.publish.keyless import open_bundle
+    from envsmith.publish.sign import open_bundle
 
     claim = parse_statement(open_bundle(raw, identity=trust.identity, issuer=trust.issuer))
     if claim.image != manifest.digest:

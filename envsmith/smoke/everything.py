@@ -15,9 +15,8 @@ from pathlib import Path
 
 from envsmith.errors import SmokeError
 from envsmith.model.version import Spec
-from envsmith.smoke.launch import Target
 from envsmith.smoke.plan import Plan, Tier
-from envsmith.smoke.supervise import Progress, run
+from envsmith.smoke.run import Progress, Target, run
 from envsmith.smoke.verdict import SmokeResult
 
 __all__ = ["Done", "Machine", "Part", "ask", "parts_of", "run_parts"]
@@ -180,7 +179,7 @@ def run_parts(
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[Done]:
     """Run what fits into ``budget`` seconds; each part's result is a file in ``folder`` before the next begins."""
-    from envsmith.matrix.campaign.state import write_whole
+    from envsmith.files import write_whole
 
     clock = _Clock(budget=budget, now=now)
     for number, part in enumerate(parts, start=1):

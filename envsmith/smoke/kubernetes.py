@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsmith.errors import UsageError
-from envsmith.smoke.launch import agent_source
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.run import agent_source
 
 __all__ = ["KINDS", "Job", "manifest"]
 

@@ -1,7 +1,7 @@
 """Where nodes that only share a rendezvous find out which of them is bad: the first one listens, the others report and are told whom to meet next.
 
 With torchrun the same command runs on every node and nobody can start anything on another one. So after the run every node reports what it saw
-to the node of the rendezvous, on the port after it; when somebody failed, that one leads the two passes of :mod:`envsmith.smoke.narrow`: it tells
+to the node of the rendezvous, on the port after it; when somebody failed, that one leads the two passes of :mod:`envsmith.smoke.nodes`: it tells
 the nodes of a group where to meet (on a free port that the group's first node has named), and hears from all of them how it went. Messages are
 lines of JSON; they carry names, ports and sentences, never a command. As torch's own store the meeting trusts the network that it is held in.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envsmith.errors import DataError, SmokeError
-from envsmith.smoke.narrow import Group, Narrowed, Outcome, narrow
+from envsmith.smoke.nodes import Group, Narrowed, Outcome, narrow
 
 __all__ = ["Meeting", "Patience", "Report", "attend", "free_port", "hold", "opened", "port_after"]
 

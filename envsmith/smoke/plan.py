@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from envsmith.errors import UsageError
+from envsmith.frameworks.steps import Step, framework_steps
 from envsmith.model.cell import Cell
 from envsmith.smoke.bandwidth import PREFIX, Floor, bandwidth_cases, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
 from envsmith.smoke.expect import Expect, Expectations, load_expectations
-from envsmith.smoke.steps import Step, framework_steps
 
 __all__ = ["Plan", "Tier", "Timeouts"]
 

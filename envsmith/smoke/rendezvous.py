@@ -19,10 +19,10 @@ from pathlib import Path
 
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.smoke.blame import SmokeExit
-from envsmith.smoke.launch import agent_source, torchrun_argv
 from envsmith.smoke.meeting import Meeting, Patience, Report, attend, free_port, hold, opened, port_after
 from envsmith.smoke.nodes import extended_plan, is_host_name, with_nodes
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.run import agent_source, torchrun_argv
 from envsmith.smoke.verdict import SmokeResult, judge
 
 __all__ = ["Rendezvous", "run_rendezvous", "run_until_narrowed"]

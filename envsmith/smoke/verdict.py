@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envsmith.model.record import CaseOutcome, StepOutcome, Verdict
+from envsmith.frameworks.steps import Step
+from envsmith.model.record import CaseOutcome, Failure, Rung, StepOutcome, Verdict
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
-from envsmith.smoke.blame import Blame, SmokeExit, blame_halt, blame_unsupervised, blame_wrong, refreshed
-from envsmith.smoke.coverage import too_little
+from envsmith.smoke.blame import (
+    Blame,
+    SmokeExit,
+    blame_halt,
+    blame_unsupervised,
+    blame_wrong,
+    refreshed,
+    transport_sentence,
+)
+from envsmith.smoke.cases import RARE, can_run, quick_cases
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
-from envsmith.smoke.nccl_text import transport_sentence
 from envsmith.smoke.plan import Plan, Tier
-from envsmith.smoke.step_verdict import compare_families, judge_step
-from envsmith.smoke.steps import Step
 
-__all__ = ["SmokeResult", "judge"]
+__all__ = [
+    "Short",
+    "SmokeResult",
+    "compare_families",
+    "core",
+    "failure_of",
+    "first_rank",
+    "judge",
+    "judge_step",
+    "too_little",
+]
+
 
 _BAD = {
     Verdict.WRONG: SmokeExit.WRONG,
@@ -36,7 +56,7 @@ class SmokeResult:
     ``exit_code`` is a :class:`~envsmith.smoke.blame.SmokeExit`; ``summary`` one sentence; ``placement`` where the ranks were; ``loaded`` versions
     as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase; ``blame`` every problem; ``output`` the last words of ranks;
     ``limits`` what of the machine is too small: ``{limit, severity, message, fix}``, looked at before a rank was started; ``enough`` is false when
-    so much was skipped that the run says nothing about the cell (:func:`~envsmith.smoke.coverage.too_little`): it has not passed then. ``cuda`` is what
+    so much was skipped that the run says nothing about the cell (:func:`~envsmith.smoke.verdict.too_little`): it has not passed then. ``cuda`` is what
     CUDA said when it was started: ``{available, count, free, arch, error}``, empty where it was not asked.
     """
 
@@ -474,3 +494,206 @@ def _notes(plan: Plan, found: Events, cases: Sequence[CaseOutcome], backend: str
     if left:
         notes.append(f"{len(left)} helper process(es) outlived their rank and were ended")
     return notes
+
+
+# Whether a run verified enough to speak for a cell: nothing that was skipped may make it pass.
+
+
+# What torch 2.0, the oldest that the agent runs on, need not have: a newer one that lacks them is told by its expectations, not here.
+_YOUNG = ("functional_", "coalesced", "bytes_all_gather")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Short:
+    """``sentence`` says how much of what had to be verified was; ``memory`` when most of the rest had no room."""
+
+    sentence: str
+    memory: bool
+
+
+def core(plan: Plan, backend: str, ranks: int) -> frozenset[str]:
+    """The cases of the plan that every cell must verify, on whatever machine.
+
+    They are those of the quick tier for this many ranks (some kilobytes each, so that no machine is too small) that the expectations say work on
+    this backend, that so many ranks can run at all, and that need neither a certain GPU nor a torch younger than 2.0. What lies beyond (gigabytes, fp8, CUDA graphs) may be skipped.
+    """
+    return frozenset(
+        case.id
+        for case in set(quick_cases(ranks)) & set(plan.cases)
+        if can_run(case, ranks)
+        and case.dtype not in RARE
+        and not case.op.startswith(_YOUNG)
+        and _works(plan.expect(case.id, backend))
+    )
+
+
+def _works(line: Mapping[str, object]) -> bool:
+    return line["expect"] == Expect.OK and not line.get("min_sm")
+
+
+def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: int) -> Short | None:
+    """What a run lacks that skipped some of its core, or everything; ``None`` when it verified enough. Cases that failed or were not run are not judged here."""
+    must = core(plan, backend, ranks)
+    skipped = [case for case in cases if case.verdict is Verdict.SKIPPED]
+    lacking = [case for case in skipped if case.case in must]
+    if not lacking and not (cases and len(skipped) == len(cases)):
+        return None
+    reason, _ = Counter(case.blame or "no reason given" for case in lacking or skipped).most_common(1)[0]
+    said = (
+        f"{len(lacking)} of the {len(must)} collective cases that every machine can run were skipped"
+        if lacking
+        else f"all {len(cases)} cases were skipped"
+    )
+    return Short(
+        sentence=f"too little was verified: {said}, most of them with: {reason}", memory=reason.startswith("memory:")
+    )
+
+
+# Why a smoke test failed, in the words that a user would search for, and at which rung of the ladder. Pure.
+
+
+# What a host without a GPU says, whatever the versions.
+# torch.utils.cpp_extension asks the GPU what to compile for: a host with a toolkit and no GPU (rule megatron-unified-memory-no-gpu).
+_ASKS_GPU = "in _get_cuda_arch_flags"
+_OF_HOST = (
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "Torch not compiled with CUDA enabled",
+    "is only supported with GPUs",
+    "in Gloo process group",
+    "`import torch` did not end within",
+    "0 active drivers",  # triton 3.2 and newer at import (rule deepspeed-triton-import)
+)
+
+
+# A framework that takes a GPU for granted, in a step that was forked from the shared import.
+_CUDA_ON_CPU = "Cannot re-initialize CUDA in forked subprocess"
+
+
+def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
+    """The rung at which a smoke test ended. A framework that cannot be imported is found in its step, but fails the rung `imported`."""
+    if result.passed:
+        return None
+    bad = next((s for s in result.steps if not s.verdict.good and s.verdict is not Verdict.NOT_RUN), None)
+    gpu = result.backend.startswith("nccl")
+    rung = Rung.FRAMEWORK_GPU if gpu else Rung.FRAMEWORK_CPU
+    if Rung.IMPORTED not in reached or (bad and " in import " in bad.detail):
+        rung = Rung.IMPORTED
+    elif not result.collectives_good:
+        rung = Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU
+    trace = str(bad.facts.get("trace", "")).splitlines() if bad else []
+    said = [line for text in result.output.values() for line in text.splitlines()]
+    symptom = (
+        first_rank(bad.detail) if bad and rung not in {Rung.COLLECTIVES_CPU, Rung.COLLECTIVES_GPU} else result.summary
+    )
+    return Failure(
+        rung=rung,
+        symptom=symptom,
+        log=tuple(trace or said),
+        of_host=any(w in symptom for w in (_OF_HOST if gpu else (*_OF_HOST, _CUDA_ON_CPU)))
+        or any(_ASKS_GPU in line for line in trace),
+    )
+
+
+def first_rank(detail: str) -> str:
+    """What the first rank said, without its number: ``ImportError: …``."""
+    match = re.match(r"rank \d+ in [^:]*: (.*?)(?:; rank \d+ in .*)?$", detail, re.DOTALL)
+    return match[1] if match else detail
+
+
+# Judging a framework step that ran to its end: its losses, the collectives it issued, and the steps that train the same.
+
+
+def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:
+    """The verdict of a step whose ranks all reported: finite and falling losses, equal to the reference, by the collectives that it is named for."""
+    facts: dict[str, object] = dict(rows[0].get("facts", {}))
+    problems, worst = [], 0.0
+    for row in rows:
+        losses = [float(x) for x in row.get("losses", ())]
+        rank = row["rank"]
+        facts[f"losses rank {rank}"] = [round(x, 6) for x in losses]
+        if not losses or not all(math.isfinite(x) for x in losses):
+            problems.append(f"rank {rank}: the losses are not finite: {losses}")
+            continue
+        if not losses[-1] < losses[0]:
+            problems.append(f"rank {rank}: the loss does not fall: {losses[0]:.5f} -> {losses[-1]:.5f}")
+        worst = max(worst, _difference(losses, [float(x) for x in row.get("reference", ())]))
+    compared = step.tolerance is not None and any(row.get("reference") for row in rows)
+    if len({str(row.get("facts", {}).get("parameters")) for row in rows}) > 1:
+        problems.append("the ranks hold different parameters after training")
+    if step.tolerance is not None and worst > step.tolerance:
+        problems.append(f"the losses differ from the reference by {worst:.2e}, allowed are {step.tolerance:.0e}")
+    facts["difference from reference"] = worst if compared else None
+    issued, missing = _issued(step, rows)
+    facts["collectives"] = issued
+    problems += [f"it never issued {' or '.join(names.split('|'))}: this was not {step.name}" for names in missing]
+    if problems:
+        return StepOutcome(
+            name=step.name, verdict=Verdict.WRONG, seconds=seconds, detail="; ".join(problems), facts=facts
+        )
+    losses = [float(x) for x in rows[0]["losses"]]
+    same = f", equal to the reference within {worst:.1e}" if compared else ""
+    counted = ", ".join(f"{row['count']} {name}" for name, row in issued.items() if row.get("count"))
+    detail = f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}" + (
+        f"; {counted}" if counted else ""
+    )
+    return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail, facts=facts)
+
+
+def _difference(losses: Sequence[float], reference: Sequence[float]) -> float:
+    """The largest relative difference; lists of different length differ without bound."""
+    if not reference:
+        return 0.0
+    if len(losses) != len(reference):
+        return math.inf
+    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, reference, strict=True))
+
+
+def _issued(step: Step, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Rank 0's collectives, ``{name: {count, bytes}}``, and the expected ones that are missing.
+
+    What C++ issues comes from the flight recorder, with counts only; where that torch keeps none for the backend nothing can be missed.
+    """
+    first = rows[0]
+    calls: dict[str, dict[str, int]] = {name: dict(row) for name, row in first.get("collectives", {}).items()}
+    recorded: Mapping[str, int] = first.get("recorded", {})
+    if step.native:
+        for name, count in recorded.items():
+            calls.setdefault(name, {"count": count})
+    if "collectives" not in first or (step.native and not recorded):
+        return calls, []
+    everyone = {name for row in rows for name in row.get("collectives", {})} | set(calls)
+    return calls, [names for names in step.issues if not everyone & set(names.split("|"))]
+
+
+def compare_families(steps: Sequence[Step], outcomes: Sequence[StepOutcome]) -> tuple[StepOutcome, ...]:
+    """Steps of one family train the same model on the same data: each must give the losses of the first that passed."""
+    base: dict[str, StepOutcome] = {}
+    judged = []
+    for step, outcome in zip(steps, outcomes, strict=True):
+        if not step.family or outcome.verdict is not Verdict.PASS or step.tolerance is None:
+            judged.append(outcome)
+            continue
+        if step.family not in base:
+            base[step.family] = outcome
+            judged.append(outcome)
+            continue
+        first = base[step.family]
+        worst = max(_difference(_losses(outcome, key), _losses(first, key)) for key in _ranks(first))
+        facts = {**outcome.facts, f"difference from {first.name}": worst}
+        if worst > step.tolerance:
+            detail = f"the losses differ from those of {first.name} by {worst:.2e}, allowed are {step.tolerance:.0e}"
+            judged.append(replace(outcome, verdict=Verdict.WRONG, detail=detail, facts=facts))
+        else:
+            detail = f"{outcome.detail}; losses as in {first.name} within {worst:.1e}"
+            judged.append(replace(outcome, detail=detail, facts=facts))
+    return tuple(judged)
+
+
+def _ranks(outcome: StepOutcome) -> list[str]:
+    return [key for key in outcome.facts if key.startswith("losses rank ")]
+
+
+def _losses(outcome: StepOutcome, key: str) -> list[float]:
+    found = outcome.facts.get(key)
+    return [float(x) for x in found] if isinstance(found, list) else []

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from envsmith.model.platform import Platform
+from envsmith.model.cell import Platform
 from envsmith.model.rule import Rule, Severity
-from envsmith.solve.given import Given
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.problem import Problem
 from envsmith.solve.request import FOLLOWS
 from envsmith.solve.solver import Solver
 
-__all__ = ["CARRIED", "Case", "bits_of", "carrying", "infer", "plausible"]
+__all__ = [
+    "CARRIED",
+    "Case",
+    "bits_of",
+    "carrying",
+    "infer",
+    "plausible",
+]
+
 
 # What a torch wheel carries.
 CARRIED = ("cuda", *FOLLOWS)
@@ -108,3 +115,18 @@ def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
     """The build that ``pip install torch`` gives, among those that are possible."""
     index = problem.compiled.torch_index.get(problem.platform.value, {})
     return next((i for i in bits(domain) if index.get(str(problem.values[torch][i])) == "default"), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """By variable: component, mask of releases it stands for, text; ``plain`` are single components with their text.
+
+    ``extras`` are releases that the knowledge does not list; ``unknown`` says what follows from that.
+    """
+
+    components: Mapping[str, str]
+    masks: Mapping[str, int]
+    text: Mapping[str, str]
+    plain: Mapping[str, str]
+    extras: Mapping[str, tuple[str, ...]]
+    unknown: tuple[str, ...]

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from envsmith.errors import UnsatisfiableError
-from envsmith.model.finding import Conflict, Refusal
-from envsmith.model.rule import Row, Rule
+from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.model.cell import Cell, CellId, Platform, Request
+from envsmith.model.component import Role
+from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution
+from envsmith.model.rule import Evidence, Row, Rule, Severity
 from envsmith.model.version import Spec
 from envsmith.solve.kernel import Domains, Net, bits
-from envsmith.solve.problem import Group, Problem, Wish
+from envsmith.solve.prefer import Preference
+from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import Posed
-from envsmith.solve.solver import Solver, Stuck, wish_net
-from envsmith.solve.words import name_release, rule_sentence, strongest, these_versions
+from envsmith.solve.solver import Answer, Solver, Stuck, wish_net
+from envsmith.solve.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
 
-__all__ = ["conflict_members", "refuse", "relevant_rows", "wish_sentence"]
+__all__ = [
+    "Explanation",
+    "blockers",
+    "conflict_members",
+    "explain_cell",
+    "explain_rule",
+    "explain_upgrade",
+    "reasons",
+    "refuse",
+    "relevant_rows",
+    "wish_sentence",
+]
 
 
 def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
@@ -123,3 +138,496 @@ def wish_sentence(problem: Problem, wish: Wish) -> str:
     if wish.component == "gpu":
         return f"the cell must run on {name_release('gpu', wish.text)}"
     return f"{wish.component} {wish.text} was asked for"
+
+
+# ``explain``: a cell, a rule, an upgrade, in sentences with the rules they rest on.
+
+
+_TRIED = "tried"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """``sentences`` are complete by themselves; ``members`` are the rules they rest on, with evidence; ``repairs`` were solved."""
+
+    subject: str
+    sentences: tuple[str, ...]
+    members: tuple[Conflict, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """JSON of all of it."""
+        return {
+            "subject": self.subject,
+            "sentences": list(self.sentences),
+            "rules": [m.to_json() for m in self.members],
+            "evidence": [e.to_json() for e in self.evidence],
+            "repairs": [r.to_json() for r in self.repairs],
+        }
+
+
+def _posed(solver: Solver, cell: CellId) -> Posed:
+    """The problem in which every component of a cell's id is wished for exactly."""
+    versions = dict(cell.components)
+    roles = solver.compiled.roles
+    for name in versions:
+        if name not in roles:
+            raise UsageError(f"{cell}: unknown component {name!r}", hint="example: ds0.19.8-torch2.13.0-cu130-py312")
+    frameworks = {n: Spec.exactly(v) for n, v in versions.items() if roles[n] is Role.FRAMEWORK}
+    others = {n: Spec.exactly(v) for n, v in versions.items() if n not in frameworks}
+    return solver.pose(Request(frameworks=frameworks, constraints=others, platform=cell.platform))
+
+
+def explain_cell(solver: Solver, cell: CellId) -> Explanation:
+    """Why each release of a cell: what is newer, which rule keeps it out, on what evidence, and what would let it in."""
+    posed = _posed(solver, cell)
+    answer = solver.best(posed)
+    members: dict[str, Conflict] = {}
+    sentences = []
+    if answer is None:
+        stuck = solver.stuck(posed)
+        found = conflict_members(solver, posed.problem, stuck) if stuck else ()
+        sentences = [f"{cell} is no valid cell: " + "; ".join(m.message for m in found)]
+        repairs = solver.repairs(posed)
+        return Explanation(subject=str(cell), sentences=tuple(sentences), members=found, repairs=repairs)
+    sentences += _evidence_ladder(solver, answer.cell)
+    for name in answer.cell.chosen:
+        told, found = _newer(solver, posed, name)
+        sentences.append(told)
+        members |= {m.rule: m for m in found if not m.rule.startswith("request:")}
+    follows = [name_release(n, v) for n, v in answer.cell.components.items() if n not in answer.cell.chosen]
+    if follows:
+        sentences.append(f"torch {answer.cell.components['torch']} carries {join_words(follows)}.")
+    evidence = strongest((e for m in members.values() for e in m.evidence), limit=12)
+    return Explanation(
+        subject=str(cell), sentences=tuple(sentences), members=tuple(members.values()), evidence=evidence
+    )
+
+
+def _evidence_ladder(solver: Solver, cell: Cell) -> list[str]:
+    """Who is known to have run the frameworks of a cell with its torch."""
+    told = []
+    knowledge = solver.knowledge()
+    for name in (n for n in cell.chosen if solver.compiled.roles[n] is Role.FRAMEWORK):
+        version, torch = cell.components[name], cell.components["torch"]
+        lines = [
+            t
+            for t in knowledge.tested
+            if t.framework == name and t.version.contains(version) and t.torch.contains(torch)
+        ]
+        if lines:
+            sources = strongest((e for t in lines for e in t.evidence), limit=2)
+            kinds = join_words(list(dict.fromkeys(t.kind for t in lines)))
+            told.append(f"{name} {version} with torch {torch} is tested ({kinds}): {'; '.join(map(str, sources))}.")
+        else:
+            told.append(f"No test of {name} {version} with torch {torch} is known; no rule speaks against it.")
+    return told
+
+
+def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict, ...]]:
+    """What became of the newest release of one component when the rest of the cell stays."""
+    problem = posed.problem
+    variable = problem.names.index(name)
+    if name == "cuda" and "torch" in problem.names:
+        return f"{name_release(name, dict(_id(posed))[name])}: what this build of torch is made with.", ()
+    own = [w for w in problem.wishes if w.component == name]
+    version = own[0].text.removeprefix("==")
+    label = name_release(name, version)
+    values = problem.values[variable]
+    stable = problem.full[variable]
+    for v, allowed in (*posed.pre, *posed.yanked):
+        stable &= allowed if v == variable else -1
+    for marked in (problem.compiled.pre, problem.compiled.yanked):
+        stable &= ~marked.get(name, 0)
+    current = values.index(version)
+    newer = [i for i in bits(stable & problem.full[variable]) if i > current and values[i] not in (None, "cpu")]
+    if name == "torch":
+        release = version.split("+", maxsplit=1)[0]
+        newer = [i for i in newer if str(values[i]).split("+", maxsplit=1)[0] != release]
+    if not newer:
+        return f"{label}: the newest release.", ()
+    newest = str(values[newer[0]]).split("+", maxsplit=1)[0] if name == "torch" else str(values[newer[0]])
+    mask = (
+        sum(1 << i for i in newer if str(values[i]).split("+", maxsplit=1)[0] == newest)
+        if name == "torch"
+        else 1 << newer[0]
+    )
+    # The CUDA build follows its torch, and the torch build its CUDA: they do not hold each other back.
+    tied = {"torch": ("torch", "cuda"), "cuda": ("torch", "cuda")}.get(name, (name,))
+    rest = [w for w in problem.wishes if w.component not in tied]
+    wish = Wish(name, newest, ((variable, mask),), reason=_TRIED)
+    tried = replace(posed, problem=problem.with_wishes([*rest, wish]))
+    stuck = solver.stuck(tried)
+    if stuck is None:
+        return _not_preferred(posed, name, label, newest, mask), ()
+    members = tuple(
+        m for m in conflict_members(solver, tried.problem, stuck, cause=False) if not m.message.endswith(f": {_TRIED}")
+    )
+    rules = [m for m in members if not m.rule.startswith("request:")]
+    because = " and ".join(m.message for m in rules)
+    others = [name_release(w.component, w.text.removeprefix("==")) for w in stuck.wishes if w is not wish]
+    with_what = f" with {join_words(others)}" if others else ""
+    told = f"{label}: {newest} is newer; {because}."
+    lift = _lift(solver, tried, wish)
+    return told + (f" It could be had{with_what and ' by giving up'}{lift}." if lift else ""), tuple(rules)
+
+
+def _not_preferred(posed: Posed, name: str, label: str, newest: str, mask: int) -> str:
+    """Why a newer release that breaks no rule was not taken."""
+    if name == "python":
+        return f"{label}: {newest} would do too; the stated order prefers {label.removeprefix('python ')}."
+    if name == "torch":
+        versions = dict(_id(posed))
+        for framework, support in posed.preference.support.items():
+            variable = posed.problem.names.index(framework)
+            release = posed.problem.values[variable].index(versions[framework])
+            if support.lines and not support.torch(release) & mask:
+                whom = name_release(framework, versions[framework])
+                return f"{label}: {newest} is newer and breaks no rule here, but nobody is known to have tested it with {whom}."
+    return f"{label}: {newest} is newer and breaks no rule here; it can be asked for."
+
+
+def _id(posed: Posed) -> list[tuple[str, str]]:
+    """Component and version of each exact wish."""
+    return [(w.component, w.text.removeprefix("==")) for w in posed.problem.wishes]
+
+
+def _lift(solver: Solver, tried: Posed, wish: Wish) -> str:
+    """What would have to change to have it."""
+    others = [w for w in tried.problem.wishes if w is not wish]
+    fixed = replace(wish, host=True)
+    posed = replace(tried, problem=tried.problem.with_wishes([*others, fixed]))
+    repairs = solver.repairs(posed, limit=1)
+    if not repairs or any(c.component == wish.component for c in repairs[0].changes):
+        return ""
+    changes = [
+        f"{name_release(c.component, c.old.removeprefix('=='))} for {c.new}" for c in repairs[0].changes if c.old
+    ]
+    return " " + join_words(changes) if changes else ""
+
+
+def explain_rule(solver: Solver, rule_id: str, platform: Platform = Platform.LINUX_64) -> Explanation:
+    """A rule: what it says, what one sees when it is broken, what it rules out, what to do, and how it is known. ``UsageError`` names the nearest rules when there is none of that id."""
+    rules = {r.id: r for r in solver.knowledge().rules}
+    rule = rules.get(rule_id)
+    if rule is None:
+        import difflib
+
+        near = difflib.get_close_matches(rule_id, rules, n=3, cutoff=0.4)
+        raise UsageError(f"no rule {rule_id!r}", hint=f"did you mean {join_words(near, last='or')}?" if near else None)
+    rows = [row for row in rule.rows if not row.platforms or platform in row.platforms]
+    sentences = [f"{rule.id} ({rule.kind.value}, {join_words(list(rule.components))})."]
+    sentences += list(dict.fromkeys(rule_sentence(rule, [row], {}, cause=False) + "." for row in rows[-8:]))
+    causes = dict.fromkeys(row.cause for row in rows if row.cause and row.needs and not rule.id.startswith("torch-"))
+    sentences += [f"Why: {cause}" for cause in list(causes)[:3] if "-declares-" not in rule.id]
+    if len(rows) > 8:
+        sentences.append(f"{len(rows) - 8} more rows say the like of older releases.")
+    sentences += _killed(solver, rule, platform)
+    symptoms = dict.fromkeys(row.symptom for row in rows if row.symptom)
+    sentences += [f"One sees: {symptom}" for symptom in list(symptoms)[:3]]
+    if rule.stage:
+        sentences.append(f"It shows at: {rule.stage}.")
+    fixes = dict.fromkeys(row.fix for row in rows if row.fix)
+    sentences += [f"What to do: {fix}" for fix in list(fixes)[:3]]
+    evidence = strongest((e for row in rows for e in row.evidence), limit=12)
+    return Explanation(subject=rule.id, sentences=tuple(sentences), evidence=evidence)
+
+
+def _killed(solver: Solver, rule: Rule, platform: Platform) -> list[str]:
+    """How many combinations of releases a rule leaves no room for."""
+    names = {c: c for c in rule.components}
+    problem = pose(solver.compiled, platform, names, {}, gaps=False)
+    told = []
+    for group in problem.groups:
+        if group.rule != rule.id or not all(problem.values):
+            continue
+        verb = "rules out" if group.severity is Severity.ERROR else "warns of"
+        if len(names) == 1:
+            mask = 0
+            for _, nogood in group.nogoods:
+                mask |= nogood[0][1]
+            told.append(f"It {verb} {mask.bit_count()} of {len(problem.values[0])} releases of {rule.components[0]}.")
+        elif len(names) == 2:
+            rows = [0] * len(problem.values[0])
+            for _, nogood in group.nogoods:
+                masks = dict(nogood)
+                for value in bits(masks.get(0, problem.full[0])):
+                    rows[value] |= masks.get(1, problem.full[1])
+            count, whole = sum(r.bit_count() for r in rows), len(rows) * len(problem.values[1])
+            touched = [problem.values[0][i] for i, r in enumerate(rows) if r]
+            first, second = rule.components
+            told.append(
+                f"It {verb} {count} of {whole} pairs of {first} and {second} releases"
+                + (f" ({first} {these_versions(first, touched)})." if touched else ".")
+            )
+    return told
+
+
+def explain_upgrade(solver: Solver, cell: CellId, wanted: Mapping[str, Spec]) -> Explanation:
+    """From a cell to ``{"torch": Spec(">=2.13")}``: what must change, which component blocks, and since when. ``UsageError`` for a component that the cell does not have."""
+    posed = _posed(solver, cell)
+    problem = posed.problem
+    for name in wanted:
+        if name not in problem.names:
+            raise UsageError(f"{cell} has no {name}", hint="components of the cell: " + ", ".join(problem.names))
+    new = [
+        Wish(n, s.text, ((problem.names.index(n), problem.mask(problem.names.index(n), s)),), host=True)
+        for n, s in wanted.items()
+    ]
+    tied = {"cuda"} if "torch" in wanted and "cuda" not in wanted else set()
+    kept = [w for w in problem.wishes if w.component not in wanted and w.component not in tied]
+    aim = replace(posed, problem=problem.with_wishes([*kept, *new]))
+    told = join_words([f"{n} {s.text}" for n, s in wanted.items()])
+    answer = solver.best(aim)
+    if answer is not None:
+        old = dict(cell.components)
+        changes = [
+            f"{name_release(n, old[n])} becomes {v}"
+            for n, v in answer.cell.components.items()
+            if n in old and old[n] != v
+        ]
+        sentences = (
+            f"Nothing blocks {told}: {join_words(changes) or 'nothing changes'}. The cell is {answer.cell.id}.",
+        )
+        return Explanation(subject=f"{cell} to {told}", sentences=sentences)
+    stuck = solver.stuck(aim)
+    members = conflict_members(solver, aim.problem, stuck) if stuck else ()
+    blocking = [w for w in (stuck.wishes if stuck else ()) if w not in new]
+    sentences_list = []
+    for wish in blocking:
+        version = wish.text.removeprefix("==")
+        sentences_list.append(
+            f"{name_release(wish.component, version)}{_published(solver, wish.component, version)} blocks {told}."
+        )
+    rules = [m for m in members if not m.rule.startswith("request:")]
+    sentences_list += [
+        m.message + _since(solver, m, [(w.component, w.text.removeprefix("==")) for w in blocking]) + "." for m in rules
+    ]
+    repairs = tuple(r for r in solver.repairs(aim) if not any(c.component in wanted for c in r.changes))
+    sentences_list += [f"What must change: {r.message}, which gives {r.cell.id}." for r in repairs]
+    if not repairs:
+        sentences_list.append("No cell with the frameworks of this one can have it.")
+    return Explanation(
+        subject=f"{cell} to {told}", sentences=tuple(sentences_list), members=tuple(rules), repairs=repairs
+    )
+
+
+def _published(solver: Solver, component: str, version: str) -> str:
+    day = next(
+        (r.date for r in solver.knowledge().releases.get(component, ()) if r.version == version and r.date), None
+    )
+    return f" (published {day})" if day else ""
+
+
+def _since(solver: Solver, member: Conflict, blocking: Sequence[tuple[str, str]]) -> str:
+    """Since which release of the blocking component the rule holds."""
+    knowledge = solver.knowledge()
+    rule = next((r for r in knowledge.rules if r.id == member.rule), None)
+    for name, version in blocking:
+        for row in rule.rows if rule else ():
+            if name in row.when and not row.when[name].is_any and row.when[name].contains(version):
+                releases = knowledge.releases.get(name, ())
+                first = next((r for r in releases if row.when[name].contains(r.version) and r.date), None)
+                return f" (so since {name} {first.version} of {first.date})" if first else ""
+    return ""
+
+
+# Why this cell: a sentence for each choice, what was passed over and how to get it, and other cells a user may prefer.
+
+
+_MAX_ALTERNATIVES = 3
+
+
+def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
+    """The solution with its reasons."""
+    why = [
+        *_framework_reasons(solver, posed, answer),
+        *_torch_reasons(solver, posed, answer),
+        *_python_reason(posed, answer),
+    ]
+    if "pre" not in answer.avoided and posed.pre:
+        why.append("Nothing but pre-releases satisfies the request: the cell has one.")
+    warnings = tuple(_warnings(solver, posed, answer)) if "warning" not in answer.avoided else ()
+    return Solution(
+        cell=answer.cell, why=tuple(why), warnings=warnings, alternatives=tuple(_alternatives(solver, posed, answer))
+    )
+
+
+def _chosen(posed: Posed, answer: Answer, name: str) -> tuple[int, int, str]:
+    variable = posed.problem.names.index(name)
+    index = answer.domains[variable].bit_length() - 1
+    return variable, index, str(posed.problem.values[variable][index])
+
+
+def _plain(posed: Posed, variable: int) -> int:
+    """Releases that are neither pre-releases nor yanked (nor what the request excludes)."""
+    mask = posed.problem.full[variable]
+    for v, allowed in (*posed.pre, *posed.yanked):
+        if v == variable:
+            mask &= allowed
+    for wish in posed.problem.wishes:
+        for v, allowed in wish.masks:
+            if v == variable:
+                mask &= allowed
+    return mask
+
+
+def _framework_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
+    told = []
+    for name in posed.preference.frameworks:
+        variable, index, version = _chosen(posed, answer, name)
+        newer = _plain(posed, variable) >> (index + 1) << (index + 1)
+        asked = any(w.component == name for w in posed.problem.wishes)
+        if not newer:
+            told.append(f"{name} {version}: the newest {'release that was asked for' if asked else 'stable release'}.")
+            continue
+        newest = newer.bit_length() - 1
+        label = str(posed.problem.values[variable][newest])
+        support = posed.preference.support[name].releases
+        if support >> index & 1 and not support >> newest & 1:
+            told.append(
+                f"{name} {version}: the newest release that somebody is known to have tested; {label} was passed over"
+                f" (ask for it: --framework '{name}=={label}')."
+            )
+        else:
+            because = blockers(solver, posed, variable, newest)
+            told.append(f"{name} {version}: {label} is newer, but {because or 'it does not go with the rest'}.")
+    return told
+
+
+def blockers(solver: Solver, posed: Posed, variable: int, index: int) -> str:
+    """Why a release cannot be had under the request: the sentences of the rules in the conflict, or ``""`` when it can."""
+    problem = posed.problem
+    name = problem.names[variable]
+    wish = Wish(name, str(problem.values[variable][index]), ((variable, 1 << index),), reason="tried")
+    tried = replace(posed, problem=problem.with_wishes([*problem.wishes, wish]))
+    stuck = solver.stuck(tried)
+    if stuck is None:
+        return ""
+    members = conflict_members(solver, tried.problem, stuck, cause=False)
+    wishes = [m.message for m in members if m.rule.startswith("request:") and not m.message.endswith(": tried")]
+    rules = [m.message for m in members if not m.rule.startswith("request:")]
+    return " and ".join([*rules, *wishes])
+
+
+def _torch_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
+    variable = posed.problem.variable("torch")
+    if variable is None:
+        return []
+    _, index, version = _chosen(posed, answer, "torch")
+    tiers = posed.preference.tested_torch(list(answer.domains))
+    tested = bool(tiers) and bool(tiers[-1] >> index & 1)
+    where = " (default build)" if answer.cell.index == "default" else " (from the PyTorch index)"
+    names = [f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks]
+    label = " and ".join(names)
+    allowed = _plain(posed, variable)
+    release = version.split("+", maxsplit=1)[0]
+    values = posed.problem.values[variable]
+    newer = [i for i in bits(allowed) if i > index and str(values[i]).split("+", maxsplit=1)[0] != release]
+    head = f"torch {version}{where}"
+    if tested:
+        head += f": the newest that is tested with {label}" if newer else f": tested with {label}"
+        head += f" (how far and by whom: envsmith explain {answer.cell.id})"
+    elif label and tiers:
+        head += f": nobody is known to have tested it with {label}, and nothing that is tested satisfies the request"
+    elif not newer:
+        head += ": the newest release"
+    told = [head + "."]
+    if newer:
+        told += _passed_over(solver, posed, answer, variable, newer)
+    return told
+
+
+def _passed_over(solver: Solver, posed: Posed, answer: Answer, variable: int, newer: list[int]) -> list[str]:
+    """What became of the newest torch that the request admits, for the frameworks that were chosen."""
+    problem = posed.problem
+    fixed = [
+        Wish(
+            n,
+            str(answer.cell.components[n]),
+            ((problem.names.index(n), answer.domains[problem.names.index(n)]),),
+            reason="tried",
+        )
+        for n in posed.preference.frameworks
+    ]
+    with_frameworks = replace(posed, problem=problem.with_wishes([*problem.wishes, *fixed]))
+    newest = str(problem.values[variable][newer[0]]).split("+", maxsplit=1)[0]
+    builds = sum(1 << i for i in newer if str(problem.values[variable][i]).split("+", maxsplit=1)[0] == newest)
+    wish = Wish("torch", newest, ((variable, builds),), reason="tried")
+    if solver.best(with_frameworks, wishes=[*with_frameworks.problem.wishes, wish]):
+        return [
+            f"torch {newest} was passed over: no evidence supports it with {_named(posed, answer)} yet (ask for it: --torch {newest})."
+        ]
+    because = blockers_of(solver, with_frameworks, wish)
+    return [f"torch {newest} is newer, but {because}."] if because else []
+
+
+def blockers_of(solver: Solver, posed: Posed, wish: Wish) -> str:
+    """As :func:`blockers`, for a wish over several releases."""
+    tried = replace(posed, problem=posed.problem.with_wishes([*posed.problem.wishes, wish]))
+    stuck = solver.stuck(tried)
+    members = conflict_members(solver, tried.problem, stuck, cause=False) if stuck else ()
+    return " and ".join(m.message for m in members if not m.message.endswith(": tried"))
+
+
+def _named(posed: Posed, answer: Answer) -> str:
+    return " and ".join(f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks) or "this cell"
+
+
+def _python_reason(posed: Posed, answer: Answer) -> list[str]:
+    if "python" not in posed.problem.names:
+        return []
+    version = answer.cell.components["python"]
+    if any(w.component == "python" and not w.reason for w in posed.problem.wishes):
+        return [f"Python {version}: as asked."]
+    return [f"Python {version}: first in the stated order that has wheels for all of it."]
+
+
+def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]:
+    """The warning rows that the cell could not avoid."""
+    rules = {r.id: r for r in solver.knowledge().rules}
+    domains = list(answer.domains)
+    for group in posed.problem.groups:
+        if group.severity is not Severity.WARNING:
+            continue
+        for number, nogood in group.nogoods:
+            if all(domains[v] & m for v, m in nogood):
+                rule = rules[group.rule]
+                row = rule.rows[number]
+                shown = {c: answer.cell.components[c] for c in row.scope if c in answer.cell.components}
+                message = rule_sentence(rule, [row], {c: [v] for c, v in shown.items()})
+                yield finding_of_row(rule, row, Severity.WARNING, shown, message)
+                break
+
+
+def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
+    """The same request with the newest torch at all, and with the CUDA majors next to this one: at most three cells."""
+    found: list[Cell] = []
+    newest = replace(posed, preference=_whatever_is_newest(posed))
+    candidates = [solver.best(newest)]
+    cuda = posed.problem.variable("cuda")
+    if cuda is not None and not any(w.component == "cuda" and not w.reason for w in posed.problem.wishes):
+        majors: dict[str, int] = {}
+        for index, value in enumerate(posed.problem.values[cuda]):
+            if value not in (None, "cpu"):
+                majors[str(value).split(".")[0]] = majors.get(str(value).split(".")[0], 0) | 1 << index
+        mine = answer.cell.components.get("cuda", "").split(".")[0]
+        for major in sorted(majors, key=int, reverse=True):
+            if major != mine and (not mine.isdigit() or abs(int(major) - int(mine)) == 1):
+                wish = Wish("cuda", major, ((cuda, majors[major]),))
+                candidates.append(solver.best(posed, wishes=[*posed.problem.wishes, wish]))
+    for candidate in candidates:
+        if (
+            candidate
+            and candidate.avoided == answer.avoided
+            and candidate.cell.id != answer.cell.id
+            and candidate.cell not in found
+        ):
+            found.append(candidate.cell)
+    return found[:_MAX_ALTERNATIVES]
+
+
+def _whatever_is_newest(posed: Posed) -> Preference:
+    """The preference that does not ask what was tested."""
+    return Preference(posed.problem, posed.preference.frameworks, posed.preference.companions, supported_first=False)

@@ -12,26 +12,37 @@ CUDA of nvcc or of nvidia-smi, or compiled it. That is a warning and ``unknown``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from packaging.version import Version
+
+from envsmith.errors import UsageError
+from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
-from envsmith.model.finding import Finding, Judgement
-from envsmith.model.platform import Platform
-from envsmith.model.rule import Severity
-from envsmith.model.version import version_key
-from envsmith.solve.case import Case, bits_of, infer, plausible
+from envsmith.model.finding import Change, Finding, Judgement, Repair
+from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
+from envsmith.model.version import Spec, parse_version, version_key
+from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, plausible
 from envsmith.solve.explain import conflict_members
-from envsmith.solve.findings import notes, violated
-from envsmith.solve.given import known_pair, read_given
 from envsmith.solve.kernel import bits
-from envsmith.solve.problem import pose
-from envsmith.solve.repairing import repair_of, wishes_of
-from envsmith.solve.request import CORE
+from envsmith.solve.prefer import Nearest, Support
+from envsmith.solve.problem import Problem, Wish, pose
+from envsmith.solve.request import CORE, Posed
 from envsmith.solve.solver import Solver
-from envsmith.solve.words import join_words, name_release, strongest
+from envsmith.solve.words import join_words, name_release, notes, strongest, violated
 
-__all__ = ["judge"]
+__all__ = [
+    "KnownBad",
+    "judge",
+    "known_bad",
+    "known_pair",
+    "read_given",
+    "repair_of",
+    "stated_by_metadata",
+    "wishes_of",
+]
 
 
 def judge(
@@ -208,3 +219,350 @@ def _silent(case: Case, torches: int, torch: int) -> set[str]:
             if not torches & ~covered:
                 silent.discard(group.rule)
     return silent
+
+
+# A given set of releases, read: which values of which component each text stands for, and what the knowledge does not list.
+
+
+# Some release of it is there; it is known to be absent.
+ANY, NONE = "*", "none"
+
+
+def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
+    """Read ``{component: version}``. Names may be aliases; several GPUs are joined by commas; ``*`` is some release, ``none`` is absent."""
+    compiled = solver.compiled
+    components: dict[str, str] = {}
+    masks: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    plain: dict[str, str] = {}
+    extras: dict[str, list[str]] = {}
+    unknown: list[str] = []
+    for spelling, value in given.items():
+        name = spelling if spelling in compiled.roles else _find(solver, spelling)
+        if name is None:
+            unknown.append(f"{spelling} {value}: envsmith knows no such component")
+            continue
+        if value.strip() == ANY and compiled.roles[name] is Role.CORE:
+            continue  # that there is a Python and a torch says nothing
+        releases = compiled.versions.get(name, ())
+        for number, text in enumerate(_versions(solver, name, value)):
+            variable = name if number == 0 else f"{name}#{number + 1}"
+            mask, extra = stands_for(releases, name, text)
+            if extra is not None:
+                listed = extras.setdefault(name, [])
+                if extra not in listed:
+                    listed.append(extra)
+                mask = 1 << (len(releases) + listed.index(extra))
+                if text not in (ANY, NONE) and _is_missed(compiled.roles[name], releases, text):
+                    unknown.append(
+                        f"{name_release(name, text)} is not among the releases envsmith knows{_newest(releases)}"
+                    )
+            components[variable], masks[variable], texts[variable] = name, mask, text
+            if text not in (ANY, NONE):
+                plain.setdefault(name, text)
+    return Given(
+        components=components,
+        masks=masks,
+        text=texts,
+        plain=plain,
+        extras={n: tuple(v) for n, v in extras.items()},
+        unknown=tuple(unknown),
+    )
+
+
+def _is_missed(role: Role, releases: tuple[str, ...], text: str) -> bool:
+    """Whether a release that is not listed leaves something unknown. Companions' files list every final release of the index; the host's not every patch."""
+    return role in (Role.FRAMEWORK, Role.CORE) or (role is Role.COMPANION and _is_a_gap(releases, text))
+
+
+def _newest(versions: tuple[str, ...]) -> str:
+    stable = [v for v in versions if (key := version_key(v)) and not key.is_prerelease]
+    return f" (the newest is {stable[-1]})" if stable else ""
+
+
+def _is_a_gap(versions: tuple[str, ...], text: str) -> bool:
+    """Whether a final release lies between the oldest and the newest that are listed and is none of them: mistyped, or never published."""
+    if not versions or (key := version_key(text)) is None or key.is_prerelease or key.is_postrelease or key.local:
+        return False
+    first, last = version_key(versions[0]), version_key(versions[-1])
+    return first is not None and last is not None and first < key < last
+
+
+def _find(solver: Solver, name: str) -> str | None:
+    component = solver.knowledge().components.find(name)
+    return component.name if component else None
+
+
+def _versions(solver: Solver, name: str, value: str) -> list[str]:
+    parts = value.split(",") if name == "gpu" else [value]
+    found = []
+    for part in parts:
+        text = part.strip()
+        if name == "gpu":
+            folded = re.sub(r"[-_\s]+", "", text.lower())
+            text = solver.compiled.gpus.get(folded, text)
+            if re.fullmatch(r"\d{1,2}\.\d", text):
+                text = "sm_" + text.replace(".", "")
+        try:
+            found.append(ANY if text == ANY else parse_version(text))
+        except ValueError as error:
+            raise UsageError(f"{name}: {error}", hint=f"give a version, as {name}=={_example(name)}") from error
+    return list(dict.fromkeys(found))
+
+
+def _example(name: str) -> str:
+    return {"gpu": "sm_90", "driver": "535.54.03", "torch": "2.9.1+cu128"}.get(name, "1.2.3")
+
+
+def stands_for(versions: tuple[str, ...], component: str, text: str) -> tuple[int, str | None]:
+    """The mask of listed releases that ``text`` stands for, or the release itself as one that is not listed.
+
+    Exactly that release; the same version spelt otherwise (``0.16``, ``0.16.0``); for torch without a build tag all builds; for Python and
+    CUDA the minor series; for others than frameworks a shorter version stands for what begins with it (cuDNN ``9.1.0``).
+    """
+    if text == ANY:
+        return ((1 << len(versions)) - 1, None) if versions else (0, text)
+    key = version_key(text)
+    if text in versions:
+        return 1 << versions.index(text), None
+    if key is None:
+        return 0, text
+    if component in ("python", "cuda") and len(key.release) > 1:
+        series = f"{key.major}.{key.minor}"
+        if series in versions:
+            return 1 << versions.index(series), None
+    mask = 0
+    for index, version in enumerate(versions):
+        other = version_key(version)
+        if other is not None and _same(component, key, other):
+            mask |= 1 << index
+    return (mask, None) if mask else (0, text)
+
+
+def _same(component: str, key: Version, other: Version) -> bool:
+    if key == other:
+        return True
+    if component == "torch":
+        return key.local is None and key == Version(other.public)
+    plain = key.pre is None and key.post is None and not key.is_devrelease and key.local is None
+    shorter = len(key.release) < len(other.release) and other.release[: len(key.release)] == key.release
+    return plain and shorter and other.pre is None and component not in _EXACT
+
+
+_EXACT = frozenset({"deepspeed", "megatron-core", "colossalai", "gpu", "gcc"})
+
+
+def known_pair(solver: Solver, problem: Problem, given: Given, framework: str) -> str | None:
+    """Why the knowledge cannot vouch for a framework with the given torch; ``None`` when it can, or when there is nothing to vouch for.
+
+    It can when somebody tested this framework release (its series, or an older release) with this torch or a newer one, or when
+    the release itself declares a range that ends above this torch.
+    """
+    compiled = solver.compiled
+    if compiled.roles[framework] is not Role.FRAMEWORK or "torch" not in given.masks:
+        return None
+    listed = (1 << len(compiled.versions.get(framework, ()))) - 1
+    releases = given.masks[framework] & listed
+    torches = given.masks["torch"] & ((1 << len(compiled.versions.get("torch", ()))) - 1)
+    if not releases or not torches:
+        return None
+    release = releases.bit_length() - 1
+    support = Support.of(problem, framework)
+    older = support.torch(release)
+    for frameworks, tested in support.lines:
+        if frameworks & ((1 << (release + 1)) - 1):
+            older |= tested
+    if older and torches & -torches <= older:
+        return None
+    if _declared_bound(solver, framework, release, torches):
+        return None
+    version = given.text[framework]
+    newest = (
+        str(problem.values[problem.names.index("torch")][older.bit_length() - 1]).split("+", maxsplit=1)[0]
+        if older
+        else ""
+    )
+    tail = f": the newest torch it was tested with is {newest}" if newest else ""
+    return f"whether {framework} {version} works with torch {given.text['torch']}{tail}"
+
+
+def _declared_bound(solver: Solver, framework: str, release: int, torches: int) -> bool:
+    """Whether the release declares a range for torch that has an upper end and contains the given torch."""
+    version = solver.compiled.versions[framework][release]
+    for rule in solver.knowledge().rules:
+        if rule.id != f"{framework}-declares-torch":
+            continue
+        for row in rule.rows:
+            spec: Spec = row.needs["torch"]
+            if row.when[framework].contains(version) and re.search(r"<|==|~=", spec.text):
+                return any(spec.contains(solver.compiled.versions["torch"][i]) for i in bits(torches))
+    return False
+
+
+# Known-bad cells: what every rule forbids, with releases in the place of specs and the text that a user would see.
+#
+# A rule says ``deepspeed <0.8.2 with torch >=2.0``; a known-bad cell is one pair of releases that it forbids. For each row the releases next to the
+# bounds are taken, for these are what people have: the newest that a ``when`` admits and, for a need, the newest that does not meet it.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownBad:
+    """Releases that do not work together, the rule that says so, at which stage it shows and how."""
+
+    components: Mapping[str, str]
+    rule: str
+    stage: str | None
+    symptom: str
+
+
+def stated_by_metadata(rule: Rule) -> bool:
+    """Whether package metadata or the tags of files say it: declared requirements, and what torch wheels carry and exist for."""
+    return "-declares-" in rule.id or rule.kind is RuleKind.BUNDLES or rule.id.startswith("torch-wheels-")
+
+
+def known_bad(knowledge: Knowledge, *, worst: bool = False) -> Iterator[KnownBad]:
+    """Known-bad cells of all rules that metadata does not state and that say what a user sees, each set once; ``worst`` leaves warnings out."""
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    for rule in knowledge.rules:
+        if stated_by_metadata(rule):
+            continue
+        for row in rule.rows:
+            symptom = row.symptom or rule.symptom
+            if symptom is None or row.severity is Severity.NOTE or (worst and row.severity is not Severity.ERROR):
+                continue
+            for components in _sets(knowledge, row):
+                key = tuple(sorted(components.items()))
+                if key not in seen:
+                    seen.add(key)
+                    yield KnownBad(components=components, rule=rule.id, stage=rule.stage, symptom=symptom)
+
+
+def _sets(knowledge: Knowledge, row: Row) -> Iterator[dict[str, str]]:
+    """One set per need that is not met, or the set of ``when`` itself; none where no listed release fits."""
+    chosen = {name: _newest_known(knowledge, name, row.when[name], row.needs.get(name)) for name in row.when}
+    if any(version is None for version in chosen.values()):
+        return
+    given = {name: version for name, version in chosen.items() if version is not None}
+    if not row.needs:
+        yield given
+    for name, spec in row.needs.items():
+        if name in given:
+            yield given
+        elif (version := _newest_known(knowledge, name, None, spec)) is not None:
+            yield {**given, name: version}
+
+
+def _newest_known(knowledge: Knowledge, name: str, wanted: Spec | None, unmet: Spec | None) -> str | None:
+    """The newest stable release that ``wanted`` admits and ``unmet`` does not."""
+    for release in reversed(knowledge.releases.get(name, ())):
+        version = release.version
+        key = version_key(version)
+        if key is None or key.is_prerelease or release.yanked:
+            continue
+        public = version.split("+", maxsplit=1)[0]
+        if (wanted is None or wanted.contains(version)) and (unmet is None or not unmet.contains(version)):
+            return public if name == "torch" else version
+    return None
+
+
+# The nearest valid cell to a given set that is bad.
+
+
+def wishes_of(case: Case, problem: Problem) -> list[Wish]:
+    """A wish for each component that is given; those to be kept are wished hardest."""
+    wishes = []
+    for name, mask in case.given.masks.items():
+        component = case.given.components[name]
+        host = case.solver.compiled.roles[component] is Role.HOST
+        kept = "it is to stay" if component in case.keep else ""
+        masks = ((problem.names.index(name), mask),)
+        wishes.append(Wish(component, case.given.text[name], masks, host=host, reason=kept))
+    return wishes
+
+
+def repair_of(
+    case: Case, names: Mapping[str, str], platform: Platform, known: frozenset[str] = frozenset()
+) -> Repair | None:
+    """The nearest cell; what a wheel carries follows it and does not count as a change.
+
+    ``known`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those are mended with it.
+    """
+    problem = pose(case.solver.compiled, platform, names, case.given.extras)
+    carried = {n for n in CARRIED if n in case.given.masks and "torch" in case.given.masks and _agrees(case, n)}
+    wishes = [w for w in wishes_of(case, problem) if w.component not in carried] + _stay_with_cuda(case, problem)
+    roles = case.solver.compiled.roles
+    frameworks = tuple(n for n in case.given.plain if roles[n] is Role.FRAMEWORK)
+    companions = tuple(n for n in case.given.plain if roles[n] is Role.COMPANION)
+    chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
+    posed = Posed(
+        Request(platform=platform),
+        problem.with_wishes(wishes),
+        _nearest_first(case, problem, frameworks, companions),
+        chosen,
+        _without(problem, case.solver.compiled.pre),
+        _without(problem, case.solver.compiled.yanked),
+    )
+    repairs = case.solver.repairs(posed, known=known)
+    if not repairs:
+        return None
+    repair = min(repairs, key=lambda r: _dearness(roles, r))
+    if not repair.changes and "torch" in case.given.text:
+        build = repair.cell.components["torch"]
+        change = Change(component="torch", old=case.given.text["torch"], new=build)
+        return Repair(changes=(change,), cell=repair.cell, message=f"torch {build}, named as that build")
+    return repair
+
+
+def _nearest_first(case: Case, problem: Problem, frameworks: tuple[str, ...], companions: tuple[str, ...]) -> Nearest:
+    """The order of answers around what is given; only what is one release (of torch: one version) has a place to be near to."""
+    start = {
+        n: (m & -m).bit_length() - 1
+        for n, m in case.given.masks.items()
+        if n in problem.names and n in case.given.plain
+    }
+    return Nearest(problem, frameworks, companions, start=start, given=case.given.masks.get("torch", 0))
+
+
+def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]:
+    """Of repairs with equally few changes: companions and tools move first, then a framework upwards, then torch upwards, then anything downwards."""
+
+    def dear(change: Change) -> int:
+        role = roles.get(change.component)
+        if role in (Role.COMPANION, Role.HOST):
+            return 0
+        return 3 if _is_older(change.new, change.old) else 1 if role is Role.FRAMEWORK else 2
+
+    each = [dear(change) for change in repair.changes]
+    return len(each), max(each, default=0), sum(each)
+
+
+def _is_older(new: str | None, old: str | None) -> bool:
+    try:
+        after, before = version_key((new or "none").split("+")[0]), version_key((old or "none").split("+")[0])
+    except ValueError:
+        return False
+    return after is not None and before is not None and after < before
+
+
+def _stay_with_cuda(case: Case, problem: Problem) -> list[Wish]:
+    """Giving up CUDA is no repair for somebody who has it."""
+    cuda = problem.variable("cuda")
+    if cuda is None or "cpu" not in problem.values[cuda]:
+        return []
+    if case.given.text.get("cuda") == "cpu" or case.given.text.get("torch", "").endswith("+cpu"):
+        return []
+    mask = problem.full[cuda] & ~problem.bit(cuda, "cpu")
+    return [Wish("cuda", "with CUDA", ((cuda, mask),), reason="a build without CUDA is no repair", host=True)]
+
+
+def _without(problem: Problem, marked: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+    """Changed components get no pre-release or yanked release; the given ones may stay (the passes without this mask allow them)."""
+    return tuple((v, problem.full[v] & ~marked[c]) for v, c in enumerate(problem.components) if marked.get(c))
+
+
+def _agrees(case: Case, name: str) -> bool:
+    """Whether the given release of a carried component is what (some of) the given torch carries."""
+    problem = case.problem
+    torch, variable = problem.names.index("torch"), problem.names.index(name)
+    masks = [(torch, case.given.masks["torch"]), (variable, case.given.masks[name])]
+    return carrying(case).begin(masks) is not None

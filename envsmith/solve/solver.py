@@ -9,10 +9,9 @@ from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Severity
-from envsmith.solve.compile import Compiled
 from envsmith.solve.kernel import Domains, Net, nearest, smallest_conflict
 from envsmith.solve.prefer import PHASES
-from envsmith.solve.problem import Group, Problem, Wish
+from envsmith.solve.problem import Compiled, Group, Problem, Wish
 from envsmith.solve.request import Posed, cell_of, pose_request
 
 __all__ = ["Answer", "Solver", "Stuck", "wish_net"]

@@ -53,8 +53,9 @@ def written(name: str, text: str) -> Path:
 
 def report(text: str) -> None:
     from envsmith.doctor.judge import diagnose
+    from envsmith.doctor.read import read_texts
+    from envsmith.doctor.read.text import clean
     from envsmith.doctor.report import as_markdown, as_text
-    from envsmith.sources.reports import clean, read_texts
 
     told = diagnose(read_texts([("t", text)]), [("t", clean(text))])
     json.dumps(told.to_json())
@@ -64,8 +65,8 @@ def report(text: str) -> None:
 
 def launches(text: str) -> None:
     """Hostfiles, DeepSpeed configurations, start commands, with the rules over them."""
-    from envsmith.doctor.checking import findings_of
-    from envsmith.sources.reports import read_texts
+    from envsmith.doctor.judge import findings_of
+    from envsmith.doctor.read import read_texts
 
     findings_of(read_texts([("t", text)]))
 
@@ -81,9 +82,9 @@ def snapshot(text: str) -> None:
 
 
 def stated(text: str) -> None:
-    from envsmith.doctor.checking import check_environment
+    from envsmith.doctor.facts import Draft
+    from envsmith.doctor.judge import check_environment
     from envsmith.doctor.stated import read_environment
-    from envsmith.sources.reports import Draft
 
     draft = Draft()
     given = read_environment(text, draft, "t")
@@ -92,8 +93,8 @@ def stated(text: str) -> None:
 
 
 def conda_file(text: str) -> None:
+    from envsmith.conda.read import read_conda_file
     from envsmith.errors import DataError
-    from envsmith.sources.conda import read_conda_file
 
     for kind in (None, "conda-lock", "pixi-lock", "environment", "conda-list", "conda-list-json", "explicit"):
         with suppress(DataError):
@@ -101,19 +102,19 @@ def conda_file(text: str) -> None:
 
 
 def conda_lock(text: str) -> None:
-    from envsmith.lock.conda.load import load_lock
+    from envsmith.conda.files import load_lock
 
     load_lock(text)
 
 
 def lock(text: str) -> None:
-    from envsmith.lock.read_lock import parse_lock
+    from envsmith.model.lock import parse_lock
 
     parse_lock(text, where="lock.json")
 
 
 def pylock(text: str) -> None:
-    from envsmith.lock.pylock import parse_beside
+    from envsmith.lock.files import parse_beside
 
     parse_beside(text)
 
@@ -125,7 +126,7 @@ def uv_edges(text: str) -> None:
 
 
 def requirements(text: str) -> None:
-    from envsmith.lock.requirements import parse_requirements
+    from envsmith.lock.files import parse_requirements
 
     parse_requirements(text)
 
@@ -161,7 +162,7 @@ def library(text: str) -> None:
 
 
 def record(text: str) -> None:
-    from envsmith.matrix.records import parse_record
+    from envsmith.model.record import parse_record
 
     try:
         parse_record("r.json", raw(text))
@@ -171,15 +172,15 @@ def record(text: str) -> None:
 
 
 def matrix_json(text: str) -> None:
-    from envsmith.matrix.export.changes import changes, read_document
+    from envsmith.matrix.changes import changes, read_document
 
     document = read_document(written("matrix.json", text))
     changes(document, document)
 
 
 def campaign(text: str) -> None:
-    from envsmith.graph import components
-    from envsmith.matrix.campaign.file import read_campaign
+    from envsmith.graph.load import components
+    from envsmith.matrix.campaign.plan import read_campaign
 
     read_campaign(written("campaign.yaml", text), components())
 
@@ -204,8 +205,8 @@ def source_archive(text: str) -> None:
     import tarfile
 
     from envsmith.errors import EnvsmithError
-    from envsmith.sources.given_archives import Wish, parse_wish, read_archive
-    from envsmith.sources.http import HttpClient
+    from envsmith.http import HttpClient
+    from envsmith.python.archives import Wish, parse_wish, read_archive
 
     with suppress(EnvsmithError):
         parse_wish(text)

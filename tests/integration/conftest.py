@@ -28,9 +28,9 @@ def _lend_base(address):
 
 def _reason_unusable():
     """Why the engine that runs cannot build a cell on this host; ``None`` when it can. The base is there afterwards."""
-    from envsmith.engine.docker import DockerEngine
-    from envsmith.engine.docker_bases import from_reference
+    from envsmith.engines.docker import DockerEngine
     from envsmith.errors import BuildError, EngineError
+    from envsmith.image.dockerfile import from_reference
 
     engine = DockerEngine()
     with contextlib.closing(engine.client):

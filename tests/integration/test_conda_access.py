@@ -10,8 +10,10 @@ from types import ModuleType
 
 import pytest
 
+from envsmith.conda.files import files
+from envsmith.conda.install import realise
+from envsmith.conda.lock import lock_conda
 from envsmith.errors import NetworkError
-from envsmith.lock.conda import files, lock_conda, realise
 
 from .conda_packages import cell_of, pins_of, run
 

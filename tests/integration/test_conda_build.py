@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from envsmith import pipeline
-from envsmith.engine.conda import CondaEngine, read_lock
+from envsmith import build
+from envsmith import options as envsmith_options
+from envsmith.engines.conda import CondaEngine, read_lock
 from envsmith.errors import ContentError, DataError, NetworkError
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
-from envsmith.pipeline import locking
 
 from .conda_packages import PYTHON, module_of, pins_of
 
@@ -29,7 +29,7 @@ DAY = "2099-01-01"
 
 
 @pytest.fixture
-def options(local, channel, wheels, tmp_path, monkeypatch) -> pipeline.Options:
+def options(local, channel, wheels, tmp_path, monkeypatch) -> envsmith_options.Options:
     """The request of a user; the pip lock is the one thing that is made here, from wheels of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
 
@@ -43,13 +43,13 @@ def options(local, channel, wheels, tmp_path, monkeypatch) -> pipeline.Options:
             pins=pins_of(local, wheels, "megatron_core", {n.replace("-", "_"): v for n, v in cell.components.items()}),
         )
 
-    monkeypatch.setattr(locking, "lock_cell", lock_cell)
+    monkeypatch.setattr(build, "lock_cell", lock_cell)
     request = Request(
         frameworks={"megatron-core": "==0.16.1"},
         constraints={"torch": "==2.8.0", "python": f"=={PYTHON}.*"},
         exclude_newer=DAY,
     )
-    return pipeline.Options(
+    return envsmith_options.Options(
         request=request,
         request_text="--framework megatron-core==0.16.1",
         output=tmp_path / "out",
@@ -61,7 +61,7 @@ def options(local, channel, wheels, tmp_path, monkeypatch) -> pipeline.Options:
 
 
 def test_request_becomes_an_environment_that_is_what_the_lock_says(options, tmp_path):
-    made = pipeline.build(options)
+    made = build.build(options)
     assert made.built is not None
     assert (made.built.kind, made.built.cell) == ("conda", made.cell.id)
     assert made.cell.components["torch"] == "2.8.0+cu129"
@@ -72,29 +72,29 @@ def test_request_becomes_an_environment_that_is_what_the_lock_says(options, tmp_
     assert (held["torch.version"], held["cuda.version"], held["megatron-core"]) == ("2.8.0", "12.9", "0.16.1")
     assert held["conda.nccl"] == "2.28.9.1"
     assert any("nccl" in note for note in made.notes)  # the wheel's is older: tolerated, and told
-    elsewhere = pipeline.build(dataclasses.replace(options, output=tmp_path / "elsewhere"))
+    elsewhere = build.build(dataclasses.replace(options, output=tmp_path / "elsewhere"))
     assert elsewhere.built is not None
     assert elsewhere.built.digest == made.built.digest
     assert elsewhere.built.reference != made.built.reference
 
 
 def test_frozen_build_needs_no_channel_but_the_packages(options):
-    made = pipeline.build(options)
+    made = build.build(options)
     assert made.built is not None
     shutil.rmtree(made.built.reference)
-    again = pipeline.build(dataclasses.replace(options, frozen=True, offline=True))
+    again = build.build(dataclasses.replace(options, frozen=True, offline=True))
     assert again.built is not None
     assert again.built.digest == made.built.digest
     (made.directory / "conda-lock.yml").unlink()
     with pytest.raises(DataError, match="no Conda lock is there"):
-        pipeline.build(dataclasses.replace(options, frozen=True))
+        build.build(dataclasses.replace(options, frozen=True))
 
 
 def test_channel_that_cannot_be_reached_fails_a_conda_build_and_the_environment_stays(options):
-    made = pipeline.build(options)
+    made = build.build(options)
     assert made.built is not None
     with pytest.raises(NetworkError):
-        pipeline.build(dataclasses.replace(options, conda_channels=("http://127.0.0.1:9/none",)))
+        build.build(dataclasses.replace(options, conda_channels=("http://127.0.0.1:9/none",)))
     assert Path(made.built.python).exists()
     assert read_lock(made.directory).cell_id == str(made.cell.id)
 
@@ -115,13 +115,13 @@ def test_package_that_carries_another_torch_than_its_name_says_is_found_out(opti
     local.make_package(lying, record, fill, scratch=tmp_path / "scratch")
     local.index_channel(lying)
     with pytest.raises(ContentError) as caught:
-        pipeline.build(dataclasses.replace(options, conda_channels=(lying.as_uri(),)))
+        build.build(dataclasses.replace(options, conda_channels=(lying.as_uri(),)))
     assert any(line.startswith("torch: the cell says 2.8.0+cu129") for line in caught.value.details)
     assert any(line.startswith("cuda: the cell says 12.9") for line in caught.value.details)
 
 
 def test_smoke_test_of_a_torch_that_is_none_fails_and_the_record_says_so(options):
-    made = pipeline.build(dataclasses.replace(options, smoke=True, ranks=2))
+    made = build.build(dataclasses.replace(options, smoke=True, ranks=2))
     assert made.record is not None
     assert not made.record.passed
     assert made.record.engine == "conda"

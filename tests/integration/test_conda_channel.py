@@ -7,10 +7,13 @@ import shutil
 
 import pytest
 
+from envsmith.conda.files import load_lock, write
+from envsmith.conda.install import realise
+from envsmith.conda.lock import lock_conda, up_to_date
+from envsmith.conda.read import read_conda_file
+from envsmith.conda.solve import compare
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
-from envsmith.lock.conda import compare, load_lock, lock_conda, realise, up_to_date, write
-from envsmith.model.platform import Platform
-from envsmith.sources.conda import read_conda_file
+from envsmith.model.cell import Platform
 
 from .conda_packages import FRAMEWORKS, PYTHON, cell_of, pins_of, run, served
 

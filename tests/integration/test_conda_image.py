@@ -22,16 +22,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from envsmith.engine import buildkit
-from envsmith.engine.base import silent
-from envsmith.engine.conda import content_digest
-from envsmith.engine.context import uv_binary
+from envsmith.conda.files import files
+from envsmith.conda.install import realise
+from envsmith.conda.lock import lock_conda
+from envsmith.engines import buildkit
+from envsmith.engines.conda import content_digest
 from envsmith.errors import BuildError, ContentError
-from envsmith.lock.conda import files, lock_conda, realise
-from envsmith.model.lock import Lock
-from envsmith.render.conda_dockerfile import render_conda
-from envsmith.render.dockerfile import UV_FILE, ImageOptions
-from envsmith.sources.images import Tool
+from envsmith.image.conda_dockerfile import render_conda
+from envsmith.image.context import uv_binary
+from envsmith.image.dockerfile import UV_FILE, ImageOptions
+from envsmith.model.lock import Lock, Tool
+from envsmith.progress import silent
 
 from . import micromamba_stand_in
 from .conda_packages import cell_of, pins_of, served
@@ -42,7 +43,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.engine]
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
     """A DockerEngine on a daemon that only the tests know."""
-    from envsmith.engine.docker import DockerEngine
+    from envsmith.engines.docker import DockerEngine
 
     return DockerEngine()
 

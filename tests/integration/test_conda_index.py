@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from envsmith import pipeline
+from envsmith import build as pipeline
+from envsmith import options as envsmith_options
+from envsmith.conda.lock import stored
+from envsmith.conda.solve import compare
 from envsmith.errors import NetworkError
-from envsmith.lock.conda import compare
-from envsmith.lock.conda.step import stored
 from envsmith.model.cell import Request
-from envsmith.solve.api import solve
+from envsmith.solve import solve
 
 from .conda_packages import PYTHON
 
@@ -53,7 +54,7 @@ def test_pip_lock_and_conda_lock_are_one_cell(framework, local, tmp_path, monkey
     components = solve(request).cell.components
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     channel = channel_of(local, components, tmp_path / "channel", tmp_path / "scratch")
-    options = pipeline.Options(
+    options = envsmith_options.Options(
         request=request,
         request_text=f"--framework {framework}",
         output=tmp_path / "out",

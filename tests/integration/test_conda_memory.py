@@ -14,8 +14,8 @@ pytestmark = pytest.mark.integration
 DENSE = """
 import json, pathlib, resource, sys
 sys.path.insert(0, sys.argv[3])
-from envsmith.lock.conda.channels import fetch_indexes
-from envsmith.lock.conda.model import RepoLimits
+from envsmith.conda.channels import fetch_indexes
+from envsmith.conda.model import RepoLimits
 import rattler
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

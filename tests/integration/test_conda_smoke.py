@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from envsmith import pipeline
-from envsmith.lock.conda import compare
-from envsmith.lock.conda.step import stored
+from envsmith import build
+from envsmith import options as envsmith_options
+from envsmith.conda.lock import stored
+from envsmith.conda.solve import compare
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
-from envsmith.pipeline import locking
 
 from . import conda_torch
 from .conda_packages import served
@@ -60,7 +60,7 @@ def channel(local, wheels, tmp_path_factory) -> Path:
     )
 
 
-def options_for(wheels: list[conda_torch.Wheel], url: str, output: Path, monkeypatch) -> pipeline.Options:
+def options_for(wheels: list[conda_torch.Wheel], url: str, output: Path, monkeypatch) -> envsmith_options.Options:
     """``build --engine conda --framework deepspeed --cuda cpu``; the pip lock is that of the wheels, PyTorch's own index is not asked."""
 
     def lock_cell(cell, options, *, progress=None):
@@ -72,7 +72,7 @@ def options_for(wheels: list[conda_torch.Wheel], url: str, output: Path, monkeyp
             pins=conda_torch.pins_of(wheels),
         )
 
-    monkeypatch.setattr(locking, "lock_cell", lock_cell)
+    monkeypatch.setattr(build, "lock_cell", lock_cell)
     version = {w.name: w.version for w in wheels}
     request = Request(
         frameworks={"deepspeed": f"=={version['deepspeed']}"},
@@ -83,7 +83,7 @@ def options_for(wheels: list[conda_torch.Wheel], url: str, output: Path, monkeyp
         },
         exclude_newer=DAY,
     )
-    return pipeline.Options(
+    return envsmith_options.Options(
         request=request,
         request_text="--framework deepspeed --cuda cpu",
         output=output,
@@ -96,7 +96,7 @@ def test_cell_of_a_real_torch_passes_its_smoke_test_in_a_conda_prefix(wheels, ch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     with served(channel) as url:
         options = options_for(wheels, url, tmp_path / "out", monkeypatch)
-        made = pipeline.build(options)
+        made = build.build(options)
     assert made.built is not None
     assert made.record is not None
     assert made.record.passed, made.record.summary

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.lock.conda import files, lock_conda, write
-from envsmith.model.platform import Platform
-from envsmith.sources.conda import read_conda_file
+from envsmith.conda.files import files, write
+from envsmith.conda.lock import lock_conda
+from envsmith.conda.read import read_conda_file
+from envsmith.model.cell import Platform
 
 from .conda_packages import FRAMEWORKS, cell_of, pins_of
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engine.base import Built
-from envsmith.engine.docker import DockerEngine
-from envsmith.engine.docker_target import DockerTarget, cdi_devices, gpu_arguments
-from envsmith.engine.podman import PodmanEngine
+from envsmith.engines.base import Built
+from envsmith.engines.docker import DockerEngine
+from envsmith.engines.docker_target import DockerTarget, cdi_devices, gpu_arguments
+from envsmith.engines.podman import PodmanEngine
 from envsmith.errors import EngineError
-from envsmith.render.dockerfile import from_reference
-from envsmith.smoke import supervise
+from envsmith.image.dockerfile import from_reference
+from envsmith.smoke import run
 from envsmith.smoke.plan import Plan
 
 from .podman_storage import podman_with
@@ -99,7 +99,7 @@ def test_podman_s_refusal_of_a_device_that_is_not_specified_is_ours(engine, base
         target = podman_target("13.0")
         specification.write_text(specification.read_text().replace('"name": "all"', '"name": "0"'))
         with pytest.raises(EngineError, match=r"does not say what nvidia\.com/gpu=all is") as caught:
-            supervise.run(Plan.build({"torch": "2.9.1"}, ranks=2), target)
+            run.run(Plan.build({"torch": "2.9.1"}, ranks=2), target)
     assert "nvidia-ctk cdi generate" in caught.value.hint
 
 
@@ -111,7 +111,7 @@ def test_docker_without_nvidia_s_runtime_is_told_as_that(flag, why, engine, base
         pytest.skip("this engine can hand over GPUs")
     target = DockerTarget(image=base, python="/usr/bin/python3", gpu_arguments=(flag,))
     with pytest.raises(EngineError, match=f"cannot have the host's GPUs: .*{why}") as caught:
-        supervise.run(Plan.build({"torch": "2.9.1"}, ranks=2), target)
+        run.run(Plan.build({"torch": "2.9.1"}, ranks=2), target)
     assert caught.value.details
     assert "--no-smoke" in caught.value.hint
     assert not engine.client.containers.list(all=True)

@@ -14,15 +14,15 @@ import threading
 
 import pytest
 
-from envsmith.engine.oci import read_layout
-from envsmith.engine.oci_diff import difference
-from envsmith.engine.rebuild import rebuild
-from envsmith.engine.wheels import with_wheels
+from envsmith.engines.bases import pin_image
+from envsmith.engines.rebuild import rebuild
+from envsmith.engines.wheels import with_wheels
 from envsmith.errors import ContentError, NetworkError
 from envsmith.lock import store
-from envsmith.lock.pylock import pylock_text
+from envsmith.lock.files import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
-from envsmith.sources.images import pin_image
+from envsmith.oci.diff import difference
+from envsmith.oci.spec import read_layout
 
 from . import test_docker_engine as tools
 from .podman_storage import podman_with
@@ -34,7 +34,7 @@ SECRET = "token-that-must-not-be-found"
 
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
-    from envsmith.engine.docker import DockerEngine
+    from envsmith.engines.docker import DockerEngine
 
     return DockerEngine()
 
@@ -188,7 +188,7 @@ def test_a_token_in_pip_s_settings_is_found_nowhere(engine, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("tool", ["podman", "buildah"])
 def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_path):
-    from envsmith.engine.podman import PodmanEngine
+    from envsmith.engines.podman import PodmanEngine
 
     if not (cell / "oci" / "index.json").is_file():
         pytest.skip("the first image was not exported")
@@ -205,7 +205,7 @@ def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_pa
 
 @pytest.fixture
 def without_buildkit(engine, monkeypatch):
-    from envsmith.engine.docker import DockerEngine
+    from envsmith.engines.docker import DockerEngine
 
     monkeypatch.setenv("DOCKER_BUILDKIT", "0")
     other = DockerEngine()

@@ -13,15 +13,14 @@ import tarfile
 
 import pytest
 
-from envsmith.engine.base import verify_content
-from envsmith.engine.wheels import with_wheels
+from envsmith.engines.base import verify_content
+from envsmith.engines.bases import pin_image
+from envsmith.engines.wheels import with_wheels
 from envsmith.errors import BuildError, ContentError
-from envsmith.model.given import Compile
-from envsmith.model.lock import Pin
-from envsmith.sources.given_archives import parse_wish, read_archive
-from envsmith.sources.http import HttpClient
-from envsmith.sources.images import pin_image
-from envsmith.sources.runtime import sources_of
+from envsmith.http import HttpClient
+from envsmith.model.lock import Compile, Pin
+from envsmith.python.archives import parse_wish, read_archive
+from envsmith.python.toolkit import sources_of
 
 from . import test_docker_engine as tools
 
@@ -56,7 +55,7 @@ PROJECT = '[project]\nname = "my-ops"\nversion = "1.0"\n[build-system]\nrequires
 
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
-    from envsmith.engine.docker import DockerEngine
+    from envsmith.engines.docker import DockerEngine
 
     return DockerEngine()
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.lock.pip import lock_pip
-from envsmith.lock.requirements import layer_text
+from envsmith.lock.files import layer_text
+from envsmith.lock.resolve import lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.version import Spec
-from envsmith.solve.api import default_solver
-from envsmith.sources.interpreters import find_interpreter
-from envsmith.sources.uv import Uv
+from envsmith.python.interpreters import find_interpreter
+from envsmith.python.uv import Uv
+from envsmith.solve import default_solver
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 

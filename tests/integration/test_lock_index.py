@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engine.venv import VenvEngine
+from envsmith.engines.venv import VenvEngine
 from envsmith.errors import EngineError, LockError, NetworkError
-from envsmith.lock.pip import Pinned, lock_pip
-from envsmith.lock.pylock import pylock_text
-from envsmith.lock.requirements import layer_text, requirement_files
-from envsmith.lock.verify import differences
+from envsmith.lock.files import layer_text, pylock_text, requirement_files
+from envsmith.lock.resolve import Pinned, differences, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
-from envsmith.sources.interpreters import find_interpreter
-from envsmith.sources.uv import Uv
+from envsmith.python.interpreters import find_interpreter
+from envsmith.python.uv import Uv
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 
@@ -71,7 +69,7 @@ def locked(name: str, **more: Uv) -> Lock:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_real_cell_locks_completely(name: str) -> None:
-    from envsmith.graph.names import components
+    from envsmith.graph.load import components
 
     lock = locked(name)
     assert not differences(lock.cell, lock.pins, components())

@@ -109,7 +109,7 @@ def test_full_shm_of_one_rank_is_found(tmp_path: Path) -> None:
 
 def test_watch_names_the_slow_rank_and_the_one_that_stands(tmp_path: Path) -> None:
     then = """
-from envsmith.preflight.watching import Limits
+from envsmith.preflight.watcher import Limits
 dist.init_process_group("gloo")
 with preflight.watch(interval=0.5, limits=Limits(stall=2.0)) as watch:
     end = time.time() + 6

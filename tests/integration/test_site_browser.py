@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.graph.data import find_matrix
-from envsmith.matrix.site.build import write_site
-from envsmith.matrix.site.source import read_page
+from envsmith.graph.files import find_matrix
+from envsmith.matrix.site.build import read_page, write_site
 
 pytestmark = pytest.mark.integration
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke import agent, supervise
+from envsmith.smoke import agent, run
 from envsmith.smoke.cases import Case, quick_cases
-from envsmith.smoke.launch import LocalTarget, srun_argv, torchrun_argv
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.run import LocalTarget, srun_argv, torchrun_argv
 from envsmith.smoke.verdict import SmokeResult, judge
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
@@ -39,9 +39,9 @@ def _processor_seconds() -> float:
 
 def test_quick_tier_verifies_at_least_85_cases_with_what_two_cores_do_in_ten_seconds() -> None:
     """Wall time on a busy machine says nothing; `bench/smoke.py` measures it."""
-    plan = Plan.build(supervise.probe(_target()), backend="gloo", steps=False)
+    plan = Plan.build(run.probe(_target()), backend="gloo", steps=False)
     before = _processor_seconds()
-    result = supervise.run(plan, _target())
+    result = run.run(plan, _target())
     assert result.passed, result.blame
     assert result.counts()["pass"] >= 85
     assert _processor_seconds() - before < 20
@@ -51,8 +51,8 @@ def test_quick_tier_verifies_at_least_85_cases_with_what_two_cores_do_in_ten_sec
 
 
 def test_full_tier_verifies_1200_cases_and_finds_the_corruption_of_strided_tensors() -> None:
-    versions = supervise.probe(_target())
-    result = supervise.run(Plan.build(versions, tier="full", backend="gloo", steps=False), _target())
+    versions = run.probe(_target())
+    result = run.run(Plan.build(versions, tier="full", backend="gloo", steps=False), _target())
     assert result.passed, result.blame
     assert result.counts()["pass"] >= 1200
     assert result.collectives_good
@@ -63,8 +63,8 @@ def test_full_tier_verifies_1200_cases_and_finds_the_corruption_of_strided_tenso
 
 
 def test_control_step_trains_like_the_reference() -> None:
-    plan = Plan.build({"torch": supervise.probe(_target())["torch"]}, tier="framework", cases=False, backend="gloo")
-    result = supervise.run(plan, _target())
+    plan = Plan.build({"torch": run.probe(_target())["torch"]}, tier="framework", cases=False, backend="gloo")
+    result = run.run(plan, _target())
     assert result.passed, result.blame
     assert [step.verdict.value for step in result.steps] == ["pass", "pass"]
     sharded = result.steps[1].facts["collectives"]
@@ -77,7 +77,7 @@ def test_step_that_issues_other_collectives_than_its_name_says_is_wrong() -> Non
     plan = Plan.build({}, tier="framework", cases=False, backend="gloo", steps=False).with_(
         steps=(replace(sharded, issues=("all_to_all_single",)),)
     )
-    result = supervise.run(plan, _target())
+    result = run.run(plan, _target())
     assert not result.passed
     assert "never issued all_to_all_single" in result.steps[0].detail
 
@@ -96,7 +96,7 @@ def test_fault_in_a_framework_step_names_rank_and_stage_and_the_next_step_still_
     control = Plan.build({}, tier="framework", cases=False, backend="gloo").steps[0]
     broken = replace(control, name="broken", deadline=30.0)
     fault = {"kind": kind, "rank": 1, "step": "broken", "at": "train step 2"}
-    result = supervise.run(
+    result = run.run(
         Plan.build({}, tier="framework", cases=False, backend="gloo").with_(steps=(broken, control), fault=fault),
         _target(),
     )
@@ -107,7 +107,7 @@ def test_fault_in_a_framework_step_names_rank_and_stage_and_the_next_step_still_
 
 
 def test_three_ranks_pass_too() -> None:
-    result = supervise.run(Plan.build({}, ranks=3, backend="gloo", steps=False), _target())
+    result = run.run(Plan.build({}, ranks=3, backend="gloo", steps=False), _target())
     assert result.passed, result.blame
 
 

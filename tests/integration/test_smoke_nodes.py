@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke.narrow import Narrowed, Outcome, narrow
-from envsmith.smoke.nodes import RemoteShell, plan_for_nodes, run_nodes
+from envsmith.smoke.nodes import Narrowed, Outcome, RemoteShell, narrow, plan_for_nodes, run_nodes
 from envsmith.smoke.plan import Plan, Timeouts
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON") or ""

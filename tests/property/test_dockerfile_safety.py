@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsmith.errors import UsageError
+from envsmith.image.dockerfile import ImageOptions, render
 from envsmith.model.cell import Cell
 from envsmith.model.lock import BaseImage, Lock, OsPackage, Pin
-from envsmith.render.dockerfile import ImageOptions, render
 
 NASTY = st.text(
     alphabet=st.sampled_from("ab1.-+:/@_ \n\r\t\"'`$\\;|&<>(){}[]#=,~*?!\x00\u2028é"), min_size=0, max_size=24

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envsmith.doctor.judge import diagnose
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean, decode, read_bounded
 from envsmith.doctor.report import as_markdown, as_text
 from envsmith.doctor.snapshot import dump, load, looks_like_snapshot
 from envsmith.errors import DataError
-from envsmith.sources.reports import clean, decode, read_bounded, read_texts
 
 # Pieces of real reports, so that random joins reach deep into every reader.
 PIECES = [

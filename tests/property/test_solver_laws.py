@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from envsmith.errors import UnsatisfiableError
 from envsmith.model.cell import Request
 from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.evidence import Evidence, EvidenceKind
 from envsmith.model.finding import Refusal
-from envsmith.model.rule import Knowledge, Release, Row, Rule, RuleKind, Severity
+from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.rule import Tested as Line
 from envsmith.model.version import Spec
-from envsmith.solve.api import cells, check, solve, solver_of
+from envsmith.solve import cells, check, solve, solver_of
 
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a law", date="2026-01-01"),)
 ROLES = {

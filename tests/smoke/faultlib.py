@@ -15,8 +15,8 @@ from typing import Any
 
 from envsmith.smoke import agent
 from envsmith.smoke.cases import Case
-from envsmith.smoke.launch import LocalTarget, torchrun_argv
 from envsmith.smoke.plan import Plan, Timeouts
+from envsmith.smoke.run import LocalTarget, torchrun_argv
 
 FAULTS = Path(__file__).parent / "faults"
 LAUNCHED = Path(__file__).parent / "launched"

@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import faultlib
 
-from envsmith.smoke import supervise
-from envsmith.smoke.launch import LocalTarget
+from envsmith.smoke import run, verdict
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.run import LocalTarget
 from envsmith.smoke.verdict import SmokeResult, judge
 
 # Facts of the recording machine, and what holds paths of it.
@@ -27,19 +27,19 @@ def clean(event: dict[str, object]) -> dict[str, object]:
 def record(document: dict[str, object], local: LocalTarget) -> None:
     plan = faultlib.plan_of(document)
     seen: list[object] = []
-    judge = supervise.judge
+    judge = verdict.judge
 
     def listen(plan: Plan, events: list[object], **more: object) -> SmokeResult:
         seen.extend([*events, more["agent_exit"]])
         return judge(plan, events, **more)  # type: ignore[arg-type]
 
-    supervise.judge = listen  # type: ignore[assignment]
+    run.judge = listen  # type: ignore[assignment]
     try:
         with faultlib.taken_port() as port:
             target = faultlib.SmallShmTarget(local) if document.get("small_shm") else local
-            result = supervise.run(plan.with_(port=port) if document.get("taken_port") else plan, target)
+            result = run.run(plan.with_(port=port) if document.get("taken_port") else plan, target)
     finally:
-        supervise.judge = judge
+        run.judge = judge
     document["agent_exit"] = seen.pop()
     document["recorded_on"] = str(result.loaded.get("torch", ""))
     document["events"] = [clean(event) for event in seen if event.get("event") not in {"host", "loaded"}]  # type: ignore[attr-defined]

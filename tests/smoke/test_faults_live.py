@@ -8,8 +8,8 @@ from pathlib import Path
 import faultlib
 import pytest
 
-from envsmith.smoke import supervise
-from envsmith.smoke.launch import LocalTarget
+from envsmith.smoke import run, verdict
+from envsmith.smoke.run import LocalTarget
 
 pytestmark = [
     pytest.mark.torch,
@@ -30,15 +30,15 @@ def test_fault_is_blamed_in_time_and_leaves_no_process(path: Path, monkeypatch: 
     if document.get("small_shm") and not faultlib.can_unshare():
         pytest.skip("needs the right to mount a small /dev/shm")
     expect, events = document["expect"], []
-    judge = supervise.judge
+    judge = verdict.judge
     monkeypatch.setattr(
-        supervise, "judge", lambda plan, found, **more: (events.extend(found), judge(plan, events, **more))[1]
+        run, "judge", lambda plan, found, **more: (events.extend(found), judge(plan, events, **more))[1]
     )
     local = LocalTarget(python=Path(faultlib.torch_python() or ""))
     plan = faultlib.plan_of(document).with_(versions={})
     with faultlib.taken_port() as port:
         target = faultlib.SmallShmTarget(local) if document.get("small_shm") else local
-        result = supervise.run(plan.with_(port=port) if document.get("taken_port") else plan, target)
+        result = run.run(plan.with_(port=port) if document.get("taken_port") else plan, target)
 
     assert result.exit_code in {expect["exit_code"], *expect["also"]}, result.blame
     if result.exit_code == expect["exit_code"]:

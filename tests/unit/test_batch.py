@@ -9,10 +9,11 @@ import threading
 import pytest
 
 from envsmith import batch
-from envsmith.engine.base import Choice, Event, EventKind
+from envsmith.engines.choose import Choice
 from envsmith.errors import BuildError, InterruptedRunError, LockError, StorageError, UsageError
 from envsmith.model.cell import Request
-from envsmith.pipeline import Options, Outcome
+from envsmith.options import Options, Outcome
+from envsmith.progress import Event, EventKind
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +187,7 @@ def test_steps_say_whose_they_are(world):
 
 
 def test_lines_of_a_file_are_cell_ids_or_flags():
-    from envsmith.cli.build_many import read_cells
+    from envsmith.cli.build import read_cells
 
     text = "# ours\nds0.19.8-torch2.13.0-cu130-py311\n\n--framework megatron-core --torch '>=2.9,<2.14'  # and this\n"
     one, two = read_cells(text, "cells.txt")
@@ -200,7 +201,7 @@ def test_lines_of_a_file_are_cell_ids_or_flags():
 
 
 def test_every_bad_line_is_told_with_its_number():
-    from envsmith.cli.build_many import read_cells
+    from envsmith.cli.build import read_cells
 
     with pytest.raises(UsageError) as caught:
         read_cells("nonsense!\n--framework\n--no-such-flag x\n'unclosed\n--help\n", "cells.txt")

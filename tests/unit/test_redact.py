@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsmith.graph.data import find_matrix
-from envsmith.matrix.records import put_record, record_text
-from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict
-from envsmith.redact import places_here, redact_paths, redact_values
+from envsmith.graph.files import find_matrix
+from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict, put_record, record_text
+from envsmith.text import places_here, redact_paths, redact_values
 
 PLACES = {"/root": "~", "/home/me": "~", "/tmp": "<tmp>", "/data/run": "<state>", "/data/run/cells/x": "."}
 

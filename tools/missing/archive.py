@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envsmith.errors import NetworkError
-from envsmith.sources.http import Fetcher
-from envsmith.sources.index import IndexFile, PackageIndex
+from envsmith.http import Fetcher
+from envsmith.python.index import IndexFile, PackageIndex
 
 __all__ = ["Sources", "choose", "read_sources"]
 
@@ -75,7 +75,7 @@ def read_sources(index: PackageIndex, distribution: str, file: IndexFile, cache:
 
 
 def _wheel(index: PackageIndex, file: IndexFile) -> Iterator[tuple[str, bytes]]:
-    from envsmith.sources.wheels import RemoteWheel
+    from envsmith.python.wheels import RemoteWheel
 
     with RemoteWheel(index.fetcher, file.url, budget=BUDGET) as wheel:
         names = wheel.names()

@@ -20,20 +20,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envsmith.engine.base import Built, Event, EventKind, Progress, silent
+from envsmith.engines.base import Built
 from envsmith.errors import EnvsmithError, InterruptedRunError, NetworkError, StorageError
-from envsmith.lock.requirements import layer_text
-from envsmith.matrix.campaign.compose import without
+from envsmith.lock.files import layer_text
 from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.plan import without
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
+from envsmith.progress import Event, EventKind, Progress, silent
 
 if TYPE_CHECKING:
+    from envsmith.model.cell import Platform
     from envsmith.model.finding import Judgement
     from envsmith.model.lock import Lock
-    from envsmith.model.platform import Platform
-    from envsmith.smoke import Progress as SmokeProgress
-    from envsmith.smoke import SmokeResult
-    from envsmith.sources.uv import Uv
+    from envsmith.python.uv import Uv
+    from envsmith.smoke.run import Progress as SmokeProgress
+    from envsmith.smoke.verdict import SmokeResult
 
 __all__ = ["Ground", "climb"]
 
@@ -58,7 +59,7 @@ class Ground:
 
         A release's wheels take five to eight gigabytes unpacked: they are thrown away with the folder when no cell needs them.
         """
-        from envsmith.sources.uv import Uv, uv_environment
+        from envsmith.python.uv import Uv, uv_environment
 
         environment = {**uv_environment(), "UV_LINK_MODE": "hardlink"}
         folder = self.cache / "uv" if torch is None else self.cache / "torch" / torch
@@ -138,10 +139,10 @@ def _symptom(error: EnvsmithError) -> str:
 
 
 def _lock(state: _Climb) -> None:
-    from envsmith.lock.pip import lock_pip
+    from envsmith.lock.resolve import lock_pip
     from envsmith.model.lock import Lock
-    from envsmith.solve.api import check, constraints_for, default_solver
-    from envsmith.sources.interpreters import find_interpreter
+    from envsmith.python.interpreters import find_interpreter
+    from envsmith.solve import check, constraints_for, default_solver
 
     cell = state.job.cell
     solver = without(
@@ -174,7 +175,7 @@ def _lock(state: _Climb) -> None:
 
 
 def _install(state: _Climb) -> None:
-    from envsmith.engine.venv import realise
+    from envsmith.engines.venv import realise
 
     if state.lock is None:
         raise InterruptedRunError("nothing was locked")
@@ -249,11 +250,11 @@ def ccache_folder() -> Path | None:
 
 
 def _smoke(state: _Climb) -> None:
-    from envsmith.pipeline import progress_line, rungs_of
-    from envsmith.smoke import Plan as SmokePlan
-    from envsmith.smoke import run
-    from envsmith.smoke.failure import failure_of
+    from envsmith.proof import progress_line, rungs_of
+    from envsmith.smoke.plan import Plan as SmokePlan
     from envsmith.smoke.plan import Timeouts
+    from envsmith.smoke.run import run
+    from envsmith.smoke.verdict import failure_of
 
     if state.built is None:
         raise InterruptedRunError("nothing was built")

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsmith.errors import DataError
-from envsmith.model.cell import Cell, CellId
-from envsmith.model.platform import Platform
+from envsmith.model.cell import Cell, CellId, Platform
 from envsmith.model.record import Expected
 from envsmith.model.version import parse_version, version_key
 

@@ -7,8 +7,8 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from envsmith.matrix.expiry import Expiry
-from envsmith.matrix.records import Stored
+from envsmith.graph.expiry import Expiry
+from envsmith.model.record import Stored
 from envsmith.model.version import version_key
 
 __all__ = ["bandwidth_plot", "freshness_plot"]

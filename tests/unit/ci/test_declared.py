@@ -7,7 +7,7 @@ import pytest
 from envsmith.ci.declared import PYTHONS, read_declared, read_metadata
 from envsmith.ci.library import ranges_of, read_library
 from envsmith.errors import DataError, UsageError
-from envsmith.graph import components
+from envsmith.graph.load import components
 
 PYPROJECT = """
 [project]

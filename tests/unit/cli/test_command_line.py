@@ -10,11 +10,10 @@ import sys
 
 import pytest
 
-from envsmith import pipeline
+from envsmith import build
 from envsmith.cli import app
 from envsmith.cli.app import run
 from envsmith.errors import EXIT_CODES, NetworkError
-from envsmith.pipeline import locking
 
 
 def test_help_lists_every_verb(capsys):
@@ -163,7 +162,7 @@ def test_verbs_flags_and_names_are_completed(words, offered, monkeypatch, capsys
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(locking, "lock_cell", lambda *_a, **_k: pytest.fail("resolved first"))
+    monkeypatch.setattr(build, "lock_cell", lambda *_a, **_k: pytest.fail("resolved first"))
     (tmp_path / "file").touch()
     assert run(["lock", "--framework", "deepspeed", "--no-conda", "-o", str(tmp_path / "file" / "below"), "-q"]) == 10
     assert "cannot be written" in capsys.readouterr().err
@@ -171,7 +170,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(mon
 
 @pytest.mark.parametrize("verb", ["export", "site"])
 def test_matrix_tells_of_a_folder_that_cannot_be_written_before_it_judges(verb, monkeypatch, capsys, tmp_path):
-    for judging in ("envsmith.matrix.export.document.document", "envsmith.matrix.site.source.read_page"):
+    for judging in ("envsmith.matrix.document.document", "envsmith.matrix.site.build.read_page"):
         monkeypatch.setattr(judging, lambda *_a, **_k: pytest.fail("judged first"))
     (tmp_path / "file").touch()
     assert run(["matrix", verb, "-o", str(tmp_path / "file" / "below")]) == 10
@@ -247,7 +246,7 @@ def test_failures_have_their_exit_code_and_no_traceback(raised, code, says, caps
     def fail(*_args, **_kwargs):
         raise raised
 
-    monkeypatch.setattr(pipeline, "build", fail)
+    monkeypatch.setattr(build, "build", fail)
     assert run(["build", "--framework", "deepspeed", "--output", str(tmp_path)]) == code
     err = capsys.readouterr().err
     assert says in err
@@ -258,7 +257,7 @@ def test_control_characters_of_a_message_do_not_reach_the_terminal(capsys, monke
     def fail(*_args, **_kwargs):
         raise NetworkError("the index said \x1b[2J\x07 hello")
 
-    monkeypatch.setattr(pipeline, "build", fail)
+    monkeypatch.setattr(build, "build", fail)
     run(["build", "--framework", "deepspeed"])
     assert "\x1b[2J" not in capsys.readouterr().err
 

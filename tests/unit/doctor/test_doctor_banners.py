@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.sources.reports import read_texts
+from envsmith.doctor.read import read_texts
 
 BANNERS = [
     ("| NVIDIA-SMI 431.40       Driver Version: 431.40       CUDA Version: 10.1     |", "431.40", "10.1"),

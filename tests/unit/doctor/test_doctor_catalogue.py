@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.doctor.hits import find_hits
 from envsmith.doctor.judge import diagnose
-from envsmith.doctor.signatures import _catalogue, catalogue
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean
+from envsmith.doctor.signatures import _catalogue, catalogue, find_hits
 from envsmith.errors import DataError
-from envsmith.graph.data import DataFiles, find_matrix
+from envsmith.graph.files import DataFiles, find_matrix
 from envsmith.model.rule import Severity
-from envsmith.sources.reports import clean, read_texts
 
 ROOT = Path(__file__).parents[2]
 CASES = json.loads((ROOT / "cases" / "doctor" / "refusals.json").read_text())["cases"]

@@ -7,9 +7,10 @@ import itertools
 import pytest
 
 from envsmith.doctor.judge import diagnose
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean
 from envsmith.model.cell import Request
 from envsmith.model.version import Spec
-from envsmith.sources.reports import clean, read_texts
 
 LOG = """[2026-01-05 10:00:00,123] [INFO] [real_accelerator.py:222:get_accelerator] Setting ds_accelerator to cuda (auto detect)
 [2026-01-05 10:00:01,456] [INFO] [comm.py:652:init_distributed] cdb=None
@@ -57,13 +58,13 @@ def _requests():
 
 
 def _cells():
+    from envsmith import solve
     from envsmith.errors import UnsatisfiableError
-    from envsmith.solve import api
 
     found = []
     for request in _requests():
         try:
-            solution = api.solve(request)
+            solution = solve.solve(request)
         except UnsatisfiableError:
             continue
         found += [solution.cell, *solution.alternatives[:2]]

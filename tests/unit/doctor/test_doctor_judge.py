@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from envsmith.doctor.judge import diagnose
-from envsmith.doctor.repair import commands_of, repaired, request_of
-from envsmith.sources.reports import clean, read_texts
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean
+from envsmith.doctor.report import commands_of, repaired, request_of
 
 REPORT = "PyTorch version: 2.6.0+cu124\nPython version: 3.11.7\ndeepspeed version: 0.14.0\n"
 
@@ -86,11 +87,11 @@ def test_what_was_checked_is_listed():
 
 
 def test_a_repair_is_given_as_commands_and_is_valid_when_judged_again():
-    from envsmith.solve import api
+    from envsmith import solve
 
     d = judged(REPORT)
     assert {"pip", "uv", "conda"} <= set(d.commands)
-    again = api.check(repaired(d.facts, d.repair))
+    again = solve.check(repaired(d.facts, d.repair))
     assert not [f for f in again.findings if f.severity.value == "error"]
     assert commands_of(d.repair) == d.commands
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from envsmith.doctor.judge import diagnose
-from envsmith.doctor.symbols import symbol_in
-from envsmith.sources.reports import clean, read_texts
-from envsmith.sources.reports.frames import completed, frames_before, package_of
+from envsmith.doctor.parties import symbol_in
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.logs import completed, frames_before, package_of
+from envsmith.doctor.read.text import clean
 
 
 def judged(text: str):

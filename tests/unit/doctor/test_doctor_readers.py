@@ -6,8 +6,9 @@ import io
 
 import pytest
 
-from envsmith.sources.reports import clean, decode, read_bounded, read_texts
-from envsmith.sources.reports.words import bytes_of, gpu_architecture, version_in
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.lines import bytes_of, gpu_architecture, version_in
+from envsmith.doctor.read.text import clean, decode, read_bounded
 
 DS_REPORT = """--------------------------------------------------
 DeepSpeed C++/CUDA extension op report
@@ -190,7 +191,7 @@ def test_the_more_precise_of_two_statements_wins_and_contradictions_are_kept():
     ],
 )
 def test_names_of_gpus(name, sm):
-    from envsmith.graph import gpu_names
+    from envsmith.graph.load import gpu_names
 
     assert gpu_architecture(name, gpu_names()) == sm
 

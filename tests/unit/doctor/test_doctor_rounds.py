@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from envsmith.doctor.judge import diagnose
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean
 from envsmith.model.rule import Severity
-from envsmith.sources.reports import clean, read_texts
 
 ROOT = Path(__file__).parents[3]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from envsmith.doctor.facts import Draft, Facts, Library, Stated
 from envsmith.doctor.judge import diagnose
-from envsmith.doctor.setup_rules import judge_setup
-from envsmith.sources.reports import clean, read_texts
-from envsmith.sources.reports.facts import Draft, Facts, Library, Stated
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean
+from envsmith.doctor.rules import judge_setup
 
 
 def rules(text: str) -> dict[str, str]:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.doctor.hits import find_hits
 from envsmith.doctor.judge import diagnose
-from envsmith.doctor.needles import needle_of
-from envsmith.doctor.signatures import catalogue, read_signatures, rule_taxonomy
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean
+from envsmith.doctor.signatures import catalogue, find_hits, needle_of, read_signatures, rule_taxonomy
 from envsmith.errors import DataError
-from envsmith.sources.reports import clean, read_texts
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "doctor" / "messages.json").read_text())["cases"]
 
@@ -51,7 +50,7 @@ def test_consequence_of_names_signatures_that_exist():
 
 
 def test_the_taxonomy_of_rules_names_rules_that_exist():
-    from envsmith.graph import read_knowledge
+    from envsmith.graph.read import read_knowledge
 
     known = {rule.id for rule in read_knowledge().rules}
     # Rules of releases/ (…-declares-…) come and go with what a release declares.

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envsmith.cli.check import check as check_command
-from envsmith.doctor.checking import check_environment
+from envsmith.doctor.facts import Draft
+from envsmith.doctor.judge import check_environment
 from envsmith.doctor.stated import KEYS, read_environment, read_fact, read_variable
 from envsmith.errors import EnvsmithError, UsageError
-from envsmith.sources.reports import Draft
 
 
 def judged(given, *, facts=(), env=()):
@@ -206,6 +206,6 @@ def test_whatever_is_stated_is_a_fact_or_a_usage_error(key, value):
     ],
 )
 def test_release_of_nvidias_image_is_read_from_its_name(text, version):
-    from envsmith.sources.reports import read_texts
+    from envsmith.doctor.read import read_texts
 
     assert read_texts([("t", text)]).version("ngc-pytorch") == version

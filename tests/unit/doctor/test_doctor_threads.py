@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from envsmith.doctor.judge import diagnose
-from envsmith.sources.reports import clean, read_texts
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.text import clean
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "doctor" / "threads.json").read_text())["cases"]
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from envsmith.engine import base
+from envsmith.engines import base, choose
 from envsmith.errors import ContentError, EngineError, UsageError
 from envsmith.model.cell import Cell
 
@@ -91,19 +91,19 @@ class Fake:
 @pytest.fixture
 def engines(monkeypatch):
     def use(**reasons):
-        monkeypatch.setattr(base, "_engine", lambda name: Fake(name, reasons[name]))
+        monkeypatch.setattr(choose, "_engine", lambda name: Fake(name, reasons[name]))
 
     return use
 
 
 def test_docker_is_chosen_where_it_answers(engines):
     engines(docker=None, venv=None)
-    assert base.choose_engine().engine.name == "docker"
+    assert choose.choose_engine().engine.name == "docker"
 
 
 def test_the_embedded_engine_is_chosen_otherwise_and_says_why(engines):
     engines(docker="no engine answers at its socket", podman="not installed", venv=None)
-    choice = base.choose_engine()
+    choice = choose.choose_engine()
     assert choice.engine.name == "venv"
     assert "no engine answers" in choice.why
 
@@ -111,16 +111,16 @@ def test_the_embedded_engine_is_chosen_otherwise_and_says_why(engines):
 def test_an_engine_that_was_asked_for_is_not_replaced(engines):
     engines(docker="no engine answers", venv=None)
     with pytest.raises(EngineError, match="no engine answers"):
-        base.choose_engine("docker")
+        choose.choose_engine("docker")
 
 
 def test_an_unknown_engine_is_a_usage_error(engines):
     with pytest.raises(UsageError, match="unknown engine"):
-        base.choose_engine("lxc")
+        choose.choose_engine("lxc")
 
 
 def test_no_engine_at_all_lists_every_reason(engines):
     engines(docker="a", podman="c", venv="b")
     with pytest.raises(EngineError) as caught:
-        base.choose_engine()
+        choose.choose_engine()
     assert caught.value.details == ("docker: a", "podman: c", "venv: b")

@@ -11,10 +11,10 @@ import tarfile
 
 import pytest
 
-from envsmith.engine import bootstrap
-from envsmith.engine.bootstrap import Recipe, archive, make_root
+from envsmith.engines import bootstrap
+from envsmith.engines.bootstrap import Recipe, archive, make_root
 from envsmith.errors import BuildError, EngineError, UsageError
-from envsmith.model.platform import Platform
+from envsmith.model.cell import Platform
 
 RECIPE = Recipe(distribution="bookworm", include=("ca-certificates", "python3"))
 

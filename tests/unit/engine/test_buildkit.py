@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from envsmith.engine import buildkit
+from envsmith.engines import buildkit
 from envsmith.errors import (
     BuildError,
     ContentError,

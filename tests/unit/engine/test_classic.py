@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engine import buildkit, classic
-from envsmith.engine.base import EventKind
+from envsmith.engine import classic
 from envsmith.engine.classic import STEPS, ClassicBuilder, Mount, parse_dockerfile
-from envsmith.engine.docker import DockerEngine
+from envsmith.engines import buildkit
+from envsmith.engines.docker import DockerEngine
 from envsmith.errors import BuildError, EngineError, InterruptedRunError
-from envsmith.render.dockerfile import render, render_builder
+from envsmith.image.dockerfile import render, render_builder
+from envsmith.progress import EventKind
 
 docker = pytest.importorskip("docker")
 

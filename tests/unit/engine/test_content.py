@@ -11,9 +11,9 @@ import zipfile
 
 import pytest
 
-from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection, wheel_content
-from envsmith.engine.context import uv_binary
+from envsmith.engines.content import INSPECT_SCRIPT, parse_inspection, wheel_content
 from envsmith.errors import ContentError
+from envsmith.image.context import uv_binary
 
 
 def run(path):

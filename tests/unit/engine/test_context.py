@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from envsmith.engine.context import write_context
 from envsmith.errors import ContentError
-from envsmith.lock.requirements import parse_requirements, requirement_files
+from envsmith.image.context import write_context
+from envsmith.lock.files import parse_requirements, requirement_files
 from envsmith.model.lock import Artifact
 
 
@@ -63,7 +63,7 @@ def test_the_address_in_the_lock_is_enough(lock, tmp_path, monkeypatch):
         asked.append((name, artifact.url))
         return b"archive"
 
-    monkeypatch.setattr("envsmith.sources.archives.fetch_archive", fetch)
+    monkeypatch.setattr("envsmith.python.archives.fetch_archive", fetch)
     place = "https://host.example/fa.tar.gz"
     pins = tuple(
         dataclasses.replace(p, artifacts=tuple(dataclasses.replace(a, url=None) for a in p.artifacts))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.engine.context_folder import context_folder
+from envsmith.image.context import context_folder
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_only_this_user_can_look_into_it(tmp_path):
 
 
 def test_uv_keeps_its_time_so_that_it_is_sent_once(tmp_path, locks):
-    from envsmith.engine.context import uv_binary, write_context
+    from envsmith.image.context import uv_binary, write_context
 
     with context_folder(tmp_path) as folder:
         write_context(locks.megatron(), folder)

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from envsmith.engine import buildkit
-from envsmith.engine.docker import DockerEngine, image_name
-from envsmith.engine.docker_bases import BaseShelf
+from envsmith.engines import buildkit
+from envsmith.engines.docker import DockerEngine, image_name
+from envsmith.engines.shelf import BaseShelf
 from envsmith.errors import BuildError, ContentError, EngineError, EnvsmithError, InterruptedRunError
-from envsmith.render.labels import labels
+from envsmith.image.dockerfile import labels
 
 docker = pytest.importorskip("docker")
 IMAGE = "sha256:" + "f" * 64
@@ -94,7 +94,7 @@ def client():
 
 @pytest.fixture
 def shelf(client, monkeypatch):
-    monkeypatch.setattr("envsmith.engine.docker_bases.missing_tool", lambda: None)
+    monkeypatch.setattr("envsmith.engines.shelf.missing_tool", lambda: None)
     return BaseShelf(client=client, network="host")
 
 
@@ -120,7 +120,7 @@ def engine(client, shelf, locks, monkeypatch):
 
     monkeypatch.setattr(buildkit, "build", build)
     monkeypatch.setattr(buildkit, "find_client", lambda: "docker")
-    monkeypatch.setattr("envsmith.engine.docker.write_context", lambda *_, **_more: {})
+    monkeypatch.setattr("envsmith.engines.docker.write_context", lambda *_, **_more: {})
     made = DockerEngine()
     made.__dict__.update(client=client, shelf=shelf, network="host")
     made.lock, made.image = lock, built

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from envsmith.engine import docker_target
-from envsmith.engine.base import Built
-from envsmith.engine.docker import DockerEngine
-from envsmith.engine.docker_target import DockerTarget, cdi_devices, gpu_arguments
-from envsmith.engine.podman import PodmanEngine, has_init
+from envsmith.engines import docker_target
+from envsmith.engines.base import Built
+from envsmith.engines.docker import DockerEngine
+from envsmith.engines.docker_target import DockerTarget, cdi_devices, gpu_arguments
+from envsmith.engines.podman import PodmanEngine, has_init
 from envsmith.errors import EngineError
-from envsmith.smoke import supervise
+from envsmith.smoke import run
 from envsmith.smoke.plan import Plan
 
 
@@ -152,7 +152,7 @@ def test_the_smoke_test_tells_the_engine_s_refusal_and_not_that_of_a_python(tmp_
     one = DockerTarget(image="x", python="p", client=str(client), gpu_arguments=("--gpus=all",))
     plan = Plan.build({"torch": "2.9.1"}, ranks=2)
     with pytest.raises(EngineError, match="no NVIDIA runtime"):
-        supervise.run(plan, one)
+        run.run(plan, one)
 
 
 def test_podman_without_its_init_program_does_without(tmp_path, monkeypatch):

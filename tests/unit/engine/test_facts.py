@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from envsmith.engine.base import verify_content
-from envsmith.engine.content import INSPECT_SCRIPT, parse_inspection
-from envsmith.engine.facts import content_facts, file_differences, os_difference
+from envsmith.engines.base import verify_content
+from envsmith.engines.content import INSPECT_SCRIPT, content_facts, file_differences, os_difference, parse_inspection
 from envsmith.errors import ContentError
 from envsmith.model.lock import DEVEL
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from envsmith.engine.host_settings import read_host_settings
+from envsmith.image.context import read_host_settings
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from envsmith.engines.bases import OsAnswer, load_bases, pin_image
 from envsmith.errors import DataError, EngineError, UsageError
 from envsmith.model.lock import BaseImage, OsPackage
-from envsmith.sources import registry
-from envsmith.sources.images import OsAnswer, load_bases, pin_image
-from envsmith.sources.runtime import load_runtime, needs_of
+from envsmith.oci import lookup
+from envsmith.python.toolkit import load_runtime, needs_of
 
 BASES = load_bases()
 LOCAL = BaseImage(
@@ -84,7 +84,7 @@ def test_an_unknown_python_is_said_to_be_unknown(locks):
 
 
 def test_another_platform_s_packages_are_not_guessed(locks):
-    from envsmith.model.platform import Platform
+    from envsmith.model.cell import Platform
 
     lock = unpinned(locks.deepspeed())
     cell = dataclasses.replace(lock.cell, platform=Platform.LINUX_AARCH64)
@@ -125,14 +125,14 @@ def test_another_base_that_is_asked_for_replaces_the_kept_one(locks):
 
 
 def test_an_official_base_is_resolved_by_its_registry_without_an_engine(locks, monkeypatch):
-    monkeypatch.setattr(registry, "resolve_digest", lambda text: "sha256:" + "e" * 64)
+    monkeypatch.setattr(lookup, "resolve_digest", lambda text: "sha256:" + "e" * 64)
     lock = pin_image(unpinned(locks.deepspeed()), base="python:3.12.14-slim-trixie")
     assert lock.base.digest == "sha256:" + "e" * 64
     assert lock.base.distribution == "trixie"
 
 
 def test_a_base_by_digest_asks_nobody(locks, monkeypatch):
-    monkeypatch.setattr(registry, "resolve_digest", None)
+    monkeypatch.setattr(lookup, "resolve_digest", None)
     lock = pin_image(unpinned(locks.deepspeed()), base="python:3.12-slim-bookworm@sha256:" + "e" * 64)
     assert lock.base.digest == "sha256:" + "e" * 64
 

@@ -10,10 +10,10 @@ import tarfile
 
 import pytest
 
-from envsmith.engine import oci
-from envsmith.engine.oci_archive import DockerArchive, LayoutFolder, layout_digest, to_layout
-from envsmith.engine.oci_diff import difference
 from envsmith.errors import ContentError, DataError
+from envsmith.oci import spec
+from envsmith.oci.diff import difference
+from envsmith.oci.layout import DockerArchive, LayoutFolder, layout_digest, to_layout
 
 EPOCH = 1735689600
 
@@ -168,7 +168,7 @@ def test_a_layout_reads_back_and_shares_its_blobs_with_its_neighbour(tmp_path):
     one = layout(tmp_path / "one", BASE, tar(*CELL))
     two = layout(tmp_path / "two", BASE, tar(member("opt/other", "o")))
     assert one.blob(one.layers[0].digest).samefile(two.blob(two.layers[0].digest))
-    read = oci.read_layout(one.layout, check=True)
+    read = spec.read_layout(one.layout, check=True)
     assert read == one
     assert read.source == "sha256:" + "1" * 64
 
@@ -185,7 +185,7 @@ def test_a_changed_layout_is_refused(tmp_path, part):
         data[len(data) // 2] ^= 1
         path.write_bytes(bytes(data))
     with pytest.raises(ContentError):
-        oci.read_layout(image.layout, check=True)
+        spec.read_layout(image.layout, check=True)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"manifests": []}', '{"manifests": [{"digest": "sha256:../../x"}]}'])
@@ -193,7 +193,7 @@ def test_a_hostile_index_is_refused(tmp_path, text):
     image = layout(tmp_path / "one", BASE, tar(*CELL))
     (image.layout / "index.json").write_text(text)
     with pytest.raises(DataError):
-        oci.read_layout(image.layout)
+        spec.read_layout(image.layout)
 
 
 def test_a_path_that_leads_out_of_the_image_is_refused_and_nothing_stays(tmp_path):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engine.base import EventKind
-from envsmith.engine.podman import PodmanEngine, StepTranscript
+from envsmith.engines.podman import PodmanEngine, StepTranscript
 from envsmith.errors import BuildError, ContentError, NetworkError
+from envsmith.progress import EventKind
 
 
 def program(folder, name, text):

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from envsmith.engine import rebuild
-from envsmith.engine.base import Built
-from envsmith.engine.rebuild import rebuild_published
+from envsmith.engines import rebuild
+from envsmith.engines.base import Built
+from envsmith.engines.rebuild import rebuild_published
 from envsmith.errors import EngineError
 
 PUBLISHED = "sha256:" + "1" * 64
@@ -91,7 +91,7 @@ def test_a_base_that_cannot_be_made_any_more_is_told_before_anything_is_built(lo
 
 
 def test_an_engine_without_images_is_refused(locks, tmp_path):
-    from envsmith.engine.venv import VenvEngine
+    from envsmith.engines.venv import VenvEngine
 
     with pytest.raises(EngineError, match="makes no images"):
         rebuild_published(locks.megatron(), PUBLISHED, never, tmp_path, engine=VenvEngine())

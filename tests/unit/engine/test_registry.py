@@ -8,7 +8,7 @@ import json
 import pytest
 
 from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.sources.registry import Answer, parse_reference, resolve_digest
+from envsmith.oci.lookup import Answer, parse_reference, resolve_digest
 
 INDEX = json.dumps({"schemaVersion": 2, "manifests": [{"digest": "sha256:" + "a" * 64}]}).encode()
 DIGEST = f"sha256:{hashlib.sha256(INDEX).hexdigest()}"

@@ -8,12 +8,10 @@ import json
 import pytest
 
 from envsmith.errors import DataError, LockError
-from envsmith.graph import components
-from envsmith.lock.read_lock import parse_lock
-from envsmith.model.given import Compile, GivenArchive
-from envsmith.model.lock import DEVEL, BuiltWheel
+from envsmith.graph.load import components
+from envsmith.model.lock import DEVEL, BuiltWheel, Compile, GivenArchive, parse_lock
 from envsmith.model.version import Spec
-from envsmith.sources.runtime import load_runtime, needs_of, source_for, sources_of, toolkit_requirements
+from envsmith.python.toolkit import load_runtime, needs_of, source_for, sources_of, toolkit_requirements
 
 RUNTIME = load_runtime()
 

@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
-from envsmith.engine.content import wheel_content
-from envsmith.engine.wheels import read_wheels, with_wheels
+from envsmith.engines.content import wheel_content
+from envsmith.engines.wheels import read_wheels, with_wheels
 from envsmith.errors import BuildError
 from envsmith.model.lock import BuiltWheel
 

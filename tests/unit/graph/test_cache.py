@@ -10,18 +10,19 @@ import sys
 import pytest
 
 from envsmith.errors import DataError
-from envsmith.graph import cached, load
-from envsmith.graph.cache import cache_folder, read_cache, write_cache
-from envsmith.graph.data import find_matrix, list_files
+from envsmith.files import cache_folder, read_cache, write_cache
+from envsmith.graph import load
+from envsmith.graph.files import find_matrix, list_files
+from envsmith.graph.load import knowledge_from_json, knowledge_to_json
+from envsmith.graph.network import load as network_load
 from envsmith.graph.read import read_knowledge
-from envsmith.graph.store import knowledge_from_json, knowledge_to_json
-from envsmith.solve.compile import Compiled, compile_knowledge
+from envsmith.solve.problem import Compiled, compile_knowledge
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cached, "_READ", {})
+    monkeypatch.setattr(load, "_READ", {})
 
 
 def test_knowledge_survives_the_cache_unchanged(matrix):
@@ -36,16 +37,16 @@ def test_compiled_form_survives_the_cache_unchanged(matrix):
 
 def test_second_reading_comes_from_the_cache(matrix, monkeypatch):
     files = list_files(matrix.root)
-    first = cached.knowledge_of(files)
-    monkeypatch.setattr(cached, "_READ", {})
+    first = load.knowledge_of(files)
+    monkeypatch.setattr(load, "_READ", {})
     monkeypatch.setattr("envsmith.graph.read.read_knowledge", lambda root: pytest.fail("read again"))
-    assert cached.knowledge_of(files) == first
+    assert load.knowledge_of(files) == first
 
 
 def test_changed_file_is_read_again(matrix):
-    first = cached.knowledge_of(list_files(matrix.root))
+    first = load.knowledge_of(list_files(matrix.root))
     matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
-    assert cached.knowledge_of(list_files(matrix.root)).digest != first.digest
+    assert load.knowledge_of(list_files(matrix.root)).digest != first.digest
 
 
 @pytest.mark.parametrize(
@@ -53,17 +54,17 @@ def test_changed_file_is_read_again(matrix):
 )
 def test_broken_or_hostile_cache_is_ignored(matrix, monkeypatch, text):
     files = list_files(matrix.root)
-    first = cached.knowledge_of(files)
+    first = load.knowledge_of(files)
     (path,) = cache_folder().glob("knowledge-*.json")
     path.write_text(text.replace("KEY", files.stamp()), encoding="utf-8")
-    monkeypatch.setattr(cached, "_READ", {})
-    assert cached.knowledge_of(files) == first
+    monkeypatch.setattr(load, "_READ", {})
+    assert load.knowledge_of(files) == first
 
 
 def test_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, matrix):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert cached.knowledge_of(list_files(matrix.root)).rules
+    assert load.knowledge_of(list_files(matrix.root)).rules
     assert read_cache("knowledge", list_files(matrix.root).stamp()) is None
 
 
@@ -89,7 +90,7 @@ def test_variable_names_another_matrix(matrix, monkeypatch):
 
 
 def test_graph_holds_components_releases_and_rules_with_evidence(matrix):
-    graph = load(matrix.root)
+    graph = network_load(matrix.root)
     assert graph.nodes["torch"]["kind"] == "component"
     assert graph.nodes["torch", "2.1.0+cu118"]["index"] == "default"
     edges = {d["rule"]: d for _, _, d in graph.out_edges(("torch", "2.1.0+cu118"), data=True) if "rule" in d}

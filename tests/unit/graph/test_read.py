@@ -8,9 +8,8 @@ import pytest
 
 from envsmith.errors import DataError
 from envsmith.graph.read import read_knowledge
-from envsmith.model.evidence import EvidenceKind
-from envsmith.model.platform import Platform
-from envsmith.model.rule import RuleKind, Severity
+from envsmith.model.cell import Platform
+from envsmith.model.rule import EvidenceKind, RuleKind, Severity
 
 
 def rule(knowledge, rule_id):

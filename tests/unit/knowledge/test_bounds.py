@@ -2,7 +2,7 @@
 
 import pytest
 
-from envsmith.solve.api import check
+from envsmith.solve import check
 
 
 @pytest.mark.parametrize(

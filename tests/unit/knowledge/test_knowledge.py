@@ -8,8 +8,8 @@ import pytest
 
 from envsmith.model.cell import Request
 from envsmith.model.version import Spec
-from envsmith.solve.api import cells, check, default_solver
-from envsmith.solve.known_bad import known_bad, stated_by_metadata
+from envsmith.solve import cells, check, default_solver
+from envsmith.solve.judge import known_bad, stated_by_metadata
 
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")

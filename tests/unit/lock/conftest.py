@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from lock_helpers import component, fine, lock_of, uv_for
 from tiny_index import TinyIndex, framework_index
 
-from envsmith.lock.pip import Pinned, lock_pip
+from envsmith.lock.resolve import Pinned, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.lock import Lock
-from envsmith.sources.uv import Uv
+from envsmith.python.uv import Uv
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 

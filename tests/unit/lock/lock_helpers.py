@@ -6,15 +6,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from envsmith.lock.pip import Pinned
-from envsmith.model.cell import Cell
+from envsmith.lock.resolve import Pinned
+from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import Component, Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.lock import Lock
-from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
-from envsmith.sources.pip_settings import PipSettings
-from envsmith.sources.uv import Uv, uv_environment
+from envsmith.python.pip_settings import PipSettings
+from envsmith.python.uv import Uv, uv_environment
 
 
 def fine(_components: Mapping[str, str], _platform: Platform) -> Judgement:

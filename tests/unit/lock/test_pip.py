@@ -12,15 +12,13 @@ from lock_helpers import bad, fine, lock_of, uv_for
 from tiny_index import TinyIndex, sdist, wheel
 
 from envsmith.errors import ContentError, LockError, NetworkError
-from envsmith.lock.pip import Pinned, lock_pip
-from envsmith.lock.pylock import pylock_text
-from envsmith.lock.read_lock import parse_lock
-from envsmith.lock.requirements import requirement_files
+from envsmith.lock.files import pylock_text, requirement_files
+from envsmith.lock.resolve import Pinned, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.finding import Change
-from envsmith.model.given import Compile, GivenArchive
-from envsmith.sources.uv import Uv
+from envsmith.model.lock import Compile, GivenArchive, parse_lock
+from envsmith.python.uv import Uv
 
 DAY = "2026-11-20"
 

@@ -12,9 +12,8 @@ import pytest
 from tiny_index import TinyIndex
 
 from envsmith.errors import DataError
-from envsmith.lock.pylock import parse_beside, pylock_text
-from envsmith.lock.requirements import layer_text, parse_requirements, requirement_files
-from envsmith.lock.uv_output import read_toml
+from envsmith.files import read_toml
+from envsmith.lock.files import layer_text, parse_beside, parse_requirements, pylock_text, requirement_files
 from envsmith.model.lock import Lock
 
 

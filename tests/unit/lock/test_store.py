@@ -15,9 +15,8 @@ from lock_helpers import bad, fine
 
 from envsmith.errors import DataError, StorageError
 from envsmith.lock import store
-from envsmith.lock.pylock import pylock_text
-from envsmith.lock.read_lock import parse_lock
-from envsmith.model.lock import BaseImage, BuiltWheel, Lock, OsPackage
+from envsmith.lock.files import pylock_text
+from envsmith.model.lock import BaseImage, BuiltWheel, Lock, OsPackage, parse_lock
 
 
 def files(lock: Lock) -> dict[str, str]:

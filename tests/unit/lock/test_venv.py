@@ -13,16 +13,16 @@ import pytest
 from lock_helpers import fine, lock_of, uv_for
 from tiny_index import TinyIndex, wheel
 
-from envsmith.engine import venv
-from envsmith.engine.base import Built, Engine, Event, EventKind
-from envsmith.engine.venv import VenvEngine, realise
+from envsmith.engines import venv
+from envsmith.engines.base import Built, Engine
+from envsmith.engines.venv import VenvEngine, realise
 from envsmith.errors import BuildError, ContentError, EngineError, InterruptedRunError, StorageError
-from envsmith.lock.pip import lock_pip
-from envsmith.model.cell import Cell
+from envsmith.lock.resolve import lock_pip
+from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable
 from envsmith.model.lock import Lock
-from envsmith.model.platform import Platform
-from envsmith.sources.uv import Uv
+from envsmith.progress import Event, EventKind
+from envsmith.python.uv import Uv
 
 
 class Recorder:

@@ -8,13 +8,11 @@ import pytest
 from lock_helpers import component
 
 from envsmith.errors import LockError, UsageError
-from envsmith.lock import pip
+from envsmith.lock import resolve
 from envsmith.lock.build_requires import requires_of
-from envsmith.lock.resolve import cutoff
-from envsmith.lock.wanted import overrides, uv_platform, wanted
-from envsmith.model.cell import Cell
+from envsmith.lock.resolve import cutoff, overrides, uv_platform, wanted
+from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.platform import Platform
 
 
 def test_frameworks_torch_and_companions_are_exact_and_what_follows_is_not_asked_for(
@@ -125,11 +123,11 @@ def test_what_is_known_to_be_compiled_against_torch_gets_what_it_does_not_declar
 def test_what_is_compiled_with_nvcc_is_refused_where_the_index_has_none(cell: Cell, cuda: str, told: str) -> None:
     old = dataclasses.replace(cell, components={**cell.components, "cuda": cuda})
     with pytest.raises(LockError, match=told) as caught:
-        pip._toolkit(old, "flash-attn")
+        resolve._toolkit(old, "flash-attn")
     assert "flash-attn is compiled with nvcc" in caught.value.message
     assert "CUDA 13" in (caught.value.hint or "")
     new = dataclasses.replace(cell, components={**cell.components, "cuda": "13.0"})
-    assert "nvidia-cuda-nvcc==13.0.*" in pip._toolkit(new, "flash-attn")
+    assert "nvidia-cuda-nvcc==13.0.*" in resolve._toolkit(new, "flash-attn")
 
 
 def test_a_setup_that_can_do_without_torch_is_not_refused() -> None:

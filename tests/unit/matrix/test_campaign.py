@@ -6,14 +6,11 @@ import pytest
 from records_help import cell, job, plan
 
 from envsmith.errors import DataError, UsageError
-from envsmith.graph.names import components
-from envsmith.matrix.campaign.choose import make_plan
-from envsmith.matrix.campaign.compose import Composer
-from envsmith.matrix.campaign.file import Choice, read_campaign
+from envsmith.graph.load import components
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.select import covering
+from envsmith.matrix.campaign.plan import Choice, Composer, covering, make_plan, read_campaign
 from envsmith.model.record import Expected
-from envsmith.solve.api import default_solver
+from envsmith.solve import default_solver
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +100,7 @@ def test_an_unknown_component_is_a_mistake_of_the_user(composer):
 
 
 def chosen(composer, *choices):
-    from envsmith.matrix.campaign.file import Campaign
+    from envsmith.matrix.campaign.plan import Campaign
 
     return make_plan(Campaign(name="t", choices=choices), composer, exclude_newer="2026-11-20")
 
@@ -201,7 +198,7 @@ def test_a_job_that_names_a_path_is_refused():
 
 
 def test_a_plan_is_a_list_that_a_workflow_can_include():
-    from envsmith.matrix.campaign.actions import listing
+    from envsmith.matrix.campaign.executors import listing
 
     made = listing(plan(job(), job(expected=Expected.BAD, framework="0.8.1")))
     assert [(j["cell"], j["python"]) for j in made["jobs"]] == [
@@ -215,7 +212,7 @@ def test_a_plan_is_a_list_that_a_workflow_can_include():
 
 
 def test_settings_of_slurm_come_from_the_campaign_file():
-    from envsmith.matrix.campaign.slurm import SlurmExecutor, SlurmSettings
+    from envsmith.matrix.campaign.executors import SlurmExecutor, SlurmSettings
 
     settings = SlurmSettings.of({"partition": "gpu", "gpus": 2, "minutes": 90, "jobs": 4, "python": None}, ranks=4)
     executor = SlurmExecutor(settings, "nightly")

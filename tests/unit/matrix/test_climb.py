@@ -3,9 +3,9 @@
 import pytest
 from records_help import job, plan
 
-from envsmith.engine.base import Built
+from envsmith.engines.base import Built
 from envsmith.errors import BuildError, LockError, NetworkError
-from envsmith.lock.pip import Pinned
+from envsmith.lock.resolve import Pinned
 from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.model.lock import Artifact, Pin
 from envsmith.model.record import CaseOutcome, Expected, Rung, StepOutcome, Verdict
@@ -68,9 +68,9 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     made = World(tmp_path)
-    monkeypatch.setattr("envsmith.lock.pip.lock_pip", made.lock_pip)
-    monkeypatch.setattr("envsmith.engine.venv.realise", made.realise)
-    monkeypatch.setattr("envsmith.smoke.supervise.run", made.run)
+    monkeypatch.setattr("envsmith.lock.resolve.lock_pip", made.lock_pip)
+    monkeypatch.setattr("envsmith.engines.venv.realise", made.realise)
+    monkeypatch.setattr("envsmith.smoke.run.run", made.run)
     return made
 
 

@@ -13,10 +13,10 @@ import pytest
 from records_help import job, plan, record
 
 from envsmith.errors import DataError, UsageError
-from envsmith.matrix.campaign.drive import drive, run_one
-from envsmith.matrix.campaign.local import LocalExecutor
-from envsmith.matrix.campaign.state import State, write_whole
-from envsmith.matrix.records import put_record, read_records
+from envsmith.files import write_whole
+from envsmith.matrix.campaign.drive import State, drive, run_one
+from envsmith.matrix.campaign.executors import LocalExecutor
+from envsmith.model.record import put_record, read_records
 
 WORKER = Path(__file__).with_name("fake_worker.py")
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -9,16 +9,22 @@ from records_help import cell, record
 
 from envsmith.cli.app import run
 from envsmith.errors import DataError, UsageError
-from envsmith.graph.data import find_matrix
-from envsmith.matrix.expiry import load_expiry
-from envsmith.matrix.export.cells import Status, cell_states
-from envsmith.matrix.export.changes import changes, read_document
-from envsmith.matrix.export.files import badge_texts, cell_texts, csv_text, feed_text, markdown_table, with_table
-from envsmith.matrix.export.torch import gpus_json, torch_json
-from envsmith.matrix.export.write import write_export
-from envsmith.matrix.records import put_record, read_records
-from envsmith.model.record import Expected, Failure, Rung
-from envsmith.solve.api import default_solver
+from envsmith.graph.expiry import load_expiry
+from envsmith.graph.files import find_matrix
+from envsmith.matrix.cells import Status, cell_states
+from envsmith.matrix.changes import changes, read_document
+from envsmith.matrix.document import gpus_json, torch_json
+from envsmith.matrix.tables import (
+    badge_texts,
+    cell_texts,
+    csv_text,
+    feed_text,
+    markdown_table,
+    with_table,
+    write_export,
+)
+from envsmith.model.record import Expected, Failure, Rung, put_record, read_records
+from envsmith.solve import default_solver
 
 TODAY = dt.date(2026, 12, 1)
 
@@ -275,7 +281,7 @@ def test_merge_leaves_an_installed_package_alone(tmp_path, monkeypatch, capsys):
     """Only a matrix of the user's is written to: one in this folder, or one that is named."""
     packaged = tmp_path / "site-packages" / "envsmith" / "_matrix"
     packaged.mkdir(parents=True)
-    monkeypatch.setattr("envsmith.graph.data.find_matrix", lambda: packaged)
+    monkeypatch.setattr("envsmith.graph.files.find_matrix", lambda: packaged)
     monkeypatch.delenv("ENVSMITH_MATRIX", raising=False)
     put_record(tmp_path / "campaign" / "records", record())
     monkeypatch.chdir(tmp_path)

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from envsmith.graph.data import find_matrix
-from envsmith.matrix.export import document as module
-from envsmith.matrix.export.grid import default_builds, grid_json
-from envsmith.solve.api import default_solver
+from envsmith.graph.files import find_matrix
+from envsmith.matrix import document as module
+from envsmith.matrix.document import default_builds, grid_json
+from envsmith.solve import default_solver
 
 MOMENT = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 
@@ -21,15 +21,15 @@ def document():
     def some(solver, **how):
         """The newest two releases of each framework are enough for the shape."""
         kept = module.stable
-        from envsmith.matrix.export import grid
+        from envsmith.matrix import document
 
-        grid.stable = lambda releases: (
+        document.stable = lambda releases: (
             kept(releases)[:2] if releases and releases[0].component != "torch" else kept(releases)
         )
         try:
             return full(solver, **how)
         finally:
-            grid.stable = kept
+            document.stable = kept
 
     module.grid_json = some
     try:

@@ -7,10 +7,19 @@ import pytest
 from records_help import cell, record
 
 from envsmith.errors import DataError
-from envsmith.graph.data import find_matrix
-from envsmith.matrix.expiry import TorchAge, latest, load_expiry
-from envsmith.matrix.records import merge, parse_record, put_record, read_records, record_text
-from envsmith.model.record import CaseOutcome, Failure, Rung, Verdict
+from envsmith.graph.expiry import TorchAge, latest, load_expiry
+from envsmith.graph.files import find_matrix
+from envsmith.model.record import (
+    CaseOutcome,
+    Failure,
+    Rung,
+    Verdict,
+    merge,
+    parse_record,
+    put_record,
+    read_records,
+    record_text,
+)
 
 TORCHES = ["2.15.0+cu132", "2.14.1+cu130", "2.11.0+cu130", "2.10.0+cu128", "2.6.0+cu124"]
 
@@ -195,8 +204,8 @@ def test_the_newest_record_of_a_cell_speaks_for_it(tmp_path):
 
 
 def test_a_failed_run_makes_its_cell_a_known_bad_one(tmp_path):
-    from envsmith.graph.failed import failed_runs
-    from envsmith.graph.names import components
+    from envsmith.graph.load import components
+    from envsmith.graph.read import failed_runs
     from envsmith.model.rule import Severity
 
     lacking = Failure(rung=Rung.FRAMEWORK_CPU, symptom="Found no NVIDIA driver", of_host=True)

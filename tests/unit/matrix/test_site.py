@@ -10,16 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from envsmith.graph.data import find_matrix
-from envsmith.matrix.expiry import latest
-from envsmith.matrix.records import parse_record
-from envsmith.matrix.site.build import write_site
-from envsmith.matrix.site.choices import make_choices
+from envsmith.graph.expiry import latest
+from envsmith.graph.files import find_matrix
+from envsmith.matrix.site.build import make_choices, read_page, write_site
 from envsmith.matrix.site.plots import freshness_plot
-from envsmith.matrix.site.source import read_page
 from envsmith.model.cell import Request
+from envsmith.model.record import parse_record
 from envsmith.model.version import Spec
-from envsmith.solve.api import default_solver, solve
+from envsmith.solve import default_solver, solve
 
 HOSTILE = "</script><script>alert(1)</script>\u2028<img src=x onerror=alert(2)>"
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.graph import components
-from envsmith.model.cell import CellId
-from envsmith.model.platform import Platform
+from envsmith.graph.load import components
+from envsmith.model.cell import CellId, Platform
 from envsmith.model.version import Spec, parse_version
 
 

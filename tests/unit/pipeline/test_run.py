@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from envsmith import pipeline, smoke
-from envsmith.engine.base import Built, Choice, EventKind
+from envsmith import build, proof
+from envsmith import options as envsmith_options
+from envsmith.conda import lock as conda_lock
+from envsmith.engines.base import Built
+from envsmith.engines.choose import Choice
 from envsmith.errors import BuildError, ContentError, NetworkError, UsageError
-from envsmith.lock import conda as conda_lock
-from envsmith.matrix.records import record_text
 from envsmith.model.cell import Request
-from envsmith.model.given import Compile, GivenArchive
-from envsmith.model.lock import Artifact, CompiledSource, Lock, Pin
-from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict
-from envsmith.pipeline import locking
-from envsmith.pipeline.values import Clock
+from envsmith.model.lock import Artifact, Compile, CompiledSource, GivenArchive, Lock, Pin
+from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, record_text
+from envsmith.progress import Clock, EventKind
+from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.verdict import SmokeResult
 
@@ -102,22 +102,22 @@ def world(monkeypatch, tmp_path):
     def no_channel(*_args, **_kwargs):
         raise NetworkError("the channel cannot be reached")
 
-    monkeypatch.setattr("envsmith.pipeline.run.choose_engine", choose)
-    monkeypatch.setattr(locking, "lock_cell", lock_cell)
+    monkeypatch.setattr("envsmith.build.choose_engine", choose)
+    monkeypatch.setattr(build, "lock_cell", lock_cell)
     monkeypatch.setattr(conda_lock, "lock_conda", no_channel)
-    monkeypatch.setattr(smoke, "run", lambda *_a, **_k: _result(), raising=False)
+    monkeypatch.setattr(run, "run", lambda *_a, **_k: _result(), raising=False)
     monkeypatch.chdir(tmp_path)
     return engine
 
 
 def _options(tmp_path, **more):
-    return pipeline.Options(
+    return envsmith_options.Options(
         request=Request(frameworks=["deepspeed"]), request_text="--framework deepspeed", output=tmp_path / "out", **more
     )
 
 
 def test_a_build_ends_in_a_record_beside_its_lock(world, tmp_path):
-    outcome = pipeline.build(_options(tmp_path))
+    outcome = build.build(_options(tmp_path))
     assert outcome.record is not None
     assert outcome.record.passed
     written = json.loads((outcome.directory / "record.json").read_text())
@@ -131,20 +131,20 @@ def test_a_build_ends_in_a_record_beside_its_lock(world, tmp_path):
 
 
 def test_the_solver_is_told_which_pythons_the_engine_has(world, tmp_path):
-    assert pipeline.build(_options(tmp_path)).cell.components["python"] == "3.11"
+    assert build.build(_options(tmp_path)).cell.components["python"] == "3.11"
 
 
 def test_an_unreachable_channel_is_a_note_and_the_build_goes_on(world, tmp_path):
-    outcome = pipeline.build(_options(tmp_path))
+    outcome = build.build(_options(tmp_path))
     assert any("no conda-lock.yml" in note and "cannot be reached" in note for note in outcome.notes)
     assert outcome.record is not None
 
 
 def test_content_that_differs_from_the_lock_fails_the_build_and_leaves_no_record(world, tmp_path):
-    first = pipeline.build(_options(tmp_path))
+    first = build.build(_options(tmp_path))
     world.wrong = True
     with pytest.raises(ContentError) as error:
-        pipeline.build(_options(tmp_path))
+        build.build(_options(tmp_path))
     assert "torch" in str(error.value)
     assert not (first.directory / "record.json").exists()
 
@@ -152,7 +152,7 @@ def test_content_that_differs_from_the_lock_fails_the_build_and_leaves_no_record
 def test_a_failed_build_step_leaves_the_lock_and_no_record(world, tmp_path):
     world.broken = True
     with pytest.raises(BuildError):
-        pipeline.build(_options(tmp_path))
+        build.build(_options(tmp_path))
     folder = next((tmp_path / "out").iterdir())
     assert (folder / "lock.json").exists()
     assert not (folder / "record.json").exists()
@@ -162,17 +162,17 @@ def test_the_lock_that_is_there_is_kept_for_the_same_request_and_date(world, tmp
     options = dataclasses.replace(
         _options(tmp_path), request=Request(frameworks=["deepspeed"], exclude_newer="2026-11-20")
     )
-    pipeline.build(options)
-    monkeypatch.setattr(locking, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
+    build.build(options)
+    monkeypatch.setattr(build, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
     events = []
-    pipeline.build(options, progress=events.append)
+    build.build(options, progress=events.append)
     assert any(e.kind is EventKind.CACHED and e.step == "lock" for e in events)
 
 
 @pytest.fixture
 def given(world, monkeypatch):
     """Options of a lock with an archive of the user's, by the folder that it lies in."""
-    plain = locking.lock_cell
+    plain = build.lock_cell
 
     def lock_cell(cell, options, **more):
         made = plain(cell, options, **more)
@@ -181,7 +181,7 @@ def given(world, monkeypatch):
         source = CompiledSource(name="my-ops", toolkit=False, archive=archive.origin)
         return dataclasses.replace(made, pins=(*made.pins, pin), compiled=(source,))
 
-    monkeypatch.setattr(locking, "lock_cell", lock_cell)
+    monkeypatch.setattr(build, "lock_cell", lock_cell)
 
     def options(tmp_path, folder, **more):
         archive = GivenArchive(
@@ -194,43 +194,43 @@ def given(world, monkeypatch):
 
 
 def test_a_lock_is_kept_when_the_same_archive_lies_elsewhere_and_knows_where(given, tmp_path, monkeypatch):
-    first = pipeline.lock_only(given(tmp_path, "one"))
-    assert pipeline.lock_difference(given(tmp_path, "two", conda=False)) == ()
-    monkeypatch.setattr(locking, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
-    second = pipeline.lock_only(given(tmp_path, "two"))
+    first = build.lock_only(given(tmp_path, "one"))
+    assert build.lock_difference(given(tmp_path, "two", conda=False)) == ()
+    monkeypatch.setattr(build, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
+    second = build.lock_only(given(tmp_path, "two"))
     assert second.lock.digest == first.lock.digest
     assert second.lock.pin("my-ops").artifacts[0].url == "file:///two/x.tar.gz"
 
 
 def test_what_will_be_compiled_is_told(given, tmp_path):
     events = []
-    pipeline.lock_only(given(tmp_path, "one"), progress=events.append)
+    build.lock_only(given(tmp_path, "one"), progress=events.append)
     assert f"my-ops is compiled from the archive with sha256 {'b' * 16}…" in [e.text for e in events]
 
 
 def test_compiling_in_another_way_makes_a_lock_old(given, tmp_path, monkeypatch):
     options = given(tmp_path, "one", conda=False)
-    pipeline.lock_only(options)
-    now = locking.lock_cell
+    build.lock_only(options)
+    now = build.lock_cell
 
     def lock_cell(*a, **k):
         made = now(*a, **k)
         return dataclasses.replace(made, compiled=(dataclasses.replace(made.compiled[0], toolkit=True),))
 
-    monkeypatch.setattr(locking, "lock_cell", lock_cell)
-    assert pipeline.lock_difference(options) == ("compiled from source: in another way",)
+    monkeypatch.setattr(build, "lock_cell", lock_cell)
+    assert build.lock_difference(options) == ("compiled from source: in another way",)
 
 
 def test_a_conda_lock_cannot_hold_an_archive(given, tmp_path):
-    noted = pipeline.lock_only(given(tmp_path, "one"))
+    noted = build.lock_only(given(tmp_path, "one"))
     assert any("no conda-lock.yml: my-ops: built from a source archive" in note for note in noted.notes)
     with pytest.raises(UsageError, match="my-ops: built from a source archive"):
-        locking._conda(noted.lock, tmp_path, given(tmp_path, "one", conda_only=True), {}, Clock(lambda _e: None))
+        build._conda(noted.lock, tmp_path, given(tmp_path, "one", conda_only=True), {}, Clock(lambda _e: None))
 
 
 def test_a_failed_smoke_test_is_recorded_as_failed(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(smoke, "run", lambda *_a, **_k: _result(passed=False, steps=Verdict.ERROR), raising=False)
-    outcome = pipeline.build(_options(tmp_path))
+    monkeypatch.setattr(run, "run", lambda *_a, **_k: _result(passed=False, steps=Verdict.ERROR), raising=False)
+    outcome = build.build(_options(tmp_path))
     assert not outcome.record.passed
     assert outcome.record.rungs[-1] is Rung.IMPORTED
 
@@ -244,7 +244,7 @@ def test_a_failed_smoke_test_is_recorded_as_failed(world, tmp_path, monkeypatch)
     ],
 )
 def test_a_rung_is_proved_only_by_a_step_that_ran_and_passed(steps, last):
-    assert pipeline.rungs_of(_result(steps=steps))[-1] is last
+    assert proof.rungs_of(_result(steps=steps))[-1] is last
 
 
 def test_what_was_timed_but_not_checked_is_recorded_and_proves_no_collective(world, tmp_path, monkeypatch):
@@ -252,15 +252,15 @@ def test_what_was_timed_but_not_checked_is_recorded_and_proves_no_collective(wor
         op="all_reduce", bytes=8192, ranks=4, rounds=20, median_us=50.0, p99_us=60.0, algbw=1.0, busbw=1.5
     )
     timed = dataclasses.replace(_result(steps=Verdict.SKIPPED), bandwidth=(row,))
-    monkeypatch.setattr(smoke, "run", lambda *_a, **_k: timed, raising=False)
-    record = pipeline.build(_options(tmp_path)).record
+    monkeypatch.setattr(run, "run", lambda *_a, **_k: timed, raising=False)
+    record = build.build(_options(tmp_path)).record
     assert record.rungs[-1] is Rung.IMPORTED
     assert record.to_json()["bandwidth"] == {"all_reduce": {"peak_busbw": 1.5, "bytes": 8192, "least_us": 50.0}}
     assert "bandwidth" not in dataclasses.replace(record, bandwidth={}).to_json()
 
 
 def test_a_record_does_not_tell_where_the_cell_stood(world, tmp_path):
-    outcome = pipeline.build(_options(tmp_path))
+    outcome = build.build(_options(tmp_path))
     step = StepOutcome(name="x", verdict=Verdict.ERROR, detail=f"in {outcome.directory.resolve()}/venv/lib/x.py")
     text = record_text(dataclasses.replace(outcome.record, steps=(step,)), cell=Path(outcome.directory))
     assert str(outcome.directory.resolve()) not in text
@@ -269,12 +269,12 @@ def test_a_record_does_not_tell_where_the_cell_stood(world, tmp_path):
 
 def test_the_default_date_is_the_last_complete_day(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")  # 2026-01-01T00:00:00Z
-    assert pipeline.last_day() == "2025-12-31"
+    assert build.last_day() == "2025-12-31"
 
 
 def test_a_layout_needs_an_engine_that_makes_images(world, tmp_path):
     with pytest.raises(UsageError, match="makes no images"):
-        pipeline.build(_options(tmp_path, oci=True))
+        build.build(_options(tmp_path, oci=True))
     assert world.builds == 0
 
 
@@ -292,5 +292,5 @@ def test_a_layout_is_written_beside_the_lock(world, tmp_path):
     world.manifest_digest = lambda *_a, **_k: (
         Image.manifest_digest
     )  # an engine that makes images has all of ImageEngine
-    outcome = pipeline.build(_options(tmp_path, oci=True))
+    outcome = build.build(_options(tmp_path, oci=True))
     assert written == [(outcome.built.digest, outcome.directory / "oci")]

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from envsmith.preflight.finding import name_of
-from envsmith.preflight.gpus import runs_on
-from envsmith.preflight.judge import findings_of
-from envsmith.preflight.known import known, version_key
+from envsmith.preflight import findings_of
+from envsmith.preflight.checks import known, name_of, runs_on, version_key
 
 ROOT = Path(__file__).parents[3]
 
@@ -195,9 +193,9 @@ def test_shipped_extract_is_that_of_the_matrix() -> None:
 
 def test_preflight_drags_in_neither_the_command_line_nor_yaml() -> None:
     code = (
-        "import sys, envsmith.preflight, envsmith.preflight.watching, envsmith.preflight.facts;"
+        "import sys, envsmith.preflight, envsmith.preflight.watcher, envsmith.preflight.checks;"
         "bad = {'click', 'yaml', 'networkx', 'rich', 'packaging', 'torch', 'docker'} & set(sys.modules);"
-        "bad |= {m for m in sys.modules if m.startswith(('envsmith.cli', 'envsmith.solve', 'envsmith.graph', 'envsmith.model'))};"
+        "bad |= {m for m in sys.modules if m.startswith(('envsmith.cli', 'envsmith.solve', 'envsmith.graph.load', 'envsmith.model'))};"
         "sys.exit(f'{sorted(bad)}' if bad else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)

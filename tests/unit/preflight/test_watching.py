@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envsmith.preflight.watching import Limits, Sample, _own_alerts, alerts_of
+from envsmith.preflight.watcher import Limits, Sample, _own_alerts, alerts_of
 
 LIMITS = Limits(stall=10.0, silent=30.0)
 

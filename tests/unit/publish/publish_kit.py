@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+from envsmith.image.dockerfile import labels
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, Lock, OsPackage, Pin
-from envsmith.render.labels import labels
 
 SOURCE = "sha256:" + "5e" * 32
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"

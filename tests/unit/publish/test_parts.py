@@ -15,13 +15,13 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, DataError, UsageError
 from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, Pin
+from envsmith.oci.lookup import login
+from envsmith.oci.spec import index_bytes, parse_index, parse_manifest
 from envsmith.publish import audit as audits
-from envsmith.publish.content import index_bytes, parse_index, parse_manifest
 from envsmith.publish.folder import read_folder, rendered
 from envsmith.publish.proof import parse_record
 from envsmith.publish.sbom import make_sbom, sbom_differences
-from envsmith.publish.signing import load_key, load_signer, open_envelope, sign
-from envsmith.sources.credentials import login
+from envsmith.publish.sign import load_key, load_signer, open_envelope, sign
 
 IMAGE = "sha256:" + "1a" * 32
 MADE = dt.datetime(2026, 11, 21, 4, 5, 31, tzinfo=dt.timezone.utc)

@@ -9,13 +9,13 @@ import pytest
 
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
+from envsmith.oci.layout import open_files
+from envsmith.oci.registry import Repository
+from envsmith.oci.spec import Descriptor
 from envsmith.publish.bundle import BundleWriter
-from envsmith.publish.content import Descriptor
 from envsmith.publish.proof import load_proof
 from envsmith.publish.push import check_tags, open_image, publish
-from envsmith.publish.registry import Repository
 from envsmith.publish.run import seal_with
-from envsmith.publish.stores import open_files
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
 

@@ -11,12 +11,12 @@ import tarfile
 import pytest
 
 from envsmith.cli.app import run
-from envsmith.publish.content import canonical
+from envsmith.oci.layout import open_files
+from envsmith.oci.registry import Repository
+from envsmith.oci.spec import canonical
 from envsmith.publish.proof import load_proof
 from envsmith.publish.push import open_image, publish
-from envsmith.publish.registry import Repository
 from envsmith.publish.run import Asked, seal_with, trust_of, verify_image
-from envsmith.publish.stores import open_files
 from envsmith.publish.verify import verify
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
@@ -358,7 +358,7 @@ def test_an_image_that_is_not_there(published, keys, capsys):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatch, same):
-    from envsmith.engine import rebuild as engine_rebuild
+    from envsmith.engines import rebuild as engine_rebuild
 
     seen = {}
 
@@ -372,7 +372,7 @@ def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatc
         return engine_rebuild.RebuildReport(same=same, first=seen["digest"], second=second, differences=told)
 
     monkeypatch.setattr(engine_rebuild, "rebuild_published", build_again)
-    monkeypatch.setattr("envsmith.engine.base.choose_engine", lambda: type("Choice", (), {"engine": None}))
+    monkeypatch.setattr("envsmith.engines.choose.choose_engine", lambda: type("Choice", (), {"engine": None}))
     asked = Asked(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
     report = verify_image(asked, trust_of([keys[1]], None, None), rebuild=True)
     assert seen["digest"] == published.done.digest

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.render.companions import apptainer, bake, companions, devcontainer
+from envsmith.image.companions import apptainer, bake, companions, devcontainer
 
 # Keys of the dev container specification's base and image schemas that we use or may use.
 DEVCONTAINER_KEYS = {

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.conda.files import pip_lines, sums
+from envsmith.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock
+from envsmith.engines.bases import load_bases
 from envsmith.errors import UsageError
-from envsmith.lock.conda import CondaLock, CondaPackage, PipPackage, PlatformLock
-from envsmith.lock.conda.render import pip_lines, sums
-from envsmith.model.platform import Platform
-from envsmith.render.conda_dockerfile import render_conda
-from envsmith.sources.images import Tool, load_bases
+from envsmith.image.conda_dockerfile import render_conda
+from envsmith.model.cell import Platform
+from envsmith.model.lock import Tool
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dockerfile"
 TOOL = Tool(name="micromamba", image="mambaorg/micromamba:2.3.3", digest="sha256:" + "ef" * 32, evidence="a test")

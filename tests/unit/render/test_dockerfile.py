@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.lock.requirements import parse_requirements, requirement_files
+from envsmith.image.dockerfile import ImageOptions, from_reference, render, render_builder
+from envsmith.lock.files import parse_requirements, requirement_files
 from envsmith.model.lock import OsPackage
-from envsmith.render.dockerfile import ImageOptions, from_reference, render, render_builder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dockerfile"
 
@@ -217,7 +217,7 @@ def test_the_base_s_own_comment_becomes_the_address(tmp_path):
     """The words of the Dockerfile, run on the file that Debian's own images have."""
     import subprocess
 
-    from envsmith.render.apt import DATED_SOURCES
+    from envsmith.image.dockerfile import DATED_SOURCES
 
     live = tmp_path / "debian.sources"
     live.write_text(

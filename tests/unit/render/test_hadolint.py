@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.render.dockerfile import render_builder
+from envsmith.image.dockerfile import render_builder
 
 ROOT = Path(__file__).parents[3]
 

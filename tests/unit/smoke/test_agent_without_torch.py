@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.smoke import agent, launch
+from envsmith.smoke import agent, run
 
-SOURCE = launch.agent_source().decode()
+SOURCE = run.agent_source().decode()
 
 
 def test_agent_imports_only_the_standard_library_when_it_is_loaded() -> None:
@@ -36,11 +36,11 @@ def test_agent_parses_as_python_3_9_and_never_imports_envsmith() -> None:
 def test_bootstrap_runs_the_source_from_standard_input_and_complains_about_a_missing_torch() -> None:
     plan = b'{"cases":[],"steps":[],"ranks":2,"backend":"gloo","timeouts":{"import":20,"init":5,"first":5,"case":1,"group":9,"tier":9}}'
     with subprocess.Popen(
-        [sys.executable, "-S", *launch.agent_arguments()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-S", *run.agent_arguments()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdin
         assert process.stdout
-        process.stdin.write(launch.agent_input(plan))
+        process.stdin.write(run.agent_input(plan))
         process.stdin.flush()
         said = process.stdout.read()
     assert process.returncode == agent.CONFIGURATION
@@ -50,8 +50,8 @@ def test_bootstrap_runs_the_source_from_standard_input_and_complains_about_a_mis
 def test_agent_ends_when_its_outer_parent_goes_away() -> None:
     plan = b'{"cases":[],"steps":[],"ranks":2,"backend":"gloo","timeouts":{"import":20,"init":5,"first":5,"case":1,"group":9,"tier":9}}'
     done = subprocess.run(
-        [sys.executable, "-S", *launch.agent_arguments()],
-        input=launch.agent_input(plan),
+        [sys.executable, "-S", *run.agent_arguments()],
+        input=run.agent_input(plan),
         capture_output=True,
         timeout=60,
         check=False,

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke.coverage import core
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult, judge
+from envsmith.smoke.verdict import SmokeResult, core, judge
 
 NO_ROOM = "memory: needs 0.0 GiB, smallest rank 0 has 0.0 GiB"
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from envsmith.errors import SmokeError
-from envsmith.matrix.records import parse_record, put_record
-from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict
-from envsmith.smoke import supervise
+from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, parse_record, put_record
+from envsmith.proof import Found, record_of_parts
+from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.everything import Done, Machine, Part, ask, parts_of, run_parts
-from envsmith.smoke.found import Found, record_of_parts
 from envsmith.smoke.plan import Tier
 from envsmith.smoke.verdict import SmokeResult
 
@@ -179,8 +178,8 @@ def test_one_record_holds_cases_steps_and_bandwidth_and_can_be_merged(tmp_path) 
 
 
 def test_cell_of_torch_alone_asks_nobody_to_build_it() -> None:
-    from envsmith.matrix.export.files import commands
     from envsmith.matrix.site.build import _commands
+    from envsmith.matrix.tables import commands
 
     told = commands({"id": FOUND.cell, "framework": None, "torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"})
     assert set(told) == {"pip", "smoke"}
@@ -264,7 +263,7 @@ def test_limit_ends_an_agent_that_would_go_on_for_ever(tmp_path) -> None:
         def kill(self, process: subprocess.Popen[bytes]) -> None:
             process.kill()
 
-    result = supervise.run(parts_of(VERSIONS, CPU)[0].plan, Stuck(), limit=1.0)
+    result = run.run(parts_of(VERSIONS, CPU)[0].plan, Stuck(), limit=1.0)
     assert not result.passed
     assert "had to be ended at the outer deadline" in result.summary
 
@@ -278,12 +277,13 @@ def _command(monkeypatch, tmp_path, script) -> object:
 
     from click.testing import CliRunner
 
+    from envsmith import proof
     from envsmith.cli.smoke import smoke
-    from envsmith.smoke import everything, found
+    from envsmith.smoke import everything
 
-    monkeypatch.setattr("envsmith.smoke.supervise.probe", lambda _target: VERSIONS)
+    monkeypatch.setattr("envsmith.smoke.run.probe", lambda _target: VERSIONS)
     monkeypatch.setattr(everything, "ask", lambda *_: NEW)
-    monkeypatch.setattr(found, "find_cell", lambda *_: FOUND)
+    monkeypatch.setattr(proof, "find_cell", lambda *_: FOUND)
 
     def run_all(parts, target, *, folder, **_):
         for part in parts:

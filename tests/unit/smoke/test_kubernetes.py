@@ -15,8 +15,8 @@ import yaml
 
 from envsmith.errors import UsageError
 from envsmith.smoke.kubernetes import KINDS, Job, manifest
-from envsmith.smoke.launch import agent_source
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.run import agent_source
 
 CASES = Path(__file__).parents[2] / "cases" / "kubernetes"
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}

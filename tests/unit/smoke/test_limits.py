@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke import agent, launch
+from envsmith.smoke import agent, run
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import judge
 
@@ -109,13 +109,13 @@ def test_supervisor_refuses_before_a_rank_is_started() -> None:
     plan = json.dumps({**QUICK, "ranks": 16}).encode()
     limit = "import resource;resource.setrlimit(resource.RLIMIT_NOFILE,(64,64));"
     with subprocess.Popen(
-        [sys.executable, "-c", limit + stand_in + launch.BOOTSTRAP, "supervise"],
+        [sys.executable, "-c", limit + stand_in + run.BOOTSTRAP, "supervise"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as done:
         assert done.stdin
         assert done.stdout
-        done.stdin.write(launch.agent_input(plan))
+        done.stdin.write(run.agent_input(plan))
         done.stdin.flush()
         events = [json.loads(line) for line in done.stdout.read().splitlines()]
     assert done.returncode == agent.MEMORY

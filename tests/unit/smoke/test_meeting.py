@@ -13,7 +13,7 @@ import pytest
 
 from envsmith.errors import DataError, SmokeError, UsageError
 from envsmith.smoke.meeting import Meeting, Patience, Report, attend, free_port, hold, opened, port_after
-from envsmith.smoke.narrow import Narrowed
+from envsmith.smoke.nodes import Narrowed
 from envsmith.smoke.rendezvous import Rendezvous
 
 HOST = "127.0.0.1"

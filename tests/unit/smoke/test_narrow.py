@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsmith.smoke.narrow import Narrowed, Outcome, first_pass, narrow, second_pass
+from envsmith.smoke.nodes import Narrowed, Outcome, first_pass, narrow, second_pass
 
 NODES = tuple("abcdefgh")
 

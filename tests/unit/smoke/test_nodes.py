@@ -150,7 +150,7 @@ def test_nonsense_on_standard_output_is_no_result() -> None:
     ],
 )
 def test_flags_that_do_not_go_together_are_usage_errors(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envsmith.cli.smoke_nodes._probe_here", lambda _: {"torch": "2.13.0"})
+    monkeypatch.setattr("envsmith.cli.smoke._probe_here", lambda _: {"torch": "2.13.0"})
     assert run(["smoke", *argv]) == 2
 
 

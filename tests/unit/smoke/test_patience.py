@@ -13,11 +13,9 @@ import pytest
 from envsmith.errors import SmokeError
 from envsmith.model.record import Rung, StepOutcome, Verdict
 from envsmith.smoke import agent
-from envsmith.smoke.failure import failure_of
-from envsmith.smoke.launch import LocalTarget
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.supervise import probe
-from envsmith.smoke.verdict import judge
+from envsmith.smoke.run import LocalTarget, probe
+from envsmith.smoke.verdict import failure_of, judge
 
 
 @pytest.fixture

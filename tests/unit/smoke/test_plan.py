@@ -7,11 +7,11 @@ import json
 import pytest
 
 from envsmith.errors import UsageError
+from envsmith.frameworks.steps import framework_steps
 from envsmith.model.cell import Cell
 from envsmith.smoke import agent
 from envsmith.smoke.cases import full_cases, quick_cases
 from envsmith.smoke.plan import Plan, Tier
-from envsmith.smoke.steps import framework_steps
 
 TORCH = {"torch": "2.13.0+cpu", "deepspeed": "0.19.8"}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from envsmith.frameworks.steps import Step
 from envsmith.model.record import StepOutcome, Verdict
-from envsmith.smoke.step_verdict import compare_families, judge_step
-from envsmith.smoke.steps import Step
+from envsmith.smoke.verdict import compare_families, judge_step
 
 STEP = Step(name="zero", kind="deepspeed-zero", family="zero", issues=("all_reduce|reduce", "all_gather_single"))
 CALLS = {"all_reduce": {"count": 5, "bytes": 80}, "all_gather_single": {"count": 1, "bytes": 8}}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import SmokeError
-from envsmith.smoke import supervise
-from envsmith.smoke.launch import LocalTarget, srun_argv, torchrun_argv
+from envsmith.smoke import run
 from envsmith.smoke.plan import Plan, Timeouts
+from envsmith.smoke.run import LocalTarget, srun_argv, torchrun_argv
 
 PLAN = Plan.build({"torch": "2.13.0"}, ranks=2, steps=False).with_(cases=Plan.build({}, ranks=2).cases[:2])
 READ = "import sys,json;b=sys.stdin.buffer;n=int(b.readline());b.read(n);plan=json.loads(b.readline())\ndef say(**e):print(json.dumps(e),flush=True)\n"
@@ -41,8 +41,8 @@ class Fake:
 
 
 def test_good_agent_passes_and_progress_is_reported() -> None:
-    seen: list[supervise.Progress] = []
-    result = supervise.run(PLAN, Fake(GOOD), progress=seen.append)
+    seen: list[run.Progress] = []
+    result = run.run(PLAN, Fake(GOOD), progress=seen.append)
     assert result.passed
     assert result.counts() == {"pass": 2}
     assert result.seconds["total"] == 1.0
@@ -52,11 +52,11 @@ def test_good_agent_passes_and_progress_is_reported() -> None:
 
 def test_plan_that_is_larger_than_a_pipe_arrives_whole() -> None:
     plan = Plan.build({"torch": "2.13.0"}, tier="full", ranks=2, steps=False)
-    assert supervise.run(plan, Fake(GOOD)).counts()["pass"] > 1000
+    assert run.run(plan, Fake(GOOD)).counts()["pass"] > 1000
 
 
 def test_agent_that_dies_is_named_with_its_last_words() -> None:
-    result = supervise.run(PLAN, Fake("say(event='hello')\nprint('glibc is too old',file=sys.stderr)\nsys.exit(9)"))
+    result = run.run(PLAN, Fake("say(event='hello')\nprint('glibc is too old',file=sys.stderr)\nsys.exit(9)"))
     assert not result.passed
     assert "status 9" in result.summary
     assert "glibc is too old" in result.summary
@@ -64,47 +64,47 @@ def test_agent_that_dies_is_named_with_its_last_words() -> None:
 
 def test_agent_that_never_speaks_is_a_smoke_error() -> None:
     with pytest.raises(SmokeError) as caught:
-        supervise.run(PLAN, Fake("print('no libtorch',file=sys.stderr);sys.exit(1)"))
+        run.run(PLAN, Fake("print('no libtorch',file=sys.stderr);sys.exit(1)"))
     assert "no libtorch" in caught.value.details
 
 
 def test_silent_agent_is_ended_at_the_outer_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plan, "outer_deadline", property(lambda self: 0.5))
     target = Fake("import signal,time;signal.signal(signal.SIGTERM,signal.SIG_IGN);say(event='hello');time.sleep(60)")
-    result = supervise.run(PLAN, target)
+    result = run.run(PLAN, target)
     assert target.killed
     assert result.exit_code == 5
     assert "outer deadline" in result.summary
 
 
 def test_noise_on_standard_output_is_not_an_event_and_does_not_hide_one() -> None:
-    result = supervise.run(PLAN, Fake("print('Welcome!');print('[1,2]');print('{\"event\": 7}')\n" + GOOD))
+    result = run.run(PLAN, Fake("print('Welcome!');print('[1,2]');print('{\"event\": 7}')\n" + GOOD))
     assert result.passed
 
 
 def test_interpreter_that_does_not_exist_is_a_smoke_error() -> None:
     with pytest.raises(SmokeError, match="cannot be started"):
-        supervise.run(PLAN, LocalTarget(python=Path("/does/not/exist/python")))
+        run.run(PLAN, LocalTarget(python=Path("/does/not/exist/python")))
 
 
 def test_interrupt_ends_the_agent_before_it_is_passed_on() -> None:
     target = Fake("import time\nsay(event='hello')\ntime.sleep(60)")
 
-    def interrupt(_: supervise.Progress) -> None:
+    def interrupt(_: run.Progress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        supervise.run(PLAN, target, progress=interrupt)
+        run.run(PLAN, target, progress=interrupt)
 
 
 def test_probe_reads_versions_without_importing_torch() -> None:
-    found = supervise.probe(LocalTarget(python=Path(sys.executable)))
+    found = run.probe(LocalTarget(python=Path(sys.executable)))
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
 def test_wrong_torch_is_a_configuration_failure_whatever_the_cases_say() -> None:
     plan = PLAN.with_(versions={"torch": "2.15.0+cu132"})
-    result = supervise.run(plan, Fake(GOOD))
+    result = run.run(plan, Fake(GOOD))
     assert (result.passed, result.exit_code) == (False, 2)
     assert "the cell says torch 2.15.0+cu132, but 2.13.0+cpu is loaded" in result.summary
 

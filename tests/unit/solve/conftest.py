@@ -8,7 +8,7 @@ import pytest
 
 from envsmith.graph.read import read_knowledge
 from envsmith.model.rule import Knowledge
-from envsmith.solve.api import solver_of
+from envsmith.solve import solver_of
 from envsmith.solve.solver import Solver
 
 FILES = {

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import UnsatisfiableError
-from envsmith.model.cell import Request
-from envsmith.model.platform import Platform
+from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solve.api import cells, check, default_solver, explain_cell, judge_cell, solve
+from envsmith.solve import cells, check, default_solver, explain_cell, judge_cell, solve
 
 FOLDER = Path(__file__).parents[2] / "cases" / "solve"
 CASES = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.model.cell import Request
-from envsmith.model.platform import Platform
+from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solve.api import check, constraints_for, judge_cell, solve
+from envsmith.solve import check, constraints_for, judge_cell, solve
 
 
 def errors(judgement):

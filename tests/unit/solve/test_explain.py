@@ -6,7 +6,7 @@ import pytest
 
 from envsmith.errors import UsageError
 from envsmith.model.version import Spec
-from envsmith.solve.api import explain_cell, explain_rule, explain_upgrade
+from envsmith.solve import explain_cell, explain_rule, explain_upgrade
 
 
 def test_cell_says_what_is_newer_and_which_rule_keeps_it_out(solver):

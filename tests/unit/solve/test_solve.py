@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import UnsatisfiableError, UsageError
-from envsmith.model.cell import Request
+from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import Refusal
-from envsmith.model.platform import Platform
 from envsmith.model.version import Spec
-from envsmith.solve.api import cells, solve
+from envsmith.solve import cells, solve
 
 
 def request(

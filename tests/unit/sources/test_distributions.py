@@ -2,10 +2,10 @@
 
 import pytest
 
-from envsmith.doctor.checking import check_environment
+from envsmith.doctor.facts import Draft
+from envsmith.doctor.judge import check_environment
+from envsmith.doctor.read.lines import glibc_of
 from envsmith.doctor.stated import read_fact
-from envsmith.sources.reports.distributions import glibc_of
-from envsmith.sources.reports.facts import Draft
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import tarfile
 import pytest
 
 from envsmith.errors import ContentError, LockError, NetworkError, UsageError
-from envsmith.sources.given_archives import Wish, parse_wish, read_archive
-from envsmith.sources.http import Reply
+from envsmith.http import Reply
+from envsmith.python.archives import Wish, parse_wish, read_archive
 
 SETUP = b"from setuptools import setup\nsetup(name='Apex', version='0.1', install_requires=['packaging>20.6'], packages=find())\n"
 

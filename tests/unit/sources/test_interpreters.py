@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.sources import interpreters
-from envsmith.sources.interpreters import Interpreter, find_interpreter, find_interpreters
+from envsmith.python import interpreters
+from envsmith.python.interpreters import Interpreter, find_interpreter, find_interpreters
 
 
 @pytest.fixture(autouse=True)

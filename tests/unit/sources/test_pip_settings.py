@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.sources.pip_settings import pip_files, read_pip_settings
+from envsmith.python.pip_settings import pip_files, read_pip_settings
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
 )
-from envsmith.sources.pip_settings import PipSettings
-from envsmith.sources.uv import Finished, Uv, clean, explain_failure, uv_environment
+from envsmith.python.pip_settings import PipSettings
+from envsmith.python.uv import Finished, Uv, clean, explain_failure, uv_environment
 
 UNREACHABLE = """error: Request failed after 3 retries in 9.7s
   cause: Failed to fetch: https://index.example.invalid/simple/deepspeed/

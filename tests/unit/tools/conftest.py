@@ -12,8 +12,8 @@ import zipfile
 import pytest
 
 from envsmith.errors import NetworkError
-from envsmith.sources.http import NotFoundError, RangeReply, Reply
-from envsmith.sources.index import PackageIndex
+from envsmith.http import NotFoundError, RangeReply, Reply
+from envsmith.python.index import PackageIndex
 
 COMPONENTS = """components:
 - {name: deepspeed, role: framework, short: ds, title: DeepSpeed, distributions: [deepspeed], aliases: []}
@@ -227,7 +227,7 @@ def knowledge(tmp_path):
 
 @pytest.fixture
 def plan(knowledge, index, tmp_path):
-    from envsmith.matrix.refresh import plan_refresh
+    from envsmith.matrix.refresh.run import plan_refresh
 
     def run(*components, **more):
         return plan_refresh(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.matrix.refresh import read_component_table, refreshable
-from envsmith.matrix.refresh_base import same_spec, spec_text, yanked_text
-from envsmith.matrix.refresh_builder import accepts, rule_rows, update_builder
-from envsmith.matrix.refresh_releases import Policy, declared
-from envsmith.sources.distributions import ReleaseFacts
-from envsmith.sources.index import IndexFile
+from envsmith.matrix.refresh.base import same_spec, spec_text, yanked_text
+from envsmith.matrix.refresh.framework_files import accepts, rule_rows, update_builder
+from envsmith.matrix.refresh.releases import Policy, declared
+from envsmith.matrix.refresh.run import read_component_table, refreshable
+from envsmith.python.index import IndexFile
+from envsmith.python.releases import ReleaseFacts
 
 MATRIX = Path(__file__).parents[3] / "matrix"
 COMPONENTS = read_component_table(MATRIX)

@@ -20,7 +20,7 @@ from missing.compare import gaps, missing_in, span  # noqa: E402
 from missing.offered import Has, Offered  # noqa: E402
 from missing.reach import Release, Stage  # noqa: E402
 
-from envsmith.sources.index import IndexFile  # noqa: E402
+from envsmith.python.index import IndexFile  # noqa: E402
 
 
 def sources(version: str, **files: str) -> Sources:

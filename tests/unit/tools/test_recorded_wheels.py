@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envsmith.matrix.refresh_torch import record_facts, torch_record
-from envsmith.sources.torch_wheel import TorchFacts
+from envsmith.matrix.refresh.torch import record_facts, torch_record
+from envsmith.python.torch_wheel import TorchFacts
 
 ROOT = Path(__file__).parents[3]
 RECORD = ROOT / "tests" / "cases" / "wheels" / "torch.json"

@@ -9,8 +9,8 @@ import yaml
 
 from envsmith.errors import DataError, UsageError
 from envsmith.graph.read import read_knowledge
-from envsmith.matrix.refresh import apply
-from envsmith.matrix.refresh_tested import compatibility_rows, cuda_ext_rows, uv_lock_rows
+from envsmith.matrix.refresh.framework_files import compatibility_rows, cuda_ext_rows, uv_lock_rows
+from envsmith.matrix.refresh.run import apply
 
 COMPONENT = (
     "- {name: colossalai, role: framework, short: ca, title: Colossal-AI, distributions: [colossalai], aliases: []}\n"

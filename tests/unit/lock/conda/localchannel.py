@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from envsmith.model.cell import Cell
+from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Artifact, Pin
-from envsmith.model.platform import Platform
 
 CASES = Path(__file__).resolve().parents[3] / "cases" / "conda"
 PLACEHOLDER = "/opt/envsmith_placehold" + "_placehold" * 20

@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 
 from envsmith.cli.app import run
+from envsmith.conda import access
+from envsmith.conda.access import base_url, default_channels, find_logins, read_settings
+from envsmith.conda.channels import network_for
+from envsmith.conda.files import files
+from envsmith.conda.lock import lock_conda
+from envsmith.conda.model import RepoLimits
+from envsmith.conda.names import scrub
 from envsmith.errors import DataError, EnvsmithError, NetworkError, UsageError
-from envsmith.lock.conda import RepoLimits, credentials, files, lock_conda
-from envsmith.lock.conda.channels import base_url
-from envsmith.lock.conda.credentials import find_logins
-from envsmith.lock.conda.names import scrub
-from envsmith.lock.conda.network import network_for
-from envsmith.lock.conda.settings import default_channels, read_settings
 
 QUICK = RepoLimits(attempts=1, connect_seconds=5)
 SECRET = "s3cr3t-Tok3n"
@@ -149,15 +150,15 @@ def by_keyring(home, monkeypatch):
     entries = {("rattler", "127.0.0.1"): json.dumps({"BearerToken": SECRET})}
     fake = types.SimpleNamespace(get_password=lambda service, host: entries.get((service, host)))
     monkeypatch.setitem(sys.modules, "keyring", fake)
-    credentials._backend.cache_clear()
+    access._backend.cache_clear()
     return {"header": f"Bearer {SECRET}"}
 
 
 @pytest.fixture(autouse=True)
 def no_keyring():
-    credentials._backend.cache_clear()
+    access._backend.cache_clear()
     yield
-    credentials._backend.cache_clear()
+    access._backend.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.conda.files import files
+from envsmith.conda.lock import lock_conda
+from envsmith.conda.model import RepoLimits
+from envsmith.conda.names import public_url
 from envsmith.errors import LockError, NetworkError
-from envsmith.lock.conda import RepoLimits, files, lock_conda
-from envsmith.lock.conda.names import public_url
 
 QUICK = RepoLimits(attempts=1, connect_seconds=2)
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envsmith.conda.files import files, load_lock
+from envsmith.conda.lock import lock_conda
+from envsmith.conda.read import kind_of, load_yaml, read_conda_file, split_filename
 from envsmith.errors import DataError
-from envsmith.lock.conda import files, load_lock, lock_conda
-from envsmith.sources.conda import kind_of, load_yaml, read_conda_file, split_filename
 
 CONDA_LIST = """\
 # packages in environment at /opt/conda/envs/train:

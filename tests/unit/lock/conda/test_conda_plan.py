@@ -6,16 +6,22 @@ import dataclasses
 
 import pytest
 
+from envsmith.conda.files import (
+    conda_lock_yml,
+    content_hash,
+    environment_yml,
+    explicit,
+    pixi_lock,
+    virtual_packages_yml,
+)
+from envsmith.conda.lock import pip_section
+from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
+from envsmith.conda.names import candidates, clean, component_version, cuda_of_build, listing, same_version
+from envsmith.conda.plan import make_plan, virtual_packages
+from envsmith.conda.solve import compare
 from envsmith.errors import LockError
-from envsmith.lock.conda.comparison import compare
-from envsmith.lock.conda.content_hash import content_hash
-from envsmith.lock.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
-from envsmith.lock.conda.names import candidates, clean, component_version, cuda_of_build, listing, same_version
-from envsmith.lock.conda.pipfiles import pip_section
-from envsmith.lock.conda.plan import make_plan, virtual_packages
-from envsmith.lock.conda.render import conda_lock_yml, environment_yml, explicit, pixi_lock, virtual_packages_yml
+from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact, Pin
-from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
 
 LINUX, ARM = Platform.LINUX_64, Platform.LINUX_AARCH64
@@ -297,7 +303,8 @@ def test_lock_files_are_those_that_were_reviewed(request, local, channels, tmp_p
     """Golden: the lock of the Megatron cell over the real records. ``ENVSMITH_UPDATE_GOLDEN=1`` writes it anew."""
     import os
 
-    from envsmith.lock.conda import files, lock_conda
+    from envsmith.conda.files import files
+    from envsmith.conda.lock import lock_conda
 
     lock = lock_conda(
         local.cell(**local.MEGATRON),

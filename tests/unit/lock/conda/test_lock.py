@@ -8,10 +8,13 @@ import sys
 
 import pytest
 
+from envsmith.conda.files import files, write
+from envsmith.conda.lock import lock_conda, up_to_date
+from envsmith.conda.model import RepoLimits
+from envsmith.conda.solve import compare
 from envsmith.errors import LockError, NetworkError, UsageError
-from envsmith.lock.conda import RepoLimits, compare, files, lock_conda, up_to_date, write
+from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact
-from envsmith.model.platform import Platform
 from envsmith.model.rule import Severity
 
 

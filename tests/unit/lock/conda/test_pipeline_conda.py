@@ -7,16 +7,15 @@ import json
 
 import pytest
 
-from envsmith import pipeline
+from envsmith import build
+from envsmith import options as envsmith_options
 from envsmith.cli.app import run
-from envsmith.engine.conda import read_lock
+from envsmith.engines.conda import read_lock
 from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError
 from envsmith.lock import store
-from envsmith.model.cell import Request
+from envsmith.model.cell import Platform, Request
 from envsmith.model.lock import Lock
-from envsmith.model.platform import Platform
-from envsmith.pipeline import locking
-from envsmith.solve.api import solve
+from envsmith.solve import solve
 
 DAY = "2026-11-01"
 REQUEST = Request(
@@ -47,13 +46,13 @@ def uv_asked(local, monkeypatch) -> list[str]:
             pins=local.pins_for({n.replace("-", "_"): v for n, v in cell.components.items()}),
         )
 
-    monkeypatch.setattr(locking, "lock_cell", lock_cell)
+    monkeypatch.setattr(build, "lock_cell", lock_cell)
     return asked
 
 
 @pytest.fixture
-def options(tmp_path, forge) -> pipeline.Options:
-    return pipeline.Options(
+def options(tmp_path, forge) -> envsmith_options.Options:
+    return envsmith_options.Options(
         request=REQUEST,
         request_text=TEXT,
         output=tmp_path / "out",
@@ -64,7 +63,7 @@ def options(tmp_path, forge) -> pipeline.Options:
 
 
 def test_cell_is_one_that_the_channel_has(options, uv_asked):
-    made = pipeline.lock_only(options)
+    made = build.lock_only(options)
     assert made.cell.components["torch"] == "2.8.0+cu129"  # the default build, for CUDA 12.8, is not on the channel
     assert uv_asked == [str(made.cell.id)]
     assert {
@@ -84,110 +83,110 @@ def test_cell_is_one_that_the_channel_has(options, uv_asked):
 def test_nothing_that_the_channel_lacks_is_chosen_quietly(options, uv_asked):
     request = dataclasses.replace(REQUEST, constraints={"torch": "==2.6.0"})
     with pytest.raises(LockError) as caught:
-        pipeline.lock_only(dataclasses.replace(options, request=request))
+        build.lock_only(dataclasses.replace(options, request=request))
     assert "no cell of this request can be had" in caught.value.message
     request = dataclasses.replace(REQUEST, constraints={"torch": "==2.7.1"})
     with pytest.raises(LockError) as caught:  # a CPU build is there, and nobody asked for one
-        pipeline.lock_only(dataclasses.replace(options, request=request))
+        build.lock_only(dataclasses.replace(options, request=request))
     assert any("CUDA 12.6" in line for line in caught.value.details)
     assert uv_asked == []
 
 
 def test_second_run_keeps_what_is_there_and_needs_no_channel(options, uv_asked, monkeypatch):
-    first = pipeline.lock_only(options)
+    first = build.lock_only(options)
     before = {name: (first.directory / name).read_bytes() for name in first.files}
-    from envsmith.lock.conda import step
+    from envsmith.conda import lock
 
-    monkeypatch.setattr(step, "lock_conda", lambda *_a, **_k: pytest.fail("locked again"))
-    again = pipeline.lock_only(options)
+    monkeypatch.setattr(lock, "lock_conda", lambda *_a, **_k: pytest.fail("locked again"))
+    again = build.lock_only(options)
     assert {name: (again.directory / name).read_bytes() for name in again.files} == before
     assert len(uv_asked) == 1
 
 
 def test_check_finds_the_lock_current_then_edited_then_of_another_request(options, uv_asked):
-    assert pipeline.lock_difference(options)[0].endswith("no lock of this request is there")
-    made = pipeline.lock_only(options)
-    assert pipeline.lock_difference(options) == ()
+    assert build.lock_difference(options)[0].endswith("no lock of this request is there")
+    made = build.lock_only(options)
+    assert build.lock_difference(options) == ()
     wider = dataclasses.replace(options, conda_platforms=(Platform.LINUX_AARCH64,))
-    assert pipeline.lock_difference(wider) == ("conda-lock.yml: it was made from another request, or edited since",)
+    assert build.lock_difference(wider) == ("conda-lock.yml: it was made from another request, or edited since",)
     path = made.directory / "conda-lock.yml"
     honest = path.read_text()
     path.write_text(
         honest.replace("deepspeed-0.18.2", "deepspeed-0.18.3").replace("version: 0.18.2", "version: 0.18.3")
     )
-    assert any("deepspeed" in line for line in pipeline.lock_difference(options))
+    assert any("deepspeed" in line for line in build.lock_difference(options))
     path.write_text(honest[: len(honest) // 2])
-    assert len(pipeline.lock_difference(options)) == 1
+    assert len(build.lock_difference(options)) == 1
     path.unlink()
-    assert pipeline.lock_difference(options) == (f"{path}: no Conda lock is there",)
+    assert build.lock_difference(options) == (f"{path}: no Conda lock is there",)
 
 
 def test_lock_of_a_cell_of_the_channels_is_current_for_a_check_that_does_not_say_conda(options, uv_asked):
     """``build --engine conda`` takes the Python that the channel has; ``lock --check`` has no engine, and told that as a change."""
     request = Request(frameworks={"deepspeed": "==0.18.2"}, constraints={"torch": "==2.8.0"}, exclude_newer=DAY)
     free = dataclasses.replace(options, request=request, request_text="--framework deepspeed==0.18.2 --torch 2.8.0")
-    made = pipeline.lock_only(free)
+    made = build.lock_only(free)
     assert made.cell.components["python"] == "3.10"
     plain = dataclasses.replace(free, conda_only=False)
     assert solve(request).cell.components["python"] != "3.10"
-    assert pipeline.lock_difference(plain) == ()
+    assert build.lock_difference(plain) == ()
     without = dataclasses.replace(plain, conda=False)
-    assert any(line.startswith("python: 3.10 -> ") for line in pipeline.lock_difference(without))
+    assert any(line.startswith("python: 3.10 -> ") for line in build.lock_difference(without))
     gone = dataclasses.replace(plain, conda_channels=("http://127.0.0.1:9/none",))
-    assert any(line.startswith("python: 3.10 -> ") for line in pipeline.lock_difference(gone))
+    assert any(line.startswith("python: 3.10 -> ") for line in build.lock_difference(gone))
 
 
 def test_locked_takes_the_lock_or_ends_with_1_and_frozen_takes_it_unasked(options, uv_asked):
-    made = pipeline.lock_only(options)
-    assert pipeline.lock_only(dataclasses.replace(options, locked=True)).lock.digest == made.lock.digest
+    made = build.lock_only(options)
+    assert build.lock_only(dataclasses.replace(options, locked=True)).lock.digest == made.lock.digest
     path = made.directory / "conda-lock.yml"
     path.write_text(path.read_text().replace("platform: linux-64", "platform: linux-aarch64"))
     with pytest.raises(EnvsmithError) as caught:
-        pipeline.lock_only(dataclasses.replace(options, locked=True))
+        build.lock_only(dataclasses.replace(options, locked=True))
     assert caught.value.exit_code == 1
     uv_asked.clear()
-    assert pipeline.lock_only(dataclasses.replace(options, frozen=True)).lock.digest == made.lock.digest
+    assert build.lock_only(dataclasses.replace(options, frozen=True)).lock.digest == made.lock.digest
     assert uv_asked == []
     with pytest.raises(EnvsmithError) as caught:
-        pipeline.lock_only(dataclasses.replace(options, frozen=True, request_text="--framework megatron-core"))
+        build.lock_only(dataclasses.replace(options, frozen=True, request_text="--framework megatron-core"))
     assert caught.value.exit_code == 1
 
 
 def test_lock_of_an_earlier_day_is_current_while_nothing_is_said_about_the_day(options, uv_asked):
-    pipeline.lock_only(options)
+    build.lock_only(options)
     undated = dataclasses.replace(options, request=dataclasses.replace(REQUEST, exclude_newer=None))
-    assert pipeline.lock_difference(undated) == ()
+    assert build.lock_difference(undated) == ()
 
 
 def test_unreachable_channel_is_an_error_for_conda_and_a_note_for_all(options, uv_asked):
     dead = dataclasses.replace(options, conda_channels=("http://127.0.0.1:9/ch",))
     with pytest.raises(NetworkError):
-        pipeline.lock_only(dead)
-    made = pipeline.lock_only(dataclasses.replace(dead, conda_only=False))
+        build.lock_only(dead)
+    made = build.lock_only(dataclasses.replace(dead, conda_only=False))
     assert "requirements.txt" in made.files
     assert "conda-lock.yml" not in made.files
     assert any(note.startswith("no conda-lock.yml:") and "cannot be reached" in note for note in made.notes)
 
 
 def test_conda_lock_that_was_there_stays_when_the_channel_goes_away(options, uv_asked):
-    made = pipeline.lock_only(options)
+    made = build.lock_only(options)
     before = (made.directory / "conda-lock.yml").read_bytes()
     gone = dataclasses.replace(options, conda_channels=("http://127.0.0.1:9/ch",), conda_only=False)
     request = dataclasses.replace(REQUEST, constraints={**REQUEST.constraints, "cuda": "==12.9"})
-    pipeline.lock_only(dataclasses.replace(gone, request=request))
+    build.lock_only(dataclasses.replace(gone, request=request))
     assert (made.directory / "conda-lock.yml").read_bytes() == before
 
 
 def test_wrong_nccl_is_refused_with_what_the_channel_has_and_the_way_out(options, uv_asked):
     with pytest.raises(LockError) as caught:
-        pipeline.lock_only(dataclasses.replace(options, conda_tolerate=("cudnn", "triton")))
+        build.lock_only(dataclasses.replace(options, conda_tolerate=("cudnn", "triton")))
     assert any(line.startswith("nccl ") and "the channel" in line for line in caught.value.details)
     assert "--conda-tolerate nccl" in (caught.value.hint or "")
 
 
 @pytest.mark.usefixtures("uv_asked")
 def test_edited_lock_is_not_installed(options):
-    made = pipeline.lock_only(options)
+    made = build.lock_only(options)
     path = made.directory / "conda-lock.yml"
     path.write_text(
         path.read_text()

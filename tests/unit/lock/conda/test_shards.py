@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from envsmith.conda.download import needed
+from envsmith.conda.files import files
+from envsmith.conda.lock import lock_conda
+from envsmith.conda.model import RepoLimits
 from envsmith.errors import LockError, NetworkError
-from envsmith.lock.conda import RepoLimits, files, lock_conda
-from envsmith.lock.conda.shards import needed
 
 from .test_access import Guarded
 
@@ -201,7 +203,7 @@ def test_channel_that_begins_or_ceases_to_offer_shards_is_read_anew(sharded, meg
 
 
 def test_missing_msgpack_means_the_whole_index(sharded, megatron, tmp_path, monkeypatch):
-    monkeypatch.setattr("envsmith.lock.conda.channels.shards_readable", lambda: False)
+    monkeypatch.setattr("envsmith.conda.channels.shards_readable", lambda: False)
     with Guarded(sharded).up() as server:
         lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
         assert not asked(server, "shards")

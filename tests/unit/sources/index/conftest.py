@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from envsmith.errors import ContentError, NetworkError
-from envsmith.sources.http import NotFoundError, RangeReply, Reply
+from envsmith.http import NotFoundError, RangeReply, Reply
 
 
 class MemoryFetcher:

@@ -10,11 +10,10 @@ import zipfile
 import pytest
 
 from envsmith.errors import ContentError, NetworkError
-from envsmith.model.platform import Platform
-from envsmith.sources.distributions import ReleaseFacts, best_file, cuda_minor_table, read_release, setup_imports
-from envsmith.sources.index import IndexFile
-from envsmith.sources.metadata import active, parse_metadata, parse_requires_txt
-from envsmith.sources.sdists import read_members
+from envsmith.model.cell import Platform
+from envsmith.python.index import IndexFile
+from envsmith.python.metadata import active, parse_metadata, parse_requires_txt, read_members
+from envsmith.python.releases import ReleaseFacts, best_file, cuda_minor_table, read_release, setup_imports
 
 PKG_INFO = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nRequires-Python: >=3.8\n"
 BUILDER = b"cuda_minor_mismatch_ok = {\n    10: ['10.0', '10.2'],\n    12: ['12.0', '12.1'],\n}\nraise SystemExit('never run')\n"
@@ -103,9 +102,9 @@ def test_links_and_members_outside_the_top_folder_are_not_followed(fetcher):
 
 
 def test_an_sdist_that_unpacks_without_end_is_refused(fetcher, monkeypatch):
-    from envsmith.sources import sdists
+    from envsmith.python import metadata
 
-    monkeypatch.setattr(sdists, "_MAX_UNPACKED", 1 << 20)
+    monkeypatch.setattr(metadata, "_MAX_UNPACKED", 1 << 20)
     body = _tar({"d/big": b"\0" * (8 << 20), "d/PKG-INFO": PKG_INFO})
     with pytest.raises(NetworkError, match="unpacks to more"):
         read_release(fetcher, _publish(fetcher, "demo-1.0.tar.gz", body))

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
+from envsmith import http
 from envsmith.errors import ContentError, NetworkError
-from envsmith.sources import http
-from envsmith.sources.http import HttpClient, NotFoundError, cache_root, redact
+from envsmith.http import HttpClient, NotFoundError, cache_root, redact
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from envsmith.errors import NetworkError
-from envsmith.sources import index, pip_settings
-from envsmith.sources.index import PackageIndex, find_index, parse_html, parse_project_json, parse_simple_json
+from envsmith.python import index, pip_settings
+from envsmith.python.index import PackageIndex, find_index, parse_html, parse_project_json, parse_simple_json
 
 PAGE = "https://index.test/simple/demo/"
 SHA = "a" * 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import NetworkError
-from envsmith.model.platform import Platform
-from envsmith.sources.index import IndexFile
-from envsmith.sources.torch_wheel import (
+from envsmith.model.cell import Platform
+from envsmith.python.index import IndexFile
+from envsmith.python.torch_wheel import (
     TorchFacts,
     cxx11_abi,
     glibc_floor,

@@ -1,0 +1,207 @@
+"""One job of a library's matrix, on this machine: an environment with the job's constraints, the library in it, its test, the verdict.
+
+The same on a CI runner and on a maintainer's own machine: what failed there can be repeated here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envsmith.ci.jobs import Job
+from envsmith.ci.library import FRAMEWORK_STEP, Library
+from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, UsageError
+from envsmith.progress import Event, EventKind, Progress, silent
+
+__all__ = ["Verdict", "run_job"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """How a job ended. ``stage`` is the last thing that was tried: ``install``, ``import`` or ``test``; ``as_expected`` decides the exit code."""
+
+    job: Job
+    passed: bool
+    stage: str
+    detail: str
+    seconds: Mapping[str, float]
+    smoke: Mapping[str, object] | None = None
+
+    @property
+    def as_expected(self) -> bool:
+        """A known-bad job that fails is fine; one that passes is news: its rule may be lifted."""
+        return self.passed == (self.job.expect == "pass")
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in one line."""
+        if self.as_expected:
+            return "passed" if self.passed else f"failed as rule {self.job.rule} says: {self.detail}"
+        if self.passed:
+            return f"passed, though rule {self.job.rule} says that it fails ({self.job.symptom}): lift the rule, or report it"
+        return f"failed at {self.stage}: {self.detail}"
+
+    def to_json(self) -> dict[str, object]:
+        """The record that the action uploads."""
+        return {
+            "schema": 1,
+            "job": self.job.to_json(),
+            "passed": self.passed,
+            "as_expected": self.as_expected,
+            "stage": self.stage,
+            "detail": self.detail,
+            "seconds": {k: round(v, 1) for k, v in self.seconds.items()},
+            **({"smoke": dict(self.smoke)} if self.smoke is not None else {}),
+        }
+
+
+class _Failed(Exception):  # noqa: N818 - an outcome, not an error of ours
+    def __init__(self, stage: str, detail: str) -> None:
+        super().__init__(detail)
+        self.stage, self.detail = stage, detail
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What every stage of one run needs; ``place`` is the environment."""
+
+    job: Job
+    root: Path
+    place: Path
+    seconds: dict[str, float]
+    progress: Progress
+
+    @property
+    def python(self) -> Path:
+        return self.place / "bin" / "python"
+
+    @contextmanager
+    def stage(self, name: str, text: str) -> Iterator[None]:
+        """Announce a stage and take its time, however it ends."""
+        started = time.monotonic()
+        self.progress(Event(kind=EventKind.START, step=name, text=text))
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - started
+            self.progress(Event(kind=EventKind.DONE, step=name, seconds=self.seconds[name]))
+
+
+def run_job(
+    library: Library,
+    job: Job,
+    root: Path,
+    *,
+    environment: Path | None = None,
+    ranks: int = 2,
+    progress: Progress = silent,
+) -> Verdict:
+    """Make the environment (``environment``, or one that is removed afterwards), install, test.
+
+    :class:`EngineError` when this machine has no interpreter of the job's Python; a job that fails is a verdict, not an error.
+    """
+    from envsmith.python.interpreters import find_interpreter
+
+    minor = job.cell.components["python"]
+    interpreter = find_interpreter(minor)
+    if interpreter is None:
+        raise EngineError(f"no Python {minor} on this machine", hint=f"install it: uv python install {minor}")
+    with tempfile.TemporaryDirectory(prefix="envsmith-job-") as folder:
+        run = _Run(job, root, environment or Path(folder, "env"), {}, progress)
+        try:
+            with run.stage("install", " ".join(job.constraints)):
+                _install(run, str(interpreter.path))
+            with run.stage("test", library.smoke):
+                if library.smoke == FRAMEWORK_STEP:
+                    smoke: Mapping[str, Any] | None = _framework_step(run, ranks)
+                else:
+                    smoke = None
+                    _command(run, library.smoke)
+        except _Failed as end:
+            return Verdict(job=job, passed=False, stage=end.stage, detail=end.detail, seconds=run.seconds)
+    return Verdict(job=job, passed=True, stage="test", detail="", seconds=run.seconds, smoke=smoke)
+
+
+def _install(run: _Run, python: str) -> None:
+    from envsmith.python.uv import Uv
+
+    place, job = run.place, run.job
+    if place.exists() and not (place / "pyvenv.cfg").is_file() and any(place.iterdir()):
+        raise UsageError(f"{place}: there is something else than an environment", hint="give an empty folder")
+    uv = Uv()
+
+    def line(text: str) -> None:
+        run.progress(Event(kind=EventKind.LINE, step="install", text=text.strip()))
+
+    with tempfile.TemporaryDirectory(prefix="envsmith-constraints-") as folder:
+        constraints = Path(folder, "constraints.txt")
+        constraints.write_text("\n".join(job.constraints) + "\n", encoding="utf-8")
+        arguments = ["pip", "install", "--python", str(run.python), "--constraint", str(constraints)]
+        arguments += ["--torch-backend", job.backend] if job.backend else []
+        arguments += [*job.constraints, *([str(run.root.resolve())] if _installable(run.root) else [])]
+        create = ["venv", "--quiet", "--no-project", "--clear", "--python", python, str(place.absolute())]
+        try:
+            uv.check(create, what="virtual environment")
+            uv.check(arguments, what="install", on_line=line)
+        except (LockError, BuildError) as error:
+            raise _Failed("install", "; ".join([error.message, *error.details[-3:]])) from None
+
+
+def _installable(root: Path) -> bool:
+    """Whether pip can install the folder; one that only lists requirements is tested as it lies there."""
+    from envsmith.ci.declared import read_toml
+
+    if (root / "setup.py").is_file() or (root / "setup.cfg").is_file():
+        return True
+    path = root / "pyproject.toml"
+    return path.is_file() and ("project" in (tables := read_toml(path)) or "build-system" in tables)
+
+
+def _framework_step(run: _Run, ranks: int) -> Mapping[str, Any]:
+    from envsmith.smoke.plan import Plan
+    from envsmith.smoke.run import LocalTarget, probe
+    from envsmith.smoke.run import run as smoke
+
+    target = LocalTarget(python=run.python.absolute())
+    try:
+        result = smoke(Plan.build(probe(target), tier="quick", ranks=ranks), target)
+    except EnvsmithError as error:
+        raise _Failed("import", error.message) from None
+    if not result.passed:
+        raise _Failed("test", result.summary)
+    return {"summary": result.summary, "loaded": dict(result.loaded), "counts": dict(result.counts())}
+
+
+def _command(run: _Run, command: str) -> None:
+    """The library's own test, in its folder, with the environment first on PATH. The command is the maintainer's: a shell runs it."""
+    place = run.place.absolute()
+    environment = {
+        **os.environ,
+        "PATH": f"{place / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        "VIRTUAL_ENV": str(place),
+        "ENVSMITH_CELL": run.job.id,
+    }
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [shutil.which("bash") or "/bin/sh", "-c", command],
+        cwd=run.root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        lines = [line for line in done.stdout.splitlines() if line.strip()][-1:]
+        told = json.dumps(lines[-1][:300], ensure_ascii=False) if lines else "no output"
+        raise _Failed("test", f"exit status {done.returncode}, last line {told}")

@@ -1,0 +1,421 @@
+"""A Conda lock as text: ``conda-lock.yml`` v1, ``@EXPLICIT``, ``pixi.lock`` v6, and the two inputs they come from.
+
+Pure and deterministic: no time, no path of this machine, every list in a fixed order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
+from envsmith.conda.names import clean
+from envsmith.errors import DataError
+from envsmith.lock import store
+from envsmith.model.cell import Platform
+
+__all__ = [
+    "conda_lock_yml",
+    "content_hash",
+    "entries_digest",
+    "environment_yml",
+    "explicit",
+    "files",
+    "load_lock",
+    "pip_lines",
+    "pixi_lock",
+    "sums",
+    "virtual_packages_yml",
+    "write",
+]
+
+
+# conda-lock's platform selectors, in the comment syntax of conda-build.
+_SELECTOR = {Platform.LINUX_64: "linux64", Platform.LINUX_AARCH64: "aarch64"}
+
+
+def files(lock: CondaLock) -> dict[str, str]:
+    """Every file of the lock by name; ``conda-lock.yml`` and ``pixi.lock`` cover all platforms.
+
+    ``@EXPLICIT`` files, checksums and pip sections are for one platform each.
+    """
+    texts = {
+        "conda-lock.yml": conda_lock_yml(lock),
+        "environment.yml": environment_yml(lock),
+        "pixi.lock": pixi_lock(lock),
+        "virtual-packages.yml": virtual_packages_yml(lock),
+    }
+    for part in lock.platforms:
+        texts[f"conda-{part.platform.value}.lock"] = explicit(part)
+        texts[f"conda-{part.platform.value}.sha256"] = sums(part)
+        if part.pip:
+            texts[f"conda-{part.platform.value}.pip.txt"] = pip_lines(part.pip)
+    return texts
+
+
+def sums(part: PlatformLock) -> str:
+    """What ``sha256sum --check`` takes in a folder of downloaded packages: ``@EXPLICIT`` knows only MD5."""
+    return "".join(sorted(f"{p.sha256}  {unquote(p.filename)}\n" for p in part.packages))
+
+
+def pip_lines(packages: Sequence[PipPackage]) -> str:
+    """The pip section as requirements with hashes: what ``uv pip install --no-deps --require-hashes -r`` takes."""
+    return "".join(f"{p.name} @ {p.url} --hash=sha256:{p.sha256}\n" for p in packages)
+
+
+def conda_lock_yml(lock: CondaLock) -> str:
+    """The unified lock file that conda-lock, micromamba and pixi import."""
+    hashes = {
+        p.platform.value: content_hash(lock.channels, p.specs, p.pip, p.virtual_packages, p.platform)
+        for p in lock.platforms
+    }
+    entries = [entry for part in lock.platforms for entry in _entries(part)]
+    entries.sort(key=lambda e: (e["manager"], e["name"], e["platform"]))
+    metadata: dict[str, Any] = {
+        "content_hash": dict(sorted(hashes.items())),
+        "channels": [{"url": channel, "used_env_vars": []} for channel in lock.channels],
+        "platforms": sorted(p.platform.value for p in lock.platforms),
+        "sources": ["environment.yml"],
+        "custom_metadata": {
+            "envsmith_cell": lock.cell_id,
+            "envsmith_request": lock.request,
+            "envsmith_packages": entries_digest(entries),
+        },
+    }
+    head = (
+        f"# Conda lock of the cell {lock.cell_id}, written by envsmith. Do not edit: make it again with `envsmith lock`.\n"
+        "# Install it with `envsmith build --engine conda`, or with `conda-lock install -n NAME conda-lock.yml`.\n"
+    )
+    return head + _yaml({"version": 1, "metadata": metadata, "package": entries})
+
+
+def _entries(part: PlatformLock) -> list[dict[str, Any]]:
+    conda = [
+        {
+            "name": p.name,
+            "version": p.version,
+            "manager": "conda",
+            "platform": part.platform.value,
+            "dependencies": _dependencies(p),
+            "url": p.url,
+            "hash": {"md5": p.md5, "sha256": p.sha256},
+            "category": "main",
+            "optional": False,
+        }
+        for p in part.packages
+    ]
+    pip = [
+        {
+            "name": p.name,
+            "version": p.version,
+            "manager": "pip",
+            "platform": part.platform.value,
+            "dependencies": dict.fromkeys(p.requires, "*"),
+            "url": p.url,
+            "hash": {"sha256": p.sha256},
+            "category": "main",
+            "optional": False,
+        }
+        for p in part.pip
+    ]
+    return conda + pip
+
+
+def _dependencies(package: CondaPackage) -> dict[str, str]:
+    """Name to spec, without virtual packages' lines being lost: of two lines for one name the last counts, as in conda-lock."""
+    pairs = (d.partition(" ") for d in package.depends)
+    return dict(sorted((name, rest) for name, _, rest in pairs))
+
+
+def explicit(part: PlatformLock) -> str:
+    """What ``conda create --file`` takes: addresses with their MD5, which is the hash that format knows."""
+    lines = [f"# platform: {part.platform.value}", "@EXPLICIT", *(f"{p.url}#{p.md5}" for p in part.packages)]
+    lines += [f"# pip {p.name} @ {p.url} --hash=sha256:{p.sha256}" for p in part.pip]
+    return "\n".join(lines) + "\n"
+
+
+def pixi_lock(lock: CondaLock) -> str:
+    """``pixi.lock`` version 6, which every pixi since 0.39 reads; pip hashes are kept."""
+    listed = {
+        p.platform.value: [{"conda": c.url} for c in sorted(p.packages, key=lambda c: c.url)]
+        + [{"pypi": w.url} for w in p.pip]
+        for p in lock.platforms
+    }
+    conda = {c.url: c for p in lock.platforms for c in p.packages}
+    pip = {w.url: w for p in lock.platforms for w in p.pip}
+    packages: list[dict[str, Any]] = [_pixi_conda(conda[url]) for url in sorted(conda)]
+    packages += [{"pypi": u, "name": w.name, "version": w.version, "sha256": w.sha256} for u, w in sorted(pip.items())]
+    environment = {"channels": [{"url": c} for c in _channel_urls(lock)], "packages": dict(sorted(listed.items()))}
+    return _yaml({"version": 6, "environments": {"default": environment}, "packages": packages})
+
+
+def _channel_urls(lock: CondaLock) -> list[str]:
+    return list(dict.fromkeys(c.channel + "/" for p in lock.platforms for c in p.packages))
+
+
+def _pixi_conda(package: CondaPackage) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "conda": package.url,
+        "subdir": package.subdir,
+        "noarch": package.noarch,
+        "sha256": package.sha256,
+        "md5": package.md5,
+        "depends": list(package.depends),
+        "constrains": list(package.constrains),
+        "license": package.license,
+        "size": package.size,
+        "timestamp": package.timestamp,
+        "python_site_packages_path": package.python_site_packages_path,
+    }
+    return {key: value for key, value in told.items() if value not in (None, [])}
+
+
+def environment_yml(lock: CondaLock) -> str:
+    """The request in conda's own words; lines of one platform only carry conda-lock's selector."""
+    lines = [f"# What the cell {lock.cell_id} asks of Conda, written by envsmith.", "channels:"]
+    lines += [f"  - {_scalar(c)}" for c in lock.channels]
+    lines += ["platforms:", *(f"  - {p.platform.value}" for p in lock.platforms), "dependencies:"]
+    lines += _selected([[str(s) for s in p.specs] for p in lock.platforms], lock.platforms, "  - ")
+    pip = _selected([[f"{w.name}=={w.version}" for w in p.pip] for p in lock.platforms], lock.platforms, "      - ")
+    return "\n".join([*lines, *(["  - pip:", *pip] if pip else [])]) + "\n"
+
+
+def _selected(columns: Sequence[Sequence[str]], parts: Sequence[PlatformLock], indent: str) -> list[str]:
+    lines = []
+    for item in dict.fromkeys(item for column in columns for item in column):
+        where = [p.platform for p, column in zip(parts, columns, strict=True) if item in column]
+        selector = "" if len(where) == len(parts) else f"  # [{_SELECTOR[where[0]]}]"
+        lines.append(f"{indent}{_scalar(item)}{selector}")
+    return lines
+
+
+def virtual_packages_yml(lock: CondaLock) -> str:
+    """The machine that the lock is for, in the form that conda-lock reads from the folder it runs in."""
+    subdirs = {p.platform.value: {"packages": dict(p.virtual_packages)} for p in lock.platforms}
+    return _yaml({"subdirs": subdirs})
+
+
+def _scalar(text: str) -> str:
+    """A string on one line of YAML, quoted only when it must be."""
+    import json
+
+    import yaml
+
+    try:
+        plain = yaml.safe_load(text) == text
+    except yaml.YAMLError:
+        plain = False
+    return text if plain else json.dumps(text)
+
+
+def _yaml(value: Mapping[str, Any]) -> str:
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(value, Dumper=dumper, sort_keys=False, default_flow_style=False, width=1000)
+    return text
+
+
+# conda-lock's ``content_hash``, so that ``conda-lock lock --check-input-hash`` agrees with a lock of ours.
+#
+# The algorithm is conda-lock 4's: SHA-256 over the JSON of channels, specs and virtual packages. A test compares it with
+# conda-lock's own code; it is written out here because importing conda-lock takes most of a second and it is no dependency.
+
+
+_TIME = 1577854800000  # conda-lock stamps every virtual package with 2020-01-01
+
+
+def content_hash(
+    channels: Sequence[str],
+    specs: Sequence[CondaSpec],
+    pip: Sequence[PipPackage],
+    virtual: Mapping[str, str],
+    platform: Platform,
+) -> str:
+    """64 hex digits for what ``environment.yml`` and ``virtual-packages.yml`` ask on one platform."""
+    conda = {spec.name: _dependency(spec.name, "conda", _as_conda_reads(spec), spec.build) for spec in specs}
+    if pip:  # conda-lock adds pip wherever there is a pip section
+        conda["pip"] = _dependency("pip", "conda", "*", None)
+    by_pip = {p.name: _dependency(p.name, "pip", f"=={p.version}", None) for p in pip}
+    content = {
+        "channels": [json.dumps({"url": c, "used_env_vars": []}, separators=(",", ":")) for c in channels],
+        "specs": [conda[name] for name in sorted(conda)] + [by_pip[name] for name in sorted(by_pip)],
+        "virtual_package_hash": {
+            "noarch": {"info": {"subdir": "noarch"}, "packages": {}},
+            platform.value: {
+                "info": {"subdir": platform.value},
+                "packages": dict(_virtual(name, text, platform) for name, text in virtual.items()),
+            },
+        },
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def entries_digest(entries: object) -> str:
+    """64 hex digits over the package entries of a ``conda-lock.yml``: a lock that was edited since tells it."""
+    return hashlib.sha256(json.dumps(entries, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _as_conda_reads(spec: CondaSpec) -> str:
+    """Conda's ``MatchSpec`` drops the ``==`` of an exact version, but only where no build follows."""
+    return spec.version.removeprefix("==") if spec.build is None else spec.version
+
+
+def _dependency(name: str, manager: str, version: str, build: str | None) -> dict[str, object]:
+    return {
+        "name": name,
+        "manager": manager,
+        "category": "main",
+        "extras": [],
+        "version": version,
+        "build": build,
+        "conda_channel": None,
+        "hash": None,
+    }
+
+
+def _virtual(name: str, text: str, platform: Platform) -> tuple[str, dict[str, object]]:
+    version, _, build = text.partition(" ")
+    shown = f"{build}_0" if build else "0"
+    record: dict[str, object] = {
+        "name": name,
+        "version": version,
+        "build_string": build,
+        "build_number": 0,
+        "build": shown,
+        "noarch": "",
+        "depends": [],
+        "timestamp": _TIME,
+        "package_type": "virtual_system",
+        "subdir": platform.value,
+    }
+    return f"{name}-{version}-{shown}.tar.bz2", record
+
+
+# Reads a ``conda-lock.yml`` back as the values it was written from (as far as that format keeps them).
+
+
+_HEX = {"md5": re.compile(r"[0-9a-f]{32}"), "sha256": re.compile(r"[0-9a-f]{64}")}
+
+
+def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
+    """The lock; ``DataError`` lists every entry that cannot be installed safely (no sha256, no address, a malformed name)."""
+    from envsmith.conda.read import load_yaml
+
+    data = load_yaml(text, where)
+    if not isinstance(data, Mapping) or data.get("version") != 1 or not isinstance(data.get("package"), list):
+        raise DataError(f"{where}: not a conda-lock.yml of version 1", hint="make it with `envsmith lock`")
+    metadata = data.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    custom = metadata.get("custom_metadata")
+    custom = custom if isinstance(custom, Mapping) else {}
+    problems: list[str] = []
+    parts: dict[str, tuple[list[CondaPackage], list[PipPackage]]] = {}
+    for number, entry in enumerate(data["package"]):
+        _entry(entry, f"{where}: package[{number}]", parts, problems)
+    if problems or not parts:
+        raise DataError(f"{where}: this lock cannot be used", details=problems[:40] or ["it holds no package"])
+    channels = metadata.get("channels")
+    return CondaLock(
+        cell_id=str(custom.get("envsmith_cell", "")),
+        channels=tuple(str(c.get("url", "")) for c in channels if isinstance(c, Mapping))
+        if isinstance(channels, list)
+        else (),
+        platforms=tuple(_part(name, *parts[name]) for name in sorted(parts)),
+        request=str(custom.get("envsmith_request", "")),
+        facts={"packages": str(custom.get("envsmith_packages", "")), "entries": entries_digest(data["package"])},
+    )
+
+
+def _part(name: str, conda: list[CondaPackage], pip: list[PipPackage]) -> PlatformLock:
+    return PlatformLock(platform=Platform(name), specs=(), virtual_packages={}, packages=tuple(conda), pip=tuple(pip))
+
+
+def _entry(
+    entry: Any, where: str, parts: dict[str, tuple[list[CondaPackage], list[PipPackage]]], problems: list[str]
+) -> None:
+    from envsmith.conda.read import split_filename
+
+    if not isinstance(entry, Mapping):
+        problems.append(f"{where}: not a mapping")
+        return
+    name, version, url = (entry.get(k) for k in ("name", "version", "url"))
+    manager, platform = entry.get("manager"), entry.get("platform")
+    hashes = entry.get("hash")
+    hashes = hashes if isinstance(hashes, Mapping) else {}
+    if not all(isinstance(v, str) and v for v in (name, version, url)) or manager not in ("conda", "pip"):
+        problems.append(f"{where}: name, version, url and manager are needed")
+        return
+    if platform not in [p.value for p in Platform]:
+        problems.append(f"{where}: {clean(str(platform), 40)!r} is not a platform of ours")
+        return
+    needed = ("md5", "sha256") if manager == "conda" else ("sha256",)
+    wrong = [h for h in needed if not _HEX[h].fullmatch(str(hashes.get(h)))]
+    if wrong:
+        problems.append(f"{where} ({clean(str(name), 60)}): no valid {' and '.join(wrong)}")
+        return
+    if _scheme(str(url)) not in {"http", "https", "file"}:
+        problems.append(
+            f"{where} ({clean(str(name), 60)}): {clean(str(url), 100)!r} is not an address of http, https or file"
+        )
+        return
+    conda, pip = parts.setdefault(str(platform), ([], []))
+    depends = entry.get("dependencies")
+    depends = depends if isinstance(depends, Mapping) else {}
+    if manager == "pip":
+        requires = tuple(str(n) for n in depends)
+        pip.append(
+            PipPackage(name=str(name), version=str(version), url=str(url), sha256=hashes["sha256"], requires=requires)
+        )
+        return
+    named = split_filename(str(url))
+    if named is None or named[:2] != (str(name), str(version)):
+        problems.append(f"{where}: the file {clean(str(url).rsplit('/', 1)[-1], 100)!r} is not {name} {version}")
+        return
+    conda.append(_conda(named, str(url), hashes, [f"{n} {s}".strip() for n, s in depends.items()]))
+
+
+def _scheme(url: str) -> str:
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        return ""
+
+
+def _conda(named: tuple[str, str, str], url: str, hashes: Mapping[str, str], depends: list[str]) -> CondaPackage:
+    name, version, build = named
+    base, subdir, _ = url.rsplit("/", 2)
+    numbers = [
+        part for part in build.split("_") if part.isdigit() and len(part) < 10
+    ]  # h3c07f61_2_cpython: build number 2
+    # The format does not keep it: ``pyhd8ed1ab_0`` and ``py_0`` are modules, ``py310h…`` and ``h…`` are not (rattler reads it so too).
+    python = bool(re.match(r"py(?!\d)", build)) and any(d.split(" ")[0] == "python" for d in depends)
+    noarch = ("python" if python else "generic") if subdir == "noarch" else None
+    return CondaPackage(
+        name=name,
+        version=version,
+        build=build,
+        build_number=int(numbers[-1]) if numbers else 0,
+        subdir=subdir,
+        url=url,
+        sha256=hashes["sha256"],
+        md5=hashes["md5"],
+        channel=base,
+        depends=tuple(depends),
+        noarch=noarch,
+    )
+
+
+# Puts the files of a Conda lock into a folder: each whole, and none when one cannot be written.
+
+
+def write(lock: CondaLock, folder: Path) -> tuple[Path, ...]:
+    """Write every file of :func:`files`; those that are equal already are left alone. ``StorageError`` keeps what was there."""
+    texts = files(lock)
+    store.write(folder, texts)
+    return tuple(folder / name for name in texts)

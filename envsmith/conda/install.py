@@ -1,0 +1,323 @@
+"""Makes the environment of a Conda lock: rattler links the packages, uv installs the pip section, both by hash.
+
+An environment that was at the prefix before stays there, whole, unless the new one is complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from envsmith.conda.channels import network_for
+from envsmith.conda.files import pip_lines
+from envsmith.conda.model import CondaLock, PipPackage, PlatformLock
+from envsmith.conda.names import clean, fold, require_rattler, scrub
+from envsmith.errors import (
+    BuildError,
+    ContentError,
+    EnvsmithError,
+    InterruptedRunError,
+    NetworkError,
+    StorageError,
+    UsageError,
+)
+from envsmith.lock.files import layer_text
+from envsmith.model.cell import Platform
+from envsmith.model.lock import Pin
+from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.python.uv import Uv
+
+__all__ = [
+    "realise",
+    "variables",
+]
+
+
+_STEP = "conda"
+_STAMP = "conda-meta/envsmith"
+
+
+def realise(
+    conda_lock: CondaLock,
+    prefix: Path,
+    *,
+    cache_dir: Path,
+    platform: Platform | None = None,
+    channels: Sequence[str] = (),
+    build_pins: Sequence[Pin] = (),
+    offline: bool = False,
+    progress: Progress = silent,
+) -> Path:
+    """Install the lock into ``prefix`` and give the path of its interpreter.
+
+    A lock holds no credentials; ``channels`` are those of the lock with theirs, where the user gave them, and rattler's client looks into
+    the stores that it knows; mirrors, proxies and certificates are those of the user's configuration. ``build_pins`` are what
+    source distributions of the pip section are built with, by hash; without them uv chooses.
+
+    ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes packages).
+    ``UsageError``: the prefix holds something that is no Conda environment. ``InterruptedRunError``: Ctrl-C. What was at the prefix is put back on every failure. A
+    prefix that is this lock already is left as it is.
+    """
+    wanted = platform or Platform.host()
+    try:
+        part = conda_lock.on(wanted)
+    except KeyError:
+        covered = ", ".join(p.platform.value for p in conda_lock.platforms)
+        raise UsageError(f"this Conda lock is for {covered}, not for {wanted.value}") from None
+    target = prefix.absolute()
+    python = target / "bin" / "python"
+    if _is_done(part, target):
+        progress(Event(kind=EventKind.CACHED, step=_STEP, text=f"{target} is this lock already"))
+        return python
+    _check_files(part)
+    try:
+        with _in_place_of(target):
+            progress(_event(f"installing {len(part.packages)} Conda packages"))
+            _link(part, target, cache_dir, channels or conda_lock.channels)
+            if part.pip:
+                progress(_event(f"installing {len(part.pip)} packages with uv, by hash"))
+                _install_pip(part.pip, build_pins, Uv(offline=offline), python, progress)
+            _verify(part, target)
+            (target / _STAMP).write_text(_stamp(part))
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            "interrupted while the Conda lock was installed", hint="run the same command again"
+        ) from None
+    return python
+
+
+def _event(line: str) -> Event:
+    return Event(kind=EventKind.LINE, step=_STEP, text=line)
+
+
+def _stamp(part: PlatformLock) -> str:
+    """What was installed, by address and hash."""
+    files = [(p.url, p.sha256) for p in part.packages] + [(w.url, w.sha256) for w in part.pip]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+def _is_done(part: PlatformLock, prefix: Path) -> bool:
+    """True when the prefix was completed from this very lock and still holds what the lock says."""
+    try:
+        if (prefix / _STAMP).read_text() != _stamp(part):
+            return False
+        _verify(part, prefix)
+    except (OSError, ValueError, ContentError):
+        return False
+    return True
+
+
+def _check_files(part: PlatformLock) -> None:
+    """Hash the packages of ``file://`` channels: rattler 0.28 checks what it downloads, and takes local files as they are."""
+    for package in part.packages:
+        parts = urllib.parse.urlsplit(package.url)
+        if parts.scheme != "file":
+            continue
+        path = Path(urllib.request.url2pathname(parts.path))
+        try:
+            with path.open("rb") as file:
+                digest = _sha256(file)
+        except OSError as error:
+            raise NetworkError(
+                f"{package.name} {package.version} cannot be fetched: the channel does not have it any more",
+                details=[f"{path}: {error.strerror}"],
+                hint="lock the cell again",
+            ) from error
+        if digest != package.sha256:
+            raise ContentError(
+                f"{package.name} {package.version} is not the file that the lock names",
+                details=[f"{path}: sha256 {digest}, locked {package.sha256}"],
+                hint="the channel changed it, or its index lies; nothing was installed",
+            )
+
+
+def _sha256(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _in_place_of(prefix: Path) -> Iterator[None]:
+    """Set an old environment aside; drop it when the new one is complete, put it back when anything fails (Ctrl-C included)."""
+    aside: Path | None = None
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        if prefix.exists() and any(prefix.iterdir()):
+            if not (prefix / "conda-meta").is_dir():
+                raise UsageError(
+                    f"{prefix} is not empty and no Conda environment: nothing is installed over it",
+                    hint="give another folder",
+                )
+            aside = Path(tempfile.mkdtemp(prefix=f".{prefix.name}-old-", dir=prefix.parent)) / "env"
+            prefix.rename(aside)
+    except OSError as error:
+        raise StorageError(f"{prefix} cannot be used: {error.strerror or error}") from error
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(prefix, ignore_errors=True)
+        if aside:
+            _put_back(aside, prefix)
+        raise
+    if aside:
+        shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+def _put_back(aside: Path, prefix: Path) -> None:
+    try:
+        aside.rename(prefix)
+        aside.parent.rmdir()
+    except OSError as error:
+        raise StorageError(
+            f"the environment that was at {prefix} could not be put back: {error.strerror or error}",
+            hint=f"it is whole in {aside}: move it back by hand",
+        ) from error
+
+
+def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[str]) -> None:
+    require_rattler()
+    network = network_for(channels)
+    cache = cache_dir.absolute() / "conda-packages"
+    order = {
+        "prefix": str(prefix),
+        "cache": str(cache),
+        "platform": part.platform.value,
+        "packages": [dataclasses.asdict(p) | {"filename": p.filename} for p in part.packages],
+        **network.told(),
+    }
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "envsmith.conda.linker"],
+            input=json.dumps(order),
+            env=network.environ,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise StorageError(f"packages cannot be linked into {prefix}: {error.strerror or error}") from error
+    if done.returncode:
+        raise _why(part, _error_of(done))
+
+
+def _error_of(done: subprocess.CompletedProcess[str]) -> str:
+    try:
+        return str(json.loads(done.stdout)["error"])
+    except (ValueError, KeyError, TypeError):
+        tail = [line for line in done.stderr.splitlines() if line.strip()][-3:]
+        return f"the linker ended with {done.returncode}: {' '.join(tail)}"
+
+
+def _why(part: PlatformLock, text: str) -> EnvsmithError:
+    """Rattler tells everything in one string; which kind it is decides the exit code."""
+    said = clean(scrub(text), 600)
+    named = next((p for p in part.packages if p.filename in text or f"{p.name}-{p.version}-{p.build}" in text), None)
+    what = f"{named.name} {named.version}" if named else "a Conda package"
+    low = text.lower()
+    if "hash mismatch" in low or "sha256" in low or "md5" in low:
+        return ContentError(
+            f"{what} is not the file that the lock names",
+            details=[said],
+            hint="the channel changed it, or the download is damaged",
+        )
+    if "404" in low or "not found" in low or "no such file" in low:
+        return NetworkError(
+            f"{what} cannot be fetched: the channel does not have it any more",
+            details=[said],
+            hint="lock the cell again",
+        )
+    if "no space" in low or "permission denied" in low or "read-only" in low:
+        return StorageError(f"{what} cannot be installed", details=[said])
+    if "fetch" in low or "connect" in low or "error sending request" in low or "download" in low:
+        return NetworkError(f"{what} cannot be fetched", details=[said])
+    return BuildError(f"{what} cannot be installed", details=[said])
+
+
+def _install_pip(
+    packages: Sequence[PipPackage], build_pins: Sequence[Pin], uv: Uv, python: Path, progress: Progress
+) -> None:
+    """``uv pip install --no-deps --require-hashes`` of addresses: uv reads the user's configuration, and nothing is resolved."""
+    with tempfile.TemporaryDirectory(prefix="envsmith-pip-") as scratch:
+        wanted = Path(scratch) / "pip.txt"
+        wanted.write_text(pip_lines(packages))
+        command = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(python), "-r", str(wanted)]
+        if build_pins and any(not p.url.endswith(".whl") for p in packages):
+            build = Path(scratch) / "build.txt"
+            build.write_text(layer_text(build_pins))
+            # uv calls the second one a preview; without it a build tool that is not pinned would be fetched (as in engine/venv.py).
+            command += ["--build-constraints", str(build), "--require-build-hashes"]
+            command += ["--preview-features", "build-dependency-hashes"]
+        uv.check(command, what="pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
+
+
+def _verify(part: PlatformLock, prefix: Path) -> None:
+    """What stands in the prefix is the lock: every package by version, build and hash, every distribution by version."""
+    installed: dict[str, tuple[str, str, str]] = {}
+    for path in sorted((prefix / "conda-meta").glob("*.json")):
+        data = json.loads(path.read_text())
+        installed[str(data.get("name"))] = (
+            str(data.get("version")),
+            str(data.get("build")),
+            str(data.get("sha256") or ""),
+        )
+    wrong = []
+    for package in part.packages:
+        have = installed.pop(package.name, None)
+        if have is None or have[:2] != (package.version, package.build) or have[2] not in {"", package.sha256}:
+            wrong.append(
+                f"{package.name}: locked {package.version} {package.build}, installed {' '.join(have[:2]) if have else 'nothing'}"
+            )
+    wrong += [f"{name}: installed, but not in the lock" for name in installed]
+    have_pip = _distributions(prefix)
+    wrong += [
+        f"{p.name}: locked {p.version}, installed {have_pip.get(p.name, 'nothing')}"
+        for p in part.pip
+        if have_pip.get(p.name) != p.version
+    ]
+    if wrong:
+        raise ContentError(f"{prefix} is not what the Conda lock says", details=wrong[:20])
+
+
+def _distributions(prefix: Path) -> dict[str, str]:
+    found = {}
+    for path in prefix.glob("lib/python3.*/site-packages/*.dist-info"):
+        name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
+        found[fold(name)] = version
+    return found
+
+
+# What ``conda activate`` would set for a cell, read out of its lock: an image and a smoke test start the interpreter directly.
+#
+# Only what a build of an extension at first use needs (DeepSpeed and Colossal-AI compile then): the compilers' names carry the target
+# in the Conda world, and PyTorch asks ``CXX`` and ``CUDA_HOME`` for them. Scripts of packages are not run.
+
+
+def variables(part: PlatformLock, prefix: str) -> dict[str, str]:
+    """``CONDA_PREFIX``, and ``CC``, ``CXX``, ``CUDA_HOME``, ``NVCC_PREPEND_FLAGS`` where the lock has the packages that mean them."""
+    names = {p.name for p in part.packages}
+    target = f"{prefix}/bin/{part.platform.machine}-conda-linux-gnu"
+    found = {"CONDA_PREFIX": prefix}
+    if f"gcc_impl_{part.platform.value}" in names:
+        found["CC"] = f"{target}-gcc"
+    if f"gxx_impl_{part.platform.value}" in names:
+        found["CXX"] = f"{target}-g++"
+    if "cuda-nvcc" in names:
+        found["CUDA_HOME"] = prefix
+        if "CXX" in found:
+            found["NVCC_PREPEND_FLAGS"] = f"-ccbin={found['CXX']}"
+    return found

@@ -1,0 +1,90 @@
+"""Links packages into a prefix, in a process of its own: ``python -m envsmith.conda.linker < order.json``.
+
+When rattler gives up on one package its other workers go on writing for a while. Only when their process is gone can the prefix be
+cleared and the old environment be put back; and a crash of native code ends this process, not the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Do what the order on stdin says; on failure one JSON object ``{"error": …}`` goes to stdout and 1 is returned."""
+    order = json.load(sys.stdin)
+    try:
+        asyncio.run(_install(order))
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:  # noqa: BLE001 - rattler's panics are no Exceptions; the parent tells the user
+        json.dump({"error": f"{error}"}, sys.stdout)
+        return 1
+    return 0
+
+
+async def _install(order: dict[str, Any]) -> None:
+    import rattler
+
+    await rattler.install(
+        [_record(rattler, told) for told in order["packages"]],
+        target_prefix=Path(order["prefix"]),
+        cache_dir=Path(order["cache"]),
+        installed_packages=[],
+        platform=rattler.Subdir(order["platform"]),
+        execute_link_scripts=False,  # post-link scripts are programs of strangers
+        show_progress=False,
+        client=_client(rattler, order),
+    )
+
+
+def _client(rattler: Any, order: dict[str, Any]) -> Any:
+    """Mirrors first, then who the user is to the mirror: in rattler's own stack a login for the channel goes to whatever mirror it has.
+
+    That stack is used where certificates are not to be checked, which nothing else can say.
+    """
+    from rattler.networking import AuthenticationMiddleware, Client, MirrorMiddleware, RetryMiddleware
+
+    with tempfile.TemporaryDirectory(prefix="envsmith-logins-") as scratch:
+        if order["logins"]:
+            path = Path(scratch) / "credentials.json"
+            path.write_text(json.dumps(order["logins"]))
+            os.environ["RATTLER_AUTH_FILE"] = str(path)  # read when the client is made
+        if order["config"]:
+            return Client.from_config(rattler.Config.from_toml(order["config"]))
+        # A mirror that failed is asked last: one more try for each.
+        tries = 3 + max((len(m) for m in order["mirrors"].values()), default=0)
+        return Client([RetryMiddleware(tries), MirrorMiddleware(order["mirrors"]), AuthenticationMiddleware()])
+
+
+def _record(rattler: Any, told: dict[str, Any]) -> Any:
+    record = rattler.PackageRecord(
+        name=told["name"],
+        version=told["version"],
+        build=rattler.BuildString(told["build"]),
+        build_number=told["build_number"],
+        subdir=told["subdir"],
+        noarch=told["noarch"],
+        depends=told["depends"],
+        constrains=told["constrains"],
+        sha256=bytes.fromhex(told["sha256"]),
+        md5=bytes.fromhex(told["md5"]),
+        size=told["size"],
+        license=told["license"],
+        python_site_packages_path=told["python_site_packages_path"],
+    )
+    return rattler.RepoDataRecord(record, file_name=told["filename"], url=told["url"], channel=told["channel"])
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # An orderly exit waits for nobody: rattler's workers would call into an interpreter that is being taken down, and crash.
+    os._exit(code)

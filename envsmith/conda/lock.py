@@ -1,0 +1,599 @@
+"""The Conda lock of a cell: fetch the channel's index, ask the solver, prove the answer equal to the pip lock."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urldefrag
+
+from envsmith.conda.access import base_url
+from envsmith.conda.channels import Index, Offers, fetch_indexes, opened
+from envsmith.conda.files import files, load_lock
+from envsmith.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock, RepoLimits, Tell
+from envsmith.conda.names import (
+    candidates,
+    clean,
+    cuda_of_build,
+    fold,
+    listing,
+    public_url,
+    same_version,
+    torch_release,
+)
+from envsmith.conda.plan import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
+from envsmith.conda.solve import MOVABLE, Ask, Unsolvable, compare, nearest_to_pip, solve
+from envsmith.errors import DataError, LockError, StorageError, UsageError
+from envsmith.model.cell import Cell, Platform, Request
+from envsmith.model.lock import Artifact, Lock, Pin
+from envsmith.model.rule import Severity
+from envsmith.model.version import Spec
+from envsmith.progress import Event, EventKind, Progress, silent
+
+__all__ = [
+    "CondaAsk",
+    "More",
+    "Part",
+    "asked_of",
+    "conda_part",
+    "cutoff",
+    "difference",
+    "lock_conda",
+    "narrow_to_channels",
+    "pip_section",
+    "request_hash",
+    "stored",
+    "up_to_date",
+]
+
+
+_FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
+_STALE_DAYS = 14
+
+
+def lock_conda(
+    cell: Cell,
+    pip_pins: Sequence[Pin],
+    *,
+    channels: Sequence[str] = ("conda-forge",),
+    platforms: Sequence[Platform] | None = None,
+    cache_dir: Path,
+    offline: bool = False,
+    progress: Progress = silent,
+    exclude_newer: str | None = None,
+    tolerate: Sequence[str] = (),
+    limits: RepoLimits | None = None,
+    more: More | None = None,
+) -> CondaLock:
+    """Pin ``cell`` in Conda's terms, for its own platform or those given; what no channel has comes from ``pip_pins``.
+
+    ``tolerate`` names components (``nccl``, ``cudnn``, ``triton``) that may be another release than in the pip lock: conda-forge builds
+    PyTorch against a newer NCCL than the wheels carry. Each such difference is in the lock's ``notes``, and :func:`compare` finds it.
+
+    ``more`` finds the files of a pin for platforms that the pip lock has none for.
+
+    Raises ``NetworkError`` when a channel cannot be reached or answers nonsense, ``LockError`` when it has no build of the cell
+    (saying what it has), ``UsageError`` for a channel that is none or when py-rattler is missing. Nothing is written but the
+    cache below ``cache_dir``.
+    """
+    if not channels:
+        raise UsageError("no channel is given", hint="give --channel conda-forge, a URL or file:///path")
+    wanted = tuple(platforms or (cell.platform,))
+    bounds = limits or RepoLimits()
+    newest = cutoff(exclude_newer)
+    asked_of(cell, tolerate)  # a name that cannot be tolerated is told before any channel is asked
+
+    def tell(line: str) -> None:
+        progress(Event(kind=EventKind.LINE, step="conda", text=line))
+
+    parts: list[PlatformLock] = []
+    notes: list[str] = []
+    for platform in sorted(wanted, key=lambda p: p.value):
+        indexes = fetch_indexes(
+            channels, [platform.value], cache_dir=cache_dir, offline=offline, progress=tell, limits=bounds
+        )
+        notes += _stale(indexes)
+        tell(f"solving for {platform.value}")
+        part, told = _lock_platform(cell, tolerate, pip_pins, indexes, platform, newest, bounds, more)
+        parts.append(part)
+        notes += told
+    lock = CondaLock(
+        cell_id=str(cell.id),
+        channels=tuple(_shown(c) for c in channels),
+        platforms=tuple(parts),
+        request=request_hash(
+            cell, pip_pins, channels=channels, platforms=wanted, exclude_newer=exclude_newer, tolerate=tolerate
+        ),
+    )
+    notes += _prove(cell, pip_pins, lock, tolerate)
+    return dataclasses.replace(lock, notes=tuple(dict.fromkeys(notes)))
+
+
+def asked_of(cell: Cell, tolerate: Sequence[str]) -> Cell:
+    """What is asked of the channel: the cell without the components whose release may differ. ``UsageError`` for one that may not."""
+    if wrong := sorted(set(tolerate) - set(MOVABLE)):
+        raise UsageError(
+            f"{', '.join(wrong)}: only {', '.join(MOVABLE)} may differ between the pip lock and the Conda lock"
+        )
+    kept = {name: version for name, version in cell.components.items() if name not in tolerate}
+    return dataclasses.replace(cell, components=kept, chosen=tuple(n for n in cell.chosen if n in kept))
+
+
+def _shown(channel: str) -> str:
+    """A channel as a lock may name it: a name stays a name, an address loses its credentials."""
+    return channel.strip() if "://" not in channel and "/" not in channel[:2] else public_url(base_url(channel))
+
+
+def cutoff(day: str | None) -> dt.datetime | None:
+    """The first moment that is too late: a day counts in full, in UTC. ``UsageError`` for what is no date."""
+    if day is None:
+        return None
+    try:
+        parsed = dt.datetime.fromisoformat(day)
+    except ValueError as error:
+        raise UsageError(f"{day!r} is not a date (example: 2026-11-21)") from error
+    end = parsed + dt.timedelta(days=1) if len(day) == len("2026-11-21") else parsed
+    return end.replace(tzinfo=end.tzinfo or dt.timezone.utc)
+
+
+def _stale(indexes: Sequence[Index]) -> list[str]:
+    return [
+        f"channel {i.channel}: the copy of its {i.subdir} index is {i.age / 86400:.0f} days old"
+        for i in indexes
+        if i.age > _STALE_DAYS * 86400
+    ]
+
+
+def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
+    cell: Cell,
+    tolerate: Sequence[str],
+    pip_pins: Sequence[Pin],
+    indexes: Sequence[Index],
+    platform: Platform,
+    newest: dt.datetime | None,
+    bounds: RepoLimits,
+    more: More | None,
+) -> tuple[PlatformLock, list[str]]:
+    virtual = virtual_packages(cell, platform)
+    with opened(indexes) as sparse:
+        ask = Ask(sparse=sparse, virtual=virtual, exclude_newer=newest, bounds=bounds)
+        plan = _plan(cell, tolerate, pip_pins, Offers(sparse, newest), platform, ask)
+        specs, packages, given_up = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
+    pip, notes = pip_section(
+        plan.pip_closure,
+        plan.pip_roots,
+        {fold(p.name): p for p in pip_pins},
+        packages,
+        platform=platform,
+        python=cell.components["python"],
+        glibc=virtual["__glibc"],
+        more=more,
+    )
+    part = PlatformLock(platform=platform, specs=specs, virtual_packages=virtual, packages=packages, pip=pip)
+    return part, [*plan.notes, *given_up, *notes]
+
+
+def _plan(  # noqa: PLR0917 - as above
+    cell: Cell, tolerate: Sequence[str], pins: Sequence[Pin], offers: Offers, platform: Platform, ask: Ask
+) -> Plan:
+    """As near to the cell as the channel allows: nothing given up, else one of what is tolerated, else all of it."""
+    alone = [(name,) for name in tolerate] if len(tolerate) > 1 else []
+    for dropped in [(), *alone] if tolerate else []:
+        try:
+            plan = make_plan(asked_of(cell, dropped), pins, offers, platform)
+            solve(plan.specs, plan.limits, ask)
+        except (LockError, Unsolvable):
+            continue
+        return plan
+    return make_plan(asked_of(cell, tolerate), pins, offers, platform)
+
+
+def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock, tolerate: Sequence[str]) -> list[str]:
+    """Refuse a lock that differs from the pip lock; the differences that are tolerated are returned."""
+    errors = [f for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR]
+    wrong = [f.message for f in errors if not set(f.components) <= set(tolerate)]
+    if wrong:
+        raise LockError(f"the Conda solution is not the cell {cell.id}", details=wrong, hint="give another --channel")
+    return [f.message for f in errors]
+
+
+def request_hash(
+    cell: Cell,
+    pip_pins: Sequence[Pin],
+    *,
+    channels: Sequence[str] = ("conda-forge",),
+    platforms: Sequence[Platform] | None = None,
+    exclude_newer: str | None = None,
+    tolerate: Sequence[str] = (),
+) -> str:
+    """64 hex digits over everything that is asked. The state of the channel is not asked, so it does not count."""
+    pins = [[fold(p.name), p.version, sorted(a.sha256 for a in p.artifacts)] for p in pip_pins]
+    asked = {
+        "format": _FORMAT,
+        "cell": cell.to_json(),
+        "pins": sorted(pins, key=lambda p: str(p[0])),
+        "channels": [_shown(c) for c in channels],
+        "platforms": sorted(p.value for p in platforms or (cell.platform,)),
+        "exclude_newer": exclude_newer,
+        "tolerate": sorted(tolerate),
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def up_to_date(
+    text: str,
+    cell: Cell,
+    pip_pins: Sequence[Pin],
+    *,
+    channels: Sequence[str] = ("conda-forge",),
+    platforms: Sequence[Platform] | None = None,
+    exclude_newer: str | None = None,
+    tolerate: Sequence[str] = (),
+) -> bool:
+    """True when ``text`` is a Conda lock made for this very request, still whole and equal to the pip lock.
+
+    No channel is asked. ``DataError`` when ``text`` is not a ``conda-lock.yml``.
+    """
+    from envsmith.conda.files import load_lock
+
+    lock = load_lock(text)
+    asked = request_hash(
+        cell, pip_pins, channels=channels, platforms=platforms, exclude_newer=exclude_newer, tolerate=tolerate
+    )
+    whole = lock.facts.get("packages") == lock.facts.get("entries")
+    if not whole or lock.request != asked:
+        return False
+    errors = (f for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR)
+    return all(set(f.components) <= set(tolerate) for f in errors)
+
+
+# Which cells can be had from Conda channels at all: the solver is told before it chooses, not refused afterwards.
+#
+# Channels have far fewer builds of PyTorch than the package index. The best cell for which a channel has every part becomes the request.
+
+
+Cells = Callable[[Request], Iterable[Cell]]
+# Cells that are tried: the best ones of a request differ in one companion first, and a look costs a tenth of a millisecond.
+_TRIED = 5000
+
+
+def narrow_to_channels(
+    request: Request,
+    cells: Cells,
+    *,
+    channels: Sequence[str],
+    cache_dir: Path,
+    offline: bool = False,
+    exclude_newer: str | None = None,
+    tolerate: Sequence[str] = (),
+    progress: Tell = lambda _line: None,
+    limits: RepoLimits | None = None,
+) -> Request:
+    """``request`` bound to the torch, CUDA and Python of the best cell that the channels can give.
+
+    ``cells`` lists every valid cell of a request, best first. ``LockError`` says what the channels have instead; ``NetworkError`` as
+    :func:`envsmith.conda.lock.lock_conda`.
+    """
+    indexes = fetch_indexes(
+        channels,
+        [request.platform.value],
+        cache_dir=cache_dir,
+        offline=offline,
+        progress=progress,
+        limits=limits or RepoLimits(),
+    )
+    with opened(indexes) as sparse:
+        offer = Offers(sparse, cutoff(exclude_newer))
+        builds = offer("pytorch")
+        some = _roughly(request, builds, channels)
+        first: list[str] = []
+        for cell in _some(cells(some)):
+            if cuda_of(cell) is None and "cuda" not in request.constraints:
+                continue  # nobody means a CPU build who did not say so
+            problems = core_problems(asked_of(cell, tolerate), offer, request.platform)
+            if not problems:
+                return _bound(request, cell, channels)
+            first = first or problems
+    shown = ", ".join(channels)
+    have = listing(sorted({f"{p.version} for {cuda_of_build(p.build)}" for p in builds}, reverse=True))
+    raise LockError(
+        f"no cell of this request can be had from {shown}",
+        details=first or [f"the channel has pytorch {have}" if have else "the channel has no pytorch"],
+        hint="ask for less, give another --channel, or let NCCL differ with --conda-tolerate nccl",
+    )
+
+
+def _some(cells: Iterable[Cell]) -> Iterator[Cell]:
+    for number, cell in enumerate(cells):
+        if number >= _TRIED:
+            return
+        yield cell
+
+
+def _roughly(request: Request, builds: Sequence[CondaPackage], channels: Sequence[str]) -> Request:
+    """Without what no build of PyTorch has: each of torch, CUDA and Python for itself."""
+    told = {
+        "torch": {p.version for p in builds},
+        "cuda": {c for p in builds if (c := cuda_of_build(p.build))},
+        "python": {v for p in builds if (v := python_of(p))},
+    }
+    narrowed = dict(request.narrowed)
+    for name, versions in told.items():
+        if not versions:
+            continue
+        marks = ".*" if name == "python" else ""
+        spec = Spec.parse(" || ".join(f"=={v}{marks}" for v in sorted(versions)))
+        reason = f"channel {', '.join(channels)} has pytorch with {name} {listing(sorted(versions))}"
+        narrowed.setdefault(name, (spec, reason))
+    return dataclasses.replace(request, narrowed=narrowed)
+
+
+def _bound(request: Request, cell: Cell, channels: Sequence[str]) -> Request:
+    """The request that only this combination of torch, CUDA, Python and frameworks answers."""
+    shown = ", ".join(channels)
+    reason = f"channel {shown} has pytorch {torch_release(cell.components['torch'])} for CUDA {cuda_of(cell) or 'none'} and Python {cell.components['python']}"
+    names = [n for n in ("torch", "cuda", "python", *cell.frameworks) if n in cell.components]
+    exact = {n: (Spec.parse(f"=={cell.components[n]}"), reason) for n in names}
+    return dataclasses.replace(request, narrowed={**request.narrowed, **exact})
+
+
+# The part of a cell that no channel has: which file of each pin a platform installs, with its hash and address.
+
+
+# The files of a pinned release on the index, whatever their platform.
+More = Callable[[Pin], Sequence[Artifact]]
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def pip_section(
+    closure: Sequence[str],
+    roots: Sequence[str],
+    pins: Mapping[str, Pin],
+    packages: Sequence[CondaPackage],
+    *,
+    platform: Platform,
+    python: str,
+    glibc: str,
+    more: More | None = None,
+) -> tuple[tuple[PipPackage, ...], tuple[str, ...]]:
+    """The pip packages in the order of their names, and a note for each distribution that Conda brings in another version.
+
+    Roots are always pip's; of the rest, what the Conda solution contains as a Python package stays Conda's. ``more`` is asked for the
+    files of a pin that has none for this platform: a pip lock holds those of one platform only.
+    """
+    conda = {p.name: p for p in packages if is_python(p)}
+    chosen: list[Pin] = []
+    notes: list[str] = []
+    for name in closure:
+        pin = pins[name]
+        brought = next((conda[c] for c in candidates(name) if c in conda), None)
+        if name in roots or brought is None:
+            chosen.append(pin)
+        elif not same_version(name, pin.version, brought.version):
+            notes.append(
+                f"{name}: the pip lock has {pin.version}, Conda brings {clean(brought.version)} on {platform.value}"
+            )
+    tags = list(_tags(platform, python, glibc))
+    names = {fold(p.name) for p in chosen}
+    return tuple(_package(p, tags, names, platform, more) for p in sorted(chosen, key=lambda p: fold(p.name))), tuple(
+        notes
+    )
+
+
+def _package(pin: Pin, tags: Sequence[str], names: set[str], platform: Platform, more: More | None) -> PipPackage:
+    artifact = _best(pin, tags)
+    if artifact is None and more is not None:
+        artifact = _best(replace(pin, artifacts=tuple(more(pin))), tags)
+    if artifact is None:
+        raise LockError(
+            f"{pin.name} {pin.version}: the pip lock has no file that {platform.value} can install",
+            details=[clean(a.filename) for a in pin.artifacts[:8]],
+            hint=f"lock the cell for {platform.value} too",
+        )
+    if not artifact.url:
+        raise LockError(
+            f"{pin.name} {pin.version}: the pip lock names {clean(artifact.filename)} without an address, which a Conda lock needs",
+            hint="make the pip lock again with the package index reachable",
+        )
+    if not _SHA256.fullmatch(artifact.sha256):
+        raise LockError(f"{pin.name} {pin.version}: {clean(artifact.filename)} has no sha256")
+    return PipPackage(
+        name=fold(pin.name),
+        version=pin.version,
+        url=public_url(urldefrag(artifact.url).url),
+        sha256=artifact.sha256,
+        requires=tuple(sorted({fold(r) for r in pin.requires} & names)),
+    )
+
+
+def _best(pin: Pin, tags: Sequence[str]) -> Artifact | None:
+    """The wheel whose tag stands first, else the source distribution, else nothing."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    rank = {tag: place for place, tag in enumerate(tags)}
+    wheels: list[tuple[int, str, Artifact]] = []
+    for artifact in pin.artifacts:
+        if artifact.filename.endswith(".whl"):
+            try:
+                found = parse_wheel_filename(artifact.filename)[3]
+            except InvalidWheelFilename as error:
+                raise LockError(f"{pin.name} {pin.version}: {clean(artifact.filename)!r} is no wheel name") from error
+            places = [rank[str(t)] for t in found if str(t) in rank]
+            wheels += [(min(places), artifact.filename, artifact)] if places else []
+    if wheels:
+        return min(wheels)[2]
+    return next((a for a in pin.artifacts if a.filename.endswith((".tar.gz", ".zip"))), None)
+
+
+def _tags(platform: Platform, python: str, glibc: str) -> Iterator[str]:
+    """The wheel tags that CPython ``python`` on ``platform`` with ``glibc`` installs, best first."""
+    from packaging.tags import compatible_tags, cpython_tags
+
+    version = tuple(int(n) for n in python.split(".")[:2])
+    newest = int(glibc.split(".")[1])
+    legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+    systems = []
+    for minor in range(newest, 4, -1):
+        systems.append(f"manylinux_2_{minor}_{platform.machine}")
+        if minor in legacy:
+            systems.append(f"{legacy[minor]}_{platform.machine}")
+    systems.append(f"linux_{platform.machine}")
+    for tag in cpython_tags(version, platforms=systems):
+        yield str(tag)
+    for tag in compatible_tags(version, f"cp{version[0]}{version[1]}", systems):
+        yield str(tag)
+
+
+# The Conda part of a cell's folder: kept while it answers the same request, made again otherwise, never half.
+
+
+LOCK_FILE = "conda-lock.yml"
+_MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CondaAsk:
+    """What is asked of Conda beside the cell. ``platforms`` besides the cell's own; ``tolerate`` as for :func:`lock_conda`.
+
+    ``dated`` is True when the user named the day: a day that is only our default does not hide what stands in a folder of this machine,
+    whose index says when it was indexed, not when its packages were made.
+    """
+
+    channels: tuple[str, ...] = ("conda-forge",)
+    platforms: tuple[Platform, ...] = ()
+    tolerate: tuple[str, ...] = ()
+    offline: bool = False
+    dated: bool = False
+    cache_dir: Path
+
+    def platforms_of(self, lock: Lock) -> tuple[Platform, ...]:
+        """The cell's own platform and those that were asked for, in one order."""
+        return tuple(sorted({lock.cell.platform, *self.platforms}, key=lambda p: p.value))
+
+    def day(self, default: str | None) -> str | None:
+        """The day after which packages are not seen."""
+        own = all(c.startswith(("file:", "/", "./", "../")) for c in self.channels)
+        return None if own and not self.dated else default
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """The files of a Conda lock with their text, what to tell, and whether they were there already."""
+
+    lock: CondaLock
+    texts: dict[str, str]
+    notes: tuple[str, ...] = ()
+    kept: bool = False
+
+
+def conda_part(lock: Lock, directory: Path, ask: CondaAsk, *, progress: Progress = silent) -> Part:
+    """The Conda lock of ``lock``: what is in ``directory`` where that answers the same request, else a new one (errors as there)."""
+    kept = stored(lock, directory, ask)
+    if kept is not None:
+        return kept
+    made = lock_conda(
+        lock.cell,
+        lock.pins,
+        channels=ask.channels,
+        platforms=ask.platforms_of(lock),
+        cache_dir=ask.cache_dir,
+        offline=ask.offline,
+        progress=progress,
+        exclude_newer=ask.day(lock.exclude_newer),
+        tolerate=ask.tolerate,
+        more=None if ask.offline else _files_on_index(),
+    )
+    return Part(lock=made, texts=files(made), notes=made.notes)
+
+
+def _files_on_index() -> More:
+    """Every hashed file of a pinned release on the user's own index, asked when it is first needed; yanked files are left out."""
+
+    def more(pin: Pin) -> tuple[Artifact, ...]:
+        from packaging.version import Version
+
+        from envsmith.http import HttpClient
+        from envsmith.python.index import PackageIndex, find_index
+
+        files = PackageIndex(HttpClient(), find_index()).project(pin.name).files
+        wanted = Version(pin.version)
+        usable = [f for f in files if f.sha256 and f.yanked is None and Version(f.version) == wanted]
+        return tuple(
+            Artifact(filename=f.filename, sha256=f.sha256 or "", size=f.size, url=f.url)
+            for f in sorted(usable, key=lambda f: f.filename)
+        )
+
+    return more
+
+
+def stored(lock: Lock, directory: Path, ask: CondaAsk) -> Part | None:
+    """The Conda lock that is there when it was made for this request and every file of it stands; ``None`` otherwise."""
+    try:
+        text = _text(directory / LOCK_FILE)
+        if not _answers(text, lock, ask):
+            return None
+        there = load_lock(text)
+        names = sorted(files(there))
+        texts = {name: _text(directory / name) for name in names}
+    except (DataError, StorageError):
+        return None
+    return Part(lock=there, texts=texts, notes=_tolerated(there, lock), kept=True)
+
+
+def difference(lock: Lock, directory: Path, ask: CondaAsk, *, required: bool) -> tuple[str, ...]:
+    """Why the Conda lock in ``directory`` is not what ``lock`` and ``ask`` give; empty when it is. No channel is asked.
+
+    A folder without one is fine unless it is ``required``.
+    """
+    path = directory / LOCK_FILE
+    if not path.exists():
+        return (f"{path}: no Conda lock is there",) if required else ()
+    try:
+        text = _text(path)
+        if _answers(text, lock, ask):
+            return ()
+        findings = compare(lock.cell, lock.pins, load_lock(text))
+    except (DataError, StorageError) as error:
+        return (error.message,)
+    errors = [f for f in findings if f.severity is Severity.ERROR and not set(f.components) <= set(ask.tolerate)]
+    wrong = tuple(f"{path.name}: {f.message}" for f in errors)
+    return wrong or (f"{path.name}: it was made from another request, or edited since",)
+
+
+def _answers(text: str, lock: Lock, ask: CondaAsk) -> bool:
+    days = dict.fromkeys((ask.day(lock.exclude_newer), lock.exclude_newer))
+    return any(
+        up_to_date(
+            text,
+            lock.cell,
+            lock.pins,
+            channels=ask.channels,
+            platforms=ask.platforms_of(lock),
+            exclude_newer=day,
+            tolerate=ask.tolerate,
+        )
+        for day in days
+    )
+
+
+def _tolerated(there: CondaLock, lock: Lock) -> tuple[str, ...]:
+    findings: Sequence[str] = [
+        f.message for f in compare(lock.cell, lock.pins, there) if f.severity is not Severity.NOTE
+    ]
+    return tuple(dict.fromkeys(findings))
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise DataError(f"{path}: larger than {_MAX_BYTES >> 20} MiB: no Conda lock of ours")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not UTF-8") from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -1,0 +1,128 @@
+"""The values of a Conda lock. Addresses are part of it (a Conda lock names files), credentials never are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from envsmith.model.cell import Platform
+
+__all__ = ["CondaLock", "CondaPackage", "CondaSpec", "PipPackage", "PlatformLock", "RepoLimits", "Tell"]
+
+# Told what is going on, one line at a time.
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepoLimits:
+    """What a channel may cost.
+
+    ``index_bytes`` bounds an unpacked index, and with it the memory: 3.3 bytes of memory per byte of the densest index that
+    parses were measured with py-rattler 0.28.
+    """
+
+    index_bytes: int = 1 << 30
+    download_bytes: int = 1 << 28
+    connect_seconds: float = 10.0
+    attempts: int = 2
+    solve_seconds: float = 300.0
+    shard_bytes: int = 1 << 26
+
+    def for_shard(self) -> RepoLimits:
+        """The same for the shard of one name."""
+        return dataclasses.replace(self, index_bytes=self.shard_bytes, download_bytes=self.shard_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CondaPackage:
+    """One Conda package as its channel records it. ``sha256`` and ``md5`` are hex; ``timestamp`` is in milliseconds."""
+
+    name: str
+    version: str
+    build: str
+    build_number: int
+    subdir: str
+    url: str
+    sha256: str
+    md5: str
+    channel: str
+    size: int | None = None
+    depends: tuple[str, ...] = ()
+    constrains: tuple[str, ...] = ()
+    noarch: str | None = None
+    license: str | None = None
+    timestamp: int | None = None
+    python_site_packages_path: str | None = None
+
+    @property
+    def filename(self) -> str:
+        """The last part of the address."""
+        return self.url.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipPackage:
+    """One distribution that no channel has, by file and hash. ``requires`` are names of other packages of the lock."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CondaSpec:
+    """What is asked of the solver: ``version`` is ``==2.9.1``, ``12.9.*`` or empty, ``build`` a glob over build strings."""
+
+    name: str
+    version: str = ""
+    build: str | None = None
+
+    def __str__(self) -> str:
+        return " ".join(
+            [self.name, *([self.version or "*"] if self.version or self.build else []), *filter(None, [self.build])]
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlatformLock:
+    """What one platform gets.
+
+    ``packages`` are ordered so that each comes after what it depends on; ``specs`` is what was asked of the solver;
+    ``virtual_packages`` maps ``__cuda`` … to ``version`` or ``version build``.
+    """
+
+    platform: Platform
+    specs: tuple[CondaSpec, ...]
+    virtual_packages: Mapping[str, str]
+    packages: tuple[CondaPackage, ...]
+    pip: tuple[PipPackage, ...] = ()
+
+    def package(self, name: str) -> CondaPackage | None:
+        """The Conda package of a name."""
+        return next((p for p in self.packages if p.name == name), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CondaLock:
+    """A cell pinned in Conda's terms, for one or more platforms.
+
+    ``request`` is the hash of everything that was asked (cell, pip pins, channels, platforms): equal requests need no new lock.
+    ``notes`` are sentences for the user that do not make the lock wrong.
+    """
+
+    cell_id: str
+    channels: tuple[str, ...]
+    platforms: tuple[PlatformLock, ...]
+    request: str
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, platform: Platform) -> PlatformLock:
+        """The part of a platform; ``KeyError`` when the lock does not cover it."""
+        for part in self.platforms:
+            if part.platform is platform:
+                return part
+        raise KeyError(platform.value)

@@ -1,0 +1,159 @@
+"""How the Conda world spells what the package index and the cell spell otherwise: names, versions, builds.
+
+Everything here is pure; the channel is asked elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.parse
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from envsmith.errors import UsageError
+
+__all__ = [
+    "candidates",
+    "clean",
+    "component_version",
+    "cuda_of_build",
+    "fold",
+    "listing",
+    "public_url",
+    "same_version",
+    "scrub",
+    "torch_release",
+]
+
+
+# Names on the package index whose Conda package is called otherwise, and that "-" and "_" do not explain. A name maps to every
+# spelling in use; the channel decides which one exists. Read in conda-forge's and the pytorch channel's own records.
+_CONDA_NAMES: dict[str, tuple[str, ...]] = {
+    "torch": ("pytorch",),
+    "triton": ("triton", "torchtriton"),
+    "nvidia-nccl-cu11": ("nccl",),
+    "nvidia-nccl-cu12": ("nccl",),
+    "nvidia-nccl-cu13": ("nccl",),
+    "nvidia-cudnn-cu11": ("cudnn",),
+    "nvidia-cudnn-cu12": ("cudnn",),
+    "nvidia-cudnn-cu13": ("cudnn",),
+    "transformer-engine": ("transformer-engine-torch", "transformer-engine"),
+    "msgpack": ("msgpack-python",),
+    "tensorboard-data-server": ("tensorboard-data-server",),
+    "ray": ("ray-core",),
+}
+_BUILD_CUDA = re.compile(r"(?:^|_)cuda(?:(\d{2})(\d)(?!\d|\.)|(\d{1,2})\.(\d+))")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_TOKEN = re.compile(r"/t/[^/\s]+(?=/)")
+_USER = re.compile(r"(?<=://)[^/\s\"'<>]+@")
+_VERSION = re.compile(r"\d+(?:\.\d+)*")
+
+
+def fold(name: str) -> str:
+    """One spelling per name: lower case, ``-`` for every run of ``-``, ``_`` and ``.`` (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name.strip().lower())
+
+
+def candidates(distribution: str) -> tuple[str, ...]:
+    """The Conda names that a distribution of the package index may have, likeliest first."""
+    name = fold(distribution)
+    return _CONDA_NAMES.get(name) or tuple(dict.fromkeys((name, name.replace("-", "_"), name.replace("-", "."))))
+
+
+def cuda_of_build(build: str) -> str | None:
+    """The CUDA of a pytorch build string: ``12.9`` of ``cuda129_mkl_py312h…``, ``12.4`` of ``py3.12_cuda12.4_cudnn9.1.0_0``.
+
+    ``cpu`` for a CPU build; ``None`` when the build string tells neither.
+    """
+    if match := _BUILD_CUDA.search(build):
+        major, minor = (match[1], match[2]) if match[1] else (match[3], match[4])
+        return f"{major}.{minor}"
+    return "cpu" if re.search(r"(?:^|_)cpu(?:_|$)", build) else None
+
+
+def torch_release(version: str) -> str:
+    """``2.9.1`` of ``2.9.1+cu128``: the Conda version has no local part, the build string carries it."""
+    return version.split("+", maxsplit=1)[0]
+
+
+def component_version(component: str, conda_version: str) -> str:
+    """The version in the words of the cell: the fourth number of ``nccl 2.27.5.1`` is a packaging number and goes."""
+    parts = conda_version.split(".")
+    if component == "nccl" and len(parts) == 4:
+        return ".".join(parts[:3])
+    if component in {"cuda", "toolkit", "python"} and len(parts) > 2:
+        return ".".join(parts[:2])
+    return conda_version
+
+
+def same_version(component: str, wanted: str, conda_version: str) -> bool:
+    """True when a Conda version is the release that the cell (or the pip lock) names.
+
+    A cell names Python, CUDA and the toolkit by major.minor; cuDNN and NCCL by as many numbers as the wheel has.
+    """
+    if component == "torch":
+        wanted = torch_release(wanted)
+    want, have = wanted.split("."), conda_version.split(".")
+    if component in {"python", "cuda", "toolkit"}:
+        return want[:2] == have[:2] and (len(want) < 3 or component != "python" or want == have)
+    if component in {"nccl", "cudnn"}:
+        short = min(len(want), len(have))
+        return short >= 3 and want[:short] == have[:short]
+    return _canonical(wanted) == _canonical(conda_version)
+
+
+def _canonical(version: str) -> str:
+    """Without epoch zero, build label and trailing zeros of a purely numeric version; other versions as they are."""
+    public = version.split("+", maxsplit=1)[0].lower()
+    if _VERSION.fullmatch(public):
+        return re.sub(r"(?:\.0)+$", "", public)
+    return public.replace("_", ".").replace("-", ".")
+
+
+def clean(text: str, limit: int = 300) -> str:
+    """A string of a channel as it may be shown: no control characters (terminals obey them), at most ``limit`` characters."""
+    shown = _CONTROL.sub("?", text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def listing(names: Iterable[str], limit: int = 8) -> str:
+    """``a, b, c`` of at most ``limit`` names, with the number of those left out."""
+    every = list(dict.fromkeys(names))
+    shown = ", ".join(clean(n, 60) for n in every[:limit])
+    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+
+
+def public_url(url: str) -> str:
+    """An address without user, password and token: what may stand in a lock or a message."""
+    parts = urllib.parse.urlsplit(url)
+    netloc = parts.netloc.rsplit("@", 1)[-1]
+    path = parts.path if parts.scheme == "file" else _TOKEN.sub("", parts.path)
+    return urllib.parse.urlunsplit((parts.scheme, netloc, path, "", ""))
+
+
+def scrub(text: str) -> str:
+    """A message of another program without what may stand in its addresses: user, password and token."""
+    return _TOKEN.sub("", _USER.sub("", text))
+
+
+def require_rattler() -> Any:
+    """The rattler module; ``UsageError`` says how to get it when it is not installed."""
+    try:
+        import rattler
+    except ImportError as error:
+        raise UsageError(
+            "Conda locks need py-rattler, which is not installed",
+            hint="pip install 'envsmith[conda]'  (or: pip install py-rattler)",
+        ) from error
+    _let_workers_end()
+    return rattler
+
+
+@cache
+def _let_workers_end() -> None:
+    """At exit, give rattler's workers the moment they need to let go of Python: py-rattler 0.28 crashes otherwise, now and then."""
+    import atexit
+
+    atexit.register(time.sleep, 0.1)

@@ -1,0 +1,335 @@
+"""Asks rattler, in process and over the cached indexes; never a Conda that is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import re
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from envsmith.conda.channels import Index, to_package, whole
+from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PlatformLock, RepoLimits
+from envsmith.conda.names import (
+    candidates,
+    clean,
+    component_version,
+    cuda_of_build,
+    fold,
+    public_url,
+    require_rattler,
+    same_version,
+)
+from envsmith.conda.plan import Plan
+from envsmith.errors import LockError
+from envsmith.model.cell import Cell
+from envsmith.model.finding import Finding
+from envsmith.model.lock import Pin
+from envsmith.model.rule import Severity
+from envsmith.model.version import WORDS
+
+__all__ = [
+    "MOVABLE",
+    "Ask",
+    "Unsolvable",
+    "compare",
+    "nearest_to_pip",
+    "run_async",
+    "solve",
+]
+
+
+_T = TypeVar("_T")
+_MAX_LINES = 30
+
+
+class Unsolvable(Exception):  # noqa: N818 - an answer, not a failure: the caller asks again with less
+    """No solution; ``lines`` is rattler's explanation."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("no solution")
+        self.lines = tuple(lines)
+
+
+def run_async(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run a coroutine to its end, also when the caller's thread has a running event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main())
+    box: list[Any] = []
+
+    def inside() -> None:
+        try:
+            box.append((True, asyncio.run(main())))
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            box.append((False, error))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    fine, value = box[0]
+    if not fine:
+        raise value
+    result: _T = value
+    return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """The circumstances of a solve: the indexes, the machine, the newest day, and how long it may take."""
+
+    sparse: Sequence[tuple[Index, Any]]
+    virtual: Mapping[str, str]
+    exclude_newer: dt.datetime | None = None
+    bounds: RepoLimits = field(default_factory=RepoLimits)
+
+
+def solve(specs: Sequence[CondaSpec], limits: Sequence[CondaSpec], ask: Ask) -> tuple[CondaPackage, ...]:
+    """The packages in an order in which each follows what it depends on. ``Unsolvable`` or ``LockError`` otherwise."""
+    rattler = require_rattler()
+    from rattler.exceptions import SolverError
+
+    indexes = whole(ask.sparse, [s.name for s in (*specs, *limits)])
+
+    async def answer() -> Any:
+        return await rattler.solve_with_sparse_repodata(
+            [_match(rattler, s) for s in specs],
+            indexes,
+            virtual_packages=[_virtual(rattler, name, text) for name, text in ask.virtual.items()],
+            constraints=[_match(rattler, s) for s in limits],
+            exclude_newer=ask.exclude_newer,
+            timestamp_policy="allow-missing",
+            timeout=dt.timedelta(seconds=ask.bounds.solve_seconds),
+        )
+
+    try:
+        records = run_async(answer)
+    except SolverError as error:
+        raise Unsolvable(_explanation(str(error))) from error
+    except Exception as error:
+        raise LockError(f"the Conda solver failed: {clean(str(error))}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise LockError(f"the Conda solver crashed on this channel: {clean(str(error))}") from error
+    bases = [(index.base, index.channel) for index, _ in ask.sparse]
+    return _ordered([_checked(record, bases) for record in records])
+
+
+def _match(rattler: Any, spec: CondaSpec) -> Any:
+    # Strict parsing refuses the dots in the pytorch channel's build strings (``py3.12_cuda12.4_cudnn9.1.0_0``).
+    return rattler.MatchSpec(str(spec), strict=False)
+
+
+def _virtual(rattler: Any, name: str, text: str) -> Any:
+    version, _, build = text.partition(" ")
+    return rattler.GenericVirtualPackage(
+        rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build or "0")
+    )
+
+
+def _explanation(text: str) -> list[str]:
+    lines = [clean(line, 200) for line in text.splitlines() if line.strip()]
+    return lines if len(lines) <= _MAX_LINES else [*lines[:_MAX_LINES], f"… {len(lines) - _MAX_LINES} more lines"]
+
+
+def _checked(record: Any, bases: Sequence[tuple[str, str]]) -> CondaPackage:
+    """A record that may be locked: it has both hashes, a plain file name, and an address that its channel may give."""
+    url = str(record.url)
+    base, channel = next(((b, c) for b, c in bases if str(record.channel).rstrip("/") == b), ("", ""))
+    if not base:
+        base, channel = next(((b, c) for b, c in bases if url.startswith(b + "/")), bases[0])
+    shown = public_url(base) + url[len(base) :] if url.startswith(base + "/") else public_url(url)
+    package = dataclasses.replace(to_package(record, public_url(base)), url=shown)
+    who = f"channel {clean(channel)}: the record of {clean(package.name)} {clean(package.version)}"
+    if not package.sha256 or not package.md5:
+        raise LockError(f"{who} has no {'sha256' if not package.sha256 else 'md5'}", hint="index the channel again")
+    stem = f"{package.name}-{package.version}-{package.build}"
+    if unquote(package.filename) not in {f"{stem}.conda", f"{stem}.tar.bz2"}:
+        raise LockError(f"{who} names the file {clean(package.filename)!r}, which that package is not called")
+    if not url.startswith(base + "/") and urlsplit(url).scheme not in {"http", "https"}:
+        raise LockError(f"{who} points outside of the channel: {clean(public_url(url))}")
+    return package
+
+
+def _ordered(packages: Sequence[CondaPackage]) -> tuple[CondaPackage, ...]:
+    """Dependencies first, names decide otherwise; a cycle (python and pip) is cut at the name that was met first."""
+    by_name = {p.name: p for p in packages}
+    done: dict[str, CondaPackage] = {}
+    for start in sorted(by_name):
+        stack = [(start, iter(_needs(by_name[start], by_name)))]
+        entered = {start}
+        while stack and start not in done:
+            name, rest = stack[-1]
+            child = next((c for c in rest if c not in done and c not in entered), None)
+            if child is None:
+                done.setdefault(name, by_name[name])
+                stack.pop()
+            else:
+                entered.add(child)
+                stack.append((child, iter(_needs(by_name[child], by_name))))
+    return tuple(done.values())
+
+
+def _needs(package: CondaPackage, by_name: Mapping[str, CondaPackage]) -> list[str]:
+    return sorted({n for d in package.depends if (n := d.split(" ")[0]) in by_name and n != package.name})
+
+
+# Asks the solver several times: as near to the pip lock as the channel allows, and for the help that a refusal gives.
+
+
+_RELAXED = "Conda has dependencies in other releases than the pip lock; the components of the cell are equal"
+# What Conda's PyTorch binds more narrowly than the wheel does, and a user can choose another release of.
+MOVABLE = ("nccl", "cudnn", "triton")
+
+Solved = tuple[tuple[CondaSpec, ...], tuple[CondaPackage, ...], tuple[str, ...]]
+
+
+def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
+    """The specs that were solved, the packages, and notes. The releases of the cell are never given up.
+
+    First with every release of the pip lock that the channel has, then only where Conda installs it anyway, then without.
+    ``LockError`` carries rattler's explanation and, when one component alone stands in the way, what the channel would give.
+    """
+    everything = ((*plan.specs, *plan.extra), (*plan.limits, *plan.soft), ())
+    tries: dict[tuple[tuple[CondaSpec, ...], tuple[CondaSpec, ...]], tuple[str, ...]] = {everything[:2]: ()}
+    tries.setdefault((plan.specs, (*plan.limits, *plan.soft)), ())
+    tries.setdefault((plan.specs, plan.limits), (_RELAXED,))
+    reason: tuple[str, ...] = ()
+    for (specs, limits), notes in tries.items():
+        try:
+            return specs, solve(specs, limits, ask), notes
+        except Unsolvable as refusal:  # noqa: PERF203 - three rounds
+            reason = refusal.lines
+    instead, hint = _instead(plan, ask)
+    raise LockError(
+        f"the channel cannot give {what}: its builds exclude each other", details=[*instead, *reason], hint=hint
+    )
+
+
+def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
+    """Which Conda build exists when NCCL, cuDNN or Triton may be another release, one of them if that is enough."""
+    for free in (*((name,) for name in MOVABLE), MOVABLE):
+        specs = [CondaSpec(s.name) if s.name in free else s for s in plan.specs]
+        limits = [s for s in plan.limits if s.name not in {*free, *(["torchtriton"] if "triton" in free else [])}]
+        if specs == list(plan.specs) and limits == list(plan.limits):
+            continue
+        try:
+            packages = {p.name: p for p in solve(specs, limits, ask)}
+        except Unsolvable:
+            continue
+        asked = {s.name: s.version.removesuffix(".*").removeprefix("==") for s in (*plan.specs, *plan.limits)}
+        moved = {n: component_version(n, packages[n].version) for n in free if n in packages and n in asked}
+        moved = {n: v for n, v in moved.items() if not v.startswith(asked[n])}
+        torch = packages.get("pytorch")
+        build = f"pytorch {torch.version} {torch.build}" if torch else "its builds"
+        told = [f"{n}: the cell has {asked[n]}, the channel's {build} goes with {v}" for n, v in moved.items()]
+        flags = " ".join(f"--nccl {v}" if n == "nccl" else f"--with {n}=={v}" for n, v in moved.items())
+        accept = " ".join(f"--conda-tolerate {n}" for n in moved)
+        return (
+            told,
+            f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too; or accept the difference: {accept}; or give another --channel",
+        )
+    return [], "choose another cell (envsmith solve --all), or give another --channel"
+
+
+# Are the pip lock and the Conda lock one cell? Every component whose version differs is a finding that names both. Pure.
+
+
+_HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
+_WHEELS = {"nccl": "nvidia-nccl-cu", "cudnn": "nvidia-cudnn-cu"}
+
+
+def compare(cell: Cell, pip_pins: Sequence[Pin], conda_lock: CondaLock) -> tuple[Finding, ...]:
+    """Findings, platforms in the lock's order and components in the cell's; none of severity error means proved equal."""
+    pins = {fold(p.name): p for p in pip_pins}
+    findings: list[Finding] = []
+    for part in conda_lock.platforms:
+        for component, version in cell.components.items():
+            if component not in _HOST and version not in WORDS:
+                findings += _component(component, version, pins, part)
+        findings += _files(pins, part, own=part.platform is cell.platform)
+    return tuple(findings)
+
+
+def _component(component: str, version: str, pins: dict[str, Pin], part: PlatformLock) -> list[Finding]:
+    wanted = _pip_version(component, pins) or version
+    found = _conda_version(component, part)
+    if found is None:
+        return _absent(component, wanted, part)
+    have, source = found
+    if same_version(component, wanted, have):
+        return []
+    return [
+        _finding(
+            "conda-differs-from-pip",
+            Severity.ERROR,
+            {component: f"pip {wanted}, conda {have}"},
+            f"{component} on {part.platform.value}: the pip lock has {wanted}, the Conda lock has {have} ({source})",
+            "lock again; when the channel has no build with this release, choose a cell that it has",
+        )
+    ]
+
+
+def _finding(rule: str, severity: Severity, components: dict[str, str], message: str, fix: str) -> Finding:
+    return Finding(rule=rule, severity=severity, components=components, message=message, fix=fix)
+
+
+def _pip_version(component: str, pins: dict[str, Pin]) -> str | None:
+    if prefix := _WHEELS.get(component):
+        return next((p.version for name, p in sorted(pins.items()) if name.startswith(prefix)), None)
+    pin = pins.get(fold(component))
+    return pin.version if pin else None
+
+
+def _conda_version(component: str, part: PlatformLock) -> tuple[str, str] | None:
+    """The version in the Conda lock, and the file that says so."""
+    if component == "cuda":
+        torch = part.package("pytorch")
+        if torch is None:
+            return None
+        return cuda_of_build(torch.build) or "unknown", torch.filename
+    for name in candidates("pytorch" if component == "torch" else component):
+        package: CondaPackage | None = part.package(name)
+        if package:
+            return component_version(component, package.version), package.filename
+    torch = part.package("pytorch")
+    if component == "cudnn" and torch and (inside := re.search(r"_cudnn(\d+\.\d+\.\d+)", torch.build)):
+        return inside[1], torch.filename
+    wheel = next((w for w in part.pip if w.name == fold(component)), None)
+    return (wheel.version, wheel.url.rsplit("/", 1)[-1]) if wheel else None
+
+
+def _absent(component: str, wanted: str, part: PlatformLock) -> list[Finding]:
+    """NCCL, cuDNN and Triton may be inside of a channel's PyTorch; anything else that is missing makes another cell."""
+    inside = component in {"nccl", "cudnn", "triton"}
+    said = "its PyTorch may carry it inside" if inside else "it is in neither part of the Conda lock"
+    return [
+        _finding(
+            "conda-lacks-component",
+            Severity.WARNING if inside else Severity.ERROR,
+            {component: f"pip {wanted}, conda none"},
+            f"{component} on {part.platform.value}: the pip lock has {wanted}, the Conda lock has no package of it; {said}",
+            "use a channel that has it as a package of its own" if inside else "lock again",
+        )
+    ]
+
+
+def _files(pins: dict[str, Pin], part: PlatformLock, *, own: bool) -> list[Finding]:
+    """Every pip package of the Conda lock is a file of the pip lock; on a platform that is not the cell's own, of its release."""
+    findings = []
+    for wheel in part.pip:
+        pin = pins.get(wheel.name)
+        listed = pin is not None and wheel.sha256 in {a.sha256 for a in pin.artifacts}
+        if not listed and (own or pin is None or pin.version != wheel.version):
+            have = f"pip {pin.version if pin else 'none'}, conda {wheel.version}"
+            message = f"{wheel.name} on {part.platform.value}: the file in the Conda lock (sha256 {wheel.sha256[:12]}…) is not in the pip lock"
+            findings.append(
+                _finding("conda-pip-file-differs", Severity.ERROR, {wheel.name: have}, message, "lock again")
+            )
+    return findings

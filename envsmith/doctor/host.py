@@ -1,0 +1,582 @@
+"""All of it at once, in under a second."""
+
+# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH119, PTH123, PTH208, S108
+# Plain os calls: a diagnosis looks at hundreds of paths within its second, and a Path for each is most of that.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from envsmith.doctor.facts import Draft, Facts, Library, Read
+from envsmith.doctor.read.lines import (
+    cuda_of_level,
+    first_version,
+    fold,
+    gpu_architecture,
+    gpu_table,
+    note_distribution,
+)
+from envsmith.doctor.read.logs import read_log
+
+__all__ = [
+    "SYSTEM",
+    "WATCHED",
+    "collect",
+    "compilers",
+    "container",
+    "distributions",
+    "driver",
+    "fabric",
+    "gpus",
+    "import_what_is_there",
+    "interpreter_of",
+    "libraries_of",
+    "limits",
+    "lost_files",
+    "network",
+    "output_of",
+    "programs",
+    "python_of",
+    "shm",
+    "system",
+    "text_of",
+    "toolkit",
+    "torch_of",
+]
+
+
+# The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not imported.
+#
+# Under one second: distributions are read by their ``METADATA`` heads, libraries found by looking into the folders that the loader and the wheels use,
+# the driver through ``/proc`` and NVML. ``deep`` starts the environment's Python and imports what is installed.
+
+
+# Environment variables that anything we judge reads.
+WATCHED = re.compile(
+    r"(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|DS|DEEPSPEED|NVTE|UCX|OMPI_MCA|FI|TRITON|ACCELERATE|MASTER|MPI)_\w+|LD_LIBRARY_PATH|LD_PRELOAD|CPATH|LIBRARY_PATH|PATH|CUDA_HOME|CUDA_PATH|CC|CXX|NVCC_PREPEND_FLAGS|RANK|WORLD_SIZE|LOCAL_RANK|OMP_NUM_THREADS|MAX_JOBS|PYTHONPATH|CONDA_PREFIX|VIRTUAL_ENV|SLURM_\w{1,40}"
+)
+
+
+def interpreter_of(python: str | None) -> Path:
+    """The interpreter whose environment is judged: the one named, else that of the active environment, else our own."""
+    if python:
+        return Path(python)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        candidate = Path(os.environ.get(name, "/nonexistent")) / "bin" / "python"
+        if candidate.exists():
+            return candidate
+    return Path(sys.executable)
+
+
+def collect(python: str | None = None, *, deep: bool = False) -> Facts:
+    """The facts of this machine and of the environment of ``python``. Nothing raises: what cannot be read is not told."""
+    draft = Draft()
+    interpreter = interpreter_of(python)
+    draft.host["environment"] = str(interpreter.parent.parent)
+    notes: list[str] = []
+    _variables(draft)
+    site = python_of(draft, interpreter, notes)
+    distributions(draft, site)
+    lost_files(draft, site)
+    torch_of(draft, site)
+    for step in (driver, gpus, toolkit, compilers, limits, shm, network, container, fabric, system):
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            step(draft)
+    programs(draft, interpreter)
+    libraries_of(draft, site)
+    if deep:
+        import_what_is_there(draft, interpreter, notes)
+    facts = draft.done()
+    kinds = ("this machine", f"environment of {interpreter}")
+    read = Read(source="host", kinds=kinds, lines=0, characters=0, facts=facts.count, notes=tuple(notes))
+    draft.read.append(read)
+    return draft.done()
+
+
+def _variables(draft: Draft) -> None:
+    for name, value in os.environ.items():
+        if WATCHED.fullmatch(name):
+            draft.variable(name, value)
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if home and ":" not in home:
+        draft.host["cuda_home_exists"] = "yes" if os.path.isdir(home) else "no"
+
+
+# The environment of one interpreter: its Python, its distributions, its torch, files that are gone; with ``deep``, what can be imported.
+
+
+_VITAL = re.compile(r"torch|nvidia_\w+|triton|flash_attn|transformer_engine\w*|deepspeed|colossalai|numpy")
+
+
+def python_of(draft: Draft, interpreter: Path, notes: list[str]) -> list[Path]:
+    """Version of the interpreter and its site folders, without starting it where the layout tells."""
+    if interpreter.resolve() == Path(sys.executable).resolve() and interpreter.parent == Path(sys.executable).parent:
+        draft.component("python", ".".join(map(str, sys.version_info[:3])), str(interpreter), 4)
+        draft.tools["python"] = str(interpreter)
+        return [Path(p) for p in sys.path if p.endswith(("site-packages", "dist-packages")) and os.path.isdir(p)]
+    root = interpreter.parent.parent
+    text = text_of(root / "pyvenv.cfg")
+    version = re.search(r"^version(?:_info)?\s*=\s*(3\.\d+\.\d+)", text, re.MULTILINE)
+    folders = sorted(root.glob("lib*/python3.*/site-packages"))
+    if version and folders and not _reaches_out(text, folders):
+        draft.component("python", version[1], str(interpreter), 4)
+        return folders
+    told = output_of(
+        [
+            str(interpreter),
+            "-I",
+            "-c",
+            "import sys,site;print(sys.version.split()[0]);print('\\n'.join(p for p in sys.path if 'packages' in p))",
+        ],
+        5.0,
+    ).split("\n")
+    if told and (found := first_version(told[0])):
+        draft.component("python", found, str(interpreter), 4)
+        return [Path(p) for p in told[1:] if p and os.path.isdir(p)]
+    notes.append(f"{interpreter} cannot be started: its packages were not looked at")
+    return folders
+
+
+def _reaches_out(config: str, folders: Iterable[Path]) -> bool:
+    """True when the environment sees more than its own folder: the system's packages, or what a ``.pth`` file names."""
+    if re.search(r"^include-system-site-packages\s*=\s*true", config, re.MULTILINE):
+        return True
+    lines = (line for folder in folders for path in folder.glob("*.pth") for line in text_of(path, 20_000).split("\n"))
+    return any(line.strip() and not line.startswith(("#", "import ", "import\t")) for line in lines)
+
+
+def distributions(draft: Draft, site: Iterable[Path]) -> None:
+    """Name and version from the folder names of ``*.dist-info``, as pip and importlib.metadata find them; a folder without METADATA is a torso."""
+    torsos = []
+    for folder in site:
+        try:
+            entries = sorted(
+                entry.name for entry in os.scandir(folder) if entry.name.endswith((".dist-info", ".egg-info"))
+            )
+        except OSError:
+            continue
+        for entry in entries:
+            name, _, version = entry.rsplit(".", 1)[0].partition("-")
+            has_metadata = (
+                (folder / entry / "METADATA").exists()
+                or (folder / entry / "PKG-INFO").exists()
+                or (folder / entry).is_file()
+            )
+            if not has_metadata:
+                torsos.append(name)
+                continue
+            if fold(name) in draft.distributions and draft.distributions[fold(name)] != version:
+                draft.disagreements.append(
+                    f"{fold(name)}: {draft.distributions[fold(name)]} and {version} are both installed ({folder})"
+                )
+                continue
+            note_distribution(draft, name, version.split("-py3")[0], str(folder), 4)
+    if torsos:
+        draft.host["broken_distributions"] = ", ".join(torsos[:20])
+
+
+def lost_files(draft: Draft, site: Iterable[Path]) -> None:
+    """Shared libraries that ``RECORD`` of torch and its companions names and that are gone (another package overwrote or removed them)."""
+    lost = []
+    for folder in site:
+        for info in folder.glob("*.dist-info"):
+            if not _VITAL.fullmatch(info.name.partition("-")[0].lower()):
+                continue
+            names = re.findall(r"^([^,\n]{1,200}\.so(?:\.\d+)*),", text_of(info / "RECORD", 4_000_000), re.MULTILINE)
+            lost += [name for name in names[:400] if not os.path.exists(folder / name)]
+    if lost:
+        draft.host["lost_files"] = ", ".join(lost[:8]) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
+
+
+def torch_of(draft: Draft, site: Iterable[Path]) -> None:
+    """Build facts of torch from the files it was installed with: version.py names CUDA, config strings the ABI."""
+    for folder in site:
+        text = text_of(folder / "torch" / "version.py", 4000)
+        if not text:
+            continue
+        if match := re.search(r"__version__\s*=\s*'([^']{1,60})'", text):
+            draft.component("torch", match[1], f"{folder}/torch/version.py", 4)
+            draft.components["torch"] = draft.components["torch"].__class__(
+                version=match[1], source=f"{folder}/torch/version.py", strength=4
+            )
+        cuda = re.search(r"^cuda[^=]{0,40}=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE)
+        if cuda:
+            draft.components.pop("cuda", None)
+            draft.component("cuda", cuda[1] or "cpu", f"{folder}/torch/version.py", 4)
+        headers = text_of(folder / "nvidia" / "nccl" / "include" / "nccl.h", 20_000)
+        parts = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", headers)
+        if len(parts) == 3:
+            draft.components.pop("nccl", None)
+            draft.component("nccl", ".".join(parts), f"{folder}/nvidia/nccl/include/nccl.h", 4)
+        return
+
+
+_PROBE = """
+import json, sys
+out = {}
+for name in ("torch", "deepspeed", "megatron.core", "colossalai", "transformer_engine.pytorch", "flash_attn", "triton", "numpy"):
+    try:
+        module = __import__(name, fromlist=["x"])
+        out[name] = str(getattr(module, "__version__", "imported"))
+        if name == "torch":
+            out["cuda"] = str(module.version.cuda)
+            out["available"] = str(module.cuda.is_available())
+            if module.cuda.is_available():
+                out["nccl"] = ".".join(map(str, module.cuda.nccl.version()))
+                out["arch_list"] = " ".join(module.cuda.get_arch_list())
+    except ModuleNotFoundError as error:
+        if error.name and not name.startswith(error.name.split(".")[0]):
+            out["!" + name] = repr(error)[:600]
+    except BaseException as error:
+        import traceback
+        out["!" + name] = "".join(traceback.format_exception_only(type(error), error))[:600]
+print("ENVSMITH " + json.dumps(out))
+"""
+
+
+def import_what_is_there(draft: Draft, interpreter: Path, notes: list[str]) -> None:
+    """Import what is installed in the judged environment; the errors become a text that signatures are looked for in (``host["deep"]``)."""
+    import json
+
+    text = output_of([str(interpreter), "-c", _PROBE], 120.0)
+    line = next((row for row in text.split("\n") if row.startswith("ENVSMITH ")), None)
+    if line is None:
+        notes.append("--deep: the interpreter ended without an answer")
+        draft.host["deep"] = text[-4000:]
+        return
+    told = json.loads(line.removeprefix("ENVSMITH "))
+    notes.append("--deep: imported " + ", ".join(f"{n} {v}" for n, v in told.items() if not n.startswith("!"))[:400])
+    errors = [f"{name.removeprefix('!')}: {value}" for name, value in told.items() if name.startswith("!")]
+    draft.host["deep"] = "\n".join([*errors, *(row for row in text.split("\n") if not row.startswith("ENVSMITH "))])[
+        :20_000
+    ]
+    if "nccl" in told:
+        draft.component("nccl", told["nccl"], "torch.cuda.nccl.version()", 4)
+
+
+# The NVIDIA driver and the GPUs, through ``/proc`` and NVML, without torch.
+
+
+def driver(draft: Draft) -> None:
+    """The version of the kernel driver."""
+    text = text_of("/proc/driver/nvidia/version", 4000)
+    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d{3}\.\d+(?:\.\d+)?)", text)
+    if match:
+        draft.component("driver", match[1], "/proc/driver/nvidia/version", 4)
+
+
+def gpus(draft: Draft) -> None:
+    """NVML first (milliseconds), then the banner of nvidia-smi, old or new."""
+    draft.host["gpu_number"] = "known"
+    if _nvml(draft):
+        return
+    smi = shutil.which("nvidia-smi")
+    if smi:
+        read_log(output_of([smi], 4.0) + "\n" + output_of([smi, "-L"], 4.0), draft, "nvidia-smi")
+    if not draft.gpus and not Path("/dev/nvidia0").exists():
+        draft.gpu_count = None
+        draft.host["gpu_absent"] = "yes"
+
+
+def _nvml(draft: Draft) -> bool:
+    import ctypes
+
+    library = next((name for name in ("libnvidia-ml.so.1", "libnvidia-ml.so") if _loadable(name)), None)
+    if library is None:
+        return False
+    try:
+        nvml = ctypes.CDLL(library)
+        if nvml.nvmlInit_v2() != 0:
+            return False
+        buffer = ctypes.create_string_buffer(96)
+        if nvml.nvmlSystemGetDriverVersion(buffer, 96) == 0 and (
+            version := first_version(buffer.value.decode(errors="replace"))
+        ):
+            draft.component("driver", version, "NVML", 4)
+        level = ctypes.c_int()
+        if nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(level)) == 0 and (
+            told := cuda_of_level(str(level.value))
+        ):
+            draft.host["driver_cuda"] = told
+        count = ctypes.c_uint()
+        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        for index in range(min(count.value, 64)):
+            _nvml_device(draft, nvml, index)
+        nvml.nvmlShutdown()
+    except (OSError, AttributeError):
+        return False
+    return bool(draft.gpus)
+
+
+def _nvml_device(draft: Draft, nvml: object, index: int) -> None:
+    import ctypes
+
+    device, buffer = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    call = nvml
+    call.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))  # type: ignore[attr-defined]
+    if call.nvmlDeviceGetName(device, buffer, 96) == 0:  # type: ignore[attr-defined]
+        draft.gpu(buffer.value.decode(errors="replace"))
+    if call.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)) == 0:  # type: ignore[attr-defined]
+        draft.component("gpu", f"sm_{major.value}{minor.value}", "NVML", 4)
+    elif draft.gpus and (sm := gpu_architecture(draft.gpus[-1], gpu_table())):
+        draft.component("gpu", sm, "NVML", 3)
+
+
+def _loadable(name: str) -> bool:
+    """True when a usual folder of the loader holds it: ``CDLL`` of what is absent costs a search of everything."""
+    folders = [*SYSTEM, *os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/usr/local/nvidia/lib64"]
+    return any(folder and os.path.exists(os.path.join(folder, name)) for folder in folders)
+
+
+# Copies of the CUDA libraries that the loader, or the wheels, would bring in.
+
+
+_LIBRARIES = ("libnccl", "libcudart", "libcudnn")
+SYSTEM = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/lib",
+    "/usr/local/cuda/lib64",
+)
+
+
+def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
+    """Every copy of the watched libraries, in the order in which the loader would come to them for torch."""
+    seen: set[str] = set()
+    taken: set[str] = set()
+    for how, folder in _folders(draft, site):
+        try:
+            entries = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            name = next((n for n in _LIBRARIES if re.fullmatch(rf"{n}\.so(\.\d+)*", entry)), None)
+            if name is None:
+                continue
+            real = os.path.realpath(os.path.join(folder, entry))
+            if real in seen:
+                continue
+            seen.add(real)
+            first = name not in taken and how != "system elsewhere"
+            taken.add(name)
+            draft.libraries.append(
+                Library(
+                    name=name,
+                    path=os.path.join(folder, entry),
+                    version=_library_version(name, real),
+                    how=how,
+                    first=first,
+                )
+            )
+    for path in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":"):
+        _preload(draft, path)
+
+
+def _preload(draft: Draft, path: str) -> None:
+    """What ``LD_PRELOAD`` names comes before every other copy."""
+    name = next((n for n in _LIBRARIES if n in os.path.basename(path)), None)
+    if name is None:
+        return
+    others = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]
+    version = _library_version(name, path)
+    draft.libraries = [Library(name=name, path=path, version=version, how="preload", first=True), *others]
+
+
+def _folders(draft: Draft, site: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """LD_LIBRARY_PATH comes before the RUNPATH of torch (``$ORIGIN/../../nvidia/*/lib``), the system's folders last."""
+    for folder in draft.variables.get("LD_LIBRARY_PATH", "").split(":"):
+        if folder:
+            yield "ld_library_path", folder
+    for root in site:
+        yield "rpath", str(root / "torch" / "lib")
+        for part in sorted((root / "nvidia").glob("*/lib")):
+            yield "wheel", str(part)
+    prefix = draft.variables.get("CONDA_PREFIX")
+    if prefix:
+        yield "conda", f"{prefix}/lib"
+    for folder in SYSTEM:
+        yield "system", folder
+
+
+def _library_version(name: str, path: str) -> str | None:
+    """From the file's own name, else (NCCL) from the banner inside the file, read in the last megabytes where the data section lies."""
+    match = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)*)$", path)
+    if match:
+        return match[1]
+    if name != "libnccl":
+        return None
+    header = Path(path).parent.parent / "include" / "nccl.h"
+    parts = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", text_of(header, 20_000))
+    if len(parts) == 3:
+        return ".".join(parts)
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - (4 << 20)))
+            data = file.read(4 << 20)
+    except OSError:
+        return None
+    found = re.search(rb"NCCL version (2\.\d{1,2}\.\d{1,2})", data)
+    return found[1].decode() if found else None
+
+
+# How this machine is looked at: short commands and small files; what cannot be had is an empty text.
+
+
+_SECONDS = 2.0
+
+
+def output_of(command: list[str], seconds: float = _SECONDS) -> str:
+    """Standard output and error of a command, or nothing when it is absent, fails or takes too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return (done.stdout[:200_000] + done.stderr[:20_000]).decode(errors="replace")
+
+
+def text_of(path: str | Path, most: int = 100_000) -> str:
+    """The first ``most`` bytes of a file as text, or nothing when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+# The machine around the environment: toolkit, compilers, limits, network, container, programs.
+
+
+_TOOLS = (
+    "ninja",
+    "nvcc",
+    "gcc",
+    "c++",
+    "cmake",
+    "make",
+    "git",
+    "which",
+    "ld",
+    "pdsh",
+    "ssh",
+    "mpirun",
+    "ibstat",
+    "nvidia-smi",
+    "docker",
+    "python3-config",
+)
+
+
+def toolkit(draft: Draft) -> None:
+    """The nvcc that a build takes: of CUDA_HOME, else of PATH, else of /usr/local/cuda, as torch.utils.cpp_extension looks for it."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = [os.path.join(home, "bin", "nvcc")] if home else []
+    on_path = shutil.which("nvcc")
+    found += [on_path] if on_path else []
+    found.append("/usr/local/cuda/bin/nvcc")
+    nvcc = next((path for path in found if os.path.isfile(path)), None)
+    draft.tools["nvcc"] = nvcc
+    if nvcc is None:
+        return
+    told = re.search(
+        r"\"version\"\s*:\s*\"(\d+\.\d+)", text_of(Path(nvcc).resolve().parent.parent / "version.json", 3000)
+    )
+    text = "" if told else output_of([nvcc, "--version"])
+    match = told or re.search(r"release (\d+\.\d+)", text)
+    if match:
+        draft.component("toolkit", match[1], nvcc, 4)
+    if on_path and home and Path(on_path).resolve() != Path(nvcc).resolve():
+        draft.disagreements.append(f"toolkit: CUDA_HOME has {nvcc}, PATH has {on_path}")
+
+
+def compilers(draft: Draft) -> None:
+    """The host compiler: what ``CXX`` names, else the first on PATH."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler:
+        text = output_of([compiler, "--version"])
+        match = re.search(r"(\d{1,2}\.\d{1,2}\.\d{1,2})", text)
+        if match:
+            draft.component("clang" if "clang" in text else "gcc", match[1], compiler, 4)
+
+
+def limits(draft: Draft) -> None:
+    """Limits of the process: locked memory and open files."""
+    import resource
+
+    for name, what in (("memlock", resource.RLIMIT_MEMLOCK), ("nofile", resource.RLIMIT_NOFILE)):
+        soft, _ = resource.getrlimit(what)
+        draft.limits[name] = -1 if soft == resource.RLIM_INFINITY else soft
+
+
+def shm(draft: Draft) -> None:
+    """The size of /dev/shm and what is free of it, in bytes."""
+    status = os.statvfs("/dev/shm")
+    draft.limits["shm"] = status.f_frsize * status.f_blocks
+    draft.limits["shm_free"] = status.f_frsize * status.f_bavail
+
+
+def network(draft: Draft) -> None:
+    """The names of the network interfaces, and whether there are InfiniBand cards."""
+    draft.interfaces += sorted(os.listdir("/sys/class/net"))
+    draft.host["interfaces"] = "all"
+    cards = os.listdir("/sys/class/infiniband") if os.path.isdir("/sys/class/infiniband") else []
+    draft.host["infiniband"] = "present" if cards else "none"
+
+
+def container(draft: Draft) -> None:
+    """Whether this is a container, and of which kind."""
+    control = text_of("/proc/1/cgroup", 4000)
+    marks = (
+        ("docker", os.path.exists("/.dockerenv") or "docker" in control),
+        ("podman", os.path.exists("/run/.containerenv")),
+        ("kubernetes", "kubepods" in control or "KUBERNETES_SERVICE_HOST" in os.environ),
+        ("apptainer", "APPTAINER_CONTAINER" in os.environ or "SINGULARITY_CONTAINER" in os.environ),
+    )
+    inside = [name for name, seen in marks if seen]
+    draft.host["in_container"] = ", ".join(inside) or "no"
+
+
+def fabric(draft: Draft) -> None:
+    """Whether NVIDIA's fabric manager runs; asked only where there are GPUs."""
+    if not draft.gpus:
+        return
+    names = [text_of(f"/proc/{pid}/comm", 40).strip() for pid in os.listdir("/proc") if pid.isdigit()]
+    draft.host["fabric_manager"] = "running" if any(n.startswith("nv-fabricmanag") for n in names) else "not seen"
+
+
+def system(draft: Draft) -> None:
+    """Distribution, kernel, machine type and C library."""
+    import platform
+
+    text = text_of("/etc/os-release", 4000)
+    match = re.search(r'^PRETTY_NAME="?([^"\n]{1,80})', text, re.MULTILINE)
+    draft.host["os"] = match[1] if match else platform.system()
+    draft.host["kernel"] = platform.release()
+    draft.host["machine"] = platform.machine()
+    library, version = platform.libc_ver()
+    if library == "glibc" and version:
+        draft.component("glibc", version, "the running interpreter", 4)
+
+
+def programs(draft: Draft, interpreter: Path) -> None:
+    """Programs that builds and launchers call; the environment's own ``bin`` counts, as when it is active."""
+    path = f"{interpreter.parent}:{os.environ.get('PATH', '')}"
+    for name in _TOOLS:
+        if name != "nvcc":
+            draft.tools[name] = shutil.which(name, path=path)
+    include = Path(
+        f"/usr/include/python{'.'.join((draft.components['python'].version if 'python' in draft.components else '3.0').split('.')[:2])}/Python.h"
+    )
+    near = interpreter.resolve().parent.parent / "include" / include.parent.name / "Python.h"
+    draft.tools["Python.h"] = next((str(p) for p in (include, near) if p.exists()), None)

@@ -1,0 +1,176 @@
+"""Launcher commands, hostfiles and framework configurations in a text -> :class:`Launch` facts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from envsmith.doctor.facts import Draft
+
+__all__ = ["read_launches"]
+
+_TOOLS = (
+    ("torchrun", re.compile(r"(?:^|[\s;&|/])(?:torchrun|torch\.distributed\.(?:run|launch))\s")),
+    ("accelerate", re.compile(r"(?:^|[\s;&|/])accelerate[ \t]{1,80}launch\b")),
+    ("colossalai", re.compile(r"(?:^|[\s;&|/])colossalai[ \t]{1,80}run\b")),
+    (
+        "deepspeed",
+        re.compile(
+            r"(?:^|[;&|/]\s{0,4}|^[ \t]{0,60}\$\s|=\S{1,200}[ \t]{1,80})deepspeed[ \t]{1,80}(?:--?\w|\S{1,200}\.py)"
+        ),
+    ),
+    ("mpirun", re.compile(r"(?:^|[\s;&|/])(?:mpirun|mpiexec)\s")),
+    ("srun", re.compile(r"(?:^|[\s;&|/])srun\s")),
+    ("docker", re.compile(r"(?:^|[\s;&|/])(?:docker|podman|nvidia-docker)[ \t]{1,80}run\b")),
+)
+_OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
+_HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})[ \t]{1,80}slots=(\d{1,4})[ \t]{0,80}(?:#.*)?$", re.MULTILINE)
+_HOST_LIKE = re.compile(
+    r"[A-Za-z0-9][\w.:-]{0,100}(?:[ \t]{1,40}(?:max[-_])?(?:slots?|gpus?)[ \t]?[=:]?[ \t]?\w{0,8}){0,2}(?:[ \t]{0,40}#.*)?"
+)
+_CONFIG_KEYS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "zero_optimization",
+    "gradient_accumulation_steps",
+)
+_MAX_JSON = 200_000
+
+
+def read_launches(text: str, draft: Draft, source: str) -> list[str]:
+    """Every command, hostfile and DeepSpeed configuration; the kinds that were recognised."""
+    kinds = []
+    for number, line in _joined(text[:2_000_000]):
+        for tool, mark in _TOOLS:
+            if mark.search(line):
+                text_of = f"{source}: {line.strip()[:300]}"
+                draft.launch(tool, _options(line), text_of, source=source, places={"": number})
+                kinds.append(f"{tool} command")
+                break
+    hosts = _HOST.findall(text[:500_000])[:2000]
+    if hosts:
+        names = [name for name, _ in hosts]
+        slots = [slot for _, slot in hosts]
+        options = {"hosts": ",".join(names), "slots": ",".join(slots)}
+        if bad := _bad_host_line(text):
+            options["bad"] = bad
+        place = _line_of(text, options["bad"]) if "bad" in options else _line_of(text, f"{names[0]} ")
+        draft.launch("hostfile", options, source, source=source, places={"": place})
+        kinds.append("hostfile")
+    for start, end, config in _configs(text):
+        options = _flat(config)
+        draft.launch("deepspeed-config", options, source, source=source, places=_places(text, start, end, options))
+        kinds.append("DeepSpeed configuration")
+    if re.search(r"\b(?:Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(", text):
+        for name, arguments in re.findall(
+            r"\b(Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(([^)]{0,600})\)", text
+        )[:20]:
+            options = dict(re.findall(r"(\w{1,40})\s*=\s*[\"']?([\w.]{1,40})", arguments))
+            draft.launch("colossalai-plugin", {"plugin": name, **options}, source)
+        kinds.append("Colossal-AI plugin")
+    return list(dict.fromkeys(kinds))
+
+
+def _bad_host_line(text: str) -> str | None:
+    """The first line that DeepSpeed's launcher cannot read, of a text that is nothing but a hostfile: hosts, each with a word or two."""
+    lines = [line.strip() for line in text[:50_000].split("\n")]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if not all(_HOST_LIKE.fullmatch(line) for line in lines):
+        return None
+    return next((line for line in lines if not re.match(r"\S+\s+slots=\d", line)), None)
+
+
+def _line_of(text: str, part: str) -> int:
+    """The line (from 1) on which ``part`` stands first."""
+    return text.count("\n", 0, max(0, text.find(part))) + 1
+
+
+def _places(text: str, start: int, end: int, options: Mapping[str, str]) -> dict[str, int]:
+    """The lines of a configuration and of its keys; a key inside another is looked for after that one."""
+    first = text.count("\n", 0, start) + 1
+    places = {"": first}
+    for name in list(options)[:200]:
+        at = start
+        for part in name.split("."):
+            found = text.find(f'"{part}"', at, end)
+            at = found if found >= 0 else at
+        places[name] = first + text.count("\n", start, at)
+    return places
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that could hold a command, with their number from 1, those that a backslash continues joined; at most 6,000 characters each."""
+    pending, begun = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        stripped = line.rstrip()
+        begun = begun if pending else number
+        if stripped.endswith("\\") and len(pending) < 6000:
+            pending += stripped[:-1] + " "
+            continue
+        whole = (pending + stripped)[:6000]
+        pending = ""
+        if (
+            "run" in whole
+            or "deepspeed" in whole
+            or "accelerate" in whole
+            or "mpiexec" in whole
+            or "torch.distributed" in whole
+        ):
+            yield begun, whole
+    if pending:
+        yield begun, pending[:6000]
+
+
+def _options(line: str) -> dict[str, str]:
+    options = {}
+    for name, value in _OPTION.findall(line)[:400]:
+        options[name.replace("_", "-").lower()] = value or "yes"
+    for variable in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "MASTER_PORT", "MASTER_ADDR"):
+        if match := re.search(rf"\b{variable}=(\S{{1,80}})", line):
+            options[variable] = match[1]
+    return options
+
+
+def _configs(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """JSON objects that hold a key of a DeepSpeed configuration: where they begin and end, and what they say."""
+    position = 0
+    for _ in range(20):
+        hit = min((p for p in (text.find(f'"{key}"', position) for key in _CONFIG_KEYS) if p >= 0), default=-1)
+        if hit < 0:
+            return
+        last = None
+        for last in _objects_around(text, hit):
+            if any(key in last[2] for key in _CONFIG_KEYS):
+                yield last
+                break
+        position = hit + (2000 if last else 1)
+
+
+def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """JSON objects that begin at one of the four braces before ``hit``, the nearest first."""
+    decoder = json.JSONDecoder()
+    start = hit
+    for _ in range(4):
+        start = text.rfind("{", max(0, hit - 20_000), start)
+        if start < 0:
+            return
+        with suppress(ValueError, RecursionError):
+            value, length = decoder.raw_decode(text[start : start + _MAX_JSON])
+            yield start, start + length, value
+
+
+def _flat(config: dict[str, Any]) -> dict[str, str]:
+    """``zero_optimization.stage`` -> ``3``: three levels of names, values as text."""
+    return dict(_leaves(config, (200, 60, 20)))
+
+
+def _leaves(config: dict[str, Any], most: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+    """Dotted names and values; ``most`` is how many of each level are read, lists and deeper levels not at all."""
+    for key, value in list(config.items())[: most[0]]:
+        if not isinstance(value, (dict, list)):
+            yield str(key)[:80], str(value)[:80]
+        elif isinstance(value, dict) and most[1:]:
+            yield from ((f"{key}.{inner}", leaf) for inner, leaf in _leaves(value, most[1:]))

@@ -1,0 +1,533 @@
+"""Lines of the form KEY: VALUE, as ``ds_report``, ``collect_env``, ``colossalai check``, ``transformers-cli env`` and people write them."""
+
+# ruff: noqa: RUF001, S108
+# People write full-width colons and multiplication signs
+# People write full-width colons and multiplication signs; /dev/shm is read about, not written to.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from envsmith.doctor.facts import Draft
+from envsmith.model.component import ComponentTable, Role
+from envsmith.model.version import version_key
+
+__all__ = [
+    "bytes_of",
+    "component_of",
+    "cuda_of_level",
+    "first_version",
+    "fold",
+    "glibc_of",
+    "gpu_architecture",
+    "gpu_table",
+    "is_distribution",
+    "local_cuda",
+    "note_container",
+    "note_distribution",
+    "note_present",
+    "read_gpus",
+    "read_lines",
+    "read_version",
+    "value_reader",
+    "version_in",
+]
+
+
+_PAIR = re.compile(
+    r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$"
+)
+# `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`: a name and a version alone on a line.
+_BARE = re.compile(r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24})\s{1,3}[vV]?(\d[\w.+]{0,40})\s*$")
+# `nvcc 11.5.119, pytorch 2.1.0+cu121`: an enumeration. A line that speaks of what would be needed or tried states nothing.
+_NAMED = re.compile(
+    r"(?<![\w/.=<>~-])(torch|pytorch|nvcc|cuda|python|gcc|nccl|cudnn|triton|deepspeed|megatron-core|colossalai|flash[-_]attn|transformer[-_]engine|transformers|accelerate|peft|apex)(?: version)?(?:\s{1,2}|\s?[:=]{1,2}\s?|-)[vV]?(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?(?:\+cu\d{2,3}|\+cpu)?)(?![\w./-]*\w)",
+    re.IGNORECASE,
+)
+# `4xRTX 4090`, `multiple RTX 4090 GPUs` in a sentence; the table of GPU names decides whether it is one.
+_MANY_GPUS = re.compile(
+    r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA|GeForce|Tesla|Quadro)\s)?(?:RTX|GTX|A|H|V|B|L|P|T)\s?\d{1,4}[\w ]{0,14})"
+)
+# `training with NVIDIA GeForce RTX 5090`: the maker's name before it leaves no doubt that a GPU is meant.
+_ONE_GPU = re.compile(
+    r"\b(?:NVIDIA|GeForce|Tesla|Quadro) ((?:GeForce |Tesla |Quadro )?(?:RTX|GTX|A|H|V|B|L|P|T) ?\d{1,4}(?: Ti| SUPER)?)\b"
+)
+_CONDITIONAL = re.compile(
+    r"requir|need|support|later|newer|older|below|above|than|since|until|only|upgrad|downgrad|instead|compatib|tried|works?\b|fixed|change|\bor\b|→|->",
+    re.IGNORECASE,
+)
+_TORCH = ("torch", "pytorch", "torch version", "pytorch version", "pytorch version gpu")
+_KEYS = {
+    **dict.fromkeys(_TORCH, "torch"),
+    **dict.fromkeys(
+        (
+            "torch cuda version",
+            "torch cuda",
+            "torch_cuda",
+            "cuda used to build pytorch",
+            "cuda version required by pytorch",
+            "torch.version.cuda",
+            "pytorch cuda version",
+            "pytorch cuda",
+        ),
+        "cuda",
+    ),
+    **dict.fromkeys(
+        (
+            "nvcc version",
+            "nvcc",
+            "system_cuda",
+            "system cuda",
+            "system cuda version",
+            "cuda runtime version",
+            "cuda toolkit",
+            "cuda toolkit version",
+            "installed cuda version",
+        ),
+        "toolkit",
+    ),
+    **dict.fromkeys(
+        ("nvidia driver version", "nvidia driver", "driver version", "driver", "gpu driver", "cuda driver version"),
+        "driver",
+    ),
+    **dict.fromkeys(("gcc version", "gcc", "g++", "cxx", "compiler"), "gcc"),
+    **dict.fromkeys(("libc version", "glibc", "libc", "glibc version"), "glibc"),
+    **dict.fromkeys(("python version", "python", "python3"), "python"),
+    **dict.fromkeys(("colossal-ai version", "colossalai version", "colossalai", "colossal-ai"), "colossalai"),
+    **dict.fromkeys(("deepspeed info", "deepspeed version", "deepspeed"), "deepspeed"),
+    **dict.fromkeys(("cudnn version", "cudnn"), "cudnn"),
+    **dict.fromkeys(("nccl version", "nccl"), "nccl"),
+    **dict.fromkeys(("megatron", "megatron-lm", "megatron-core", "megatron core", "mcore"), "megatron-core"),
+}
+_FRAMEWORKS = frozenset({"deepspeed", "megatron-core", "colossalai"})
+# What `collect_env` writes before each package of its lists: those lines are read as packages.
+_INSTALLER = re.compile(r"pip[0-9 ]*|conda[0-9 ]*")
+_VARIABLE = re.compile(
+    r"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|DEEPSPEED|ACCELERATE)_[A-Z0-9_]{1,60}|RANK|WORLD_SIZE|LOCAL_RANK|CPATH|LIBRARY_PATH|PATH"
+)
+
+
+def read_lines(text: str, draft: Draft, source: str) -> None:
+    """Every line that states something; unknown keys are passed over. Linear in the length of the text."""
+    for line in text.split("\n"):
+        if not 3 < len(line) < 800:
+            continue
+        _one_gpu(draft, line, source)
+        pair = _PAIR.match(line)
+        if pair:
+            _pair(draft, pair[1].strip(), pair[2].strip(" `'\"|,"), source)
+        elif bare := _BARE.match(line):
+            _bare(draft, bare[1], bare[2], source)
+        else:
+            _enumeration(draft, line, source)
+
+
+def _one_gpu(draft: Draft, line: str, source: str) -> None:
+    """A GPU named in a sentence or a title, where no list names them."""
+    if draft.gpus or "gpu" in draft.components or not (one := _ONE_GPU.search(line)) or _CONDITIONAL.search(line):
+        return
+    if architecture := gpu_architecture(one[1], gpu_table()):
+        draft.component("gpu", architecture, f"{source}: {one[1]}", 1)
+
+
+def _enumeration(draft: Draft, line: str, source: str) -> None:
+    """Versions of two or more components named in one sentence, as people describe what they have."""
+    if not draft.gpus and (many := _MANY_GPUS.search(line)) and gpu_architecture(many[2], gpu_table()):
+        read_gpus(draft, f"{many[1] or 2} x {many[2].strip()}", single=False)
+    named = _NAMED.findall(line)
+    if len({name.lower() for name, _ in named}) < 2 or _CONDITIONAL.search(line):
+        return
+    for name, version in named[:12]:
+        if name.lower() == "cuda":
+            draft.host.setdefault("cuda_stated", version)
+            continue
+        component = _KEYS.get(name.lower()) or is_distribution(fold(name))
+        if component and (found := version_in(version)):
+            read_version(draft, component, found[0], f"{source}: {name} {version}", 2)
+
+
+def _bare(draft: Draft, name: str, version: str, source: str) -> None:
+    found = version_in(version)
+    component = _KEYS.get(name.lower()) or is_distribution(fold(name))
+    if found and component:
+        draft.component(component, found[0], f"{source}: {name} {version}", 2, exact=found[1])
+    elif found and name.lower() == "cuda":
+        draft.host.setdefault("cuda_stated", found[0])
+
+
+def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
+    if _VARIABLE.fullmatch(raw):
+        draft.variable(raw, value)
+        return
+    key = re.sub(r"[`?()\[\]]", "", raw.lower()).strip()
+    key = re.sub(r"\s+", " ", key)
+    where = f"{source}: {raw}"
+    if key in _KEYS:
+        read_version(draft, _KEYS[key], value, where)
+    elif reader := value_reader(key):
+        reader(draft, key, value, where)
+    elif not _INSTALLER.fullmatch(key):
+        _other(draft, key, value, where)
+
+
+def _other(draft: Draft, key: str, value: str, where: str) -> None:
+    name = key.removesuffix(" version").strip()
+    if " " in name or len(name) > 40:
+        return
+    component = is_distribution(fold(name))
+    if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
+        note_present(draft, component)
+    elif component and value[:1].isdigit() | value.startswith(("v", "=", "<", ">", "~")):
+        read_version(draft, component, value, where)
+
+
+# What a Linux distribution brings: the glibc of its release, which nobody can change without changing the release.
+#
+# Source: the libc6 and glibc packages of each release as Debian's and Ubuntu's package lists and the release notes of the others name them.
+
+
+_ENTERPRISE = {"7": "2.17", "8": "2.28", "9": "2.34", "10": "2.39"}
+_GLIBC = {
+    "ubuntu": {"16.04": "2.23", "18.04": "2.27", "20.04": "2.31", "22.04": "2.35", "24.04": "2.39"},
+    "debian": {"9": "2.24", "10": "2.28", "11": "2.31", "12": "2.36", "13": "2.41"},
+    **dict.fromkeys(("centos", "rhel", "red hat", "rocky", "almalinux", "oracle"), _ENTERPRISE),
+    "amazon": {"2": "2.26", "2023": "2.34"},
+}
+_NAMED_DISTRIBUTION = re.compile(
+    rf"\b({'|'.join(_GLIBC)})\b(?: (?:enterprise|gnu/linux|linux|server|stream|release|lts|version))*[ :/-]*v?(\d+(?:\.\d+)?)",
+    re.IGNORECASE,
+)
+
+
+def glibc_of(system: str) -> str | None:
+    """``2.31`` of ``Ubuntu 20.04.6 LTS (x86_64)``; ``None`` where the text names no release that is known."""
+    match = _NAMED_DISTRIBUTION.search(system[:200])
+    if match is None:
+        return None
+    releases = _GLIBC[match[1].lower()]
+    return releases.get(match[2]) or releases.get(match[2].split(".")[0])
+
+
+# What stands behind the colon of a line KEY: VALUE: one reader for each kind of value, found by its key.
+
+
+# Takes the draft, the key as it was folded, the value, and where both stand.
+_Reader = Callable[[Draft, str, str, str], None]
+# `8 x V100`, `8xH100`, `RTX 3090 x2 per node`, `4 GPUs`; never the X of `RTX 4090`.
+_COUNT = re.compile(
+    r"(?<![\w.])(\d{1,3})\s{0,2}[xX×*]\s{0,2}(?=[A-WYZa-wyz])|(?<=\s)[xX×]\s?(\d{1,3})(?!\d)|(?<![\w.])(\d{1,3})\s?GPUs?\b"
+)
+
+
+def value_reader(key: str) -> _Reader | None:
+    """The reader of a key (lower case, single blanks) that names no component, or ``None``."""
+    if reader := _READERS.get(key):
+        return reader
+    if re.fullmatch(r"gpu \d+", key):
+        return _numbered_gpu
+    if key.startswith("ulimit"):
+        return _ulimit
+    return _shared_memory if "/dev/shm" in key else None
+
+
+def read_version(draft: Draft, component: str, value: str, where: str, most: int = 3) -> None:
+    """The version of a component; ``most`` is the strength of an exact one (:class:`Stated`). A name without a number says that it is there."""
+    value = _without_frills(component, value)
+    if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
+        note_present(draft, component)
+        return
+    found = version_in(value)
+    if found is None:
+        if component == "toolkit" and value.lower().startswith(("n/a", "none", "no nvcc", "not found", "could not")):
+            draft.tools["nvcc"] = None
+        return
+    version, exact = found
+    if component == "driver" and int(version.split(".")[0]) < 300:
+        return
+    strength = most if exact else 1
+    draft.component(component, version, where, strength, exact=exact)
+    if component == "torch" and (cuda := local_cuda(version) or _build_word(value)):
+        draft.component("cuda", cuda, where, strength, exact=exact)
+
+
+def _without_frills(component: str, value: str) -> str:
+    """The part of ``value`` in which the version stands; tools wrap each component's in words of their own."""
+    if component == "python":
+        value = value.split("(", maxsplit=1)[0]
+    if tuple_like := re.match(r"\((\d+), ?(\d+), ?(\d+)\)", value):
+        value = ".".join(tuple_like.groups())
+    if component == "gcc":
+        return re.sub(r"\([^)]{0,80}\)", " ", value)
+    if component == "glibc":
+        return value.replace("glibc-", " ").replace("glibc", " ")
+    if component == "cudnn" and (match := re.search(r"so\.(\d+\.\d+\.\d+)", value)):
+        return match[1]
+    return value.split(",", maxsplit=1)[0] if component == "deepspeed" else value
+
+
+def _build_word(value: str) -> str | None:
+    """CUDA of `2.1.0 cu118`: the build beside the version, not in it."""
+    build = re.search(r"\bcu(\d{2})(\d)\b", value)
+    return f"{build[1]}.{build[2]}" if build else None
+
+
+def read_gpus(draft: Draft, value: str, *, single: bool) -> None:
+    """GPUs by name, and how many: ``8 x V100``. ``single`` where the key has already said that it is one."""
+    if value.lower().startswith(("none", "no", "n/a")):
+        draft.host["gpu_absent"] = "yes"
+        return
+    name = re.sub(r"^GPU \d+:\s*", "", value)
+    architecture = gpu_architecture(name, gpu_table())
+    number = 1 if single else _number_of(name)
+    known = architecture is not None or re.search(r"nvidia|geforce|tesla|rtx|quadro|gtx", name, re.IGNORECASE)
+    if known:
+        for _ in range(min(max(number, 1), 64)):
+            draft.gpu(name[:120])
+    elif number > 1:
+        draft.gpu_count = number
+    if architecture:
+        draft.component("gpu", architecture, f"GPU {name[:60]}", 3)
+
+
+def _number_of(name: str) -> int:
+    """How many GPUs a name speaks of; two stands for any number above one that is not told."""
+    if counted := _COUNT.search(name):
+        return int(next(g for g in counted.groups() if g))
+    return 2 if re.search(r"several|multiple|multi|多", name, re.IGNORECASE) else 1
+
+
+def _platform(draft: Draft, _key: str, value: str, where: str) -> None:
+    draft.host.setdefault("os", value[:160])
+    if match := re.search(r"glibc(\d+\.\d+)", value):
+        draft.component("glibc", match[1], where, 3)
+    elif glibc := glibc_of(value):
+        draft.component("glibc", glibc, value[:60], 1)
+    if "aarch64" in value:
+        draft.host["machine"] = "aarch64"
+
+
+def _ulimit(draft: Draft, key: str, value: str, _where: str) -> None:
+    if key.endswith("-l"):
+        size = -1 if "unlimited" in value else int(value) * 1024 if value.isdecimal() and len(value) < 15 else None
+        if size is not None:
+            draft.limits["memlock"] = size
+    elif key.endswith("-n") and ((value.isdecimal() and len(value) < 12) or value == "unlimited"):
+        draft.limits["nofile"] = -1 if value == "unlimited" else int(value)
+
+
+def _listed_gpus(draft: Draft, _key: str, value: str, _where: str) -> None:
+    read_gpus(draft, value, single=False)
+
+
+def _numbered_gpu(draft: Draft, _key: str, value: str, _where: str) -> None:
+    """`GPU 0: name`; passed over where a tool has already said how many there are."""
+    if draft.host.get("gpu_number") != "known":
+        read_gpus(draft, value, single=True)
+
+
+def _capability(draft: Draft, _key: str, value: str, where: str) -> None:
+    if match := re.search(r"(\d{1,2})\.(\d)", value):
+        draft.component("gpu", f"sm_{match[1]}{match[2]}", where, 3)
+
+
+def _framework(draft: Draft, _key: str, value: str, _where: str) -> None:
+    note_present(draft, value.split(maxsplit=1)[0])
+
+
+def _container(draft: Draft, _key: str, value: str, where: str) -> None:
+    note_container(draft, value, where)
+
+
+def _stated_cuda(draft: Draft, _key: str, value: str, _where: str) -> None:
+    """CUDA without a word of whose: torch's, the toolkit's or the driver's."""
+    if (found := version_in(value)) and found[1]:
+        draft.host.setdefault("cuda_stated", found[0])
+
+
+def _machine(draft: Draft, _key: str, value: str, _where: str) -> None:
+    draft.host["machine"] = value[:40]
+
+
+def _shared_memory(draft: Draft, _key: str, value: str, _where: str) -> None:
+    if (size := bytes_of(value)) is not None:
+        draft.limits["shm"] = size
+
+
+_READERS: dict[str, _Reader] = {
+    **dict.fromkeys(
+        (
+            "gpu",
+            "gpus",
+            "gpu type",
+            "gpu model",
+            "gpu models",
+            "gpu name",
+            "using gpu in script",
+            "gpu count and types",
+            "device",
+            "gpu models and configuration",
+        ),
+        _listed_gpus,
+    ),
+    **dict.fromkeys(("gpu_arch", "gpu arch", "compute capability", "gpu capability"), _capability),
+    "framework": _framework,
+    **dict.fromkeys(("container", "docker image", "image", "base image"), _container),
+    **dict.fromkeys(("os", "operating system", "platform", "system"), _platform),
+    **dict.fromkeys(("cuda version", "cuda"), _stated_cuda),
+    **dict.fromkeys(("arch", "architecture", "machine"), _machine),
+}
+
+
+# Distributions and spelled-out names -> components, with the tables of the graph loaded once.
+
+
+# Distributions whose component is not of a role that a distribution may stand for otherwise.
+_CORE = frozenset({"torch", "nccl", "cudnn", "triton"})
+
+
+@lru_cache(maxsize=1)
+def _table() -> ComponentTable:
+    from envsmith.graph.load import components
+
+    return components()
+
+
+@lru_cache(maxsize=1)
+def gpu_table() -> dict[str, str]:
+    """``{"h100": "sm_90", …}``."""
+    from envsmith.graph.load import gpu_names
+
+    return gpu_names()
+
+
+def component_of(name: str) -> str | None:
+    """The component that people mean by ``name``, or ``None``."""
+    found = _table().find(name)
+    return found.name if found else None
+
+
+def is_distribution(name: str) -> str | None:
+    """The component a *distribution* of that name is; ``cuda-toolkit`` on the index is no nvcc, so hosts' components never match."""
+    found = _table().find(name)
+    if found is None:
+        return None
+    if found.name in _CORE or found.role in (Role.FRAMEWORK, Role.COMPANION):
+        return found.name
+    return None
+
+
+def note_distribution(draft: Draft, name: str, version: str, source: str, strength: int = 3) -> None:
+    """Record an installed distribution, its component, and what torch's local version says of CUDA."""
+    parsed = version_in(version)
+    if parsed is None:
+        return
+    folded = fold(name)
+    draft.distribution(folded, parsed[0])
+    component = is_distribution(folded)
+    if component is None or (
+        folded in {"transformer-engine-cu12", "transformer-engine-cu13"} and "transformer-engine" in draft.distributions
+    ):
+        return
+    draft.component(component, parsed[0], f"{source}: {folded}", strength)
+    cuda = local_cuda(parsed[0]) if component == "torch" else None
+    if cuda:
+        draft.component("cuda", cuda, f"{source}: {folded} {parsed[0]}", strength)
+
+
+def note_container(draft: Draft, image: str, source: str) -> None:
+    """Record the image that somebody works in; of NVIDIA's PyTorch images the release is a component."""
+    draft.host["container"] = image[:200]
+    if match := re.search(r"\bpytorch[:_-](2\d\.(?:0[1-9]|1[0-2]))(?:-py3|\b)", image):
+        draft.component("ngc-pytorch", match[1], source, 3)
+
+
+def note_present(draft: Draft, name: str) -> None:
+    """Record that a component is in use, its version not told (``host["present"]``)."""
+    component = component_of(name.split(".", maxsplit=1)[0])
+    if component:
+        present = [p for p in draft.host.get("present", "").split(",") if p]
+        draft.host["present"] = ",".join(dict.fromkeys([*present, component]))
+
+
+# Versions, sizes and GPU names as people and tools write them.
+
+
+_VERSION = re.compile(
+    r"(?<![\w.])[vV]?(\d{1,5}(?:\.\d{1,9}){1,4}(?:\.?(?:a|b|rc|dev|post)\d{0,12})?(?:\+[A-Za-z0-9][\w.]{0,40})?)(?![\w])"
+)
+_BOUND = re.compile(r"[<>~!]=?|\bor\b|\btried\b|\d\s*/\s*\d|\bnightly\b|[*x]\b")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(i?)[Bb]?\b")
+_UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def fold(name: str) -> str:
+    """A distribution's normalised name (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower().strip("-")
+
+
+def version_in(text: str) -> tuple[str, bool] | None:
+    """The first version of a text and whether the text says exactly that: ``(2.1.0+cu118, True)``, ``(1.24, False)`` of ``>=1.24``."""
+    match = _VERSION.search(text[:400])
+    if match is None:
+        single = re.fullmatch(r"\s*[vV=]*(\d{1,5})\s*", text[:40])
+        return (single[1], True) if single else None
+    version = match[1].rstrip(".")
+    try:
+        version_key(version)
+    except ValueError:
+        return None
+    return version, _BOUND.search(text[:400]) is None
+
+
+def first_version(text: str) -> str | None:
+    """The first version of a text, or ``None``."""
+    found = version_in(text)
+    return found[0] if found else None
+
+
+def local_cuda(version: str) -> str | None:
+    """What torch's local version says of CUDA: ``12.1`` of ``2.1.0+cu121``, ``cpu`` of ``+cpu``, ``None`` of neither."""
+    local = version.partition("+")[2]
+    if local.startswith("cpu"):
+        return "cpu"
+    match = re.match(r"cu(\d{2})(\d)(?!\d)", local)
+    return f"{match[1]}.{match[2]}" if match else None
+
+
+def cuda_of_level(level: str) -> str | None:
+    """The driver's CUDA level as the runtime counts it: ``12.2`` of ``12020``."""
+    number = int(level) if level.isdecimal() and len(level) <= 6 else 0
+    return f"{number // 1000}.{number % 1000 // 10}" if number >= 6000 else None
+
+
+def bytes_of(text: str) -> int | None:
+    """``64M``, ``31.32 GB``, ``65536k`` in bytes; -1 for ``unlimited``."""
+    if "unlimited" in text.lower():
+        return -1
+    match = _SIZE.search(text.upper()[:80])
+    return int(float(match[1]) * _UNIT[match[2]]) if match else None
+
+
+_NOISE = re.compile(
+    r"nvidia|geforce|tesla|graphics|laptop|gpu|generation|edition|workstation|server|max-q|\b\d+\s*gb\b|[-_]?\d+g[bi]b?\b|pcie|sxm\d?|hbm\w*|nvl\d*|\(.{0,80}?\)|\b\d+\s*x\b|\bx\s*\d+\b"
+)
+
+
+def gpu_architecture(name: str, names: dict[str, str]) -> str | None:
+    """``sm_80`` of ``8x NVIDIA A100-SXM4-80GB (p4d)``; ``names`` is the table of the graph. ``None`` for a GPU it does not know."""
+    direct = re.search(r"\bsm_?(\d{2,3})[af]?\b", name, re.IGNORECASE)
+    if direct:
+        return f"sm_{direct[1]}"
+    table = {re.sub(r"[\s_-]+", "", spelling.lower()): sm for spelling, sm in names.items()}
+    short = _NOISE.sub(" ", name[:200].lower())
+    words = [w for w in re.split(r"[\s,/_:;-]+", short) if w]
+    for size in (4, 3, 2, 1):
+        for start in range(len(words) - size + 1):
+            joined = "".join(words[start : start + size])
+            for spelling in (joined, f"rtx{joined}", re.sub(r"^\d{1,2}x?(?=[a-z])", "", joined)):
+                if spelling in table and (size > 1 or not spelling.isdigit() or len(spelling) == 4):
+                    return table[spelling]
+    series = re.search(r"\brtx\s*(20|30|40|50)(?:00|xx)?\b", name[:200], re.IGNORECASE)
+    return {"20": "sm_75", "30": "sm_86", "40": "sm_89", "50": "sm_120"}[series[1]] if series else None

@@ -1,0 +1,315 @@
+"""Facts that logs and tracebacks tell by the way: NCCL lines, paths of interpreters, limits, nvidia-smi tables, variables."""
+
+# ruff: noqa: S108
+# /dev/shm is read about, not written to.
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from envsmith.doctor.facts import Draft
+from envsmith.doctor.read.lines import (
+    bytes_of,
+    cuda_of_level,
+    first_version,
+    fold,
+    gpu_architecture,
+    gpu_table,
+    is_distribution,
+    local_cuda,
+    note_distribution,
+    note_present,
+    version_in,
+)
+from envsmith.doctor.read.text import unprefixed
+
+__all__ = [
+    "Frame",
+    "completed",
+    "frames_before",
+    "kinds_of_log",
+    "package_of",
+    "read_files",
+    "read_log",
+]
+
+
+_VARIABLES = re.compile(
+    r"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|DEEPSPEED|ACCELERATE|TRITON)_[A-Z0-9_]{2,60}|WORLD_SIZE|RANK|LOCAL_RANK|CPATH|LIBRARY_PATH)=([\"']?)([^\s\"'\\;&|]{0,400})\2"
+)
+_SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{2,60}) set by environment to ([^\s.]{1,200})")
+_BANNER = re.compile(r"(?:Driver|KMD) Version:\s{0,8}(\d{3}\.\d{1,4}(?:\.\d{1,4})?)")
+_BANNER_CUDA = re.compile(r"CUDA (?:UMD )?Version:\s{0,8}(\d{1,2}\.\d{1,2})")
+_SMI_GPU = re.compile(
+    r"^\|\s{1,8}\d{1,3}\s{1,6}(\S[^|]{3,60}?)\s{1,30}(?:On|Off|N/A|Enabled|Disabled)\s{0,4}\|", re.MULTILINE
+)
+_SMI_LIST = re.compile(r"^\s{0,8}(?:\[\d\] )?GPU \d{1,3}: ([^\n(]{3,80}?)(?: \(UUID|[ \t]{0,80}$)", re.MULTILINE)
+_MEMLOCK = re.compile(r"max locked memory\s{1,40}\(kbytes, -l\)\s{1,8}(\d{1,14}|unlimited)")
+_NOFILE = re.compile(r"open files\s{1,40}\(-n\)\s{1,8}(\d{1,12}|unlimited)")
+_SHM = re.compile(r"^\S{1,40}\s{1,40}(\d[\d.]{0,12}[KMGT]?)\s[^\n]{0,80}\s/dev/shm[ \t]{0,80}$", re.MULTILINE)
+_PYTHON = re.compile(
+    r"[/\\]python(3\.\d{1,2})[/\\](?:site|dist)-packages|\bcpython-3(\d{1,2})-|\bpy3(\d{1,2})_c(?:u|pu)"
+)
+_CACHE = re.compile(r"\bpy3\d{1,2}_cu(\d{2})(\d)\b")
+_TOPO = re.compile(r"^\s{0,4}GPU\d{1,2}\s{1,12}(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS)\b", re.MULTILINE)
+_FEW = 400_000
+
+
+def kinds_of_log(text: str) -> list[str]:
+    """Which kinds of log and report the text is, by its own marks."""
+    marks = (
+        (
+            "ds_report",
+            r"DeepSpeed general environment info|DeepSpeed C\+\+/CUDA extension op report|deepspeed info \.{4,}|torch cuda version \.{4,}",
+        ),
+        (
+            "collect_env",
+            r"Collecting environment information|CUDA used to build PyTorch:|Is debug build:|Versions of relevant libraries:",
+        ),
+        (
+            "colossalai check",
+            r"#### Installation Report ####|CUDA version required by PyTorch:|System and PyTorch CUDA version match|CUDA Extensions AOT Compilation",
+        ),
+        ("nvidia-smi", r"NVIDIA-SMI \d|Driver Version:\s|KMD Version:"),
+        ("nvidia-smi -L", r"^GPU \d+: [^\n]{3,80} \(UUID"),
+        ("nvidia-smi topo", r"^\s{0,4}GPU0[ \t]{1,80}(?:X|GPU1)\b"),
+        ("nvcc --version", r"Cuda compilation tools, release \d"),
+        ("gcc --version", r"^(?:gcc|g\+\+|cc|c\+\+) \([^)\n]{0,80}\) \d"),
+        ("traceback", r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): "),
+        ("NCCL log", r"NCCL (?:INFO|WARN|version)\b"),
+        ("compiler output", r"fatal error: |error: #error|nvcc fatal|ninja: build stopped|: error: "),
+        ("pip output", r"^(?:ERROR|Collecting|Requirement already satisfied|error: subprocess)\b"),
+        ("ulimit", r"max locked memory\s|open files[ \t]{1,80}\(-n\)"),
+        ("df", r"/dev/shm[ \t]{0,80}$"),
+        (
+            "training log",
+            r"\[INFO\] \[|\[rank\d+\]|torch\.distributed\.run|step[ \t]{0,8}[=:][ \t]{0,8}\d|iteration[ \t]{1,80}\d+",
+        ),
+    )
+    head = text if len(text) < 2_000_000 else text[:1_000_000] + text[-1_000_000:]
+    return [kind for kind, mark in marks if re.search(mark, head, re.MULTILINE)]
+
+
+def read_log(text: str, draft: Draft, source: str) -> None:
+    """Every fact the text tells by the way; each pattern is bounded, so the time is linear in the length."""
+    _variables(text, draft)
+    _nccl(text, draft, source)
+    _smi(text, draft, source)
+    _limits(text, draft)
+    _compilers(text, draft, source)
+    _paths(text, draft, source)
+
+
+def _variables(text: str, draft: Draft) -> None:
+    if "=" in text:
+        for count, match in enumerate(_VARIABLES.finditer(text)):
+            if count > 5000:
+                break
+            draft.variable(match[1], match[3])
+    if "set by environment to" in text:
+        for name, value in _SET.findall(text[: _FEW * 5])[:400]:
+            draft.variable(name, value)
+
+
+def _nccl(text: str, draft: Draft, source: str) -> None:
+    if match := re.search(r"NCCL (?:version |INFO NCCL version )(2\.\d{1,2}\.\d{1,2})(?:\+cuda(\d{1,2}\.\d))?", text):
+        draft.component("nccl", match[1], f"{source}: NCCL's own line", 2)
+    if (match := re.search(r"cudaDriverVersion (\d{4,5})\b", text)) and (level := cuda_of_level(match[1])):
+        draft.host["driver_cuda"] = level
+    if (match := re.search(r"too old \(found version (\d{4,5})\)", text)) and (level := cuda_of_level(match[1])):
+        draft.host["driver_cuda"] = level
+    if match := re.search(r"DeepSpeed info: version=(\d[\w.+]{0,40})", text):
+        draft.component("deepspeed", match[1].rstrip("."), f"{source}: DeepSpeed's own line", 2)
+    for name in re.findall(
+        r"(?:Bootstrap ?: Using|NET/Socket ?: Using) ?(?:\[\d\])?([a-z][\w.-]{0,30}):[\d.]", text[:_FEW]
+    )[:40]:
+        draft.interfaces.append(name)
+        draft.host["nccl_interface"] = name
+    if re.search(r"NET/IB ?: Using", text):
+        draft.host["infiniband"] = "used"
+    elif re.search(r"NET/IB ?: No device found", text):
+        draft.host["infiniband"] = "none"
+
+
+def _smi(text: str, draft: Draft, source: str) -> None:
+    if match := _BANNER.search(text):
+        draft.component("driver", match[1], f"{source}: nvidia-smi", 3)
+    if "SMI" in text and (match := _BANNER_CUDA.search(text)):
+        draft.host["driver_cuda"] = match[1]
+    if match := re.search(r"[Dd]river(?: [Vv]ersion)?[:= ]{1,4}(\d{3}\.\d{2,3}(?:\.\d{2})?)\b", text):
+        draft.component("driver", match[1], f"{source}: driver", 2)
+    if draft.gpus:
+        return
+    names = _SMI_GPU.findall(text[: _FEW * 4]) or _SMI_LIST.findall(text[: _FEW * 4])
+    for name in names[:64]:
+        if architecture := gpu_architecture(name, gpu_table()):
+            draft.gpu(name.strip())
+            draft.host["gpu_number"] = "known"
+            draft.component("gpu", architecture, f"{source}: {name.strip()[:60]}", 3)
+    if not names and (rows := len(_TOPO.findall(text[:_FEW]))) > 1:
+        draft.gpu_count = rows
+    if links := re.findall(
+        r"^\s{0,4}GPU\d[ \t]{1,80}[^\n]{0,200}\b(NV\d+|PIX|PXB|PHB|NODE|SYS)\b", text[:_FEW], re.MULTILINE
+    ):
+        draft.host["gpu_links"] = ",".join(sorted(set(links)))
+
+
+def _limits(text: str, draft: Draft) -> None:
+    if match := _MEMLOCK.search(text):
+        draft.limits["memlock"] = -1 if match[1] == "unlimited" else int(match[1]) * 1024
+    if match := _NOFILE.search(text):
+        draft.limits["nofile"] = -1 if match[1] == "unlimited" else int(match[1])
+    if "/dev/shm" in text and (match := _SHM.search(text)) and (size := bytes_of(match[1])) is not None:
+        draft.limits["shm"] = size if not match[1].isdigit() else size * 1024
+
+
+def _compilers(text: str, draft: Draft, source: str) -> None:
+    if match := re.search(r"Cuda compilation tools, release (\d{1,2}\.\d{1,2}), V(\d{1,2}\.\d{1,2}\.\d{1,4})", text):
+        draft.component("toolkit", match[1], f"{source}: nvcc --version", 3)
+    if match := re.search(
+        r"^(?:gcc|g\+\+|cc|c\+\+) \([^)\n]{0,80}\) (\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", text, re.MULTILINE
+    ):
+        draft.component("gcc", match[1], f"{source}: gcc --version", 3)
+    if re.search(r"^[ \t]{0,60}ninja \.{4,60} ?\S{0,12}\[FAIL\]", text, re.MULTILINE):
+        draft.tools["ninja"] = None
+
+
+_PRESENT = re.compile(
+    r"[/\\](deepspeed|colossalai|megatron|transformer_engine|flash_attn|apex|transformers|accelerate)[/\\][\w/\\]{1,80}\.py"
+)
+
+
+def _paths(text: str, draft: Draft, source: str) -> None:
+    for name in dict.fromkeys(_PRESENT.findall(text[:_FEW])):
+        note_present(draft, name)
+    match = _PYTHON.search(text)
+    if match:
+        version = match[1] or f"3.{match[2] or match[3]}"
+        if first_version(version):
+            draft.component("python", version, f"{source}: a path in it", 1)
+    if match := _CACHE.search(text):
+        draft.component("cuda", f"{match[1]}.{match[2]}", f"{source}: folder of compiled extensions", 1)
+
+
+# Versions that stand in the names of files and folders: wheels, source archives, metadata folders, packages of Conda, toolkits.
+
+
+_VERSION = r"(\d[\w.]{0,30}(?:\+[\w.]{1,60})?)"
+_NAME = r"([A-Za-z][\w.]{0,60})"
+# What is installed: its folder of metadata, what pip says that it found or put there. What is only offered or fetched is weaker.
+_INSTALLED = re.compile(rf"(?<=packages[/\\]){_NAME}-{_VERSION}\.(?:dist|egg)-info\b")
+_SATISFIED = re.compile(
+    r"Requirement already satisfied: ([\w.-]{1,60})\S{0,80} in \S{1,300} (?:\([^)\n]{1,120}\) )?\((\d[\w.+]{0,40})\)"
+)
+_PUT = re.compile(r"^Successfully installed ([\w.+ -]{3,4000})$", re.MULTILINE)
+_CONDA = re.compile(r"(?<![\w.])(pytorch)-(\d{1,2}\.\d{1,3}\.\d{1,3})-py3\.\d{1,2}_cuda(\d{1,2}\.\d{1,2})_cudnn")
+_WHEEL = re.compile(
+    rf"(?<![\w.-]){_NAME}-{_VERSION}(?:-\d\w{{0,20}})?-(?:cp|py|pp)\d[\w.]{{0,40}}-[\w.]{{1,40}}-[\w.]{{1,80}}\.whl\b"
+)
+_ARCHIVE = re.compile(rf"(?:Using cached|Downloading) (?:\S{{0,300}}/)?{_NAME}-{_VERSION}\.(?:tar\.gz|zip)\b")
+_NVCC = re.compile(r"/cuda-(\d{1,2}\.\d{1,2})(?:\.\d{1,2})?/bin/nvcc\b")
+_MUCH = 400_000
+_MOST = 400
+
+
+def read_files(text: str, draft: Draft, source: str) -> None:
+    """Every version that a file's name tells; each pattern is bounded, and of a long text the beginning is read."""
+    text = text[:_MUCH]
+    if "packages" in text or "already satisfied" in text:
+        for pattern in (_INSTALLED, _SATISFIED):
+            for name, version in pattern.findall(text)[:_MOST]:
+                note_distribution(draft, name, version, source, 2)
+    if "Successfully installed" in text:
+        for line in _PUT.findall(text)[:20]:
+            for name, version in re.findall(r"([\w.-]{1,60})-(\d[\w.+]{0,40})(?:\s|$)", line)[:_MOST]:
+                note_distribution(draft, name, version, source, 2)
+    for _, version, cuda in _CONDA.findall(text)[:1]:
+        draft.component("torch", version, f"{source}: package of Conda", 2)
+        draft.component("cuda", cuda, f"{source}: package of Conda", 2)
+    for pattern in (_WHEEL, _ARCHIVE):
+        for name, version in pattern.findall(text)[:_MOST] if ".whl" in text or ".tar.gz" in text else ():
+            _offered(draft, name, version, source)
+    if match := _NVCC.search(text):
+        draft.component("toolkit", match[1], f"{source}: path of nvcc", 1)
+
+
+def _offered(draft: Draft, name: str, version: str, source: str) -> None:
+    """A file that is fetched may be installed or not: its version is the weakest kind of fact."""
+    component, parsed = is_distribution(fold(name)), version_in(version)
+    if component is None or parsed is None:
+        return
+    draft.component(component, parsed[0], f"{source}: {name}-{version[:60]}", 1)
+    if component == "torch" and (cuda := local_cuda(parsed[0])):
+        draft.component("cuda", cuda, f"{source}: {name}-{version[:60]}", 1)
+
+
+# Tracebacks in a text: who called what, also where the end is cut off.
+
+
+_FRAME = re.compile(r'File "([^"\n]{1,300})", line \d{1,7}(?:, in ([^\n]{1,80}))?')
+_INSTALLED_FRAME = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w.-]{1,60})")
+# A frame of a checkout that is run where it lies: its own folder says whose code it is.
+_CHECKOUT = re.compile(r"[/\\](megatron|deepspeed|colossalai|transformers|accelerate|op_builder)[/\\]")
+# How far back the frames of the exception at a place are looked for.
+_REACH = 6000
+# Up to Python 3.6, and where a writer cut the line, the message does not say which module lacks the name.
+_CUT = re.compile(r"^(.{0,40}?ImportError: cannot import name '?(\w{1,80})'?)(?: from)?[ \t]*$")
+_FROM = re.compile(r"\bfrom ([A-Za-z_][\w.]{0,120}) import\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call: ``source`` is the line of code under it, empty where the text has none."""
+
+    file: str
+    function: str
+    source: str
+
+    @property
+    def package(self) -> str | None:
+        """The distribution the code is of, or ``None`` for a script of one's own."""
+        return package_of(self.file)
+
+
+def package_of(file: str) -> str | None:
+    """The folder under ``site-packages`` (or a framework's own source tree) that ``file`` lies in, as a distribution's name."""
+    match = _INSTALLED_FRAME.search(file) or _CHECKOUT.search(file)
+    if match is None:
+        return None
+    name = fold(match[1].removesuffix(".py"))
+    return "deepspeed" if name == "op-builder" else name
+
+
+def frames_before(text: str, position: int) -> list[Frame]:
+    """The calls of the traceback that ends at ``position``, outermost first."""
+    window = unprefixed(text[max(0, position - _REACH) : position])
+    start = window.rfind("Traceback (most recent call last)")
+    lines = window[max(start, 0) :].split("\n")
+    found = []
+    for number, line in enumerate(lines):
+        if match := _FRAME.search(line):
+            rest = line[match.end() :].strip()
+            following = lines[number + 1].strip() if number + 1 < len(lines) else ""
+            source = rest or ("" if _FRAME.search(following) else following)
+            found.append(Frame(match[1], (match[2] or "").strip(), source[:300]))
+    return found
+
+
+def completed(text: str) -> str | None:
+    """``text`` with the module written into import errors that do not name it, taken from the line of code above; lines stay lines."""
+    if "cannot import name" not in text:
+        return None
+    lines = text.split("\n")
+    changed = False
+    for number, line in enumerate(lines):
+        match = _CUT.match(line)
+        if match is None:
+            continue
+        above = next((m for other in reversed(lines[max(0, number - 3) : number]) if (m := _FROM.search(other))), None)
+        if above:
+            lines[number] = (
+                f"{match[1].replace(match[2], repr(match[2])) if repr(match[2]) not in match[1] else match[1]} from '{above[1]}'"
+            )
+            changed = True
+    return "\n".join(lines) if changed else None

@@ -1,0 +1,193 @@
+"""Lists of packages: pip list and freeze, conda list and its files, locks, requirements, Dockerfiles."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from envsmith.doctor.facts import Draft
+from envsmith.doctor.read.lines import note_container, note_distribution, version_in
+from envsmith.errors import EnvsmithError
+
+__all__ = ["is_dockerfile", "read_dockerfile", "read_packages"]
+
+_PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
+_TABLE = re.compile(r"^[ \t]{0,60}Package[ \t]{1,80}Version(\s|$)", re.MULTILINE)
+_ROW = re.compile(
+    r"^\s{0,8}([A-Za-z0-9][A-Za-z0-9._-]{0,80})\s{1,80}(\d[\w.+!-]{0,60})(?:[ \t]{1,80}\S{1,200})?[ \t]{0,80}$"
+)
+_CONDA_ROW = re.compile(
+    r"^\s{0,8}(?:\[conda\][ \t]{1,80})?([a-z0-9_][a-z0-9_.-]{0,80})\s{1,60}(\d[\w.+!-]{0,60})\s{1,60}(\S{1,80})(?:\s{1,60}([\w/.<>:-]{1,120}))?[ \t]{0,80}$",
+    re.MULTILINE,
+)
+_FROM = re.compile(
+    r"^[ \t]{0,60}FROM[ \t]{1,80}(?:--platform=\S{1,100}[ \t]{1,80})?(\S{1,200})", re.MULTILINE | re.IGNORECASE
+)
+_MAX = 6_000_000
+
+
+def read_packages(text: str, draft: Draft, source: str) -> list[str]:
+    """Whatever list of packages the text holds; the kinds that were recognised."""
+    kinds = []
+    if _json_lock(text, draft, source):
+        return ["envsmith lock"]
+    if (
+        text.lstrip()[:1] == "["
+        and '"name"' in text[:400]
+        and '"version"' in text[:400]
+        and _pip_json(text, draft, source)
+    ):
+        return ["pip list --format json"]
+    conda = _conda(text, draft, source)
+    if conda:
+        kinds.append(conda)
+    if _TABLE.search(text):
+        kinds.append("pip list")
+        _table(text, draft, source)
+    if re.search(r"^[ \t]{0,60}lock-version[ \t]{0,8}=", text, re.MULTILINE) and "[[packages]]" in text:
+        kinds.append("pylock.toml")
+        _pylock(text, draft, source)
+    pins = _PIN.findall(text[:_MAX]) if "==" in text else []
+    if pins:
+        kinds.append("pinned requirements" if len(pins) > 2 else "pinned requirement")
+        for name, version in pins[:4000]:
+            note_distribution(draft, name, version, f"{source}: pip", 3)
+    return kinds
+
+
+def _pip_json(text: str, draft: Draft, source: str) -> bool:
+    try:
+        rows = json.loads(text[:_MAX])
+    except (ValueError, RecursionError):
+        return False
+    found = False
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("version"), str):
+            note_distribution(draft, row["name"], row["version"], f"{source}: pip list")
+            found = True
+    return found
+
+
+def _json_lock(text: str, draft: Draft, source: str) -> bool:
+    if text.lstrip()[:1] != "{" or '"cell"' not in text or '"packages"' not in text:
+        return False
+    try:
+        lock = json.loads(text[: _MAX * 4])
+        components = lock["cell"]["components"].items()
+        packages = lock["packages"]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return False
+    for name, version in components:
+        if isinstance(name, str) and isinstance(version, str) and (found := version_in(version)):
+            draft.component(name, version if version == "cpu" else found[0], f"{source}: lock", 4)
+    for row in packages if isinstance(packages, list) else []:
+        if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("version"), str):
+            note_distribution(draft, row["name"], row["version"], f"{source}: lock", 4)
+    return True
+
+
+def _table(text: str, draft: Draft, source: str) -> None:
+    inside = False
+    for line in text.split("\n")[:60000]:
+        if _TABLE.match(line):
+            inside = True
+        elif inside and line.strip() and not set(line.strip()) <= {"-", " "}:
+            row = _ROW.match(line)
+            if row:
+                note_distribution(draft, row[1], row[2], f"{source}: pip list")
+            elif len(line) > 400 or ":" in line:
+                inside = False
+
+
+def _conda(text: str, draft: Draft, source: str) -> str | None:
+    if not re.search(
+        r"^@EXPLICIT|^# packages in environment|^#[ \t]{0,20}Name[ \t]{1,80}Version|^dependencies:|content_hash:|^environments:|\"dist_name\"|\bpypi_0\b|^\[conda\]|^\S{1,200}[ \t]{1,80}\d\S{0,80}[ \t]{1,80}\S{1,200}[ \t]{1,80}(?:conda-forge|defaults|nvidia|pytorch|<pip>|pypi)[ \t]{0,80}$",
+        text[:400_000],
+        re.MULTILINE,
+    ):
+        return None
+    from envsmith.conda import read as conda_read
+
+    kind = conda_read.kind_of(text)
+    if kind is not None:
+        try:
+            read = conda_read.read_conda_file(text, kind=kind, where=source)
+        except (EnvsmithError, ValueError, TypeError, RecursionError):
+            read = None
+        if read is not None:
+            for name, version in read.components.items():
+                _conda_component(draft, name, version, f"{source}: {kind}")
+            for name, version in read.pip.items():
+                note_distribution(draft, name, version, f"{source}: {kind}")
+            return f"conda {kind}"
+    found = 0
+    for name, version, build, channel in _CONDA_ROW.findall(text)[:4000]:
+        if not (channel or build.startswith(("py", "cuda", "h", "pypi"))) or not version[:1].isdigit():
+            continue
+        found += 1
+        if build.startswith("pypi") or channel in {"pypi", "<pip>"}:
+            note_distribution(draft, name, version, f"{source}: conda list")
+        else:
+            for component, release in conda_read.components_of({name: version}, {}, {name: build}).items():
+                _conda_component(draft, component, release, f"{source}: conda list")
+    return "conda list" if found else None
+
+
+def _conda_component(draft: Draft, name: str, version: str, source: str) -> None:
+    from envsmith.doctor.read.lines import component_of
+
+    component = component_of(name)
+    if version == "cpu" and name == "cuda":
+        draft.component("cuda", "cpu", source, 3)
+    elif component and (found := version_in(version)):
+        draft.component(component, found[0], source, 3, exact=found[1])
+    elif found := version_in(version):
+        draft.distribution(name, found[0])
+
+
+def _pylock(text: str, draft: Draft, source: str) -> None:
+    name = None
+    for line in text.split("\n")[:200_000]:
+        if match := re.match(r"name\s*=\s*\"([\w.-]{1,80})\"", line):
+            name = match[1]
+        elif name and (match := re.match(r"version\s*=\s*\"([\w.+!-]{1,60})\"", line)):
+            note_distribution(draft, name, match[1], f"{source}: pylock.toml", 4)
+            name = None
+
+
+def is_dockerfile(text: str) -> bool:
+    """A FROM line and one more instruction."""
+    return bool(_FROM.search(text[:200_000])) and bool(
+        re.search(r"^[ \t]{0,60}(RUN|ENV|COPY|CMD|ENTRYPOINT|ARG|WORKDIR|ADD)\s", text[:400_000], re.MULTILINE)
+    )
+
+
+def read_dockerfile(text: str, draft: Draft, source: str) -> None:
+    """Base image (what its tag says of torch and CUDA) and, through the other readers, pins and variables."""
+    images = _FROM.findall(text[:400_000])
+    if images:
+        _image(draft, images[-1], source)
+    for name, value in re.findall(
+        r"^[ \t]{0,60}ENV[ \t]{1,80}([A-Z][A-Z0-9_]{1,60})[ =]\s*\"?([^\s\"\\]{1,300})", text[:400_000], re.MULTILINE
+    )[:200]:
+        draft.variable(name, value)
+
+
+def _image(draft: Draft, image: str, source: str) -> None:
+    where = f"{source}: FROM {image[:80]}"
+    if "container" not in draft.host:
+        note_container(draft, image, where)
+    if match := re.search(r"nvidia/cuda:(\d+\.\d+(?:\.\d+)?)-(?:cudnn\d*-)?(devel|runtime|base)", image):
+        if match[2] == "devel":
+            draft.component("toolkit", match[1], where, 3)
+        else:
+            draft.tools["nvcc"] = None
+    elif match := re.search(r"pytorch/pytorch:(\d+\.\d+\.\d+)-cuda(\d+\.\d+)-cudnn\d+-(devel|runtime)", image):
+        draft.component("torch", match[1], where, 3)
+        draft.component("cuda", match[2], where, 3)
+        if match[3] == "devel":
+            draft.component("toolkit", match[2], where, 3)
+        else:
+            draft.tools["nvcc"] = None
+    elif match := re.match(r"(?:docker\.io/)?(?:library/)?python:(3\.\d+)", image):
+        draft.component("python", match[1], where, 2)

@@ -1,0 +1,344 @@
+"""The docker command line where the SDK cannot serve: a BuildKit build with secrets, its output told as progress.
+
+The SDK of Python drives the classic builder only, which knows neither secrets nor cache mounts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from envsmith.engines.base import TAIL
+from envsmith.errors import (
+    BuildError,
+    ContentError,
+    EngineError,
+    EnvsmithError,
+    InterruptedRunError,
+    NetworkError,
+    StorageError,
+)
+from envsmith.progress import Event, EventKind, Progress
+
+__all__ = ["STOPS", "Transcript", "any_client", "build", "end_all", "find_client", "follow", "judge", "title_of"]
+
+# The classic clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
+_LAST_WITH_BUILDKIT = 22
+
+
+# What was found, by what was looked through: one build looks five times, and asking the clients takes a third of a second.
+_FOUND: dict[tuple[str | None, str], str] = {}
+
+
+def find_client(path: str | None = None) -> str:
+    """A docker client that can run BuildKit; ``EngineError`` says which were tried and why each was refused.
+
+    ``ENVSMITH_DOCKER`` names one. Several may be installed: a client without its buildx plugin on PATH, a distribution's at ``/usr/bin``.
+    """
+    named = os.environ.get("ENVSMITH_DOCKER")
+    searched = os.environ.get("PATH", "") if path is None else path
+    if (client := _FOUND.get((named, searched))) and os.access(client, os.X_OK):
+        return client
+    folders = [*searched.split(os.pathsep), "/usr/bin", "/usr/local/bin"]
+    found = (
+        [named]
+        if named
+        else [c for folder in dict.fromkeys(folders) if folder and (c := shutil.which("docker", path=folder))]
+    )
+    reasons = []
+    for client in dict.fromkeys(found):
+        reason = _refused(client)
+        if reason is None:
+            _FOUND[named, searched] = client
+            return client
+        reasons.append(f"{client}: {reason}")
+    raise EngineError(
+        "no docker client that can run BuildKit was found",
+        details=reasons,
+        hint="install the buildx plugin (docker-buildx) or your distribution's docker client, or build without BuildKit: DOCKER_BUILDKIT=0",
+    )
+
+
+def any_client() -> str | None:
+    """A docker client that can run containers, whatever it can build; the one that builds first."""
+    with contextlib.suppress(EngineError):
+        return find_client()
+    return os.environ.get("ENVSMITH_DOCKER") or shutil.which("docker")
+
+
+def _refused(client: str) -> str | None:
+    if _ask([client, "buildx", "version"]) is not None:
+        return None
+    version = _ask([client, "version", "--format", "{{.Client.Version}}"]) or _ask([client, "--version"]) or ""
+    major = re.search(r"(\d+)\.\d+", version)
+    if major and int(major[1]) <= _LAST_WITH_BUILDKIT:
+        return None
+    return f"version {version or 'unknown'} without the buildx plugin"
+
+
+def _ask(command: list[str]) -> str | None:
+    """The first line of what a command prints, or ``None`` when it fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    line = done.stdout.strip().splitlines()
+    # "docker version" fails when no daemon answers, yet tells its own version first.
+    return line[0] if line and (done.returncode == 0 or line[0][:1].isdigit()) else None
+
+
+_VERTEX = re.compile(r"#(\d+) (.*)")
+_STAMPED = re.compile(r"(\d+\.\d+) ?(.*)")
+_TITLES = (
+    ("uv build --wheel", "compiled sources"),
+    ("requirements-sdists", "wheels of source distributions"),
+    ("requirements-torch", "torch layer"),
+    ("requirements-dependencies", "dependencies layer"),
+    ("requirements-framework", "framework layer"),
+    ("requirements-build", "what is compiled with"),
+    ("apt-get", "distribution packages"),
+    (" venv ", "user and environment"),
+    ("exporting to", "export"),
+)
+
+
+def title_of(instruction: str) -> str:
+    """The name of a step by its instruction; empty for one that is not worth showing."""
+    return next((title for mark, title in _TITLES if mark in instruction), "")
+
+
+@dataclass(slots=True)
+class Transcript:
+    """Reads ``--progress plain`` line by line: vertices of ours become steps, the rest is remembered for a failure."""
+
+    progress: Progress
+    titles: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, list[str]] = field(default_factory=dict)
+    failed: str | None = None
+    tail: list[str] = field(default_factory=list)
+    started: dict[str, float] = field(default_factory=dict)
+
+    def feed(self, line: str) -> None:
+        """Take one line of output."""
+        self.tail = [*self.tail[-3 * TAIL :], line]
+        match = _VERTEX.fullmatch(line)
+        if not match:
+            return
+        number, rest = match[1], match[2]
+        if number not in self.titles:
+            self._open(number, rest)
+        elif rest == "CACHED":
+            self._tell(number, EventKind.CACHED)
+        elif rest.startswith("DONE"):
+            self._tell(number, EventKind.DONE, seconds=_seconds(rest))
+        elif rest.startswith("ERROR"):
+            self.failed = number
+            self._tell(number, EventKind.FAILED)
+        elif not rest.startswith("sha256:"):
+            stamped = _STAMPED.fullmatch(rest)
+            text = stamped[2] if stamped else rest
+            self.lines.setdefault(number, []).append(text)
+            self._tell(number, EventKind.LINE, text)
+
+    def _open(self, number: str, rest: str) -> None:
+        self.titles[number] = title_of(rest)
+        self._tell(number, EventKind.START)
+
+    def _tell(self, number: str, kind: EventKind, text: str = "", *, seconds: float | None = None) -> None:
+        if title := self.titles.get(number, ""):
+            self.progress(Event(kind=kind, step=title, text=text, seconds=seconds))
+
+    def error(self) -> EnvsmithError:
+        """What went wrong, from the failed step's own lines, or from the end of the output when no step failed."""
+        number = self.failed
+        step = (self.titles.get(number, "") if number else "") or "the build"
+        lines = self.lines.get(number, []) if number else []
+        return judge(step, (lines or [line for line in self.tail if line.strip()])[-TAIL:])
+
+
+def _seconds(text: str) -> float | None:
+    match = re.search(r"(\d+\.\d+)s", text)
+    return float(match[1]) if match else None
+
+
+# What the last lines say, the error it is, and what to do: first match wins.
+_KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
+    (
+        r"No space left on device|ENOSPC",
+        StorageError,
+        "free space where the engine keeps its images (docker system df), then run again: finished steps are kept",
+    ),
+    (
+        r"Hash mismatch|hash mismatch|do(?:es)? not match any of the.*hash",
+        ContentError,
+        "an artifact differs from its lock; lock the cell again, or find out who changed it",
+    ),
+    (
+        r"E: Version '.*' for '.*' was not found",
+        BuildError,
+        "the distribution's mirror has moved on; run the same command with a fresh lock",
+    ),
+    (
+        r"invalid peer certificate|certificate verify failed|UnknownIssuer|Certificate verification failed",
+        NetworkError,
+        "a proxy inspects TLS: set SSL_CERT_FILE to its CA bundle; it reaches the build as a secret",
+    ),
+    (
+        r"dns error|Temporary failure resolving|Could not resolve|error sending request|Connection refused|timed out|Failed to fetch",
+        NetworkError,
+        "the build cannot reach its index or mirror; check the network, proxy and index settings, then run again: finished steps are kept",
+    ),
+    (
+        r"failed to resolve source metadata|pull access denied|failed to do request|not found: manifest unknown",
+        EngineError,
+        "the base image cannot be pulled; check the registry, or name a base that is here with --base",
+    ),
+    (
+        r"unknown flag|BuildKit is enabled but|buildx component is missing",
+        EngineError,
+        "this docker client cannot run BuildKit; install docker-buildx or set ENVSMITH_DOCKER to another client",
+    ),
+)
+
+
+def judge(step: str, lines: list[str]) -> EnvsmithError:
+    """The error that the last lines of a failed step speak of."""
+    text = "\n".join(lines)
+    for pattern, kind, hint in _KNOWN:
+        if re.search(pattern, text):
+            return kind(f"{step} failed", details=lines, hint=hint)
+    return BuildError(
+        f"{step} failed",
+        details=lines,
+        hint="the lines above are the step's last; finished steps are kept, the next run starts at this one",
+    )
+
+
+def build(
+    client: str,
+    context: Path,
+    *,
+    network: str | None,
+    secrets: Mapping[str, Path],
+    build_args: Iterable[tuple[str, str]],
+    image_id_file: Path,
+    progress: Progress,
+    cache: bool = True,
+    output: Path | None = None,
+    target: str | None = None,
+) -> str:
+    """Build ``context`` without tagging anything; the image id. Without ``cache`` no step is taken from an earlier build.
+
+    With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an empty id).
+
+    On Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the engine; nothing is tagged,
+    finished steps stay in the engine's cache.
+    """
+    command = [client, "build", "--progress", "plain"]
+    command += ["--output", f"type=local,dest={output}"] if output else ["--iidfile", str(image_id_file)]
+    command += ["--target", target] if target else []
+    command += ["--network", network] if network else []
+    command += [] if cache else ["--no-cache"]
+    for name, path in secrets.items():
+        command += ["--secret", f"id={name},src={path}"]
+    environment = {**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"}
+    for name, value in build_args:
+        command += [
+            "--build-arg",
+            name,
+        ]  # by name: the value is taken from the environment and stands in no process list
+        environment[name] = value
+    transcript = Transcript(progress)
+    code = follow([*command, str(context)], environment, transcript)
+    if code:
+        raise transcript.error()
+    if output:
+        return ""
+    return image_id_file.read_text(encoding="ascii").strip()
+
+
+class Reader(Protocol):
+    """Takes a builder's output line by line."""
+
+    def feed(self, line: str) -> None:
+        """Take one line."""
+        ...
+
+
+def follow(command: list[str], environment: Mapping[str, str], transcript: Reader) -> int:
+    """Run a builder to its end and hand its output on; its status. It is ended with whatever ends this call.
+
+    ``EngineError`` when it cannot be started, ``InterruptedRunError`` on Ctrl-C.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=dict(environment),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EngineError(f"{command[0]} cannot be started: {error.strerror or error}") from error
+    _RUNNING.add(process)
+    try:
+        for line in process.stdout or ():
+            transcript.feed(line.rstrip("\n"))
+        return process.wait()
+    except KeyboardInterrupt as error:
+        raise InterruptedRunError(
+            "the build was interrupted; nothing was tagged", hint="run the same command again: finished steps are kept"
+        ) from error
+    finally:
+        _RUNNING.discard(process)
+        _end(process)
+
+
+# Clients of builds under way, for the thread that is told to stop all of them.
+_RUNNING: set[subprocess.Popen[str]] = set()
+# And how to end the builds that have no client (``classic``).
+STOPS: set[Callable[[], None]] = set()
+
+
+def end_all() -> None:
+    """Ask every build under way to stop, then insist; each ends in its own thread with the error of a failed build."""
+    for stop in tuple(STOPS):
+        stop()
+    _insist(tuple(_RUNNING))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """A client that is gone cancels its build in the engine."""
+    _insist((process,))
+    if process.stdout:
+        process.stdout.close()
+
+
+# Seconds between asking and insisting. An engine that writes an image's layers answers nobody until it is done, and its client waits for it.
+_PATIENCE = 5.0
+
+
+def _insist(processes: tuple[subprocess.Popen[str], ...]) -> None:
+    """Interrupt, terminate, kill; at once where they are gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        left = [process for process in processes if process.poll() is None]
+        for process in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + _PATIENCE
+        while any(process.poll() is None for process in left) and time.monotonic() < deadline:
+            time.sleep(0.05)

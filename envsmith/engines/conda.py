@@ -1,0 +1,277 @@
+"""The engine that realises the Conda lock of a cell in a prefix beside its files; rattler links, uv installs the pip section.
+
+It is used when it is asked for (``--engine conda``): a channel has fewer cells than the package index. What was at the prefix stays
+until the new environment is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envsmith.engines.base import Built
+from envsmith.errors import ContentError, DataError, EngineError, LockError, StorageError
+from envsmith.model.cell import Cell
+from envsmith.model.lock import Lock
+from envsmith.model.version import WORDS
+from envsmith.progress import Event, EventKind, Progress, silent
+
+if TYPE_CHECKING:
+    from envsmith.conda.model import CondaLock, PlatformLock
+    from envsmith.smoke.run import Target
+
+__all__ = ["FOLDER", "LOCK_FILE", "CondaEngine", "verify_cell"]
+
+FOLDER = "conda"
+LOCK_FILE = "conda-lock.yml"
+# Facts of the host, and what a compiler package stands for: no version of theirs is inside the prefix under that name.
+_ELSEWHERE = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
+
+
+@dataclass(frozen=True, slots=True)
+class CondaEngine:
+    """:class:`envsmith.engines.base.Engine` over py-rattler. ``channels`` are those of the lock with the user's credentials."""
+
+    channels: tuple[str, ...] = ()
+    offline: bool = False
+
+    @property
+    def name(self) -> str:
+        """``conda``."""
+        return "conda"
+
+    def available(self) -> str | None:
+        """See :class:`envsmith.engines.base.Engine`. Rattler itself is not imported."""
+        from envsmith.python.uv import find_uv
+
+        if importlib.util.find_spec("rattler") is None:
+            return "py-rattler is not installed (pip install 'envsmith[conda]')"
+        try:
+            find_uv()
+        except EngineError as error:
+            return error.message
+        return None
+
+    def pythons(self) -> None:
+        """Any: the channel brings the interpreter."""
+        return
+
+    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
+        """See :class:`envsmith.engines.base.Engine`: ``directory/conda-lock.yml`` becomes ``directory/conda``.
+
+        ``DataError`` when that file is not there or was edited, ``ContentError`` when it is the lock of another cell.
+        """
+        from envsmith.conda.install import realise
+        from envsmith.files import cache_folder
+
+        conda_lock = read_lock(directory)
+        part = _part(conda_lock, lock, directory)
+        _prove(conda_lock, lock, progress)
+        started = time.monotonic()
+        step = "conda environment"
+        progress(
+            Event(kind=EventKind.START, step=step, text=f"{len(part.packages)} packages, {len(part.pip)} from pip")
+        )
+        prefix = (directory / FOLDER).absolute()
+        try:
+            python = realise(
+                conda_lock,
+                prefix,
+                cache_dir=cache_folder() / "conda",
+                platform=lock.cell.platform,
+                channels=self.channels,
+                build_pins=lock.build_pins,
+                offline=self.offline,
+                progress=progress,
+            )
+            installed = _inspect(prefix, python)
+            verify_cell(lock.cell, part, installed)
+            digest = content_digest(part, prefix)
+        except BaseException:
+            progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
+            raise
+        progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
+        facts = {"python": installed["python"], "channels": " ".join(conda_lock.channels)}
+        return Built(
+            digest=digest, kind="conda", reference=str(prefix), python=str(python), cell=lock.cell.id, facts=facts
+        )
+
+    def inspect(self, built: Built) -> dict[str, str]:
+        """See :class:`envsmith.engines.base.Engine`; a Conda package that may be no distribution is told as ``conda.NAME`` too."""
+        return _inspect(Path(built.reference), Path(built.python))
+
+    def target(self, built: Built) -> Target:
+        """See :class:`envsmith.engines.base.Engine`. Compilers and CUDA of the prefix are set as its activation would."""
+        from envsmith.conda.install import variables
+        from envsmith.smoke.run import LocalTarget
+
+        prefix = Path(built.reference)
+        extra = {"TORCH_EXTENSIONS_DIR": str(prefix.parent / "torch-extensions-conda")}
+        if built.cell is not None:
+            part = read_lock(prefix.parent).on(built.cell.platform)
+            extra |= variables(part, str(prefix))
+        return LocalTarget(python=Path(built.python), extra=extra)
+
+
+def read_lock(directory: Path) -> CondaLock:
+    """The Conda lock of a cell's folder; ``DataError`` when there is none, when it does not parse or was edited by hand, ``StorageError`` when it cannot be read."""
+    from envsmith.conda.files import load_lock
+
+    path = directory / LOCK_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: no Conda lock is there", hint="make it with `envsmith lock --format conda`, or leave --frozen out"
+        ) from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    lock = load_lock(text, str(path))
+    if lock.facts.get("packages") != lock.facts.get("entries"):
+        raise DataError(f"{path}: its packages were changed after it was locked", hint="delete it and lock again")
+    return lock
+
+
+def _part(conda_lock: CondaLock, lock: Lock, directory: Path) -> PlatformLock:
+    """The lock's part for the cell's platform, which must be this host's."""
+    wanted = lock.cell.platform
+    if wanted.machine != platform.machine():
+        raise EngineError(
+            f"the lock is for {wanted.value}, this host is {platform.machine()}", hint="build it on such a host"
+        )
+    if conda_lock.cell_id and conda_lock.cell_id != str(lock.cell.id):
+        raise ContentError(
+            f"{directory / LOCK_FILE}: it is the lock of {conda_lock.cell_id}, not of {lock.cell.id}",
+            hint="delete it and lock again",
+        )
+    try:
+        return conda_lock.on(wanted)
+    except KeyError:
+        raise LockError(
+            f"{directory / LOCK_FILE}: it does not cover {wanted.value}", hint="lock again with --conda-platform"
+        ) from None
+
+
+def _prove(conda_lock: CondaLock, lock: Lock, progress: Progress) -> None:
+    """The pip lock and the Conda lock are one cell; what was tolerated when it was locked is told again."""
+    from envsmith.conda.solve import MOVABLE, compare
+    from envsmith.model.rule import Severity
+
+    wrong = []
+    for finding in compare(lock.cell, lock.pins, conda_lock):
+        if finding.severity is Severity.ERROR and not set(finding.components) <= set(MOVABLE):
+            wrong.append(finding.message)
+        elif finding.severity is Severity.ERROR:
+            progress(Event(kind=EventKind.WARNING, step="", text=finding.message))
+    if wrong:
+        raise ContentError(
+            f"the Conda lock is not the cell {lock.cell.id}", details=wrong, hint="delete conda-lock.yml and lock again"
+        )
+
+
+def _inspect(prefix: Path, python: Path) -> dict[str, str]:
+    from envsmith.engines.venv import inspect_python
+
+    found = inspect_python(python)
+    for record in _records(prefix):
+        found[f"conda.{record['name']}"] = str(record.get("version"))
+    return found
+
+
+def _records(prefix: Path) -> list[Mapping[str, object]]:
+    """What ``conda-meta`` says is installed."""
+    found: list[Mapping[str, object]] = []
+    for path in sorted((prefix / "conda-meta").glob("*.json")):
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise ContentError(f"{path}: unreadable", hint="remove the folder and build again") from None
+        if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+            raise ContentError(f"{path}: not the record of a package", hint="remove the folder and build again")
+        found.append(data)
+    return found
+
+
+def verify_cell(cell: Cell, part: PlatformLock, installed: Mapping[str, str]) -> None:
+    """``ContentError`` listing every component of ``cell`` that is another release inside the prefix than the Conda lock says.
+
+    That the lock is the cell was proved before; here what is there speaks for itself: the interpreter, torch's own ``version.py``,
+    the metadata of distributions, and ``conda-meta`` for libraries.
+    """
+    problems = []
+    for component, wanted in cell.components.items():
+        if component in _ELSEWHERE or wanted in WORDS:
+            continue
+        told = _found(component, wanted, part, installed)
+        if told is not None:
+            problems.append(f"{component}: the cell says {wanted}, {told}")
+    if problems:
+        raise ContentError(
+            f"cell {cell.id}: what is installed differs from its Conda lock ({len(problems)} differences)",
+            details=problems,
+            hint="lock the cell again and rebuild; when it stays, a package of the channel carries another release than its name says",
+        )
+
+
+def _found(component: str, wanted: str, part: PlatformLock, installed: Mapping[str, str]) -> str | None:
+    """What is wrong with one component, or ``None``."""
+    from envsmith.conda.names import candidates, fold, same_version
+
+    if component == "python":
+        have = installed.get("python", "")
+        return None if have.split(".")[:2] == wanted.split(".")[:2] else f"the interpreter is {have or 'none'}"
+    if component == "torch":
+        have = installed.get("torch.version", "none")
+        return None if _public(have) == _public(wanted) else f"torch itself says {have}"
+    if component == "cuda":
+        have = installed.get("cuda.version", "none")
+        return None if have.split(".")[:2] == wanted.split(".")[:2] else f"torch itself says {have}"
+    locked = {c: p for c in candidates(component) if (p := part.package(c))}
+    for name, package in locked.items():
+        have = installed.get(f"conda.{name}", "none")
+        if have != package.version:
+            return f"{name} {have} is installed"
+    told = installed.get(fold(component))
+    if told is not None and not locked and not same_version(component, wanted, told):
+        return f"{told} is installed"
+    if told is None and not locked and component in cell_distributions(part):
+        return "it is not installed"
+    return None
+
+
+def cell_distributions(part: PlatformLock) -> frozenset[str]:
+    """Names of the pip section: what must be a distribution in the prefix."""
+    return frozenset(p.name for p in part.pip)
+
+
+def _public(version: str) -> str:
+    """``2.8.0`` of ``2.8.0+cu129``, and of ``2.8.0.post301``, which is how PyTorch spells a Conda build number above 1."""
+    return version.partition("+")[0].partition(".post")[0]
+
+
+def content_digest(part: PlatformLock, prefix: Path) -> str:
+    """``sha256:…`` over every file that Conda packages brought (as packed, so the place does not count) and every wheel's hash."""
+    lines = [f"pip {p.name} {p.version} {p.sha256}" for p in part.pip]
+    for record in _records(prefix):
+        lines += _file_lines(record)
+    return "sha256:" + hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def _file_lines(record: Mapping[str, object]) -> Sequence[str]:
+    """Byte-code is left out: it is compiled on the spot."""
+    data = record.get("paths_data")
+    entries = data.get("paths") if isinstance(data, Mapping) else None
+    head = f"conda {record['name']} {record.get('version')} {record.get('build')}"
+    if not isinstance(entries, list):
+        return [head]
+    told = [e for e in entries if isinstance(e, Mapping) and not str(e.get("_path")).endswith((".pyc", ".pyo"))]
+    return [head, *(f"{e.get('_path')},{e.get('sha256')}" for e in told)]

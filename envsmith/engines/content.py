@@ -1,0 +1,271 @@
+"""What is really installed: a script that runs inside the cell, and the parser of its answer.
+
+The script imports nothing of what it reports: a torch that cannot be loaded is still reported by its own ``version.py``. Keys with a dot are
+facts beside the distributions: what torch says of itself, the NCCL that was loaded, architectures in the binary, C library, toolkit,
+packages of the distribution.
+
+With the argument ``files`` every installed file is read as well, but those of the distributions that are named behind it: a file that is not
+what its distribution's ``RECORD`` says, or of which two say different things, is told (``files.broken``), and each distribution gets one digest over its files (``content.NAME``), the
+same that :func:`wheel_content` takes of its wheel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from envsmith.errors import ContentError
+from envsmith.model.lock import DEVEL, Lock
+
+__all__ = [
+    "INSPECT_SCRIPT",
+    "content_facts",
+    "file_differences",
+    "os_difference",
+    "parse_inspection",
+    "wheel_content",
+]
+
+
+_MARK = "ENVSMITH-CONTENT "
+
+# What an installer writes anew: scripts and data lie outside, byte-code is compiled, the rest describes the installation.
+_OUTSIDE = re.compile(
+    r"\.\./|/|(.*/)?__pycache__/|[^/]+\.data/(?!purelib/|platlib/)|[^/]+\.dist-info/(RECORD(\..*)?|INSTALLER|REQUESTED|direct_url\.json|uv_\w+\.json)$"
+)
+
+# Python 3.8 and later. Prints one line of JSON behind a mark, because an interpreter may print warnings of its own.
+INSPECT_SCRIPT = r"""
+import glob, importlib.metadata, importlib.util, json, os, platform, re, subprocess, sys
+found = {}
+for dist in importlib.metadata.distributions():
+    name = dist.metadata["Name"]
+    if name:
+        found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), dist.version)
+found["python"] = platform.python_version()
+spec = importlib.util.find_spec("torch")
+if spec and spec.submodule_search_locations:
+    told = {}
+    try:
+        with open(os.path.join(list(spec.submodule_search_locations)[0], "version.py")) as file:
+            exec(compile(file.read(), "version.py", "exec"), told)
+        found["torch.version"] = str(told.get("__version__"))
+        found["cuda.version"] = str(told.get("cuda") or "cpu")
+    except Exception as error:
+        found["torch.version"] = "unreadable: %r" % (error,)
+def ask(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+site = [os.path.dirname(list(spec.submodule_search_locations)[0])] if spec and spec.submodule_search_locations else []
+for root in site:
+    for library in glob.glob(os.path.join(root, "nvidia", "nccl", "lib", "libnccl.so*"))[:1]:
+        # In a process of its own: a library that cannot be loaded here must not end this one.
+        code = "import ctypes; v = ctypes.c_int(); ctypes.CDLL(%r).ncclGetVersion(ctypes.byref(v)); print(v.value)" % library
+        number = ask([sys.executable, "-I", "-c", code]).strip()
+        if number.isdigit():
+            n = int(number)
+            parts = (n // 10000, n // 100 % 100, n % 100) if n >= 10000 else (n // 1000, n // 100 % 10, n % 100)
+            found["nccl.loaded"] = "%d.%d.%d" % parts
+    try:
+        with open(os.path.join(root, "torch", "lib", "libtorch_python.so"), "rb") as file:
+            lists = re.findall(rb"sm_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)*", file.read())
+        if lists:
+            found["torch.archs"] = max(lists, key=len).decode()
+    except OSError:
+        pass
+libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+if libc:
+    found["glibc.version"] = libc.split()[-1]
+home = os.environ.get("CUDA_HOME")
+if home:
+    match = re.search(r"release (\d+\.\d+)", ask([os.path.join(home, "bin", "nvcc"), "--version"]))
+    found["toolkit.version"] = match[1] if match else "none"
+packages = ask(["dpkg-query", "--show", "--showformat", "${Package}=${Version} "])
+if packages:
+    found["os.packages"] = packages
+def read(path):
+    import hashlib
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while True:
+                block = file.read(1 << 20)
+                if not block:
+                    return digest
+                digest.update(block)
+    except OSError:
+        return None
+def files(skip):
+    import base64, concurrent.futures, csv, hashlib
+    recorded, owner, broken, count = [], {}, [], 0
+    for dist in importlib.metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", dist.metadata["Name"] or "").lower()
+        record = dist.read_text("RECORD")
+        if not name or record is None:
+            continue
+        root = str(dist.locate_file(""))
+        # A file may be listed without a hash: it is part of the content, and held against nothing.
+        rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3 and (row[1] or not OUTSIDE.match(row[0]))]
+        recorded.append((name, root, rows))
+        for path, told, size in rows:
+            if not told.startswith("sha256="):
+                continue
+            other, first = owner.setdefault(os.path.join(root, path), (name, told))
+            if first != told:
+                broken.append("%s and %s both bring %s, and it is not the same" % (other, name, path))
+                owner[os.path.join(root, path)] = (other, None)
+    for name, root, rows in recorded:
+        if name in skip:
+            continue
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            digests = list(pool.map(read, [os.path.join(root, row[0]) for row in rows]))
+        lines = []
+        for (path, told, size), digest in zip(rows, digests):
+            if digest is None:
+                broken.append("%s: %s is missing" % (name, path))
+                continue
+            here = "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
+            if told.startswith("sha256=") and here != told and owner[os.path.join(root, path)][1] is not None:
+                broken.append("%s: %s is not what its RECORD says" % (name, path))
+            if not OUTSIDE.match(path):
+                lines.append("%s %s" % (path, digest.hexdigest()))
+        count += len(rows)
+        found["content." + name] = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    found["files.checked"] = str(count)
+    if broken:
+        found["files.broken"] = "\n".join(broken[:50] + ["%d differences in all" % len(broken)] * (len(broken) > 50))
+OUTSIDE = re.compile(%OUTSIDE%)
+if sys.argv[1:2] == ["files"]:
+    files(set(sys.argv[2:]))
+print("ENVSMITH-CONTENT " + json.dumps(found, sort_keys=True))
+""".replace("%OUTSIDE%", repr(_OUTSIDE.pattern))
+
+_DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,120}[a-z0-9])?")
+_MAX = 4_000_000
+# A distribution with every package of a desktop has a list of about 100 kB.
+_LONG = 1_000_000
+
+
+def parse_inspection(output: str) -> dict[str, str]:
+    """The mapping of :meth:`envsmith.engines.base.Engine.inspect` from the script's output; ``ContentError`` when it is not one."""
+    line = next((line for line in reversed(output[-_MAX:].splitlines()) if line.startswith(_MARK)), None)
+    try:
+        data = json.loads(line.removeprefix(_MARK)) if line else None
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()) or "python" not in data:
+        raise ContentError(
+            "the built environment could not say what it holds",
+            details=output.splitlines()[-10:],
+            hint="its interpreter does not start; rebuild, and look at the lines above",
+        )
+    return {
+        name: version[: _LONG if name in {"os.packages", "files.broken"} else 128]
+        for name, version in data.items()
+        if _NAME.fullmatch(name)
+    }
+
+
+def wheel_content(path: Path) -> str:
+    """One sha256 (64 hex digits) over the files that a wheel installs among Python's packages, each by path and content.
+
+    ``ContentError`` for what is no wheel.
+    """
+    lines = []
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            for member in wheel.infolist():
+                if member.is_dir() or _OUTSIDE.match(member.filename):
+                    continue
+                digest = hashlib.sha256()
+                with wheel.open(member) as file:
+                    while block := file.read(1 << 20):
+                        digest.update(block)
+                lines.append(f"{_DATA.sub('', member.filename, count=1)} {digest.hexdigest()}")
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError) as error:
+        raise ContentError(f"{path.name}: cannot be read as a wheel: {str(error)[:100]}") from None
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+# What an environment is beside its distributions, against its lock: NCCL as loaded, architectures, C library, toolkit, OS packages. Pure.
+
+
+_ARCH = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
+
+
+def content_facts(lock: Lock, found: Mapping[str, str]) -> list[str]:
+    """One line for every fact that is not what the lock's cell says; a fact that nobody could read is no difference."""
+    cell = lock.cell.components
+    problems = []
+    nccl, loaded = cell.get("nccl"), found.get("nccl.loaded")
+    if nccl and nccl not in {"none", "cpu"} and loaded and _public(nccl) != _public(loaded):
+        problems.append(f"nccl: the cell says {nccl}, the library says {loaded}")
+    glibc, here = cell.get("glibc"), found.get("glibc.version")
+    if glibc and here and _public(here) < _public(glibc):
+        problems.append(f"glibc: the cell needs {glibc}, here is {here}")
+    archs = found.get("torch.archs", "")
+    if archs and (gpu := cell.get("gpu", "")).startswith("sm_") and not _runs_on(gpu, archs):
+        problems.append(f"gpu: the cell says {gpu}, torch holds code for {archs}")
+    toolkit = found.get("toolkit.version")
+    if lock.flavour == DEVEL and toolkit and toolkit != ".".join(cell.get("cuda", "").split(".")[:2]):
+        problems.append(f"toolkit: the cell says CUDA {cell.get('cuda')}, nvcc says {toolkit}")
+    return problems
+
+
+def _public(text: str) -> Version:
+    try:
+        return Version(text.partition("+")[0])
+    except InvalidVersion:
+        return Version("0")
+
+
+def _runs_on(gpu: str, archs: str) -> bool:
+    """Binary code runs on the same major from its own minor on; code for ``compute_NN`` is compiled by the driver for anything newer."""
+    wanted = _ARCH.fullmatch(gpu)
+    if wanted is None:
+        return True
+    major, minor = int(wanted[2]), int(wanted[3])
+    for match in _ARCH.finditer(archs):
+        has = (int(match[2]), int(match[3]))
+        if has[0] == major and has[1] <= minor:
+            return True
+        if match[1] == "compute" and has <= (major, minor):
+            return True
+    return False
+
+
+def file_differences(lock: Lock, found: Mapping[str, str]) -> list[str]:
+    """Installed files that are not their wheels', and built wheels that are not the lock's; nothing where no file was read."""
+    if "files.checked" not in found:
+        return []
+    problems = found.get("files.broken", "").splitlines()
+    for wheel in lock.wheels:
+        here = found.get(f"content.{wheel.name}", "")
+        if wheel.content and here != wheel.content:
+            problems.append(
+                f"{wheel.name}: the files of {wheel.filename} have the digest {wheel.content[:16]}…, installed are {here[:16] or 'none'}…"
+            )
+    return problems
+
+
+def os_difference(lock: Lock, found: Mapping[str, str]) -> list[str]:
+    """Packages of the distribution that are not in an image as the lock has them; nothing where the image has no dpkg."""
+    if "os.packages" not in found:
+        return []
+    here = dict(word.split("=", 1) for word in found["os.packages"].split() if "=" in word)
+    return [
+        f"{p.name}: locked {p.version}, installed {here.get(p.name.partition(':')[0], 'not at all')}"
+        for p in lock.os_packages
+        if here.get(p.name.partition(":")[0]) != p.version
+    ]

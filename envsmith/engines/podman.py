@@ -1,0 +1,229 @@
+"""podman, and buildah beside it: the same engine as docker, another daemon (none) and another builder.
+
+podman answers the SDK of docker on a socket of its own, which is started here for as long as it is needed when no service runs. The build
+goes through ``podman build`` or ``buildah build``, which know secrets, mounts from stages and a fixed time for everything they write.
+What they write differs from BuildKit's in headers and order only; the exported layout is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envsmith.engines import buildkit
+from envsmith.engines.base import TAIL, Built, engine_errors
+from envsmith.engines.docker import NETWORK_VARIABLE, DockerEngine
+from envsmith.errors import EngineError, EnvsmithError
+from envsmith.image.context import read_host_settings, write_context, write_secrets
+from envsmith.image.dockerfile import ImageOptions
+from envsmith.model.lock import Lock
+from envsmith.progress import Event, EventKind, Progress
+
+if TYPE_CHECKING:
+    from envsmith.smoke.run import Target
+
+__all__ = ["PodmanEngine", "StepTranscript", "has_init"]
+
+# Seconds without a request after which a service that was started here ends by itself.
+_IDLE = 900
+_STEP = re.compile(r"(?:\[(\d+)/\d+\] )?STEP (\d+)/\d+: (.*)")
+_CACHED = re.compile(r"--> Using cache ")
+
+
+# Where podman looks for its init process, a package of its own in some distributions; without one ``--init`` fails.
+_INIT_FOLDERS = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/local/lib/podman")
+
+
+def has_init(folders: Sequence[str] = _INIT_FOLDERS) -> bool:
+    """Whether podman can put an init process (catatonit) into a container."""
+    return any(shutil.which("catatonit", path=folder) for folder in (*folders, os.environ.get("PATH", "")))
+
+
+class PodmanEngine(DockerEngine):
+    """See :class:`envsmith.engines.base.Engine`; ``tool`` is the program that builds, ``podman`` or ``buildah``."""
+
+    def __init__(self, options: ImageOptions | None = None, *, tool: str = "podman") -> None:
+        super().__init__(options)
+        self.tool = tool
+        self._service: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """The word of ``--engine``."""
+        return self.tool
+
+    def available(self) -> str | None:
+        """See the protocol; no service is started for it."""
+        for program in dict.fromkeys(("podman", self.tool)):
+            if shutil.which(program) is None:
+                return f"{program} is not installed"
+        try:
+            import docker  # noqa: F401
+        except ImportError:
+            return "the Python package docker, with which podman's service is asked, is not installed"
+        try:
+            done = subprocess.run(
+                ["podman", "info", "--format", "{{.Version.APIVersion}}"],
+                capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"podman does not answer: {error}"
+        return None if done.returncode == 0 else f"podman does not work here: {done.stderr.strip()[-200:]}"
+
+    def unused(self) -> str | None:
+        """One sentence while podman holds no image: nobody has used it here, so it is taken only when it is asked for."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run(
+                [self.tool, "images", "--quiet"],
+                capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            if done.returncode == 0 and done.stdout.strip():
+                return None
+        return f"it holds no image yet (--engine {self.tool} takes it all the same)"
+
+    @cached_property
+    def client(self) -> Any:
+        """The SDK's client on podman's service: the one that ``CONTAINER_HOST`` names, or one of our own."""
+        import docker
+
+        address = os.environ.get("CONTAINER_HOST") or self._serve()
+        with engine_errors("podman's service does not answer"):
+            client = docker.DockerClient(base_url=address, timeout=600)
+            client.ping()
+            return client
+
+    def _serve(self) -> str:
+        folder = Path(tempfile.mkdtemp(prefix="envsmith-podman-"))
+        address = f"unix://{folder / 'socket'}"
+        command = ["podman", "system", "service", f"--time={_IDLE}", address]
+        try:
+            self._service = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EngineError(f"podman cannot be started: {error.strerror or error}") from error
+        deadline = time.monotonic() + 60
+        while not (folder / "socket").exists():
+            if self._service.poll() is not None or time.monotonic() > deadline:
+                raise EngineError(
+                    "podman's service did not start", hint="try it by hand: podman system service --time=5"
+                )
+            time.sleep(0.05)
+        return address
+
+    def close(self) -> None:
+        """End the service that was started here."""
+        if "client" in self.__dict__:
+            self.client.close()
+        if self._service is not None:
+            self._service.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._service.wait(10)
+            self._service = None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    @property
+    def shares_steps(self) -> bool:
+        """Two builds under way each run their own steps."""
+        return False
+
+    @cached_property
+    def network(self) -> str | None:
+        """The network of build steps: podman's own default, unless the variable names one."""
+        return os.environ.get(NETWORK_VARIABLE) or None
+
+    def _run_build(
+        self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool = True, output: Path | None = None
+    ) -> str:
+        context, private = scratch / "context", scratch / "private"
+        context.mkdir()
+        private.mkdir(mode=0o700)
+        settings = read_host_settings()
+        write_context(lock, context, self.options, builder=output is not None)
+        identity = scratch / "image"
+        command = [self.tool, "build", "--format=oci", "--layers", f"--timestamp={self.options.epoch}"]
+        command += (
+            [f"--iidfile={identity}"] if output is None else ["--target=built", f"--output=type=local,dest={output}"]
+        )
+        command += [f"--network={self.network}"] if self.network else []
+        command += [] if cache else ["--no-cache"]
+        command += [f"--secret=id={name},src={path}" for name, path in write_secrets(settings, private).items()]
+        # Their values are taken from the environment and stand in no process list.
+        command += [f"--build-arg={name}" for name, _ in settings.proxies]
+        transcript = StepTranscript(progress)
+        code = buildkit.follow([*command, str(context)], {**os.environ, **dict(settings.proxies)}, transcript)
+        if code:
+            raise transcript.error()
+        transcript.finish()
+        return "" if output else identity.read_text(encoding="ascii").strip()
+
+    def target(self, built: Built) -> Target:
+        """See the protocol."""
+        from envsmith.engines.docker_target import DockerTarget, cdi_devices
+
+        gpus = built.facts.get("cuda", "cpu") != "cpu" and cdi_devices()
+        return DockerTarget(
+            image=built.digest,
+            python=built.python,
+            client="podman",
+            init=has_init(),
+            gpu_arguments=("--device=nvidia.com/gpu=all",) if gpus else (),
+        )
+
+
+@dataclass(slots=True)
+class StepTranscript:
+    """Reads ``STEP n/m: …`` line by line: instructions of ours become steps, the rest is remembered for a failure."""
+
+    progress: Progress
+    title: str = ""
+    began: float = 0.0
+    cached: bool = False
+    lines: list[str] = field(default_factory=list)
+
+    def feed(self, line: str) -> None:
+        """Take one line of output."""
+        if match := _STEP.fullmatch(line):
+            self.finish()
+            self.lines, self.cached, self.began = [], False, time.monotonic()
+            self.title = buildkit.title_of(match[3])
+            self._tell(EventKind.START)
+        elif _CACHED.match(line):
+            self.cached = True
+        else:
+            self.lines = [*self.lines[-3 * TAIL :], line]
+            self._tell(EventKind.LINE, line)
+
+    def _tell(self, kind: EventKind, text: str = "", *, seconds: float | None = None) -> None:
+        if self.title:
+            self.progress(Event(kind=kind, step=self.title, text=text, seconds=seconds))
+
+    def finish(self) -> None:
+        """The step that ran is done."""
+        if self.cached:
+            self._tell(EventKind.CACHED)
+        else:
+            self._tell(EventKind.DONE, seconds=time.monotonic() - self.began)
+        self.title = ""
+
+    def error(self) -> EnvsmithError:
+        """What went wrong, from the last step's own lines."""
+        self._tell(EventKind.FAILED)
+        return buildkit.judge(self.title or "the build", [line for line in self.lines if line.strip()][-TAIL:])

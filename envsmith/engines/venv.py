@@ -1,0 +1,591 @@
+"""The engine that needs nothing but Python: a lock realised in a virtual environment beside its files.
+
+Layer by layer, as an image is: the empty environment, torch with its CUDA libraries, the framework. A finished layer is stamped and
+taken up by the next run; an unfinished one is removed. uv installs only what is hashed, and links files from its cache.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envsmith.engines.base import Built, verify_content
+from envsmith.engines.content import INSPECT_SCRIPT, parse_inspection
+from envsmith.errors import (
+    BuildError,
+    ContentError,
+    EngineError,
+    EnvsmithError,
+    InterruptedRunError,
+    LockError,
+    StorageError,
+)
+from envsmith.lock.files import LAYER_FILES, layer_text
+from envsmith.model.lock import Lock, Pin
+from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.python.interpreters import Interpreter, find_interpreter, find_interpreters
+from envsmith.python.uv import Uv, find_uv
+
+if TYPE_CHECKING:
+    from envsmith.smoke.run import Target
+
+
+__all__ = [
+    "Stamp",
+    "VenvEngine",
+    "content_digest",
+    "finished",
+    "inspect_python",
+    "realise",
+    "remove",
+    "reset",
+    "snapshot",
+    "stamp",
+]
+
+
+FOLDER = "venv"
+# Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the user's home.
+_EXTENSIONS = "torch-extensions"
+# An installed torch layer takes 1.86 times the bytes of its wheels (torch 2.15.0: 2.8 GiB of wheels, 5.2 GiB on disk).
+_UNPACKED = 2.0
+# With this much free space the largest cell fits, and nobody is asked for sizes.
+_PLENTY = 24 << 30
+_SIZING_SECONDS = 30.0
+# The oldest Python that a cell of the graph can have.
+_OLDEST = (3, 8)
+# A framework's setup compiles operators when these are set; what is locked is the plain build.
+_BUILD = {
+    "UV_NO_INSTALLER_METADATA": "1",
+    "SOURCE_DATE_EPOCH": "1735689600",
+    "PYTHONHASHSEED": "0",
+    "DS_BUILD_OPS": "0",
+    "BUILD_EXT": "0",
+    "CUDA_EXT": "0",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layer:
+    """One step of the build: ``pins`` are empty for the environment itself."""
+
+    name: str
+    key: str
+    pins: tuple[Pin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VenvEngine:
+    """:class:`envsmith.engines.base.Engine` over uv and an interpreter of this host."""
+
+    uv: Uv | None = None
+    extensions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``venv``."""
+        return "venv"
+
+    def available(self) -> str | None:
+        """See :class:`envsmith.engines.base.Engine`."""
+        try:
+            _ = self.uv or find_uv()
+        except EngineError as error:
+            return error.message
+        return None if self.pythons() else "no CPython 3.8 or newer was found on this host"
+
+    def pythons(self) -> tuple[str, ...]:
+        """The minors of this host's interpreters, newest first."""
+        minors = [i.minor for i in find_interpreters()]
+        return tuple(m for m in minors if tuple(map(int, m.split("."))) >= _OLDEST)
+
+    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
+        """See :class:`envsmith.engines.base.Engine`; the environment is ``directory/venv``."""
+        return realise(lock, directory, progress=progress, uv=self.uv)
+
+    def inspect(self, built: Built) -> dict[str, str]:
+        """See :class:`envsmith.engines.base.Engine`."""
+        return inspect_python(Path(built.python))
+
+    def target(self, built: Built) -> Target:
+        """See :class:`envsmith.engines.base.Engine`."""
+        from envsmith.smoke.run import LocalTarget
+
+        extensions = Path(built.reference).parent / _EXTENSIONS
+        return LocalTarget(python=Path(built.python), extra={"TORCH_EXTENSIONS_DIR": str(extensions)})
+
+
+def realise(
+    lock: Lock, directory: Path, *, progress: Progress = silent, uv: Uv | None = None, torch_uv: Uv | None = None
+) -> Built:
+    """Install ``lock`` into ``directory/venv``, from its last finished layer on, and prove that it is what the lock says.
+
+    ``torch_uv`` installs the torch layer, where its gigabytes are to lie in a cache of their own.
+
+    Raises ``EngineError`` (no interpreter), ``StorageError`` (not enough space), ``BuildError``, ``NetworkError``, ``ContentError``
+    (a hash or an installed version differs), ``InterruptedRunError``; an unfinished layer is removed before.
+    """
+    if lock.compiled:
+        names = ", ".join(source.name for source in lock.compiled)
+        raise EngineError(
+            f"cell {lock.cell.id}: {names}: compiled from source, which is done in the pinned builder of an image only",
+            hint="use a container engine (--engine docker, podman or buildah), or leave it out and build it on top of the environment",
+        )
+    interpreter = _interpreter(lock)
+    environment = (directory / FOLDER).absolute()
+    with _storage(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        with _alone(directory, progress) as held:
+            tool = dataclasses.replace(uv or Uv(), inherit=(held,))
+            heavy = dataclasses.replace(torch_uv or tool, inherit=(held,))
+            builder = _Builder(
+                uv=tool, torch_uv=heavy, lock=lock, environment=environment, interpreter=interpreter, progress=progress
+            )
+            builder.build()
+            verify_content(lock, inspect_python(builder.python))
+            digest = content_digest(environment)
+    return Built(
+        digest=digest,
+        kind="venv",
+        reference=str(environment),
+        python=str(builder.python),
+        cell=lock.cell.id,
+        facts={"interpreter": interpreter.path, "python": interpreter.version},
+    )
+
+
+def _interpreter(lock: Lock) -> Interpreter:
+    if lock.cell.platform.machine != platform.machine():
+        raise EngineError(
+            f"the lock is for {lock.cell.platform.value}, this host is {platform.machine()}",
+            hint="build it on such a host, or with a container engine that can emulate it",
+        )
+    found = find_interpreter(lock.python_version)
+    if found is None:
+        here = ", ".join(i.version for i in find_interpreters()) or "none"
+        raise EngineError(
+            f"Python {lock.python_version} is not on this host (found: {here})",
+            hint=f"install it (uv python install {lock.python_version}), or ask for another --python",
+        )
+    return found
+
+
+@contextmanager
+def _storage(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise StorageError(
+            f"{directory}: {'the disk is full' if full else error.strerror or error}",
+            hint="free some space and run the same command again: it resumes"
+            if full
+            else "check the path and its permissions, or choose another --output",
+        ) from None
+
+
+@contextmanager
+def _alone(directory: Path, progress: Progress) -> Iterator[int]:
+    """Hold the lock of a cell's environment; a second build waits.
+
+    uv inherits the lock: where envsmith was killed, the next build waits for uv's end.
+    """
+    handle = os.open(directory / f".{FOLDER}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(
+                Event(
+                    kind=EventKind.NOTE,
+                    step="",
+                    text=f"{directory}: another build of this cell is running; waiting for it",
+                )
+            )
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Builder:
+    """Brings one environment to the state of a lock."""
+
+    uv: Uv
+    torch_uv: Uv
+    lock: Lock
+    environment: Path
+    interpreter: Interpreter
+    progress: Progress
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    def build(self) -> None:
+        layers = self._layers()
+        done = finished(self.environment, tuple(layer.key for layer in layers))
+        self._restore(done)
+        for layer in layers[: len(done)]:
+            self.progress(Event(kind=EventKind.CACHED, step=_step(layer)))
+        if len(done) < len(layers):
+            self._check_space([pin for layer in layers[len(done) :] for pin in layer.pins])
+        for number in range(len(done), len(layers)):
+            self._run(layers, number)
+
+    def _layers(self) -> list[_Layer]:
+        layers = [_Layer(name="environment", key=_key("environment", self.interpreter.path, self.interpreter.version))]
+        for name in LAYER_FILES:
+            pins = tuple(pin for pin in self.lock.pins if pin.layer == name)
+            built_with = layer_text(self.lock.build_pins) if any(pin.sdist for pin in pins) else ""
+            if pins:
+                layers.append(
+                    _Layer(
+                        name=name,
+                        key=_key(name, layers[-1].key, layer_text(pins), built_with, self._backend),
+                        pins=pins,
+                    )
+                )
+        return layers
+
+    @property
+    def _backend(self) -> str:
+        if self.lock.cell.index != "pytorch":
+            return ""
+        return self.lock.cell.components["torch"].partition("+")[2] or "cpu"
+
+    def _restore(self, done: Sequence[Stamp]) -> None:
+        """Back to the last finished layer; without one, nothing is left."""
+        if done:
+            reset(self.environment, done[-1], len(done))
+        else:
+            remove(self.environment)
+
+    def _run(self, layers: Sequence[_Layer], number: int) -> None:
+        """Install one layer and stamp it. Whatever stops it, the environment goes back to the layer before."""
+        layer = layers[number]
+        step = _step(layer)
+        started = time.monotonic()
+        try:
+            told = f"{len(layer.pins)} distributions" if layer.pins else self.interpreter.version
+            self.progress(Event(kind=EventKind.START, step=step, text=told))
+            if layer.pins:
+                self._install(layer)
+            else:
+                self._create()
+            stamp(self.environment, number, layer.key)
+        except BaseException as error:
+            with suppress(OSError):
+                self._restore(finished(self.environment, tuple(x.key for x in layers[:number])))
+            if isinstance(error, (KeyboardInterrupt, InterruptedRunError)):
+                raise InterruptedRunError(
+                    f"interrupted in the {step}", hint="run the same command again: it resumes"
+                ) from None
+            self.progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
+            raise
+        self.progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
+
+    def _create(self) -> None:
+        arguments = ["venv", "--quiet", "--no-project", "--python", self.interpreter.path, str(self.environment)]
+        self._uv(arguments, step="virtual environment")
+
+    def _install(self, layer: _Layer) -> None:
+        with tempfile.TemporaryDirectory(prefix="envsmith-install-") as folder:
+            requirements = Path(folder) / LAYER_FILES[layer.name]
+            requirements.write_text(layer_text(layer.pins), encoding="utf-8")
+            arguments = [
+                "pip",
+                "install",
+                "--python",
+                str(self.python),
+                "--no-deps",
+                "--require-hashes",
+                "--requirements",
+                str(requirements),
+            ]
+            if self._backend:
+                arguments += ["--torch-backend", self._backend]
+            if any(pin.sdist for pin in layer.pins):
+                build = Path(folder) / "build.txt"
+                build.write_text(layer_text(self.lock.build_pins), encoding="utf-8")
+                # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview in uv 0.13.
+                arguments += ["--build-constraints", str(build), "--require-build-hashes"]
+                arguments += ["--preview-features", "build-dependency-hashes"]
+                for pin in layer.pins:
+                    arguments += [] if pin.sdist else ["--only-binary", pin.name]
+            else:
+                arguments += ["--only-binary", ":all:"]
+            self._uv(arguments, step=_step(layer))
+
+    def _uv(self, arguments: Sequence[str], *, step: str) -> None:
+        def on_line(line: str) -> None:
+            self.progress(Event(kind=EventKind.LINE, step=step, text=line.strip()))
+
+        tool = self.torch_uv if step == "torch layer" else self.uv
+        try:
+            tool.check(arguments, what=step, on_line=on_line, extra=_BUILD)
+        except LockError as error:
+            raise BuildError(
+                f"{error.message.removeprefix(step + ': ')} ({step})", details=error.details, hint=error.hint
+            ) from None
+
+    def _check_space(self, pins: Sequence[Pin]) -> None:
+        """``StorageError`` when the layers to come do not fit; what is in uv's cache on the same disk needs no space."""
+        free = shutil.disk_usage(self.environment.parent).free
+        if free >= _PLENTY or not pins:
+            return
+        needed = int(_wheel_bytes(pins) * _UNPACKED)
+        if needed <= free or self._cached(pins):
+            return
+        raise StorageError(
+            f"{self.environment.parent}: {_gib(needed)} are needed for cell {self.lock.cell.id}, {_gib(free)} are free",
+            hint="free some space, or choose another --output; uv's cache (UV_CACHE_DIR) is best on the same disk",
+        )
+
+    def _cached(self, pins: Sequence[Pin]) -> bool:
+        """Everything is in uv's cache, and the cache is on the disk of the environment, so that files are linked."""
+        try:
+            cache = Path(self.uv.check(["cache", "dir"], what="uv cache").stdout.strip())
+            if cache.stat().st_dev != self.environment.parent.stat().st_dev:
+                return False
+            with tempfile.TemporaryDirectory(prefix="envsmith-install-") as folder:
+                requirements = Path(folder) / "requirements.txt"
+                requirements.write_text(layer_text(p for p in pins if not p.sdist), encoding="utf-8")
+                asked = [
+                    "pip",
+                    "install",
+                    "--dry-run",
+                    "--offline",
+                    "--no-deps",
+                    "--require-hashes",
+                    "--python",
+                    self.interpreter.path,
+                ]
+                asked += [
+                    "--break-system-packages",
+                    "--target",
+                    str(Path(folder) / "none"),
+                    "--requirements",
+                    str(requirements),
+                ]
+                return self.uv.run(asked).status == 0
+        except (OSError, EnvsmithError):
+            return False
+
+
+def _step(layer: _Layer) -> str:
+    return f"{layer.name} layer" if layer.pins else "virtual environment"
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
+
+
+def _wheel_bytes(pins: Sequence[Pin]) -> int:
+    """Bytes of the files to come: from the lock, else from the servers, as far as they answer within :data:`_SIZING_SECONDS`."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    from envsmith.http import HttpClient
+
+    known = sum(max((a.size or 0) for a in pin.artifacts) for pin in pins)
+    asked = [pin.artifacts[0].url for pin in pins if not any(a.size for a in pin.artifacts)]
+    client = HttpClient(jobs=8, timeout=10.0)
+
+    def size(url: str) -> int:
+        with suppress(EnvsmithError), client.open_range(url, 0, 1) as reply:
+            return reply.total
+        return 0
+
+    pool = ThreadPoolExecutor(max_workers=8)
+    try:
+        answers = [pool.submit(size, url) for url in asked if url]
+        finished, _late = wait(answers, timeout=_SIZING_SECONDS)
+        return known + sum(answer.result() for answer in finished)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def inspect_python(python: Path) -> dict[str, str]:
+    """Ask the environment's own interpreter what it holds, isolated from the user's site and variables.
+
+    ``ContentError`` when it does not start or does not answer.
+    """
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    try:
+        done = subprocess.run(
+            [str(python), "-I", "-B", "-c", INSPECT_SCRIPT],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+            check=False,
+            env=variables,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ContentError(
+            f"{python}: the interpreter of the environment does not start: {error}",
+            hint="remove the folder and build again",
+        ) from None
+    return parse_inspection(done.stdout if done.returncode == 0 else done.stdout + done.stderr)
+
+
+# What of a virtual environment is finished: one stamp a layer, with every file that stood there when the layer was done.
+#
+# An environment is taken up at its last intact layer and never beyond: whatever a stamp does not list is removed, so that an install
+# that was killed half-way, or a package somebody added, cannot pass for a part of the lock.
+
+
+STATE = ".envsmith"
+_SKIPPED_FOLDERS = frozenset({STATE, "__pycache__"})
+# uv takes this lock whenever it looks at an environment.
+_SKIPPED_FILES = frozenset({".lock"})
+_MAX_STAMP = 256 << 20
+# What an installer writes about itself or for this place alone: scripts name the path of their interpreter.
+_OF_THE_INSTALLER = re.compile(
+    r"(?:^|/)(?:INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json|uv_build\.json)$|\.py[co]$|^\.\./"
+)
+
+Files = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A finished layer: ``key`` says what was installed, ``files`` maps path → (bytes, time of change in ns)."""
+
+    key: str
+    files: Files
+
+
+def snapshot(environment: Path) -> dict[str, tuple[int, int]]:
+    """Every file below ``environment`` except byte-code and our own notes. Raises ``OSError``."""
+    found: dict[str, tuple[int, int]] = {}
+    todo = [environment]
+    while todo:
+        with os.scandir(todo.pop()) as scanned:
+            entries = list(scanned)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                todo += [Path(entry.path)] if entry.name not in _SKIPPED_FOLDERS else []
+            elif entry.name not in _SKIPPED_FILES:
+                status = entry.stat(follow_symlinks=False)
+                found[os.path.relpath(entry.path, environment)] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def stamp(environment: Path, number: int, key: str) -> None:
+    """Note that layer ``number`` is finished; the note appears whole or not at all. Raises ``OSError``."""
+    folder = environment / STATE
+    folder.mkdir(exist_ok=True)
+    text = json.dumps({"key": key, "files": snapshot(environment)})
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(folder / f"{number}.json")
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _read(path: Path) -> Stamp | None:
+    try:
+        if path.stat().st_size > _MAX_STAMP:
+            return None
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return Stamp(str(told["key"]), {str(k): (int(v[0]), int(v[1])) for k, v in told["files"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        return None
+
+
+def finished(environment: Path, keys: tuple[str, ...]) -> list[Stamp]:
+    """The stamps of the leading layers that are what ``keys`` ask for and whose files are all still as they were."""
+    try:
+        now = snapshot(environment)
+    except OSError:
+        return []
+    stamps: list[Stamp] = []
+    for number, key in enumerate(keys):
+        found = _read(environment / STATE / f"{number}.json")
+        if found is None or found.key != key or any(now.get(name) != was for name, was in found.files.items()):
+            break
+        stamps.append(found)
+    return stamps
+
+
+def reset(environment: Path, last: Stamp, count: int) -> None:
+    """Remove every file that is not of the first ``count`` layers, the last of which is ``last``. Raises ``OSError``."""
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(environment / STATE):
+            number = entry.name.removesuffix(".json")
+            if not number.isdigit() or int(number) >= count:
+                Path(entry.path).unlink()
+    extra = set(snapshot(environment)) - set(last.files)
+    for name in extra:
+        (environment / name).unlink()
+    for folder in sorted({(environment / name).parent for name in extra}, key=lambda p: -len(p.parts)):
+        _remove_empty(folder, environment)
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    while folder != top:
+        shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def remove(environment: Path) -> None:
+    """Remove an environment: our notes first, so that what is left of it is never taken for finished. Raises ``OSError``."""
+    if environment.is_symlink() or environment.is_file():
+        environment.unlink()
+    if environment.is_dir():
+        shutil.rmtree(environment / STATE, ignore_errors=True)
+        shutil.rmtree(environment)
+
+
+def content_digest(environment: Path) -> str:
+    """``sha256:…`` over what every distribution says it installed (its ``RECORD``), without what only the installer or the place decides.
+
+    The same wheels give the same digest on every machine and path. Raises ``OSError`` or ``ValueError`` for a damaged RECORD.
+    """
+    lines: list[str] = []
+    for record in environment.glob("lib/python3*/site-packages/*.dist-info/RECORD"):
+        rows = csv.reader(io.StringIO(record.read_text(encoding="utf-8")))
+        told = [row for row in rows if len(row) == 3 and not _OF_THE_INSTALLER.search(row[0])]
+        lines += [f"{name},{digest or _hash(record.parent.parent / name)}" for name, digest, _ in told]
+    return "sha256:" + hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def _hash(path: Path) -> str:
+    """The hash that a RECORD leaves out (PEP 376 allows it), spelt as there."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
+    return "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")

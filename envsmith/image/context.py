@@ -1,0 +1,321 @@
+"""The folder that is sent to a container build: the Dockerfile, the requirements, uv, and artifacts that are on no index.
+
+It is made afresh for every build and removed afterwards; secrets lie beside it, never in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from envsmith import plain
+from envsmith.errors import ContentError, EngineError, StorageError
+from envsmith.files import cache_folder
+from envsmith.image.dockerfile import (
+    JOBS,
+    SOURCES,
+    UV_FILE,
+    WHEELS,
+    ImageOptions,
+    render,
+    render_builder,
+    source_archive,
+)
+from envsmith.lock.files import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers, layer_text
+from envsmith.model.lock import Artifact, CompiledSource, Lock
+from envsmith.python.pip_settings import pip_values
+
+__all__ = [
+    "HostSettings",
+    "context_folder",
+    "read_host_settings",
+    "uv_binary",
+    "write_context",
+    "write_secrets",
+]
+
+
+def uv_binary() -> Path:
+    """The uv that is installed with envsmith (or on PATH); ``EngineError`` when there is none."""
+    found: str | None
+    try:
+        from uv import find_uv_bin
+
+        found = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+    if not found:
+        raise EngineError("uv is not installed", hint="install envsmith with its dependencies: uv is one of them")
+    return Path(found)
+
+
+def write_context(
+    lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False
+) -> dict[str, str]:
+    """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels; which layers have files that are on no index is told.
+
+    ``StorageError`` when it cannot be written, ``ContentError`` for an archive or local file that is gone or another than the lock says.
+    """
+    try:
+        layers = _local_artifacts(lock, folder)
+        options = replace(options or ImageOptions(), wheels=frozenset(layers))
+        # Pins only: a comment with the cell's name would be another torch layer for every cell.
+        compiled = {source.name for source in lock.compiled}
+        sdists = [pin for pin in lock.pins if pin.layer != "torch" and pin.sdist and pin.name not in compiled]
+        if compiled and (builder or lock.wheels):
+            _source_archives(lock, folder / SOURCES)
+        # The step with torch is in every Dockerfile, whether a lock has anything for it or not.
+        for name, pins in {TORCH_FILE: (), **image_layers(lock, built=True if builder else None)}.items():
+            (folder / name).write_text(layer_text(pins, lock.wheels), encoding="utf-8")
+        (folder / SDIST_FILE).write_text(layer_text(sdists), encoding="utf-8")
+        (folder / BUILD_FILE).write_text(layer_text(lock.build_pins), encoding="utf-8")
+        text = render_builder(lock, options) if builder else render(lock, options)
+        (folder / "Dockerfile").write_text(text, encoding="utf-8")
+        uv = folder / UV_FILE
+        # With its time: a builder that has this very file is not sent it again (``context_folder``).
+        shutil.copy2(uv_binary(), uv)
+        uv.chmod(0o755)
+    except OSError as error:
+        raise StorageError(f"the build context cannot be written: {error.strerror or error}") from error
+    return {"layers with local files": " ".join(sorted(layers))}
+
+
+def _local_artifacts(lock: Lock, folder: Path) -> set[str]:
+    """Copy every artifact that the lock found in a folder of this host (``file:`` address); the layers that need them."""
+    layers: set[str] = set()
+    given = {source.name for source in lock.compiled if source.archive}
+    for pin in (pin for pin in lock.pins if pin.name not in given):
+        layer = "torch" if pin.layer == "torch" else "framework"
+        for artifact in pin.artifacts:
+            if artifact.url and artifact.url.startswith("file:"):
+                target = folder / WHEELS / layer / plain.file_name(artifact.filename)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _copy_checked(artifact, target)
+                layers.add(layer)
+    return layers
+
+
+def _source_archives(lock: Lock, folder: Path) -> None:
+    """The archives of what is compiled: fetched here, held against the lock, and seen by the one step that needs them."""
+    from envsmith.python.archives import fetch_archive
+
+    folder.mkdir()
+    for source in lock.compiled:
+        artifact = _placed(source, source_archive(lock, source.name))
+        (folder / plain.file_name(artifact.filename)).write_bytes(fetch_archive(source.name, artifact))
+
+
+def _placed(source: CompiledSource, artifact: Artifact) -> Artifact:
+    """The archive with its address; a lock without its ``pylock.toml`` has none for what no index serves."""
+    if artifact.url or not source.archive:
+        return artifact
+    if source.archive == "file":
+        raise ContentError(
+            f"{source.name}: the lock was made from an archive that was given as a file, and does not know where it is",
+            hint=f"lock again with --source '{source.name}@ARCHIVE#sha256={artifact.sha256}'",
+        )
+    return replace(artifact, url=source.archive)
+
+
+def _copy_checked(artifact: Artifact, target: Path) -> None:
+    source = Path(unquote(urlsplit(artifact.url or "").path))
+    digest = hashlib.sha256()
+    try:
+        with source.open("rb") as read, target.open("wb") as write:
+            while block := read.read(1 << 20):
+                digest.update(block)
+                write.write(block)
+    except FileNotFoundError as error:
+        raise ContentError(
+            f"{source}: the lock took {artifact.filename} from here, and it is gone", hint="lock the cell again"
+        ) from error
+    if digest.hexdigest() != artifact.sha256:
+        raise ContentError(
+            f"{source}: its sha256 is {digest.hexdigest()[:16]}…, the lock says {artifact.sha256[:16]}…",
+            hint="lock the cell again",
+        )
+
+
+# A compiler of CUDA code takes this much memory at times; more of them than fit would be killed.
+_MEMORY_OF_A_JOB = 4 << 30
+
+
+def _jobs() -> int:
+    """How many compilers at once: ``MAX_JOBS`` of this host, else its cores, and no more than its memory allows."""
+    named = os.environ.get("MAX_JOBS", "")
+    if named.isdecimal() and 0 < int(named) < 1000:
+        return int(named)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(os.cpu_count() or 1, memory // _MEMORY_OF_A_JOB))
+
+
+def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
+    """Write the host's settings below ``folder``, which only this user can enter, outside any context; secret id to file.
+
+    The CA bundle itself is world-readable: apt reads it as a user of its own, and it holds public certificates only.
+    """
+    secrets: dict[str, Path] = {}
+    folder.chmod(0o700)
+    if settings.ca:
+        secrets["ca"] = folder / "ca.pem"
+        shutil.copyfile(settings.ca, secrets["ca"])
+    if settings.uv_toml:
+        secrets["uv"] = folder / "uv.toml"
+        secrets["uv"].write_text(settings.uv_toml, encoding="utf-8")
+    secrets[JOBS] = folder / JOBS
+    secrets[JOBS].write_text(f"{_jobs()}\n", encoding="ascii")
+    for name, path in secrets.items():
+        path.chmod(0o644 if name == "ca" else 0o600)
+    return secrets
+
+
+# Where a build's context lies while it is built: at a path that the next build has too.
+#
+# BuildKit keeps what it was sent under the path of the folder and takes over again only files whose size or time changed. Of our contexts that
+# is a few kilobytes; uv, forty megabytes of them, is the same every time, and sending it took a tenth of the time of a second cell.
+
+
+# Builds at one time that get a lasting path; more than that, or a cache that cannot be written, is only slower.
+_SLOTS = 16
+
+
+@contextlib.contextmanager
+def context_folder(scratch: Path) -> Iterator[Path]:
+    """An empty folder for one build, emptied again at the end; below ``scratch`` where no lasting one is free."""
+    with contextlib.ExitStack() as held:
+        folder = _slot(held)
+        if folder is None:
+            folder = scratch / "context"
+            folder.mkdir()
+        try:
+            yield folder
+        finally:
+            _empty(folder)
+
+
+def _slot(held: contextlib.ExitStack) -> Path | None:
+    """The first folder that no build of this user has; it is theirs until ``held`` is closed, however they end."""
+    shelf = cache_folder() / "context"
+    with contextlib.suppress(OSError):
+        shelf.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for number in range(_SLOTS):
+            handle = os.open(shelf / f"{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(handle)
+                continue
+            held.callback(os.close, handle)
+            folder = shelf / str(number)
+            folder.mkdir(exist_ok=True, mode=0o700)
+            _empty(folder)  # what a run that was killed left
+            return folder
+    return None
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+# What this host needs to reach its package index, for passing into a build as secrets: a CA bundle and index settings.
+#
+# Read from where pip and uv read it themselves: their variables, ``pip.conf``, ``uv.toml``. Nothing is invented: a host without settings
+# passes none, and pip's and uv's own defaults hold inside the build as they do outside.
+
+
+_SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+_CA_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+# The predefined build arguments of BuildKit: neither kept in the image nor part of the cache key.
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostSettings:
+    """``ca`` is a PEM file of this host; ``uv_toml`` a configuration for uv (it may hold passwords: never log it).
+
+    ``proxies`` are variables for the build; ``unreachable`` names settings that point to a folder of this host, which a build cannot see.
+    """
+
+    ca: Path | None = None
+    uv_toml: str = ""
+    proxies: tuple[tuple[str, str], ...] = ()
+    unreachable: tuple[str, ...] = ()
+
+
+def read_host_settings(environ: Mapping[str, str] | None = None, home: Path | None = None) -> HostSettings:
+    """Collect the settings; never raises for a file that is not there or does not parse."""
+    env = os.environ if environ is None else environ
+    home = home or Path(env.get("HOME") or Path.home())
+    pip = pip_values({**env, "HOME": str(home)})
+    settings: dict[str, list[str]] = {}
+    unreachable: list[str] = []
+    for key, values in _index_settings(env, pip).items():
+        here = [v for v in values if _is_local(v)]
+        unreachable += [f"{key} {value}" for value in here]
+        if far := [v for v in values if v not in here]:
+            settings[key] = far
+    text = _own_uv_config(env, home) or _toml(settings)
+    proxies = tuple((n, v) for name in _PROXIES for n in (name, name.lower()) if (v := env.get(n)))
+    return HostSettings(ca=_ca(env, pip), uv_toml=text, proxies=proxies, unreachable=tuple(unreachable))
+
+
+def _ca(env: Mapping[str, str], pip: Mapping[str, str]) -> Path | None:
+    named = [env.get(name) for name in _CA_VARIABLES] + [pip.get("cert"), *_SYSTEM_BUNDLES]
+    return next((Path(p) for p in named if p and Path(p).is_file()), None)
+
+
+def _index_settings(env: Mapping[str, str], pip: Mapping[str, str]) -> dict[str, list[str]]:
+    """Keys of uv and their values; a variable of uv wins over pip's setting of the same meaning."""
+    sources = {
+        "index-url": env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or pip.get("index-url"),
+        "extra-index-url": env.get("UV_INDEX") or env.get("UV_EXTRA_INDEX_URL") or pip.get("extra-index-url"),
+        "find-links": env.get("UV_FIND_LINKS") or pip.get("find-links"),
+        "allow-insecure-host": env.get("UV_INSECURE_HOST") or pip.get("trusted-host"),
+    }
+    # UV_INDEX may name its indexes (name=url); the old spelling in uv.toml has no names.
+    strip = {"extra-index-url": lambda v: v.split("=", 1)[1] if "=" in v.split("://")[0] else v}
+    found: dict[str, list[str]] = {}
+    for key, value in sources.items():
+        if value:
+            found[key] = [strip.get(key, str)(v) for v in value.replace(",", " ").split()]
+    return found
+
+
+def _is_local(value: str) -> bool:
+    return value.startswith(("file:", "/", ".", "~"))
+
+
+def _own_uv_config(env: Mapping[str, str], home: Path) -> str:
+    """The user's own ``uv.toml``, word for word, when one is there; uv itself would read it and nothing of pip's."""
+    config = env.get("XDG_CONFIG_HOME") or str(home / ".config")
+    for name in (env.get("UV_CONFIG_FILE"), f"{config}/uv/uv.toml", "/etc/uv/uv.toml"):
+        if name and (text := _read(Path(name))).strip():
+            return text
+    return ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError):
+        return ""
+
+
+def _toml(settings: Mapping[str, list[str]]) -> str:
+    """A JSON string is a valid TOML basic string for everything a URL can hold."""
+    lines = []
+    for key, values in settings.items():
+        lines.append(f"{key} = {json.dumps(values[0] if key == 'index-url' else values)}")
+    return "\n".join(lines) + "\n" if lines else ""

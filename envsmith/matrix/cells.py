@@ -1,0 +1,107 @@
+"""Records -> cells: how far each was proved, since when, until when that counts, and whether the run agreed with the graph."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from envsmith.graph.expiry import Expiry
+from envsmith.model.cell import CellId
+from envsmith.model.record import Rung, Stored
+
+__all__ = ["CellState", "Status", "agreement", "cell_states"]
+
+_FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
+_LADDER = list(Rung)
+
+
+class Status(str, Enum):
+    """What the newest runs say of a cell."""
+
+    PROVED = "proved"
+    FAILED = "failed"
+    # The host could not show it: a GPU, an extension was missing.
+    NOT_SHOWN = "not shown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellState:
+    """A cell with all its records, newest first; ``best`` is the one that speaks for it."""
+
+    id: str
+    status: Status
+    best: Stored
+    records: tuple[Stored, ...]
+    expires: dt.date
+    stale: bool
+    counts_as: Rung
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of ``cells`` in ``matrix.json``."""
+        best, failure = self.best, self.best.failure
+        framework = next((n for n in _FRAMEWORKS if n in best.components), None)
+        return {
+            "id": self.id,
+            "framework": framework,
+            "version": best.components.get(framework or ""),
+            "torch": best.components.get("torch"),
+            "cuda": best.components.get("cuda"),
+            "python": best.components.get("python"),
+            "platform": CellId.parse(self.id).platform.value,
+            "components": dict(best.components),
+            "status": self.status.value,
+            "rung": best.rung.value,
+            "counts_as": self.counts_as.value,
+            "date": best.day,
+            "expires": self.expires.isoformat(),
+            "stale": self.stale,
+            "flaky": best.flaky,
+            "expected": best.data.get("expected"),
+            "rules": list(best.data.get("rules") or ()),
+            "agrees": agreement(best),
+            "failed_at": failure.get("rung") if failure else None,
+            "symptom": failure.get("symptom") if failure else None,
+            "lock": best.data.get("lock") or None,
+            "image": best.data.get("image"),
+            "records": [
+                {"name": r.name, "engine": r.engine, "date": r.day, "passed": r.passed, "rung": r.rung.value}
+                for r in self.records
+            ],
+        }
+
+
+def agreement(record: Stored) -> bool | None:
+    """Whether the run did what the graph said; ``None`` where the graph did not commit itself or the host could not show it."""
+    expected = record.data.get("expected")
+    if expected not in {"good", "bad"} or (not record.passed and record.of_host):
+        return None
+    return bool(record.passed == (expected == "good"))
+
+
+def cell_states(records: Iterable[Stored], expiry: Expiry, today: dt.date) -> list[CellState]:
+    """By cell id. Of the newest record of each engine the one that reaches highest speaks for the cell; a failure speaks when none passed."""
+    by_cell: dict[str, list[Stored]] = {}
+    for record in records:
+        by_cell.setdefault(record.cell, []).append(record)
+    return [_state(name, by_cell[name], expiry, today) for name in sorted(by_cell)]
+
+
+def _state(name: str, records: list[Stored], expiry: Expiry, today: dt.date) -> CellState:
+    ordered = sorted(records, key=lambda r: (r.started, r.name), reverse=True)
+    newest: dict[str, Stored] = {}
+    for record in ordered:
+        newest.setdefault(record.engine, record)
+    best = max(newest.values(), key=lambda r: (r.passed, _LADDER.index(r.rung), r.started, r.name))
+    status = Status.PROVED if best.passed else Status.NOT_SHOWN if best.of_host else Status.FAILED
+    return CellState(
+        id=name,
+        status=status,
+        best=best,
+        records=tuple(ordered),
+        expires=expiry.until(best),
+        stale=expiry.is_stale(best, today),
+        counts_as=expiry.rung(best, today),
+    )

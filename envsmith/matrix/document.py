@@ -1,0 +1,299 @@
+"""``matrix.json``: one document with everything, of a stable, versioned shape (``matrix/matrix.schema.json``, docs/reference/matrix-json.md)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envsmith.errors import DataError
+from envsmith.graph.expiry import Expiry, load_expiry
+from envsmith.graph.fields import Node, Problems, parse_yaml
+from envsmith.graph.read import read_gpus
+from envsmith.graph.torch import Build, Device, read_builds
+from envsmith.matrix.cells import CellState, cell_states
+from envsmith.model.cell import Platform, Request
+from envsmith.model.record import Rung, read_records
+from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
+from envsmith.model.version import Spec, version_key
+from envsmith.solve.judge import stated_by_metadata
+from envsmith.solve.solver import Solver
+
+__all__ = [
+    "SCHEMA",
+    "default_builds",
+    "document",
+    "gpus_json",
+    "grid_json",
+    "now",
+    "stable",
+    "states",
+    "torch_json",
+]
+
+
+# The first number changes when a reader of the old shape would fail; new keys do not change it.
+SCHEMA = 1
+
+
+def now() -> dt.datetime:
+    """The present in UTC; ``SOURCE_DATE_EPOCH`` sets another."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return (
+        dt.datetime.fromtimestamp(int(epoch), tz=dt.timezone.utc)
+        if epoch.isdigit()
+        else dt.datetime.now(dt.timezone.utc)
+    )
+
+
+def states(root: Path, known: Knowledge, today: dt.date) -> tuple[list[CellState], Expiry]:
+    """Every cell that has a record, and the table of expiry."""
+    expiry = load_expiry(root, [r.version for r in known.releases.get("torch", ())])
+    return cell_states(read_records(root / "records"), expiry, today), expiry
+
+
+def document(
+    root: Path, solver: Solver, *, moment: dt.datetime, progress: Callable[[str], None] = lambda _line: None
+) -> dict[str, Any]:
+    """The whole document. The same knowledge, records and moment give the same bytes."""
+    from envsmith import __version__
+
+    known = solver.knowledge()
+    found, expiry = states(root, known, moment.date())
+    return {
+        "schema": SCHEMA,
+        "generated": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "envsmith": __version__,
+        "knowledge": f"sha256:{known.digest}",
+        "ladder": [rung.value for rung in Rung],
+        "expiry": [{"torch": x.torch.value, "passed": x.passed, "days": x.days} for x in expiry.lines],
+        "summary": _summary(found),
+        "frameworks": [_framework(known, name) for name in FRAMEWORKS],
+        "torch": torch_json(root, known),
+        "gpus": gpus_json(known),
+        "cells": [state.to_json() for state in found],
+        "grid": grid_json(solver, progress=progress),
+        "rules": {rule.id: _rule(rule) for rule in known.rules},
+    }
+
+
+def _summary(found: Sequence[CellState]) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for state in found:
+        counts[state.status.value] = counts.get(state.status.value, 0) + 1
+    per = {
+        name: {
+            "cells": len(own := [s for s in found if name in s.best.components]),
+            "proved": sum(s.status.value == "proved" for s in own),
+            "failed": sum(s.status.value == "failed" for s in own),
+            "stale": sum(s.stale for s in own),
+            "newest": max((s.best.day for s in own), default=None),
+        }
+        for name in FRAMEWORKS
+    }
+    return {"cells": len(found), **{k.replace(" ", "_"): v for k, v in sorted(counts.items())}, "frameworks": per}
+
+
+def _framework(known: Knowledge, name: str) -> dict[str, Any]:
+    component = known.components.by_name[name]
+    return {
+        "name": name,
+        "title": component.title,
+        "short": component.short,
+        "releases": [{"version": r.version, "date": r.date} for r in stable(known.releases.get(name, ()))],
+    }
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    """A rule in words; rows only of those that metadata does not state (the grid holds what follows from the others)."""
+    told = {
+        "kind": rule.kind.value,
+        "stage": rule.stage,
+        "symptom": rule.symptom,
+        "signature": rule.signature,
+        "cause": rule.cause,
+        "fix": rule.fix,
+        "by_metadata": stated_by_metadata(rule),
+        "severity": "error" if any(r.severity is Severity.ERROR for r in rule.rows) else rule.rows[0].severity.value,
+    }
+    if told["by_metadata"]:
+        return told | {"rows": [], "evidence": [_evidence(e) for e in rule.rows[-1].evidence[:1]]}
+    seen = {e: None for row in rule.rows for e in row.evidence}
+    return told | {"rows": [_row(row, rule) for row in rule.rows], "evidence": [_evidence(e) for e in seen]}
+
+
+def _row(row: Row, rule: Rule) -> dict[str, Any]:
+    own = {"symptom": row.symptom, "cause": row.cause, "fix": row.fix}
+    return {
+        "when": {n: s.text for n, s in row.when.items()},
+        "needs": {n: s.text for n, s in row.needs.items()},
+        "severity": row.severity.value,
+        **{k: v for k, v in own.items() if v and v != getattr(rule, k)},
+    }
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    return {"kind": evidence.kind.value, "source": evidence.source, "date": evidence.date}
+
+
+# What the solver says of every framework release with every torch release: possible, with which Pythons, or forbidden by which rules.
+
+
+FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
+
+
+def stable(releases: Sequence[Release]) -> list[Release]:
+    """Releases that are neither withdrawn nor pre-releases, newest first."""
+    found = [r for r in releases if not r.yanked and (k := version_key(r.version)) and not k.is_prerelease]
+    return sorted(found, key=lambda r: version_key(r.version), reverse=True)  # type: ignore[arg-type,return-value]
+
+
+def default_builds(known: Knowledge, platform: Platform = Platform.LINUX_64) -> list[str]:
+    """The build that the default index gives of each torch release, newest first."""
+    builds: dict[str, str] = {}
+    for release in stable(known.releases.get("torch", ())):
+        public, _, local = release.version.partition("+")
+        if release.index == "default" and platform in release.platforms and (local != "cpu" or public not in builds):
+            builds[public] = release.version if local != "cpu" else builds.get(public, release.version)
+    return list(builds.values())
+
+
+def grid_json(
+    solver: Solver, *, progress: Callable[[str], None] = lambda _line: None, platform: Platform = Platform.LINUX_64
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """``{framework: {version: {torch build: entry}}}``; an entry is ``{"status", "rules", "cell"}``.
+
+    ``status`` is possible, warned (possible, a rule warns) or forbidden; ``rules`` say why; ``cell`` is the id of the best cell.
+    """
+    known = solver.knowledge()
+    builds = default_builds(known, platform)
+    grid: dict[str, dict[str, dict[str, Any]]] = {}
+    for framework in FRAMEWORKS:
+        rows = grid[framework] = {}
+        for release in stable(known.releases.get(framework, ())):
+            progress(f"{framework} {release.version}")
+            rows[release.version] = {
+                build: _entry(solver, framework, release.version, build, platform) for build in builds
+            }
+    return grid
+
+
+def _entry(solver: Solver, framework: str, version: str, build: str, platform: Platform) -> dict[str, Any]:
+    request = Request(
+        frameworks={framework: Spec.exactly(version)}, constraints={"torch": Spec.exactly(build)}, platform=platform
+    )
+    posed = solver.pose(request)
+    answer = solver.best(posed)
+    if answer is None:
+        stuck = solver.stuck(posed)
+        rules = sorted({group.rule for group in stuck.groups}) if stuck else []
+        return {"status": "forbidden", "rules": rules, "cell": None}
+    warned = "warning" not in answer.avoided
+    return {"status": "warned" if warned else "possible", "rules": [], "cell": str(answer.cell.id)}
+
+
+# The torch builds for a selector: what each carries, on which GPUs it runs, which driver it needs at least.
+
+
+_DRIVER_RULE = "cuda-driver-floor"
+_GPU_RULE = "gpu-driver-floor"
+
+
+def torch_json(root: Path, known: Knowledge) -> list[dict[str, Any]]:
+    """One entry a build, newest first; a field that is not known is ``null``, never a guess. ``DataError`` as for the loader."""
+    builds, devices = _read(root)
+    gpus = [release.version for release in known.releases.get("gpu", ())]
+    found = []
+    for build in sorted(builds, key=lambda b: (version_key(b.version) or 0, b.platform.value), reverse=True):
+        release, _, local = build.version.partition("+")
+        pythons = build.facts.get("python")
+        cuda = build.bundles.get("cuda")
+        found.append(
+            {
+                "version": build.version,
+                "release": release,
+                "build": local or None,
+                "platform": build.platform.value,
+                "default": build.index == "default" and (cuda != "cpu" or build.platform.machine != "x86_64"),
+                "index": build.index,
+                "date": build.date,
+                "python": list(pythons) if isinstance(pythons, list) else _pythons(build, known),
+                **{name: build.bundles.get(name) for name in ("cuda", "nccl", "cudnn", "triton")},
+                "glibc": build.glibc,
+                "driver": _floor(known, _DRIVER_RULE, "cuda", cuda) if cuda and cuda != "cpu" else None,
+                "archs": list(build.archs) or None,
+                "gpus": _runs_on(build, devices, gpus),
+            }
+        )
+    return found
+
+
+def gpus_json(known: Knowledge) -> list[dict[str, Any]]:
+    """Architectures with the names that people call them by and the oldest driver that knows them (``null``: any that CUDA needs)."""
+    names: dict[str, list[str]] = {}
+    for name, arch in known.gpus.items():
+        names.setdefault(arch, []).append(name)
+    return [
+        {
+            "gpu": release.version,
+            "names": sorted(names.get(release.version, [])),
+            "driver": _floor(known, _GPU_RULE, "gpu", release.version),
+        }
+        for release in known.releases.get("gpu", ())
+    ]
+
+
+def _read(root: Path) -> tuple[Sequence[Build], Sequence[Device]]:
+    problems = Problems()
+    torch, gpu = (_node(root, name, problems) for name in ("releases/torch.yaml", "releases/gpu.yaml"))
+    builds = read_builds(torch) if torch else []
+    devices, _names = read_gpus(gpu)
+    if problems.lines:
+        raise DataError(f"{root}: the torch builds cannot be read", details=problems.lines)
+    return builds, devices
+
+
+def _node(root: Path, name: str, problems: Problems) -> Node | None:
+    try:
+        return parse_yaml(name, (root / name).read_bytes(), problems)
+    except OSError as error:
+        raise DataError(f"{root / name}: cannot be read: {error.strerror or error}") from None
+
+
+def _pythons(build: Build, known: Knowledge) -> list[str] | None:
+    if build.python is None:
+        return None
+    spec = build.python
+    return [r.version for r in known.releases.get("python", ()) if spec.contains(r.version)]
+
+
+def _runs_on(build: Build, devices: Iterable[Device], gpus: Iterable[str]) -> list[str] | None:
+    """The architectures that the machine code of a build (or its PTX, for later ones) runs on."""
+    if not build.archs:
+        return None
+    cuda = build.bundles.get("cuda")
+    specs = [
+        device.runs_on
+        for device in devices
+        if device.arch in build.archs and (device.cuda is None or (cuda and device.cuda.contains(cuda)))
+    ]
+    later = [version_key(arch) for arch in build.ptx]
+    found = []
+    for gpu in gpus:
+        key = version_key(gpu)
+        by_ptx = key is not None and any(ptx is not None and key >= ptx for ptx in later)
+        if by_ptx or any(spec.contains(gpu) for spec in specs):
+            found.append(gpu)
+    return found
+
+
+def _floor(known: Knowledge, rule_id: str, component: str, version: str | None) -> str | None:
+    """The driver that a row of a floor rule needs for a version, as the row says it (``>=580``)."""
+    rule = next((r for r in known.rules if r.id == rule_id), None)
+    for row in rule.rows if rule and version else ():
+        wanted: Mapping[str, Any] = row.when
+        if component in wanted and wanted[component].contains(version) and "driver" in row.needs:
+            return str(row.needs["driver"].text)
+    return None

@@ -1,0 +1,164 @@
+"""What every updater of ``matrix/`` shares: the index, the clock, the store of facts that were read, and work done a few at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from envsmith.errors import ContentError, NetworkError
+from envsmith.model.component import ComponentTable
+from envsmith.python.index import IndexFile, PackageIndex, Project
+
+__all__ = ["Context", "FactStore", "Progress", "in_parallel", "spec_text", "yanked_text"]
+
+_Task = TypeVar("_Task")
+_Answer = TypeVar("_Answer")
+# Raised when the meaning of stored facts changes, so that old ones are not believed.
+_FACTS_VERSION = 2
+
+
+class Progress(Protocol):
+    """Told what is going on; the command line draws a bar with it."""
+
+    def __call__(self, what: str, done: int, total: int, /) -> None:
+        """``done`` of ``total`` steps of ``what`` are finished."""
+        ...
+
+
+class FactStore:
+    """Facts by the sha256 of the artifact they were read from: a run that was interrupted does not read an artifact twice."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def load(self, kind: str, sha256: str) -> Any | None:
+        """What was stored, or ``None``."""
+        if self._folder is None or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+            return None
+        try:
+            stored = json.loads((self._folder / kind / f"{sha256}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return stored.get("facts") if isinstance(stored, dict) and stored.get("version") == _FACTS_VERSION else None
+
+    def store(self, kind: str, sha256: str, facts: object) -> None:
+        """Keep facts; a store that cannot be written only costs time later."""
+        if self._folder is None:
+            return
+        path = self._folder / kind / f"{sha256}.json"
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                json.dump({"version": _FACTS_VERSION, "facts": facts}, out)
+            Path(temporary).replace(path)
+
+
+@dataclass(kw_only=True)
+class Context:
+    """One run. ``today`` is the ISO day that new evidence carries; ``again`` reads what was measured already once more.
+
+    ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same. ``read`` holds the
+    facts of the releases that were opened in this run, by component and version.
+    """
+
+    index: PackageIndex
+    components: ComponentTable
+    today: str
+    jobs: int = 4
+    again: bool = False
+    progress: Progress = field(default=lambda _what, _done, _total: None)
+    facts: FactStore = field(default_factory=lambda: FactStore(None))
+    problems: list[str] = field(default_factory=list)
+    read: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _projects: dict[str, Project] = field(default_factory=dict)
+
+    def project(self, name: str) -> Project:
+        """The files of a project, asked for once in a run."""
+        if name not in self._projects:
+            self._projects[name] = self.index.project(name)
+        return self._projects[name]
+
+
+def in_parallel(
+    context: Context, what: str, tasks: Mapping[_Task, str], work: Callable[[_Task], _Answer]
+) -> dict[_Task, _Answer]:
+    """Answers of ``work`` for each task (its value names it in messages), ``context.jobs`` at a time; failures become problems.
+
+    Ctrl-C lets the tasks that run finish or fail, starts no more, and is raised again.
+    """
+    answers: dict[_Task, _Answer] = {}
+    if not tasks:
+        return answers
+    pool = ThreadPoolExecutor(max_workers=max(1, context.jobs))
+    try:
+        running: dict[Future[_Answer], _Task] = {pool.submit(work, task): task for task in tasks}
+        context.progress(what, 0, len(tasks))
+        while running:
+            ready, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+            for future in ready:
+                task = running.pop(future)
+                try:
+                    answers[task] = future.result()
+                except (NetworkError, ContentError) as error:
+                    context.problems.append(f"{tasks[task]}: {error.message}")
+                context.progress(what, len(tasks) - len(running), len(tasks))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return {task: answers[task] for task in tasks if task in answers}
+
+
+def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str:
+    """A specifier as the files spell it: clauses by version, ``>=2.0.6,!=2.0.9,<=2.4.2``; ``*`` for none.
+
+    ``drop_patch`` writes bounds of Python by minor (``>=3.7.1`` is ``>=3.7``: a minor counts when one of its patch releases does).
+    """
+    try:
+        clauses = list(SpecifierSet(specifier) if isinstance(specifier, str) else specifier)
+    except InvalidSpecifier:
+        return "*"
+
+    def key(clause: Any) -> tuple[Version, str]:
+        return Version(clause.version.removesuffix(".*")), clause.operator
+
+    found = []
+    for clause in sorted(clauses, key=key):
+        text = f"{clause.operator}{clause.version}"
+        if drop_patch:
+            match = re.fullmatch(r"(>=|<)(3\.\d+)(?:\.\d+)?", text)
+            if not match and not re.fullmatch(r"(==|!=|~=|>|<=)3\.\d+(\.\*)?", text):
+                continue
+            # `<3.13.1` still admits 3.13.0, so it bounds the next minor.
+            up = match and match[1] == "<" and text != f"<{match[2]}" and not text.endswith(".0")
+            text = f"<3.{int(match[2][2:]) + 1}" if match and up else f"{match[1]}{match[2]}" if match else text
+        found.append(text)
+    return ",".join(dict.fromkeys(found)) or "*"
+
+
+def same_spec(one: object, other: object) -> bool:
+    """Whether two spec texts say the same, whatever the order of their clauses."""
+    if one == other:
+        return True
+    try:
+        return SpecifierSet(str(one)) == SpecifierSet(str(other))
+    except InvalidSpecifier:
+        return False
+
+
+def yanked_text(files: Iterable[IndexFile]) -> object:
+    """``None`` unless every file was withdrawn; then the reason, or ``True`` without one."""
+    reasons = [f.yanked for f in files]
+    if not reasons or any(r is None for r in reasons):
+        return None
+    return next((r for r in reasons if r), True)

@@ -1,0 +1,294 @@
+"""Refresh ``matrix/`` from the package index: plan what would change, show it, write it.
+
+:func:`plan_refresh` reads and compares and writes nothing; :func:`apply` writes each file beside itself and renames it. Facts that people wrote
+(builds of other indexes, notes, comments) keep their bytes; a run right after another one finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from envsmith.errors import DataError, NetworkError, StorageError, UsageError
+from envsmith.http import HttpClient, cache_root
+from envsmith.matrix.refresh.base import Context, FactStore, Progress
+from envsmith.matrix.refresh.framework_files import CHECKOUTS, update_builder, update_tested
+from envsmith.matrix.refresh.releases import update_releases
+from envsmith.matrix.refresh.tables import Table
+from envsmith.matrix.refresh.torch import (
+    read_recorded,
+    record_facts,
+    update_cuda,
+    update_cuda_wheels,
+    update_toolkit,
+    update_torch,
+)
+from envsmith.model.component import ComponentTable
+from envsmith.python.index import PackageIndex, find_index
+
+__all__ = ["FileChange", "Plan", "apply", "plan_refresh", "read_component_table", "refreshable", "today"]
+
+# What a build of torch carries is refreshed with torch, so that a new release can be solved at once.
+_WITH_TORCH = ("triton", "torch", "nccl", "cudnn", "cuda")
+_WHEELS_RECORD = Path("cases") / "wheels" / "torch.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileChange:
+    """One file that would be written. ``old`` is ``None`` for a new file; ``summary`` says in words what changed."""
+
+    path: Path
+    old: str | None
+    new: str
+    summary: tuple[str, ...] = ()
+
+    def diff(self, *, root: Path | None = None) -> str:
+        """A unified diff, without context lines beyond one: records are long."""
+        name = str(self.path.relative_to(root) if root and self.path.is_relative_to(root) else self.path)
+        before = (self.old or "").splitlines(keepends=True)
+        return "".join(difflib.unified_diff(before, self.new.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a refresh found. ``problems`` are artifacts that could not be read: their lines stay, the rest is right."""
+
+    changes: tuple[FileChange, ...]
+    problems: tuple[str, ...] = ()
+    requests: int = 0
+    bytes_read: int = 0
+
+
+def today() -> str:
+    """The ISO day (UTC) that new evidence carries; ``SOURCE_DATE_EPOCH`` is honoured."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    moment = datetime.fromtimestamp(int(epoch), tz=timezone.utc) if epoch.isdigit() else datetime.now(tz=timezone.utc)
+    return moment.date().isoformat()
+
+
+def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
+    """The components that an updater keeps: those with a file of releases and a distribution, CUDA and its toolkit."""
+    names = [c.name for c in components.by_name.values() if c.distributions or c.name in {"cuda", "toolkit"}]
+    return [n for n in names if (matrix_dir / "releases" / f"{n}.yaml").is_file()]
+
+
+def read_component_table(matrix_dir: Path) -> ComponentTable:
+    """``components.yaml`` of that folder; ``DataError`` when it is missing or broken."""
+    from envsmith.graph.fields import Problems, parse_yaml
+    from envsmith.graph.read import read_components
+
+    problems = Problems()
+    try:
+        content = (matrix_dir / "components.yaml").read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{matrix_dir}/components.yaml cannot be read: {error.strerror}", hint="point --matrix to a copy of matrix/"
+        ) from None
+    table = read_components(parse_yaml("components.yaml", content, problems), problems)
+    if problems.lines:
+        raise DataError(f"{matrix_dir}/components.yaml is broken", details=problems.lines)
+    return table
+
+
+def _chosen(names: Sequence[str], matrix_dir: Path, components: ComponentTable) -> list[str]:
+    """The components to refresh, torch's bundle first; ``UsageError`` for a name that nothing is known of."""
+    possible = refreshable(matrix_dir, components)
+    if not names:
+        first = [n for n in (*_WITH_TORCH, "toolkit") if n in possible]
+        return [*first, *(n for n in possible if n not in first)]
+    wanted: list[str] = []
+    for name in names:
+        found = components.find(name)
+        if found is None or found.name not in possible:
+            near = difflib.get_close_matches(name, possible, n=1)
+            raise UsageError(
+                f"--component {name}: no updater keeps it" + (f" (did you mean {near[0]}?)" if near else ""),
+                hint="it can be one of: " + ", ".join(possible),
+            )
+        wanted += _WITH_TORCH if found.name == "torch" else [found.name]
+    return [n for n in dict.fromkeys(wanted) if n in possible]
+
+
+def plan_refresh(
+    matrix_dir: Path,
+    *,
+    components: Sequence[str] = (),
+    index: PackageIndex | None = None,
+    offline: bool = False,
+    jobs: int = 4,
+    again: bool = False,
+    progress: Progress | None = None,
+    cache: Path | None = None,
+    records: Path | None = None,
+    day: str | None = None,
+    checkouts: Mapping[str, Path] | None = None,
+) -> Plan:
+    """Read what changed in the world since ``matrix_dir`` was written. Writes only below ``cache``.
+
+    ``checkouts`` are clones of frameworks whose own files say what was tested; with them alone the index is not asked. ``components`` narrows the run; ``again`` reads even what was measured already; ``records`` is the ``tests`` folder whose recorded
+    METADATA is kept in step (default: the one beside ``matrix_dir``, where there is one). Raises ``UsageError``, ``DataError``,
+    ``NetworkError`` (the index itself cannot be read), ``EngineError`` (no uv to ask for the index).
+    """
+    store = cache if cache is not None else cache_root()
+    client = None
+    if index is None:
+        client = HttpClient(cache=store, jobs=jobs, offline=offline)
+        index = PackageIndex(client, find_index())
+    table = read_component_table(matrix_dir)
+    context = Context(
+        index=index, components=table, today=day or today(), jobs=jobs, again=again, facts=FactStore(store / "facts")
+    )
+    if progress is not None:
+        context.progress = progress
+    run = _Run(matrix_dir, context, records if records is not None else matrix_dir.parent / "tests")
+    clones = checkouts or {}
+    if components or not clones:
+        for name in _chosen(components, matrix_dir, table):
+            run.update(name)
+    for name, folder in clones.items():
+        run.read_checkout(name, folder)
+    return Plan(
+        changes=run.changes(),
+        problems=tuple(context.problems),
+        requests=client.requests if client else 0,
+        bytes_read=client.bytes_read if client else 0,
+    )
+
+
+class _Run:
+    """The tables of one run, each read once, so that NCCL sees what was just learned of torch."""
+
+    def __init__(self, matrix_dir: Path, context: Context, tests: Path) -> None:
+        self._releases = matrix_dir / "releases"
+        self._context = context
+        self._tables: dict[str, tuple[str, Table]] = {}
+        self._summary: dict[str, list[str]] = {}
+        self._others: list[FileChange] = []
+        self._record = tests / _WHEELS_RECORD
+        self._recorded = read_recorded(self._record) if (tests / "cases").is_dir() else None
+        self._recorded_before = self._record.read_text(encoding="utf-8") if self._record.is_file() else None
+
+    def table(self, name: str) -> Table:
+        """The table of a component; ``DataError`` when its file is not one that can be edited line by line."""
+        if name not in self._tables:
+            path = self._releases / f"{name}.yaml"
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DataError(f"{path} cannot be read: {error}") from None
+            self._tables[name] = (text, Table.parse(text, f"releases/{path.name}"))
+        return self._tables[name][1]
+
+    def update(self, name: str) -> None:
+        """Run the updater of one component. An index that fails for one project does not stop the others; one that never answers does."""
+        self._context.progress(name, 0, 0)
+        try:
+            self._summary[name] = self._updater(name)()
+        except NetworkError as error:
+            self._context.problems.append(f"{name}: {error.message}")
+            if not self._summary and len(self._context.problems) > 1:
+                raise NetworkError(
+                    "the package index does not answer", hint=error.hint, details=self._context.problems
+                ) from None
+
+    def _updater(self, name: str) -> Callable[[], list[str]]:
+        table, context = self.table(name), self._context
+        if name == "torch":
+            return lambda: update_torch(table, context, self._recorded)
+        if name == "nccl":
+            return lambda: update_cuda_wheels(table, context, name, None)
+        if name == "cudnn":
+            return lambda: update_cuda_wheels(table, context, name, self.table("torch"))
+        if name == "cuda":
+            return lambda: update_cuda(table, context, self.table("torch"))
+        if name == "toolkit":
+            return lambda: update_toolkit(table, context)
+        if name == "deepspeed":
+            return lambda: [*update_releases(table, context, name), *self._builder()]
+        return lambda: update_releases(table, context, name)
+
+    def read_checkout(self, framework: str, folder: Path) -> None:
+        """Bring ``tested/<framework>.yaml`` up to date from a clone."""
+        if framework not in CHECKOUTS:
+            raise UsageError(
+                f"--checkout {framework}: nothing is read from it", hint="it can be one of: " + ", ".join(CHECKOUTS)
+            )
+        path = self._releases.parent / "tested" / f"{framework}.yaml"
+        try:
+            old = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        table = Table.parse(old, f"tested/{path.name}")
+        summary = update_tested(table, self.table(framework), framework, folder, self._context.today)
+        if table.text() != old:
+            self._others.append(FileChange(path=path, old=old, new=table.text(), summary=tuple(summary)))
+
+    def _builder(self) -> list[str]:
+        """The rows of the toolkit rule, after the op builders of the deepspeed releases that were opened."""
+        path = self._releases.parent / "rules" / "toolkit.yaml"
+        read = self._context.read.get("deepspeed", {})
+        if not path.is_file():
+            return []
+        toolkits = [str(r["version"]) for name in ("toolkit", "cuda") for r in self.table(name).records]
+        old = path.read_text(encoding="utf-8")
+        releases = [str(r["version"]) for r in self.table("deepspeed").records]
+        minors = (".".join(v.split(".")[:2]) for v in toolkits)
+        new, summary, doubts = update_builder(old, read, releases, minors, self._context.today)
+        self._context.problems += doubts
+        if new != old:
+            self._others.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
+        return summary
+
+    def changes(self) -> tuple[FileChange, ...]:
+        """Every file whose bytes would differ."""
+        found = []
+        for name, (old, table) in self._tables.items():
+            new = table.text()
+            if new != old:
+                summary = tuple(self._summary.get(name, ()))
+                found.append(FileChange(path=self._releases / f"{name}.yaml", old=old, new=new, summary=summary))
+        if self._recorded is not None and "torch" in self._summary:
+            used = {r.get("sha256") for r in self.table("torch").records}
+            new = record_facts(f for f in self._recorded.values() if f.sha256 in used)
+            if new != self._recorded_before:
+                found.append(
+                    FileChange(
+                        path=self._record,
+                        old=self._recorded_before,
+                        new=new,
+                        summary=("recorded METADATA of torch wheels",),
+                    )
+                )
+        return (*found, *self._others)
+
+
+def apply(changes: Iterable[FileChange]) -> list[Path]:
+    """Write the files, each whole or not at all. ``DataError`` when a file changed since it was read, ``StorageError`` when it cannot be written."""
+    written = []
+    for change in changes:
+        path = change.path
+        try:
+            now = path.read_text(encoding="utf-8") if path.exists() else None
+            if now != change.old:
+                raise DataError(f"{path} was changed by somebody else in the meantime", hint="run the refresh again")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
+                    out.write(change.new)
+                Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+                Path(temporary).replace(path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be written: {error.strerror or error}", hint="free space or mend the permissions"
+            ) from None
+        written.append(path)
+    return written

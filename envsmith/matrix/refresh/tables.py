@@ -1,0 +1,218 @@
+"""Files of ``matrix/`` that are edited line by line: what an updater does not touch keeps its bytes.
+
+A file is a head (comments, ``component:``, ``evidence:`` with one entry a line) and a table (``releases:``, ``builds:`` or ``tested:``) with one record a
+line in flow style, comments between them allowed. Reading and writing without a change gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from envsmith.errors import DataError
+
+__all__ = ["Line", "Table", "flow", "parse_record"]
+
+# Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of architectures stay bare.
+_BARE = frozenset({"platform", "date", "index", "kind", "evidence", "gpu", "ptx", "build_imports", "evidence_of"})
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*|\d{4}-\d{2}-\d{2}")
+_RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n"})
+_SECTION = re.compile(r"(releases|builds|tested):\s*(?:#.*)?")
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) <= 0xFFFF else f"\\U{ord(character):08x}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _scalar(value: object, *, bare: bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    text = str(value)
+    plain = bare and _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
+    return text if plain else _quoted(text)
+
+
+def _value(value: object, *, bare: bool) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {_value(v, bare=bare)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(v, bare=bare) for v in value) + "]"
+    return _scalar(value, bare=bare)
+
+
+def flow(record: Mapping[str, Any]) -> str:
+    """One record as it stands in a file: ``{version: "2.9.1+cu128", platform: linux-64, …}``."""
+    return "{" + ", ".join(f"{k}: {_value(v, bare=k in _BARE)}" for k, v in record.items()) + "}"
+
+
+@dataclass(slots=True)
+class Line:
+    """A line of the table: its text, and the record in it (``None`` for a comment). Set ``record`` through :meth:`Table.replace`."""
+
+    text: str
+    record: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Table:
+    """One file. ``name`` is shown in errors; ``named`` is its ``evidence:``."""
+
+    name: str
+    head: list[str]
+    lines: list[Line]
+    named: dict[str, dict[str, Any]]
+    _quiet: set[int] = field(default_factory=set)
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Table:
+        """Raises ``DataError`` with every line that is not a record."""
+        rows = text.split("\n")
+        start = next((i for i, row in enumerate(rows) if _SECTION.fullmatch(row)), None)
+        if start is None:
+            raise DataError(
+                f"{name}: no line `releases:`, `builds:` or `tested:`", hint="an updater needs the table it maintains"
+            )
+        problems: list[str] = []
+        lines = [cls._line(row, f"{name}:{start + 2 + i}", problems) for i, row in enumerate(rows[start + 1 :])]
+        if problems:
+            raise DataError(
+                f"{name} cannot be updated: not one record a line",
+                details=problems,
+                hint="write each record on one line: - {…}",
+            )
+        return cls(name, rows[: start + 1], lines, parse_record("\n".join(rows[:start]), name).get("evidence") or {})
+
+    @staticmethod
+    def _line(row: str, where: str, problems: list[str]) -> Line:
+        if not row.startswith("- {"):
+            if row.strip() and not row.lstrip().startswith("#"):
+                problems.append(f"{where}: {row[:60]}")
+            return Line(row)
+        loaded = parse_record(row[2:], where)
+        return Line(row, loaded)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Every record, in file order."""
+        return [line.record for line in self.lines if line.record is not None]
+
+    def text(self) -> str:
+        """The file."""
+        return "\n".join([*self.head, *(line.text for line in self.lines)])
+
+    def replace(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+        """Put ``new`` in the place of ``old``; a record that is equal keeps its line. Says whether something changed."""
+        if dict(old) == dict(new):
+            return False
+        line = next(line for line in self.lines if line.record is old)
+        line.record = dict(new)
+        line.text = "- " + flow(new)
+        return True
+
+    def insert(self, record: Mapping[str, Any], key: Callable[[Mapping[str, Any]], Any]) -> None:
+        """Add a record before the first one whose ``key`` is greater (files are oldest first)."""
+        line = Line("- " + flow(record), dict(record))
+        mine = key(record)
+        at = next(
+            (i for i, other in enumerate(self.lines) if other.record is not None and key(other.record) > mine), None
+        )
+        if at is None:
+            last = max((i for i, other in enumerate(self.lines) if other.record is not None), default=-1)
+            at = last + 1
+        self.lines.insert(at, line)
+
+    # -- evidence ------------------------------------------------------------------------------------------------------
+
+    def evidence_key(self, base: str, kind: str, source: str, date: str) -> str:
+        """The key of an entry of that kind and source read on ``date``; added to the head when there is none.
+
+        An entry under ``base`` that says the same but for its date is not touched, so that older lines keep their day.
+        """
+        for key, entry in self.named.items():
+            if (entry.get("kind"), entry.get("source"), str(entry.get("date"))) == (kind, source, date):
+                return key
+        key = base if base not in self.named else f"{base}_{date.replace('-', '_')}"
+        self.named[key] = {"kind": kind, "source": source, "date": date}
+        self.add_evidence(key)
+        return key
+
+    def add_evidence(self, key: str) -> None:
+        """Write the entry ``named[key]`` as the last line of the head's ``evidence:``."""
+        entry = self.named[key]
+        texts = {k: str(entry[k]) if k in {"kind", "date"} else _quoted(str(entry[k])) for k in entry}
+        self.head.insert(
+            self._end_of_evidence(), f"  {key}: {{" + ", ".join(f"{k}: {v}" for k, v in texts.items()) + "}"
+        )
+
+    def _end_of_evidence(self) -> int:
+        start = next((i for i, row in enumerate(self.head) if row.startswith("evidence:")), None)
+        if start is None:
+            self.head.insert(len(self.head) - 1, "evidence:")
+            return len(self.head) - 1
+        end = start + 1
+        while end < len(self.head) and self.head[end].startswith((" ", "#")):
+            end += 1
+        return end
+
+    def fold_evidence(self, base: str, key: str) -> None:
+        """Where every line that named ``base`` now names ``key`` (all were read again), let ``base`` carry the new day and drop ``key``."""
+        if key == base or base not in self.named or key not in self.named:
+            return
+        if any(base in used_evidence(r) for r in self.records):
+            return
+        date = str(self.named[key]["date"])
+        for line in self.lines:
+            if line.record is not None and key in used_evidence(line.record):
+                renamed = {
+                    k: _renamed(v, key, base) if k in {"evidence", "evidence_of"} else v for k, v in line.record.items()
+                }
+                line.record, line.text = renamed, "- " + flow(renamed)
+        self.head = [row for row in self.head if not row.startswith(f"  {key}: ")]
+        old = self.named.pop(base)
+        new = self.named.pop(key)
+        self.named[base] = {**old, "source": new["source"], "date": date}
+        for i, row in enumerate(self.head):
+            if row.startswith(f"  {base}: "):
+                note = f", note: {_quoted(str(old['note']))}" if old.get("note") else ""
+                self.head[i] = (
+                    f"  {base}: {{kind: {new['kind']}, source: {_quoted(str(new['source']))}, date: {date}{note}}}"
+                )
+
+
+def used_evidence(record: Mapping[str, Any]) -> list[str]:
+    """The keys of evidence that a record names."""
+    said = record.get("evidence")
+    listed: Iterable[Any] = said if isinstance(said, list) else [said]
+    apart = record.get("evidence_of")
+    return [k for k in [*listed, *(apart.values() if isinstance(apart, dict) else ())] if isinstance(k, str)]
+
+
+def _renamed(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {k: _renamed(v, old, new) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_renamed(v, old, new) for v in value]
+    return new if value == old else value
+
+
+def parse_record(text: str, where: str) -> dict[str, Any]:
+    """A mapping in YAML; ``DataError`` names ``where`` when it is none."""
+    from envsmith.graph.fields import Problems, parse_yaml
+
+    problems = Problems()
+    node = parse_yaml(where, text.encode(), problems)
+    if node is None or not isinstance(node.value, dict):
+        raise DataError(f"{where}: a mapping was expected", details=problems.lines)
+    return node.value

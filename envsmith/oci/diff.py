@@ -1,0 +1,88 @@
+"""How two images differ, told by layer and file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping
+from typing import Any
+
+from envsmith.oci.layers import member_name
+from envsmith.oci.layout import LayoutFolder
+from envsmith.oci.spec import OciImage
+
+__all__ = ["difference"]
+
+# Of one layer: more would be noise, the number of all is told.
+_SHOWN = 40
+_KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
+
+
+def difference(first: OciImage, second: OciImage) -> tuple[str, ...]:
+    """One line a difference, the configuration's first; empty when both have the same manifest."""
+    if first.manifest_digest == second.manifest_digest:
+        return ()
+    lines = _config(first.config, second.config)
+    if len(first.layers) != len(second.layers):
+        lines.append(f"layers: {len(first.layers)} and {len(second.layers)}")
+    for number, (one, two) in enumerate(zip(first.layers, second.layers, strict=False)):
+        if one.diff_id != two.diff_id:
+            lines += _layer(f"layer {number + 1}", _members(first, number), _members(second, number))
+        elif one.digest != two.digest:
+            lines.append(f"layer {number + 1}: the same files, stored in another way")
+    return tuple(lines or ["manifest: another spelling of the same image"])
+
+
+def _config(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:
+    flat = [_flat({k: v for k, v in c.items() if k not in {"rootfs", "history"}}) for c in (one, two)]
+    names = sorted({*flat[0], *flat[1]})
+    return [
+        f"configuration {n}: {flat[0].get(n, 'absent')} and {flat[1].get(n, 'absent')}"
+        for n in names
+        if flat[0].get(n) != flat[1].get(n)
+    ]
+
+
+def _flat(value: object, path: str = "") -> dict[str, str]:
+    if isinstance(value, dict) and value:
+        return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{path}.{key}".strip(".")).items()}
+    return {path: json.dumps(value, sort_keys=True)[:200]}
+
+
+def _members(image: OciImage, number: int) -> dict[str, dict[str, str]]:
+    """Path to what can differ about it, each said in a word."""
+    found: dict[str, dict[str, str]] = {}
+    with LayoutFolder(image).layer(number) as file, tarfile.open(fileobj=file, mode="r:") as layer:
+        for member in layer:
+            content = member.linkname
+            if member.isreg():
+                digest = hashlib.sha256()
+                data = layer.extractfile(member)
+                while data and (block := data.read(1 << 20)):
+                    digest.update(block)
+                content = f"sha256 {digest.hexdigest()[:12]}"
+            found[member_name(member.name)] = {
+                "kind": _KINDS.get(member.type, "file"),
+                "content": content,
+                "bytes": str(member.size),
+                "mode": oct(member.mode & 0o7777),
+                "owner": f"{member.uid}:{member.gid}",
+                "time": str(int(member.mtime)),
+                "attributes": json.dumps(dict(sorted(member.pax_headers.items()))),
+            }
+    return found
+
+
+def _layer(name: str, one: Mapping[str, Mapping[str, str]], two: Mapping[str, Mapping[str, str]]) -> list[str]:
+    lines = []
+    for path in sorted({*one, *two}):
+        if path not in one or path not in two:
+            lines.append(f"{name}: /{path}: only in the {'second' if path in two else 'first'}")
+        elif one[path] != two[path]:
+            told = [f"{k} {one[path][k]} and {two[path][k]}" for k in one[path] if one[path][k] != two[path][k]]
+            lines.append(f"{name}: /{path}: {', '.join(told)}")
+    if not lines:
+        return [f"{name}: the same files in another order or spelling"]
+    more = [f"{name}: and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return [*lines[:_SHOWN], *more]

@@ -1,0 +1,178 @@
+"""A layer's tar in one canonical form: the same files give the same bytes, whichever engine and version wrote them.
+
+Members stand sorted by name, owners are numbers, times are whole seconds and none is later than the epoch; a directory that an engine only
+touched on the way to a file is left out, and so is what every engine mounts over (``/dev``, ``/proc``, ``/sys``, ``/etc/hosts`` …).
+Byte-code, package manager logs and the like never get here: the Dockerfile's own steps leave none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from envsmith.errors import ContentError
+from envsmith.oci.spec import LAYER_TYPE, OciLayer
+
+__all__ = ["LayerWriter", "Seen", "copy_verbatim", "member_name", "normalise"]
+
+# Written by the engine into a running step, mounted over in every container: never content of a cell.
+_STUBS = frozenset({"etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab", ".dockerenv", "run/.containerenv"})
+_MOUNTED = ("dev/", "proc/", "sys/", "run/secrets/")
+_MOUNT_POINTS = frozenset({"dev", "proc", "sys", "run/secrets"})
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_BLOCK = 1 << 20
+# 6 is zlib's own default; the level is part of the digest of a compressed layer.
+_GZIP_LEVEL = 6
+
+
+class LayerWriter:
+    """Writes a layer's bytes to a file and knows both digests at the end: of the tar (``diff_id``) and of what is stored."""
+
+    def __init__(self, path: Path, *, gzip: bool = False) -> None:
+        self._file = path.open("wb")
+        self._plain, self._stored = hashlib.sha256(), hashlib.sha256()
+        self._size = 0
+        # 31: a gzip header, which zlib writes without time and name.
+        self._zip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31) if gzip else None
+
+    def write(self, data: bytes) -> int:
+        """Take some bytes of the tar."""
+        self._plain.update(data)
+        self._store(data if self._zip is None else self._zip.compress(data))
+        return len(data)
+
+    def _store(self, data: bytes) -> None:
+        if data:
+            if self._zip is not None:
+                self._stored.update(data)
+            self._file.write(data)
+            self._size += len(data)
+
+    def close(self) -> OciLayer:
+        """Finish the file; the layer that it is."""
+        if self._zip is not None:
+            self._store(self._zip.flush())
+        self._file.close()
+        diff_id = f"sha256:{self._plain.hexdigest()}"
+        if self._zip is None:
+            return OciLayer(digest=diff_id, diff_id=diff_id, size=self._size)
+        stored = f"sha256:{self._stored.hexdigest()}"
+        return OciLayer(digest=stored, diff_id=diff_id, size=self._size, media_type=f"{LAYER_TYPE}+gzip")
+
+
+@dataclass(slots=True)
+class Seen:
+    """Directories of the layers below, by name: type, mode and owners."""
+
+    directories: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    def known(self, member: tarfile.TarInfo, name: str) -> bool:
+        """Whether a directory stands below with the same mode and owners."""
+        return self.directories.get(name) == (member.mode & 0o7777, member.uid, member.gid)
+
+    def take(self, members: dict[str, tarfile.TarInfo]) -> None:
+        """Remember what a layer adds, and forget what it hides."""
+        for name in members:
+            folder, _, last = name.rpartition("/")
+            if last == _OPAQUE:
+                self._forget(folder, inside=True)
+            elif last.startswith(_WHITEOUT):
+                self._forget("/".join(filter(None, (folder, last.removeprefix(_WHITEOUT)))), inside=False)
+        for name, member in members.items():
+            if member.isdir():
+                self.directories[name] = (member.mode & 0o7777, member.uid, member.gid)
+            else:
+                self.directories.pop(name, None)
+
+    def take_base(self, layer: tarfile.TarFile) -> None:
+        """Remember a layer of the base, which is not written anew."""
+        self.take({member_name(member.name): member for member in layer})
+
+    def _forget(self, name: str, *, inside: bool) -> None:
+        gone = [d for d in self.directories if d.startswith(f"{name}/") or (not inside and d == name)]
+        for directory in gone:
+            del self.directories[directory]
+
+
+def member_name(name: str) -> str:
+    """A member's path without leading ``./`` and ``/``; ``.`` for the root.
+
+    ``ContentError`` for one that leads out of the image.
+    """
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if ".." in parts:
+        raise ContentError(f"a layer holds the path {name[:120]!r}, which leads out of the image")
+    return "/".join(parts) or "."
+
+
+def _ours(name: str) -> bool:
+    return name != "." and name not in _STUBS and name not in _MOUNT_POINTS and not name.startswith(_MOUNTED)
+
+
+def normalise(layer: tarfile.TarFile, out: LayerWriter, seen: Seen, *, epoch: int) -> int:
+    """Write ``layer`` to ``out`` in the canonical form; the number of members. ``seen`` are the layers below, and learns this one."""
+    members = {name: member for member in layer if _ours(name := member_name(member.name))}
+    first = _first_names(members)
+    fresh = {n: m for n, m in members.items() if not (m.isdir() and seen.known(m, n))}
+    written = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK)  # type: ignore[call-overload]  # noqa: SIM115
+    for name in sorted(fresh):
+        member = fresh[name]
+        info = _plain(member, name, epoch)
+        content: IO[bytes] | None = None
+        if name in first:
+            carrier, source = first[name]
+            if carrier == name:
+                info.type, info.linkname, info.size = tarfile.REGTYPE, "", source.size
+                content = layer.extractfile(source)
+            else:
+                info.type, info.linkname = tarfile.LNKTYPE, carrier
+        elif member.isreg():
+            info.size = member.size
+            content = layer.extractfile(member)
+        written.addfile(info, content)
+    written.close()
+    seen.take(members)
+    return len(fresh)
+
+
+def _first_names(members: dict[str, tarfile.TarInfo]) -> dict[str, tuple[str, tarfile.TarInfo]]:
+    """Of files that are one file under several names: each name to the smallest of them, and the member that has the content."""
+    groups: dict[str, list[str]] = {}
+    for name, member in members.items():
+        if member.islnk():
+            groups.setdefault(member_name(member.linkname), []).append(name)
+    found: dict[str, tuple[str, tarfile.TarInfo]] = {}
+    for target, names in groups.items():
+        if target not in members:
+            raise ContentError(f"a layer links {names[0]} to {target}, which it does not hold")
+        alike = sorted([*names, target])
+        found |= dict.fromkeys(alike, (alike[0], members[target]))
+    return found
+
+
+def _plain(member: tarfile.TarInfo, name: str, epoch: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = tarfile.REGTYPE if member.isreg() else member.type
+    info.mode, info.uid, info.gid = member.mode & 0o7777, member.uid, member.gid
+    info.mtime = min(int(member.mtime), epoch)
+    info.linkname = member.linkname if member.issym() else ""
+    info.devmajor, info.devminor = member.devmajor, member.devminor
+    kept = {k: v for k, v in member.pax_headers.items() if k == "SCHILY.xattr.security.capability"}
+    info.pax_headers = kept
+    return info
+
+
+def copy_verbatim(blocks: IO[bytes], out: LayerWriter) -> None:
+    """A layer of the base, byte for byte."""
+    for block in _blocks(blocks):
+        out.write(block)
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    while block := file.read(_BLOCK):
+        yield block

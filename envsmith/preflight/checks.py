@@ -1,0 +1,558 @@
+"""Versions: the same on all ranks, those that were expected, the NCCL that is loaded, the driver under it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envsmith.smoke import agent
+
+__all__ = [
+    "ERROR",
+    "NOTE",
+    "WARNING",
+    "Facts",
+    "Finding",
+    "Known",
+    "collect",
+    "drivers",
+    "expected",
+    "gib",
+    "gpus",
+    "has",
+    "known",
+    "limits",
+    "memory",
+    "name_of",
+    "nccl",
+    "odd_ones",
+    "runs_on",
+    "variables",
+    "version_key",
+    "versions",
+]
+
+
+# Ranks of one job that differ here compute different things or do not understand each other.
+_MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")
+_PACKAGES = ("deepspeed", "megatron-core", "colossalai", "transformer-engine", "flash-attn", "apex")
+_NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+
+
+def versions(facts: Sequence[Facts]) -> list[Finding]:
+    """Releases that some ranks have and others do not."""
+    found = []
+    names: list[tuple[str, Callable[[Facts], Any], str]] = [(k, lambda f, k=k: f.get(k), ERROR) for k in _MUST_AGREE]  # type: ignore[misc]
+    names += [(p, lambda f, p=p: f.get("installed", {}).get(p), ERROR) for p in _PACKAGES]  # type: ignore[misc]
+    names += [("python", lambda f: f.get("python"), WARNING), ("numpy", lambda f: f.get("numpy"), WARNING)]
+    told: set[tuple[int, ...]] = set()
+    for name, value, severity in names:
+        for ranks, theirs, common in odd_ones(facts, value):
+            if name == "torch_git" and tuple(ranks) in told:
+                continue  # another release is another commit
+            told.add(tuple(ranks))
+            text = f"{name_of(facts, ranks)} {has(ranks)} {name} {theirs or 'not at all'}, the others {common or 'do not have it'}"
+            found.append(
+                Finding(
+                    check="versions",
+                    severity=severity,
+                    ranks=tuple(ranks),
+                    message=text,
+                    fix="install the same lock on every node",
+                )
+            )
+    return found
+
+
+def expected(facts: Sequence[Facts], expect: Mapping[str, str]) -> list[Finding]:
+    """Ranks that have another release of a component than ``expect`` names."""
+    found = []
+    for name, wanted in expect.items():
+        bad: dict[str, list[int]] = {}
+        for f in facts:
+            have = (f.get("nccl_runtime") or f.get("nccl")) if name == "nccl" else f.get(name)
+            have = have or f.get("installed", {}).get(name)
+            same = have is not None and (
+                str(have) == wanted or ("+" not in wanted and str(have).partition("+")[0] == wanted)
+            )
+            if not same:
+                bad.setdefault(str(have), []).append(int(f["rank"]))
+        for have, ranks in bad.items():
+            text = f"{name_of(facts, ranks)} {has(ranks)} {name} {have}, but {wanted} is expected"
+            found.append(
+                Finding(
+                    check="expected",
+                    severity=ERROR,
+                    ranks=tuple(ranks),
+                    message=text,
+                    fix="is this the environment that was meant? look at PATH and PYTHONPATH",
+                )
+            )
+    return found
+
+
+def nccl(facts: Sequence[Facts]) -> list[Finding]:
+    """The NCCL that is loaded is the one that the environment declares, and not older than the one torch was compiled with."""
+    by_text: dict[tuple[str, str, str], list[int]] = {}
+    for f in facts:
+        runtime = f.get("nccl_runtime")
+        if not runtime:
+            continue
+        declared = {p: v for p, v in f.get("installed", {}).items() if p in _NCCL_PACKAGES}
+        path = f.get("nccl_path") or "its library"
+        if declared and version_key(runtime) not in {version_key(v) for v in declared.values()}:
+            package, version = next(iter(declared.items()))
+            text = f"loaded NCCL {runtime} from {path}, but the environment declares {package} {version}"
+            by_text.setdefault((ERROR, text, "look at LD_LIBRARY_PATH and LD_PRELOAD"), []).append(int(f["rank"]))
+        elif len({version_key(v) for v in declared.values()}) > 1:
+            text = f"found several NCCL packages ({', '.join(f'{p} {v}' for p, v in sorted(declared.items()))}); {runtime} was loaded"
+            by_text.setdefault((WARNING, text, "uninstall the one of the other CUDA major"), []).append(int(f["rank"]))
+        if version_key(runtime) < version_key(f.get("nccl")):
+            text = f"loaded NCCL {runtime}, older than the {f['nccl']} that torch was compiled with"
+            by_text.setdefault((ERROR, text, "look at LD_LIBRARY_PATH and LD_PRELOAD"), []).append(int(f["rank"]))
+    return [
+        Finding(check="nccl", severity=severity, ranks=tuple(ranks), message=f"{name_of(facts, ranks)} {text}", fix=fix)
+        for (severity, text, fix), ranks in by_text.items()
+    ]
+
+
+def drivers(facts: Sequence[Facts], data: Known) -> list[Finding]:
+    """Drivers that differ between nodes, or are too old for the CUDA of torch."""
+    found = []
+    for ranks, theirs, common in odd_ones(facts, lambda f: f.get("driver") or None):
+        found.append(
+            Finding(
+                check="driver",
+                severity=WARNING,
+                ranks=tuple(ranks),
+                message=f"{name_of(facts, ranks)} {has(ranks)} driver {theirs}, the others {common}",
+            )
+        )
+    low: dict[tuple[str, str, str], list[int]] = {}
+    for f in facts:
+        driver, cuda = f.get("driver"), str(f.get("cuda") or "")
+        floor = data.drivers.get(cuda.partition(".")[0])
+        if driver and floor and version_key(driver) < version_key(floor):
+            low.setdefault((str(driver), cuda, floor), []).append(int(f["rank"]))
+    for (driver, cuda, floor), ranks in low.items():
+        text = f"{name_of(facts, ranks)} {has(ranks)} driver {driver}, but CUDA {cuda} needs at least {floor}"
+        fix = "update the driver of that node, or take a torch of an older CUDA major"
+        found.append(Finding(check="driver", severity=ERROR, ranks=tuple(ranks), message=text, fix=fix))
+    return found
+
+
+# What one rank sees of itself, before any group exists: versions, GPU, driver, memory, limits, variables.
+
+
+# A GPU is asked for a kernel, because the list of architectures says what was built, not what runs.
+_KEPT = ("driver", "memory_bytes", "memory_free_bytes", "shm_bytes", "shm_free_bytes", "memlock_bytes", "open_files")
+
+
+def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
+    """Facts of this process as JSON values; the caller has imported torch.
+
+    ``local`` is the rank's number on its node and chooses the GPU. ``gpu=False`` starts no CUDA context.
+    """
+    import torch
+
+    loaded, host = agent.loaded_facts(), agent.host_facts()
+    names = (*agent.TELLING, "MASTER_ADDR")
+    facts: dict[str, Any] = {
+        **{key: loaded.get(key) for key in ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "numpy")},
+        **{key: host.get(key) for key in (*_KEPT, "container")},
+        "installed": loaded["installed"],
+        "arch_list": loaded["arch_list"],
+        "has_nccl": bool(loaded.get("has_nccl")),
+        "has_gloo": bool(loaded.get("has_gloo")),
+        "nccl_path": _nccl_path(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "local": local,
+        "infiniband": os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband")),  # noqa: PTH112, PTH208 - pathlib costs more than the call
+        "gpus": len(host["gpus"]) if isinstance(host["gpus"], list) else 0,
+        "env": {k: v for k, v in os.environ.items() if k.startswith(names) or k in agent.ALSO_TELLING},
+    }
+    facts["gpu"] = _gpu(torch, local, facts) if gpu and loaded.get("cuda") and facts["gpus"] else None
+    return facts
+
+
+def _nccl_path() -> str | None:
+    """Which ``libnccl`` is mapped into this process, when it is a library of its own."""
+    found = re.search(r"(/\S*libnccl\.so\S*)", agent.read_text("/proc/self/maps", 1 << 22))
+    return found[1] if found else None
+
+
+def _gpu(torch: Any, local: int, facts: dict[str, Any]) -> dict[str, Any]:
+    """The GPU that this rank will use, and whether a kernel of this torch runs on it."""
+    seen: dict[str, Any] = {"index": local, "error": None}
+    try:
+        count = torch.cuda.device_count()
+        if not count:
+            seen["error"] = "CUDA sees no GPU (CUDA_VISIBLE_DEVICES hides it, or the driver does not answer)"
+            return seen
+        seen["index"] = index = local % count
+        seen["count"] = count
+        properties = torch.cuda.get_device_properties(index)
+        seen["name"], seen["uuid"] = properties.name, str(getattr(properties, "uuid", "") or "")
+        seen["arch"] = f"sm_{properties.major}{properties.minor}"
+        with torch.cuda.device(index):
+            torch.zeros(1, device=f"cuda:{index}").add_(1).item()
+            seen["free"], seen["total"] = torch.cuda.mem_get_info(index)
+    except Exception as error:  # noqa: BLE001 - whatever CUDA says is the finding
+        seen["error"] = agent.one_line(error)
+    facts["cuda_usable"] = seen["error"] is None
+    return seen
+
+
+# What the preflight finds, and the words for the ranks that it is about.
+
+
+Facts = Mapping[str, Any]
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that is wrong: ``severity`` is ``error``, ``warning`` or ``note``; ``ranks`` are those that it is about."""
+
+    check: str
+    severity: str
+    message: str
+    ranks: tuple[int, ...] = ()
+    fix: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """One object."""
+        return {
+            "check": self.check,
+            "severity": self.severity,
+            "ranks": list(self.ranks),
+            "message": self.message,
+            "fix": self.fix,
+        }
+
+
+def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 4-7 (node b)``: the node is told where there are several."""
+    numbers = sorted(ranks)
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    spelt = [f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs]
+    words = ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(spelt)
+    by_rank = {int(f["rank"]): f for f in facts}
+    hosts = {str(f.get("host")) for f in facts}
+    at = {str(by_rank[n].get("host")) for n in numbers if n in by_rank}
+    gpu = by_rank.get(numbers[0], {}).get("gpu") if len(numbers) == 1 else None
+    where = [f"node {', '.join(sorted(at))}"] if len(hosts) > 1 and 0 < len(at) <= 3 else []
+    where += [f"GPU {gpu['index']}"] if isinstance(gpu, Mapping) else []
+    return words + (f" ({', '.join(where)})" if where else "")
+
+
+def odd_ones(facts: Sequence[Facts], value: Callable[[Facts], Any]) -> list[tuple[list[int], Any, Any]]:
+    """Groups of ranks whose value is not the most common one: (ranks, theirs, common); in a tie the lowest rank's side is common."""
+    seen = [(int(f["rank"]), value(f)) for f in facts]
+    texts = [json.dumps(v, sort_keys=True) for _, v in seen]
+    if len(set(texts)) < 2:
+        return []
+    common = max(dict.fromkeys(texts), key=texts.count)
+    groups: dict[str, list[int]] = {}
+    for (rank, _), text in zip(seen, texts, strict=True):
+        if text != common:
+            groups.setdefault(text, []).append(rank)
+    return [(ranks, json.loads(text), json.loads(common)) for text, ranks in groups.items()]
+
+
+def has(ranks: Sequence[int]) -> str:
+    """The verb for one rank or for many."""
+    return "has" if len(ranks) == 1 else "have"
+
+
+def gib(value: object) -> str:
+    """Bytes as a person reads them."""
+    amount = int(str(value))
+    return f"{amount / 2**30:.1f} GiB" if amount >= 1 << 30 else f"{amount >> 20} MiB"
+
+
+# GPUs: usable by this torch, with memory left, one for each rank.
+
+
+def runs_on(arch: str, built: Sequence[str]) -> bool:
+    """Does machine code or PTX of this list run on ``sm_XY``? Same major and no newer minor; PTX is compiled for anything newer."""
+    match = re.fullmatch(r"sm_(\d+)(\d)", arch)
+    if not match or not built:
+        return True
+    major, minor = int(match[1]), int(match[2])
+    for item in built:
+        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", item)
+        if not found:
+            continue
+        theirs = (int(found[2]), int(found[3]))
+        if found[4] == "a":
+            fits = theirs == (major, minor)
+        elif found[1] == "compute":
+            fits = theirs <= (major, minor)
+        else:
+            fits = theirs[0] == major and theirs[1] <= minor
+        if fits:
+            return True
+    return False
+
+
+def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
+    """Ranks that cannot use their GPU, share one, or have less than ``min_free`` bytes of it (or clearly less than the others)."""
+    found: list[Finding] = []
+
+    def add(f: Facts, check: str, severity: str, text: str, fix: str) -> None:
+        rank = int(f["rank"])
+        found.append(
+            Finding(check=check, severity=severity, ranks=(rank,), message=f"{name_of(facts, [rank])} {text}", fix=fix)
+        )
+
+    owners: dict[tuple[str, str], list[int]] = {}
+    for f in facts:
+        gpu = f.get("gpu")
+        if f.get("gpus") and not f.get("cuda"):
+            add(f, "gpu", WARNING, f"sees {f['gpus']} GPUs, but its torch {f.get('torch')} is built without CUDA", "")
+        if not isinstance(gpu, Mapping):
+            continue
+        arch = str(gpu.get("arch") or "")
+        if gpu.get("error"):
+            check = "arch" if arch and not runs_on(arch, f.get("arch_list") or []) else "gpu"
+            why = f"; this torch is built for {' '.join(f['arch_list'])}" if check == "arch" else ""
+            add(
+                f,
+                check,
+                ERROR,
+                f"cannot use its GPU{f' ({arch})' if arch else ''}: {gpu['error']}{why}",
+                "`envsmith doctor` on that node says more",
+            )
+            continue
+        if min_free and int(gpu.get("free") or 0) < min_free:
+            add(
+                f,
+                "memory",
+                ERROR,
+                f"has {gib(gpu['free'])} of GPU memory free, {gib(min_free)} are asked for",
+                "another process holds it: nvidia-smi",
+            )
+        owners.setdefault((str(f.get("host")), str(gpu.get("uuid") or f"index {gpu.get('index')}")), []).append(
+            int(f["rank"])
+        )
+    found += _skewed_memory(facts)
+    for (_, uuid), ranks in owners.items():
+        if len(ranks) > 1:
+            shared = all(
+                f["env"].get("NCCL_MULTI_RANK_GPU_ENABLE") == "1" or f["env"].get("NCCL_HOSTID")
+                for f in facts
+                if int(f["rank"]) in ranks
+            )
+            text = f"{name_of(facts, ranks)} use the same GPU ({uuid})"
+            fix = "LOCAL_RANK or CUDA_VISIBLE_DEVICES is not what the launcher meant"
+            found.append(
+                Finding(check="gpu", severity=NOTE if shared else ERROR, ranks=tuple(ranks), message=text, fix=fix)
+            )
+    return found
+
+
+def _skewed_memory(facts: Sequence[Facts]) -> list[Finding]:
+    """A GPU with clearly less free memory than the others: something else runs there, and that rank will be the first to fail."""
+    frees = sorted(int(f["gpu"]["free"]) for f in facts if isinstance(f.get("gpu"), Mapping) and f["gpu"].get("free"))
+    if len(frees) < 2:
+        return []
+    middle = frees[len(frees) // 2]
+    found = []
+    for f in facts:
+        free = int((f.get("gpu") or {}).get("free") or 0)
+        if free and free < 0.9 * middle:
+            rank = int(f["rank"])
+            found.append(
+                Finding(
+                    check="memory",
+                    severity=WARNING,
+                    ranks=(rank,),
+                    message=f"{name_of(facts, [rank])} has {gib(free)} of GPU memory free, the others about {gib(middle)}",
+                    fix="another process holds it: nvidia-smi",
+                )
+            )
+    return found
+
+
+# What the preflight knows of the matrix, and how releases compare.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What ``known.json`` says: variables as ``name: [reads, since, until, renamed]``, and the least driver per CUDA major."""
+
+    variables: Mapping[str, Sequence[str | None]]
+    drivers: Mapping[str, str]
+
+
+@cache
+def known() -> Known:
+    """The shipped extract of the matrix: read in a millisecond, without YAML."""
+    data = json.loads(Path(__file__).with_name("known.json").read_text(encoding="utf-8"))
+    return Known(variables=data["variables"], drivers=data["drivers"])
+
+
+def version_key(text: object) -> tuple[int, ...]:
+    """``2.9.1+cu128`` is (2, 9, 1): enough to compare releases of torch, NCCL and drivers."""
+    numbers = [int(part) for part in re.findall(r"\d+", str(text or "").partition("+")[0])[:4]]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+# The hosts: memory, /dev/shm, limits on open files and locked memory.
+
+
+_SHM_FULL = 64 << 20  # below this a DataLoader worker or NCCL's host buffers meet SIGBUS
+_SHM_SMALL = 1 << 30  # what NVIDIA's container guide asks for with --shm-size=1g
+_HOST_LOW = 1 << 30
+_OPEN_FILES = 4096
+
+
+def _by_host(facts: Sequence[Facts], *keys: str) -> list[list[Facts]]:
+    """Ranks of one host that see the same thing are told once; containers of one host may see different things."""
+    groups: dict[tuple[object, ...], list[Facts]] = {}
+    for f in facts:
+        groups.setdefault((f.get("host"), *(f.get(key) for key in keys)), []).append(f)
+    return list(groups.values())
+
+
+def memory(facts: Sequence[Facts]) -> list[Finding]:
+    """Hosts with little memory or /dev/shm left."""
+    found = []
+    for group in _by_host(facts, "shm_bytes"):
+        f, ranks = group[0], tuple(int(g["rank"]) for g in group)
+        name = name_of(facts, ranks)
+        free, size = int(f.get("memory_free_bytes") or 0), int(f.get("shm_bytes") or 0)
+        shm = min(int(g.get("shm_free_bytes") or 0) for g in group)
+        if 0 < free < _HOST_LOW * len(group) // 2:
+            found.append(
+                Finding(
+                    check="memory",
+                    severity=WARNING,
+                    ranks=ranks,
+                    message=f"{name} {has(ranks)} {gib(free)} of host memory left, for {len(group)} rank(s)",
+                )
+            )
+        if size and shm < _SHM_FULL:
+            text = f"{name} {has(ranks)} {gib(shm)} of /dev/shm free ({gib(size)} in all): DataLoader workers and NCCL will die of SIGBUS"
+            found.append(
+                Finding(
+                    check="shm",
+                    severity=ERROR,
+                    ranks=ranks,
+                    message=text,
+                    fix="remove what is left in /dev/shm, or give the container --shm-size=1g or --ipc=host",
+                )
+            )
+        elif size and size < _SHM_SMALL and (f.get("container") or f.get("gpus")):
+            text = f"{name} {has(ranks)} a /dev/shm of only {gib(size)}"
+            found.append(
+                Finding(
+                    check="shm",
+                    severity=WARNING,
+                    ranks=ranks,
+                    message=text,
+                    fix="give the container --shm-size=1g or --ipc=host",
+                )
+            )
+    return found
+
+
+def limits(facts: Sequence[Facts]) -> list[Finding]:
+    """Hosts where a rank may open few files, or lock little memory beside InfiniBand."""
+    found = []
+    for group in _by_host(facts, "memlock_bytes", "open_files"):
+        f, ranks = group[0], tuple(int(g["rank"]) for g in group)
+        name, memlock, files = name_of(facts, ranks), f.get("memlock_bytes"), f.get("open_files")
+        if f.get("infiniband") and f.get("gpus") and isinstance(memlock, int):
+            text = f"{name} may lock only {gib(memlock)}; InfiniBand registers all its buffers"
+            found.append(
+                Finding(check="limits", severity=WARNING, ranks=ranks, message=text, fix="ulimit -l unlimited")
+            )
+        if f.get("gpus") and isinstance(files, int) and files < _OPEN_FILES:
+            text = f"{name} may open only {files} files; NCCL opens hundreds per rank"
+            found.append(Finding(check="limits", severity=WARNING, ranks=ranks, message=text, fix="ulimit -n 65536"))
+    return found
+
+
+# Environment variables: set here and not there, or set and read by nobody.
+
+
+# Variables that may differ between ranks or nodes of a healthy job.
+_PER_RANK = re.compile(
+    r"NCCL_HOSTID|CUDA_VISIBLE_DEVICES|\w*_FILE|\w*_DIR|CUDA_(HOME|PATH)\w*|CUDA_MPS\w*|TORCH_\w*_PORT|TORCH_HOME"
+)
+
+
+def variables(facts: Sequence[Facts], data: Known) -> list[Finding]:
+    """Variables that no release here reads, and those that are not the same on all ranks."""
+    by_text: dict[tuple[str, str], list[int]] = {}
+    for f in facts:
+        for name in f.get("env", {}):
+            text = _not_read(name, f, data)
+            if text:
+                by_text.setdefault(text, []).append(int(f["rank"]))
+    found = [
+        Finding(
+            check="variables",
+            severity=severity,
+            ranks=tuple(ranks),
+            message=f"{name_of(facts, ranks)} {'sets' if len(ranks) == 1 else 'set'} {text}",
+        )
+        for (severity, text), ranks in by_text.items()
+    ]
+    names = sorted({n for f in facts for n in f.get("env", {}) if not _PER_RANK.fullmatch(n)})
+    for name in names:
+        for ranks, theirs, common in odd_ones(facts, lambda f, n=name: f["env"].get(n)):  # type: ignore[misc]
+            have = f"{name}={_short(theirs)}" if theirs is not None else f"no {name}"
+            rest = _short(common) if common is not None else "do not set it"
+            found.append(
+                Finding(
+                    check="variables",
+                    severity=WARNING,
+                    ranks=tuple(ranks),
+                    message=f"{name_of(facts, ranks)} {has(ranks)} {have}, the others {rest}",
+                    fix="export it on every node (or on none)",
+                )
+            )
+    return found
+
+
+def _short(value: object) -> str:
+    text = re.sub(r"[\x00-\x1f\x7f]", "?", str(value))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _not_read(name: str, f: Facts, data: Known) -> tuple[str, str] | None:
+    """A variable that is set and that nothing here reads: it says what was meant, and does nothing."""
+    line = data.variables.get(name)
+    if line is None:
+        close = difflib.get_close_matches(name, data.variables, 1, 0.9) if name.startswith("NCCL_") else []
+        return (NOTE, f"{name}, which no NCCL that we know reads; {close[0]} was meant?") if close else None
+    reads, since, until, renamed = line
+    have = (f.get("nccl_runtime") or f.get("nccl")) if reads == "nccl" else f.get(str(reads))
+    have = have or f.get("installed", {}).get(reads)
+    if not have:
+        return None
+    instead = f"; {renamed} counts now" if renamed else ""
+    if until and version_key(have) >= version_key(until):
+        return WARNING, f"{name}, which {reads} no longer reads from {until} on (here is {have}){instead}"
+    if since and version_key(have) < version_key(since):
+        return WARNING, f"{name}, which {reads} reads only from {since} on (here is {have}){instead}"
+    return None

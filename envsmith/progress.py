@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class EventKind(str, Enum):
+    """What a progress event says about its step."""
+
+    START = "start"
+    LINE = "line"
+    DONE = "done"
+    CACHED = "cached"
+    FAILED = "failed"
+    NOTE = "note"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One thing worth showing while something is built.
+
+    ``step`` names what is under way (``torch layer``); ``text`` is a line of its output or a sentence; ``seconds`` is how long a step
+    that is done took.
+    """
+
+    kind: EventKind
+    step: str
+    text: str = ""
+    seconds: float | None = None
+
+
+Progress = Callable[[Event], None]
+
+
+def silent(_event: Event) -> None:
+    """The progress that shows nothing."""
+
+
+class Clock:
+    """Announces steps and adds up their seconds."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.seconds: dict[str, float] = {}
+        self._started = 0.0
+
+    def start(self, step: str, text: str = "") -> None:
+        """A step begins."""
+        self._started = time.monotonic()
+        self.progress(Event(kind=EventKind.START, step=step, text=text))
+
+    def done(self, step: str, text: str = "", *, cached: bool = False) -> None:
+        """The step that began last is over; ``cached`` when it had nothing to do."""
+        self.seconds[step] = time.monotonic() - self._started
+        kind = EventKind.CACHED if cached else EventKind.DONE
+        self.progress(Event(kind=kind, step=step, text=text, seconds=self.seconds[step]))
+
+    def line(self, step: str, text: str) -> None:
+        """One line of what a step says."""
+        self.progress(Event(kind=EventKind.LINE, step=step, text=text))
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        """Something worth telling beside the steps."""
+        self.progress(Event(kind=EventKind.WARNING if warning else EventKind.NOTE, step="", text=text))

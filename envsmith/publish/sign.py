@@ -1,0 +1,212 @@
+"""Signing a statement with a key file, and checking such a signature: DSSE envelopes by securesystemslib, keys by cryptography.
+
+Keys are PEM: a private Ed25519 or ECDSA key signs (``openssl genpkey -algorithm ed25519``), its public half verifies. The passphrase of an
+encrypted key is read from ``ENVSMITH_KEY_PASSWORD`` and from nowhere else.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envsmith.errors import ContentError, NetworkError, StorageError, UsageError
+from envsmith.publish.sbom import missing_extra
+from envsmith.publish.statement import PAYLOAD_TYPE
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner, SSlibKey
+
+
+__all__ = [
+    "BUNDLE_TYPE",
+    "ENVELOPE_TYPE",
+    "Opened",
+    "load_key",
+    "load_signer",
+    "open_bundle",
+    "open_envelope",
+    "sign",
+    "sign_keyless",
+]
+
+
+ENVELOPE_TYPE = "application/vnd.dsse.envelope.v1+json"
+_MAX_KEY = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """An envelope: its payload, the ids of keys that it says it was signed by, and the id of the given key that really did, or none."""
+
+    payload: bytes
+    claimed: tuple[str, ...]
+    signer: str = ""
+
+
+def load_signer(path: Path) -> CryptoSigner:
+    """The private key in a PEM file; ``UsageError`` when it is not one that signs here."""
+    data = _read(path)
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+        from securesystemslib.signer import CryptoSigner
+    except ImportError:
+        raise missing_extra("signing") from None
+    password = os.environ.get("ENVSMITH_KEY_PASSWORD")
+    try:
+        key = load_pem_private_key(data, password.encode() if password else None)
+        return CryptoSigner(key)
+    except TypeError:
+        why = "its passphrase is not set" if not password else "it has no passphrase, and one is set"
+        raise UsageError(
+            f"{path}: the key cannot be opened: {why}", hint="the passphrase is read from ENVSMITH_KEY_PASSWORD"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise _unusable(path, "private", error) from None
+
+
+def load_key(path: Path) -> SSlibKey:
+    """The public key in a PEM file; ``UsageError`` when it is not one."""
+    data = _read(path)
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+        from securesystemslib.signer import SSlibKey
+    except ImportError:
+        raise missing_extra("checking a signature") from None
+    if b"PRIVATE KEY" in data:
+        raise UsageError(
+            f"{path}: it is a private key; a signature is checked with the public one",
+            hint=f"openssl pkey -in {path} -pubout",
+        )
+    try:
+        return SSlibKey.from_crypto(load_pem_public_key(data))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise _unusable(path, "public", error) from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_KEY)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path}: no such key file", hint="openssl genpkey -algorithm ed25519 -out key.pem makes one"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _unusable(path: Path, kind: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"{path}: not a {kind} Ed25519 or ECDSA key in PEM that can be used ({type(error).__name__})",
+        hint="openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out key.pub"
+        + ("; a wrong ENVSMITH_KEY_PASSWORD looks the same" if kind == "private" else ""),
+    )
+
+
+def sign(payload: bytes, signer: CryptoSigner) -> bytes:
+    """A DSSE envelope around a statement."""
+    from securesystemslib.dsse import Envelope
+
+    envelope = Envelope(payload, PAYLOAD_TYPE, {})
+    envelope.sign(signer)
+    return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+
+
+def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
+    """Check an envelope against ``keys``. ``ContentError`` when it is no envelope around a statement; a signature by none of the keys is
+    told in the result, because others may sign the same image.
+    """  # noqa: D205
+    envelope: Any
+    try:
+        from securesystemslib.dsse import Envelope
+        from securesystemslib.exceptions import FormatError, UnverifiedSignatureError
+    except ImportError:
+        raise missing_extra("checking a signature") from None
+    try:
+        envelope = Envelope.from_dict(json.loads(raw))
+        claimed = tuple(str(s.keyid) for s in envelope.signatures.values())
+        payload, kind = bytes(envelope.payload), envelope.payload_type
+    except (ValueError, KeyError, TypeError, AttributeError, FormatError, binascii.Error, RecursionError):
+        raise ContentError("statement: it is not a signed envelope", hint="it was changed or cut") from None
+    if kind != PAYLOAD_TYPE:
+        raise ContentError("statement: the envelope holds something else than an in-toto statement")
+    for signature in envelope.signatures.values():
+        for key in keys:
+            try:
+                key.verify_signature(signature, envelope.pae())
+            except UnverifiedSignatureError:
+                continue
+            return Opened(payload=payload, claimed=claimed, signer=key.keyid)
+    return Opened(payload=payload, claimed=claimed)
+
+
+# Signing without a key of one's own: sigstore's short-lived certificate for the identity that a CI job has. Needs a network and the extra.
+#
+# The identity token is the one that the CI gives (``SIGSTORE_ID_TOKEN``, or what sigstore detects by itself); no browser is opened.
+
+
+BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+
+
+def sign_keyless(payload: bytes) -> bytes:
+    """A sigstore bundle around a statement.
+
+    ``UsageError`` when there is no identity, ``NetworkError`` when sigstore cannot be reached, ``EngineError`` without the extra.
+    """
+    try:
+        from sigstore.dsse import Statement
+        from sigstore.errors import Error as SigstoreError
+        from sigstore.models import ClientTrustConfig
+        from sigstore.oidc import IdentityError, IdentityToken, IssuerError, detect_credential
+        from sigstore.sign import SigningContext
+    except ImportError:
+        raise missing_extra("keyless signing", "keyless") from None
+    try:
+        token = os.environ.get("SIGSTORE_ID_TOKEN") or detect_credential()
+        if token:
+            context = SigningContext.from_trust_config(ClientTrustConfig.production())
+            with context.signer(IdentityToken(token)) as signer:
+                bundle: str = signer.sign_dsse(Statement(payload)).to_json()
+            return bundle.encode()
+    except (SigstoreError, IdentityError, IssuerError, OSError, ValueError) as error:
+        raise NetworkError(
+            f"keyless signing failed: {type(error).__name__}: {str(error)[:200]}",
+            hint="sigstore's services must be reachable; --key FILE signs without a network",
+        ) from None
+    raise UsageError(
+        "keyless signing needs an identity, and this place gives none",
+        hint="run it in a CI job with an OIDC token, set SIGSTORE_ID_TOKEN, or sign with --key FILE",
+    )
+
+
+def open_bundle(raw: bytes, *, identity: str, issuer: str) -> bytes:
+    """The statement in a bundle that was signed by ``identity`` (an address or a workflow) as ``issuer`` knows it.
+
+    ``ContentError`` when it was not, ``NetworkError`` when the root of trust can neither be fetched nor is cached.
+    """
+    try:
+        from sigstore.errors import Error as SigstoreError
+        from sigstore.errors import VerificationError
+        from sigstore.models import Bundle, InvalidBundle
+        from sigstore.verify import Verifier
+        from sigstore.verify.policy import Identity
+    except ImportError:
+        raise missing_extra("checking a keyless signature", "keyless") from None
+    try:
+        verifier = Verifier.production()
+    except (SigstoreError, OSError, ValueError) as error:
+        raise NetworkError(f"sigstore's root of trust cannot be had: {str(error)[:200]}") from None
+    try:
+        kind, payload = verifier.verify_dsse(Bundle.from_json(raw), Identity(identity=identity, issuer=issuer))
+    except (VerificationError, InvalidBundle, ValueError) as error:
+        raise ContentError(f"statement: its keyless signature is not valid: {str(error)[:200]}") from None
+    if kind != PAYLOAD_TYPE:
+        raise ContentError("statement: the envelope holds something else than an in-toto statement")
+    return bytes(payload)

@@ -1,0 +1,385 @@
+"""Source archives that a user names (``--source``), because the index does not have them: fetched, hashed, looked into, never run.
+
+What is read here is what the lock needs before anything is built: the version, the requirements at run time, whether there is CUDA code. A
+project that computes these only while its setup runs cannot be asked; then the version has to be given, and the wheel is judged instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import contextlib
+import hashlib
+import posixpath
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envsmith.errors import ContentError, LockError, NetworkError, UsageError
+from envsmith.model.lock import Artifact, GivenArchive
+from envsmith.python.metadata import inflating
+
+if TYPE_CHECKING:
+    from envsmith.http import Fetcher
+
+
+__all__ = [
+    "MAX_ARCHIVE",
+    "Wish",
+    "fetch_archive",
+    "parse_wish",
+    "read_archive",
+]
+
+
+_WISH = re.compile(
+    r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:==\s*(?P<version>[^@\s]+)\s*)?@\s*(?P<place>\S.*?)#sha256=(?P<sha256>[0-9A-Fa-f]{64})\s*"
+)
+_ADDRESS = re.compile(r"https://[^\s@#/\x00-\x20]+/[^\s@#\x00-\x20]{1,1900}")
+_LONGEST = 4000
+_EXAMPLE = "example: --source 'apex@apex.tar.gz#sha256=…' with the 64 digits that sha256sum prints"
+_MAX_MEMBERS = 100_000
+_MAX_MEMBER = 4 << 20
+_METADATA = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """``--source NAME[==VERSION]@PLACE#sha256=HEX`` as it was typed; ``place`` is a path or an https address."""
+
+    name: str
+    version: str | None
+    place: str
+    sha256: str
+
+    @property
+    def text(self) -> str:
+        """What a lock says it was made from: no folder of this machine."""
+        version = f"=={self.version}" if self.version else ""
+        return f"--source {self.name}{version}@sha256:{self.sha256}"
+
+
+def parse_wish(text: str) -> Wish:
+    """``UsageError`` for anything that is not a name, a place and a hash."""
+    match = _WISH.fullmatch(text) if len(text) <= _LONGEST else None
+    if not match:
+        said = "it has no #sha256=HEX (64 digits)" if "#sha256=" not in text else "not NAME@ARCHIVE#sha256=HEX"
+        raise UsageError(f"--source {text[:80]!r}: {said}", hint=_EXAMPLE)
+    place = match["place"]
+    parts = urlsplit(place)
+    if "://" in place and parts.scheme not in {"https", "file"}:
+        raise UsageError(
+            f"--source {match['name']}: {parts.scheme} is not read", hint="give a path or an https address"
+        )
+    if parts.scheme == "https" and (parts.username or parts.password or not _ADDRESS.fullmatch(place)):
+        raise UsageError(
+            f"--source {match['name']}: this address cannot stand in a lock: it has a user in it, or is no plain https address",
+            hint="download the archive and give its path",
+        )
+    try:
+        version = str(Version(match["version"])) if match["version"] else None
+    except InvalidVersion:
+        raise UsageError(f"--source {match['name']}: {match['version'][:40]!r} is not a version") from None
+    return Wish(name=canonicalize_name(match["name"]), version=version, place=place, sha256=match["sha256"].lower())
+
+
+def read_archive(wish: Wish, fetcher: Fetcher) -> GivenArchive:
+    """Fetch and look into it.
+
+    ``UsageError`` when the file is not there, ``NetworkError`` when the address does not answer, ``ContentError`` when the hash differs or a
+    member is unsafe, ``LockError`` when it is no source archive, or that of another distribution.
+    """
+    data, address = _fetch(wish, fetcher)
+    found = _members(data, wish)
+    told = _told(found.metadata, wish.name)
+    stated = told.name or wish.name
+    if canonicalize_name(stated) != wish.name:
+        raise LockError(
+            f"--source {wish.name}: the archive is that of {stated[:80]!r}", hint="give it under its own name"
+        )
+    return GivenArchive(
+        name=wish.name,
+        version=_version(told.version, wish),
+        address=address,
+        sha256=wish.sha256,
+        size=len(data),
+        requires=_requires(told.requires, wish.name),
+        cuda=found.cuda,
+    )
+
+
+def _fetch(wish: Wish, fetcher: Fetcher) -> tuple[bytes, str]:
+    if wish.place.startswith("https:"):
+        try:
+            return fetcher.get(wish.place, max_bytes=MAX_ARCHIVE, sha256=wish.sha256).body, wish.place
+        except ContentError:
+            raise ContentError(
+                f"--source {wish.name}: {wish.place[:200]} is not the file with sha256 {wish.sha256[:16]}…",
+                hint="compare the hash with the one that the project publishes; nothing was taken from the file",
+            ) from None
+    path = Path(urlsplit(wish.place).path if wish.place.startswith("file:") else wish.place).expanduser()
+    try:
+        if path.stat().st_size > MAX_ARCHIVE:
+            raise ContentError(f"--source {wish.name}: {path} is larger than {MAX_ARCHIVE >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--source {wish.name}: {path} cannot be read: {error.strerror or error}") from None
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != wish.sha256:
+        raise ContentError(
+            f"--source {wish.name}: the sha256 of {path} is {digest}, {wish.sha256} was given",
+            hint="another file, or one that changed: compare it with the one that you mean",
+        )
+    return data, path.resolve().as_uri()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The files at the top of an archive that say what it is, and whether CUDA code is anywhere in it."""
+
+    metadata: Mapping[str, bytes]
+    cuda: bool
+
+
+def _members(data: bytes, wish: Wish) -> _Found:
+    """Every member is looked at: the builder unpacks them all."""
+    tops: set[str] = set()
+    metadata: dict[str, bytes] = {}
+    cuda = False
+    try:
+        with tarfile.open(fileobj=inflating(data), mode="r|") as archive:
+            for member in _counted(archive):
+                top, inner = _place(member, wish)
+                tops.add(top)
+                cuda = cuda or inner.endswith(".cu")
+                if inner in _METADATA and member.isfile() and member.size <= _MAX_MEMBER:
+                    opened = archive.extractfile(member)
+                    metadata[inner] = opened.read() if opened else b""
+    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
+        raise LockError(
+            f"--source {wish.name}: not a .tar.gz that can be read: {str(error)[:120]}",
+            hint=f"of a checkout: git archive --format=tar.gz --prefix={wish.name}/ -o {wish.name}.tar.gz HEAD",
+        ) from None
+    if len(tops) != 1 or not {"pyproject.toml", "setup.py"} & set(metadata):
+        raise LockError(
+            f"--source {wish.name}: no source archive of a Python project: one folder is wanted, with a pyproject.toml or setup.py in it",
+            hint=f"of a checkout: git archive --format=tar.gz --prefix={wish.name}/ -o {wish.name}.tar.gz HEAD",
+        )
+    return _Found(metadata, cuda)
+
+
+def _counted(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for count, member in enumerate(archive):
+        if count >= _MAX_MEMBERS:
+            raise ValueError(f"more than {_MAX_MEMBERS} members")
+        yield member
+
+
+def _place(member: tarfile.TarInfo, wish: Wish) -> tuple[str, str]:
+    """The top folder and the path below it; ``ContentError`` for a member that would be written, or lead, elsewhere."""
+    path = member.name.removeprefix("./").rstrip("/")
+    steps = path.split("/")
+    bad = (
+        path.startswith("/")
+        or ".." in steps
+        or not (member.isfile() or member.isdir() or member.issym() or member.islnk())
+    )
+    if member.issym():
+        to = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.linkname))
+        bad = bad or member.linkname.startswith("/") or to.split("/")[0] != steps[0]
+    elif member.islnk():
+        to = posixpath.normpath(member.linkname)
+        bad = bad or member.linkname.startswith("/") or to.split("/")[0] != steps[0]
+    if bad:
+        raise ContentError(
+            f"--source {wish.name}: the archive has a member that leads out of its folder, or is no file: {member.name[:120]!r}",
+            hint="no source distribution has one; nothing was taken from the archive",
+        )
+    return steps[0], "/".join(steps[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a project states of itself without being run; ``None`` is not known."""
+
+    name: str | None = None
+    version: str | None = None
+    requires: tuple[str, ...] | None = None
+
+
+def _told(metadata: Mapping[str, bytes], name: str) -> _Told:
+    """The first of PKG-INFO, pyproject.toml, setup.cfg and setup.py that says each."""
+    readers: tuple[tuple[str, Callable[[str], _Told]], ...] = (
+        ("PKG-INFO", _of_pkg_info),
+        ("pyproject.toml", _of_pyproject),
+        ("setup.cfg", _of_setup_cfg),
+        ("setup.py", _of_setup_py),
+    )
+    told = _Told()
+    for file, read in readers:
+        if file not in metadata:
+            continue
+        try:
+            more = read(metadata[file].decode("utf-8"))
+        except (SyntaxError, ValueError, RecursionError, MemoryError, configparser.Error):
+            if file == "setup.py":  # a script of an old Python says nothing to us
+                continue
+            raise LockError(f"--source {name}: its {file} does not parse") from None
+        told = _Told(
+            told.name or more.name,
+            told.version or more.version,
+            more.requires if told.requires is None else told.requires,
+        )
+    return told
+
+
+def _of_pkg_info(text: str) -> _Told:
+    fields = HeaderParser().parsestr(text)
+    requires = fields.get_all("Requires-Dist")
+    return _Told(fields.get("Name"), fields.get("Version"), tuple(map(str, requires)) if requires else None)
+
+
+def _of_pyproject(text: str) -> _Told:
+    from envsmith.files import read_toml
+
+    project = read_toml(text).get("project")
+    if not isinstance(project, dict):
+        return _Told()
+    requires = project.get("dependencies")
+    return _Told(_text(project.get("name")), _text(project.get("version")), _texts(requires))
+
+
+def _of_setup_cfg(text: str) -> _Told:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(text)
+    version = parser.get("metadata", "version", fallback=None)
+    requires = parser.get("options", "install_requires", fallback=None)
+    computed = version is not None and version.partition(":")[0] in {"attr", "file"}
+    return _Told(
+        parser.get("metadata", "name", fallback=None),
+        None if computed else version,
+        None if requires is None else tuple(line.strip() for line in requires.splitlines() if line.strip()),
+    )
+
+
+def _of_setup_py(text: str) -> _Told:
+    """Literal arguments of the one call of ``setup``."""
+    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and _callee(n.func) == "setup"]
+    if len(calls) != 1:
+        return _Told()
+    given = {keyword.arg: _literal(keyword.value) for keyword in calls[0].keywords}
+    return _Told(_text(given.get("name")), _text(given.get("version")), _texts(given.get("install_requires")))
+
+
+def _literal(node: ast.expr) -> object:
+    with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return ast.literal_eval(node)
+    return None
+
+
+def _callee(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _texts(value: object) -> tuple[str, ...] | None:
+    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, (list, tuple)) else None
+
+
+def _version(stated: str | None, wish: Wish) -> str:
+    try:
+        version = str(Version(stated)) if stated else None
+    except InvalidVersion:
+        version = None
+    if version and wish.version and version != wish.version:
+        raise LockError(f"--source {wish.name}: the archive is that of version {version}, {wish.version} was given")
+    if not (version or wish.version):
+        raise LockError(
+            f"--source {wish.name}: its version is known only when its setup runs",
+            hint=f"say which it is: --source '{wish.name}==VERSION@…'; the wheel is held against it",
+        )
+    return version or wish.version or ""
+
+
+def _requires(stated: Iterable[str] | None, name: str) -> tuple[str, ...]:
+    """Requirements as the resolver is told them; one that names an address could not be hashed."""
+    found = []
+    for text in stated or ():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            raise LockError(f"--source {name}: {text[:80]!r}, which it requires, is not a requirement") from None
+        if requirement.url:
+            raise LockError(
+                f"--source {name}: it requires {requirement.name} from an address without a hash",
+                hint=f"give that one by --source {requirement.name}@… as well, and an archive that requires it by name",
+            )
+        found.append(str(requirement))
+    return tuple(sorted(found))
+
+
+# Source archives of a lock: from where the lock found them, or looked up again on the index by their file name, and held against their sha256.
+
+
+# The largest that is known, flash-attn with its templates, has 8 MB.
+MAX_ARCHIVE = 256 << 20
+
+
+def fetch_archive(name: str, artifact: Artifact, fetcher: Fetcher | None = None) -> bytes:
+    """The bytes of a distribution's source archive.
+
+    ``NetworkError`` when it cannot be had, ``ContentError`` when it is not the file of the lock.
+    """
+    url = artifact.url
+    if url is not None and url.startswith("file:"):
+        return _read(Path(url2pathname(urlsplit(url).path)), artifact)
+    from envsmith.http import HttpClient
+
+    fetcher = fetcher or HttpClient()
+    url = url or _address(name, artifact, fetcher)
+    return fetcher.get(url, max_bytes=MAX_ARCHIVE, sha256=artifact.sha256).body
+
+
+def _read(path: Path, artifact: Artifact) -> bytes:
+    try:
+        if path.stat().st_size > MAX_ARCHIVE:
+            raise ContentError(f"{path}: larger than {MAX_ARCHIVE >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ContentError(
+            f"{path}: the lock took {artifact.filename} from here, and it cannot be read: {error.strerror or error}",
+            hint="lock the cell again",
+        ) from None
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != artifact.sha256:
+        raise ContentError(
+            f"{path}: its sha256 is {digest[:16]}…, the lock says {artifact.sha256[:16]}…", hint="lock the cell again"
+        )
+    return data
+
+
+def _address(name: str, artifact: Artifact, fetcher: Fetcher) -> str:
+    """A lock that was published names no addresses: the index is asked for the file by its name."""
+    from envsmith.python.index import PackageIndex, find_index
+
+    for file in PackageIndex(fetcher, find_index()).project(name).files:
+        if file.filename == artifact.filename:
+            return file.url
+    raise NetworkError(
+        f"{artifact.filename}: the index does not have it",
+        hint="set the index that the lock was made with (UV_DEFAULT_INDEX), or lock the cell again",
+    )

@@ -1,0 +1,225 @@
+"""What a distribution says of itself: ``METADATA``, ``PKG-INFO``, ``requires.txt``; parsed, bounded, evaluated for one platform."""
+
+from __future__ import annotations
+
+import email.parser
+import email.policy
+import io
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from envsmith.errors import NetworkError
+from envsmith.http import Fetcher
+from envsmith.model.cell import Platform
+from envsmith.python.index import IndexFile
+
+__all__ = [
+    "Metadata",
+    "active",
+    "inflating",
+    "parse_metadata",
+    "parse_requires_txt",
+    "read_members",
+]
+
+
+_MAX = 4 << 20
+_MAX_REQUIREMENTS = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metadata:
+    """The fields that rules are made of. ``requires`` are the lines as they stand there, extras and markers included."""
+
+    name: str
+    version: str
+    requires_python: str | None = None
+    requires: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+
+
+def parse_metadata(data: bytes, where: str) -> Metadata:
+    """Parse ``METADATA`` or ``PKG-INFO``; ``NetworkError`` names ``where`` when it has no name or version."""
+    if len(data) > _MAX:
+        raise NetworkError(f"{where}: METADATA of {len(data)} bytes: refused")
+    headers = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(data)
+
+    def one(field: str) -> str:
+        value = headers.get(field)
+        return " ".join(str(value).split()) if value is not None else ""
+
+    def several(field: str) -> tuple[str, ...]:
+        return tuple(" ".join(str(v).split())[:1000] for v in (headers.get_all(field) or [])[:_MAX_REQUIREMENTS])
+
+    if not one("Name") or not one("Version"):
+        raise NetworkError(f"{where}: METADATA names no project or no version")
+    return Metadata(
+        name=one("Name")[:200],
+        version=one("Version")[:100],
+        requires_python=one("Requires-Python")[:200] or None,
+        requires=several("Requires-Dist"),
+        extras=several("Provides-Extra"),
+    )
+
+
+def parse_requires_txt(data: bytes) -> tuple[str, ...]:
+    """The requirements of setuptools' ``requires.txt``, its sections spelt as markers.
+
+    ``[cuda]`` is an extra, ``[:python_version < "3.8"]`` a marker, ``[dev:sys_platform == "linux"]`` both.
+    """
+    found = []
+    marker = ""
+    for raw in data[:_MAX].decode("utf-8", "replace").splitlines()[:_MAX_REQUIREMENTS]:
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        section = re.fullmatch(r"\[([^:\]]*)(?::(.*))?\]", line)
+        if section:
+            clauses = [f"({section[2]})"] if section[2] else []
+            if section[1]:
+                clauses.append(f'extra == "{section[1]}"')
+            marker = " and ".join(clauses)
+        else:
+            found.append(f"{line} ; {marker}" if marker else line)
+    return tuple(found)
+
+
+def active(
+    requires: Iterable[str], *, python: str, platform: Platform, extras: Iterable[str] = ()
+) -> dict[str, Requirement]:
+    """What is asked for on a platform, by canonical name: without extras unless named; lines that do not parse are skipped.
+
+    Two lines of one name are joined (their specifiers intersect).
+    """
+    environment: Mapping[str, str] = {
+        "os_name": "posix",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": platform.machine,
+        "platform_release": "",
+        "platform_version": "",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "implementation_version": f"{python}.0",
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+    }
+    found: dict[str, Requirement] = {}
+    for line in requires:
+        try:
+            requirement = Requirement(line)
+            wanted = requirement.marker is None or any(
+                requirement.marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)
+            )
+        except (InvalidRequirement, ValueError, KeyError):
+            continue
+        if not wanted:
+            continue
+        name = canonicalize_name(requirement.name)
+        if name in found:
+            requirement.specifier &= found[name].specifier
+        found[name] = requirement
+    return found
+
+
+# Sdists on the index: the few members that say something are read while the archive streams, bounded, and nothing is unpacked to disk.
+#
+# The whole archive is downloaded (range requests do not help with gzip), checked against the hash that the index names and dropped again: what was read
+# from it is remembered, not the archive.
+
+
+MAX_SDIST = 64 << 20
+_MAX_MEMBER = 4 << 20
+_MAX_MEMBERS = 100_000
+# What an archive may unpack to while it is searched: an sdist of 64 MiB of real code stays far below.
+_MAX_UNPACKED = 1 << 29
+
+
+class _Inflating(io.RawIOBase):
+    """A gzip stream that refuses to unpack to more than it may."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        import gzip
+
+        self._inner = gzip.GzipFile(fileobj=io.BytesIO(data))
+        self._left = _MAX_UNPACKED
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = self._inner.read(size if size and size > 0 else self._left + 1)
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError("it unpacks to more than 512 MiB")
+        return data
+
+
+def inflating(data: bytes) -> io.RawIOBase:
+    """A gzip file's content as a stream; ``ValueError`` once it unpacks to more than 512 MiB."""
+    return _Inflating(data)
+
+
+def _tar_members(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+    with tarfile.open(fileobj=inflating(data), mode="r|") as archive:
+        for count, member in enumerate(archive):
+            if count > _MAX_MEMBERS:
+                raise ValueError("too many members")
+            if member.isfile():
+
+                def content(member: tarfile.TarInfo = member) -> bytes:
+                    opened = archive.extractfile(member)
+                    return opened.read() if opened else b""
+
+                yield member.name, member.size, content
+
+
+def _zip_members(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for info in archive.infolist()[:_MAX_MEMBERS]:
+            if not info.is_dir():
+
+                def content(info: zipfile.ZipInfo = info) -> bytes:
+                    with archive.open(info) as opened:
+                        return opened.read(_MAX_MEMBER + 1)
+
+                yield info.filename, info.file_size, content
+
+
+def read_members(fetcher: Fetcher, file: IndexFile, wanted: Iterable[str]) -> dict[str, bytes]:
+    """The members of an sdist whose path below its top folder is in ``wanted``, or matches ``*/NAME`` there (any one folder).
+
+    Missing members are missing from the answer. Raises ``NetworkError`` for what is no archive, ``ContentError`` for a wrong hash.
+    """
+    names = frozenset(wanted)
+    reply = fetcher.get(file.url, max_bytes=MAX_SDIST, sha256=file.sha256, keep=False)
+    members = _zip_members if file.filename.endswith(".zip") else _tar_members
+    found: dict[str, bytes] = {}
+    try:
+        for path, size, content in members(reply.body):
+            inner = path.removeprefix("./").partition("/")[2]
+            key = inner if inner in names else f"*/{inner.partition('/')[2]}" if inner.count("/") == 1 else ""
+            if key in names and key not in found and size <= _MAX_MEMBER:
+                found[key] = content()
+                if len(found) == len(names):
+                    break
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        zlib.error,
+        OSError,
+        EOFError,
+        ValueError,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
+        raise NetworkError(f"{file.filename} is not an archive that can be read: {error}") from None
+    return found

@@ -1,0 +1,146 @@
+"""One release of a distribution, read: what its metadata declares and what its own code enforces while it is built.
+
+The metadata comes from where it is cheapest: alone from the index (PEP 658), out of a wheel by range requests, or out of the sdist, whose
+``setup.py`` and, for DeepSpeed, op builder are read as well. No code of a distribution is ever run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from envsmith.errors import NetworkError
+from envsmith.http import Fetcher, NotFoundError
+from envsmith.model.cell import Platform
+from envsmith.python.index import IndexFile
+from envsmith.python.metadata import Metadata, parse_metadata, parse_requires_txt, read_members
+from envsmith.python.torch_wheel import linux_wheels
+from envsmith.python.wheels import RemoteWheel
+
+__all__ = ["ReleaseFacts", "best_file", "cuda_minor_table", "read_release", "setup_imports"]
+
+_METADATA = 4 << 20
+_SDIST_MEMBERS = ("PKG-INFO", "*/requires.txt", "setup.py", "op_builder/builder.py")
+_TRIPLE = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)
+_TABLE = re.compile(r"^cuda_minor_mismatch_ok\s*=\s*\{([^{}]{0,4000})\}", re.MULTILINE)
+_ENTRY = re.compile(r"""(\d+)\s*:\s*\[((?:\s*["']\d+\.\d+["']\s*,?)*)\s*\]""")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseFacts:
+    """What one file of a release says. ``setup_imports`` are modules that ``setup.py`` imports unguarded at its top.
+
+    ``cuda_minors`` is DeepSpeed's table: for a CUDA major the minors that its op builder takes for one another.
+    """
+
+    filename: str
+    sha256: str
+    requires_python: str | None = None
+    requires: tuple[str, ...] = ()
+    setup_imports: tuple[str, ...] = ()
+    cuda_minors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; :meth:`parse` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, data: object) -> ReleaseFacts:
+        """Raises ``ValueError`` for anything that :meth:`to_json` does not give."""
+        if (
+            not isinstance(data, dict)
+            or not isinstance(data.get("filename"), str)
+            or not isinstance(data.get("sha256"), str)
+        ):
+            raise ValueError("facts of a release were expected")  # noqa: TRY004 - one kind of error for bad facts
+        try:
+            return cls(
+                filename=data["filename"],
+                sha256=data["sha256"],
+                requires_python=str(data["requires_python"]) if data["requires_python"] is not None else None,
+                requires=tuple(map(str, data["requires"])),
+                setup_imports=tuple(map(str, data["setup_imports"])),
+                cuda_minors={str(k): tuple(map(str, v)) for k, v in data["cuda_minors"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"facts of a release: {error}") from None
+
+
+def best_file(files: Iterable[IndexFile], *, sdist: bool = False) -> IndexFile | None:
+    """The file to read: a wheel for Linux or for everywhere, else the sdist; with ``sdist`` the sdist first."""
+    listed = [f for f in files if f.sha256]
+    archives = sorted((f for f in listed if not f.is_wheel), key=lambda f: not f.filename.endswith(".tar.gz"))
+    wheels = linux_wheels(listed)
+    linux = next(iter(wheels.get(Platform.LINUX_64, ())), None) or next(
+        iter(wheels.get(Platform.LINUX_AARCH64, ())), None
+    )
+    anywhere = next((f for f in listed if f.filename.endswith("-none-any.whl")), None)
+    other = next((f for f in listed if f.is_wheel and "linux" in f.filename), None)
+    wheel = anywhere or linux or other
+    first = archives[0] if archives else None
+    return (first or wheel) if sdist else (wheel or first)
+
+
+def setup_imports(source: bytes) -> tuple[str, ...]:
+    """Modules that a ``setup.py`` imports at its left margin, that is without a guard.
+
+    Read line by line and not parsed: Python's parser can be made to crash by code that nests deeply, and this code is anybody's.
+    """
+    text = _TRIPLE.sub('""', source.decode("utf-8", "replace"))
+    found: list[str] = []
+    for line in text.splitlines():
+        plain = re.match(r"import\s+([\w.]+(?:\s+as\s+\w+)?(?:\s*,\s*[\w.]+(?:\s+as\s+\w+)?)*)", line)
+        member = re.match(r"from\s+([A-Za-z_][\w.]*)\s+import\b", line)
+        listed = plain[1].split(",") if plain else [member[1]] if member else []
+        found += [name.split()[0].partition(".")[0] for name in listed]
+    return tuple(dict.fromkeys(found))
+
+
+def cuda_minor_table(source: bytes) -> dict[str, tuple[str, ...]]:
+    """DeepSpeed's ``cuda_minor_mismatch_ok`` out of ``op_builder/builder.py``: ``{"12": ("12.0", …)}``; empty when it has none."""
+    match = _TABLE.search(source.decode("utf-8", "replace"))
+    if match is None:
+        return {}
+    entries = _ENTRY.findall(match[1])
+    return {major: tuple(re.findall(r"\d+\.\d+", minors)) for major, minors in entries}
+
+
+def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
+    members = read_members(fetcher, file, _SDIST_MEMBERS)
+    if "PKG-INFO" not in members:
+        raise NetworkError(f"{file.filename} has no PKG-INFO")
+    metadata = parse_metadata(members["PKG-INFO"], file.filename)
+    # Old setuptools wrote requirements only beside PKG-INFO.
+    requires = metadata.requires or parse_requires_txt(members.get("*/requires.txt", b""))
+    return replace(
+        _facts(file, metadata),
+        requires=requires,
+        setup_imports=setup_imports(members.get("setup.py", b"")),
+        cuda_minors=cuda_minor_table(members.get("op_builder/builder.py", b"")),
+    )
+
+
+def _facts(file: IndexFile, metadata: Metadata) -> ReleaseFacts:
+    return ReleaseFacts(
+        filename=file.filename,
+        sha256=file.sha256 or "",
+        requires_python=metadata.requires_python or file.requires_python,
+        requires=metadata.requires,
+    )
+
+
+def read_release(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
+    """Read one file of a release. Raises ``NetworkError`` or ``ContentError``."""
+    if not file.is_wheel:
+        return _from_sdist(fetcher, file)
+    if file.metadata:
+        try:
+            data = fetcher.get(file.url + ".metadata", max_bytes=_METADATA, sha256=file.metadata_sha256).body
+            return _facts(file, parse_metadata(data, file.filename))
+        except NotFoundError:
+            # Some mirrors announce it and do not have it.
+            pass
+    with RemoteWheel(fetcher, file.url) as wheel:
+        return _facts(file, parse_metadata(wheel.metadata(), file.filename))

@@ -1,0 +1,274 @@
+"""What a cell needs beside its Python packages, by flavour of the image: ``matrix/runtime.yaml`` as values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from envsmith import plain
+from envsmith.errors import LockError
+from envsmith.graph.fields import TableReader, load_table
+from envsmith.model.cell import Cell
+from envsmith.model.lock import DEVEL, FLAVOURS, Compile, CompiledSource, Lock, Pin
+from envsmith.model.version import Spec
+
+__all__ = [
+    "KNOWN_NEEDS",
+    "Need",
+    "Runtime",
+    "Source",
+    "Toolkit",
+    "load_runtime",
+    "needs_of",
+    "source_for",
+    "sources_of",
+    "toolkit_for",
+    "toolkit_parts",
+    "toolkit_requirements",
+]
+
+_SM = re.compile(r"sm_(\d+)(\d)")
+KNOWN_NEEDS = frozenset({"c++", "cc", "headers", "nvcc"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """What the releases of a component need in images of a flavour (a ``devel`` image has what a ``runtime`` image has)."""
+
+    component: str
+    flavour: str
+    needs: tuple[str, ...]
+    why: str
+    evidence: str
+    releases: Spec | None = None
+
+    def holds(self, version: str | None) -> bool:
+        """Whether it speaks of this release; one that cannot be told apart counts."""
+        return self.releases is None or version is None or self.releases.contains(version)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Toolkit:
+    """Where nvcc of a CUDA major comes from: ``distributions`` and the folder below site-packages; or ``missing`` says why there is none."""
+
+    cuda: str
+    evidence: str
+    distributions: tuple[str, ...] = ()
+    home: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A source distribution that is compiled against the cell's torch.
+
+    ``requires`` are what its setup needs and does not declare; ``variables`` what is set meanwhile, in which ``{archs}`` and ``{dotted}`` stand
+    for the GPU architectures asked for (``90``, ``9.0``; joined with ``;``). A variable that needs them is left out when none was asked for.
+    An ``optional`` one is compiled so only when the user gave a variable for it, or its archive.
+    """
+
+    distribution: str
+    requires: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
+    toolkit: bool
+    evidence: str
+    optional: bool = False
+
+    def compiled(self, cell: Cell, told_by_user: Compile | None = None) -> CompiledSource:
+        """As it stands in the lock of ``cell``, with the variables that the user gave for it, whose word is the last."""
+        user = told_by_user or Compile()
+        archive = user.archive(self.distribution)
+        told = {**dict(self._filled(cell)), **dict(user.variables.get(self.distribution, ()))}
+        return CompiledSource(
+            name=self.distribution,
+            variables=tuple(sorted(told.items())),
+            toolkit=self.toolkit,
+            archive=archive.origin if archive else "",
+        )
+
+    def _filled(self, cell: Cell) -> list[tuple[str, str]]:
+        archs = [m for word in cell.components.get("gpu", "").split(",") if (m := _SM.fullmatch(word.strip()))]
+        words = {
+            "{archs}": ";".join(f"{m[1]}{m[2]}" for m in archs),
+            "{dotted}": ";".join(f"{m[1]}.{m[2]}" for m in archs),
+        }
+        told = []
+        for name, text in self.variables:
+            if not archs and any(word in text for word in words):
+                continue
+            for word, value in words.items():
+                text = text.replace(word, value)  # noqa: PLW2901 - one word after the other
+            told.append((name, text))
+        return told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runtime:
+    """The whole file."""
+
+    needs: tuple[Need, ...]
+    toolkits: tuple[Toolkit, ...]
+    sources: tuple[Source, ...] = ()
+
+
+def source_for(name: str, runtime: Runtime | None = None) -> Source | None:
+    """How a distribution is compiled; ``None`` for one that needs nothing beyond what it declares."""
+    return next((s for s in (runtime or load_runtime()).sources if s.distribution == name), None)
+
+
+# What a setup that compiles against torch imports: torch.utils.cpp_extension wants setuptools and, to be quick, ninja.
+_USUAL = ("ninja", "packaging", "setuptools", "wheel")
+
+
+def sources_of(pins: Iterable[Pin], cell: Cell, told: Compile | None = None) -> tuple[Source, ...]:
+    """How those source distributions among ``pins`` are compiled that need more than they declare, or of which the user said something.
+
+    ``LockError`` when the user speaks of a distribution that is no source distribution of the lock.
+    """
+    told = told or Compile()
+    named = {*told.variables, *(a.name for a in told.archives)}
+    found = []
+    for pin in pins:
+        row = source_for(pin.name) if pin.sdist else None
+        if pin.sdist and pin.name in named:
+            found.append(row or _unknown(pin.name, cell, told))
+        elif row is not None and not row.optional:
+            found.append(row)
+    if odd := sorted(named - {s.distribution for s in found}):
+        raise LockError(
+            f"cell {cell.id}: {', '.join(odd)}: nothing of that name is compiled in this lock",
+            hint="--compile speaks of a distribution that the index has as source only, or that --source gives",
+        )
+    return tuple(found)
+
+
+def _unknown(name: str, cell: Cell, told: Compile) -> Source:
+    """One that ``runtime.yaml`` does not list: with nvcc where the cell has CUDA and the archive CUDA code."""
+    archive = told.archive(name)
+    cuda = cell.components.get("cuda", "cpu") != "cpu" and archive is not None and archive.cuda
+    variables = (("TORCH_CUDA_ARCH_LIST", "{dotted}"),) if cuda else ()
+    return Source(distribution=name, requires=_USUAL, variables=variables, toolkit=cuda, evidence="user")
+
+
+def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:
+    """The needs of a lock in its flavour, sorted: of its components and of the distributions that come with them; ``c++`` includes ``cc``.
+
+    ``nvcc`` is none of a cell without CUDA.
+    """
+    versions: dict[str, str] = {pin.name: pin.version for pin in lock.pins}
+    versions |= {n: v for n, v in lock.cell.components.items() if v != "none"}
+    needs = {
+        need
+        for row in runtime.needs
+        if row.component in versions
+        and (row.flavour != DEVEL or lock.flavour == DEVEL)
+        and row.holds(versions[row.component])
+        for need in row.needs
+    }
+    needs -= {"cc"} if "c++" in needs else set()
+    needs -= {"nvcc"} if lock.cell.components.get("cuda", "cpu") == "cpu" else set()
+    return tuple(sorted(needs))
+
+
+def toolkit_for(cell: Cell, runtime: Runtime) -> Toolkit | None:
+    """Where the nvcc of the cell's CUDA comes from; ``None`` when nothing is known or the cell has no CUDA."""
+    major = cell.components.get("cuda", "cpu").partition(".")[0]
+    return next((t for t in runtime.toolkits if t.cuda == major), None)
+
+
+def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = None) -> tuple[str, ...]:
+    """What a lock of the flavour asks the package index for besides the cell: the parts of the toolkit at the cell's CUDA.
+
+    ``LockError`` for a ``devel`` image of a cell that needs nvcc where the index has none.
+    """
+    cuda = cell.components.get("cuda", "cpu")
+    if flavour != DEVEL or cuda == "cpu":
+        return ()
+    runtime = runtime or load_runtime()
+    asks = [row for row in runtime.needs if "nvcc" in row.needs and row.component in cell.components]
+    if not asks:
+        return ()
+    found = toolkit_for(cell, runtime)
+    if found is None or found.missing:
+        raise LockError(
+            f"cell {cell.id}: no devel image: {found.missing if found else f'no toolkit is known for CUDA {cuda}'}",
+            details=[f"{row.component} needs nvcc: {row.why} ({row.evidence})" for row in asks],
+            hint="take --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index",
+        )
+    return toolkit_parts(cell, found)
+
+
+def toolkit_parts(cell: Cell, found: Toolkit) -> tuple[str, ...]:
+    """The requirements that bring a toolkit at the minor of the cell's CUDA."""
+    minor = ".".join(cell.components.get("cuda", "").split(".")[:2])
+    return tuple(f"{name}=={minor}.*" for name in found.distributions)
+
+
+def _template(text: str) -> str:
+    plain.plain_value(text.replace("{archs}", "").replace("{dotted}", ""))
+    return text
+
+
+@lru_cache(maxsize=4)
+def load_runtime(folder: Path | None = None) -> Runtime:
+    """Parse ``runtime.yaml``; ``DataError`` lists every problem with its key path."""
+    return _Reader("runtime.yaml", load_table("runtime.yaml", folder)).runtime()
+
+
+class _Reader(TableReader):
+    """The rows of ``runtime.yaml``."""
+
+    def runtime(self) -> Runtime:
+        result = Runtime(
+            needs=tuple(self.each("needs", self._need)),
+            toolkits=tuple(self.each("toolkits", self._toolkit)),
+            sources=tuple(self.each("sources", self._source)) if "sources" in self.data else (),
+        )
+        self.check()
+        return result
+
+    def _need(self, row: Mapping[str, Any]) -> Need:
+        unknown = sorted(set(row["needs"]) - KNOWN_NEEDS)
+        if unknown or row["flavour"] not in FLAVOURS:
+            raise ValueError(f"unknown needs {unknown} or flavour {row['flavour']!r}")
+        return Need(
+            component=str(row["component"]),
+            flavour=str(row["flavour"]),
+            needs=tuple(row["needs"]),
+            why=str(row["why"]),
+            evidence=self.evidence(row),
+            releases=Spec.parse(str(row["releases"])) if "releases" in row else None,
+        )
+
+    def _source(self, row: Mapping[str, Any]) -> Source:
+        variables = row.get("variables") or {}
+        if not isinstance(variables, dict) or not isinstance(row.get("toolkit"), bool):
+            raise ValueError("variables (a mapping) and toolkit (true or false) are wanted")  # noqa: TRY004
+        return Source(
+            distribution=plain.os_package(str(row["distribution"])),
+            requires=tuple(str(Requirement(str(text))) for text in row["requires"]),
+            variables=tuple(sorted((plain.variable(str(n)), _template(str(text))) for n, text in variables.items())),
+            toolkit=row["toolkit"] is True,
+            evidence=self.evidence(row),
+            optional=row.get("optional") is True,
+        )
+
+    def _toolkit(self, row: Mapping[str, Any]) -> Toolkit:
+        home = str(row.get("home", ""))
+        if home:
+            plain.path(f"/{home}")
+        elif "missing" not in row:
+            raise ValueError("home or missing is wanted")
+        return Toolkit(
+            cuda=plain.version(str(row["cuda"])),
+            distributions=tuple(plain.os_package(n) for n in row.get("distributions", ())),
+            home=home,
+            missing=str(row.get("missing", "")),
+            evidence=self.evidence(row),
+        )

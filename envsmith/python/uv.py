@@ -1,0 +1,349 @@
+"""The one place that runs uv: which binary, in which environment, and what its failures mean.
+
+uv is run in an empty folder, so that no ``pyproject.toml`` or ``uv.toml`` of a project changes what is resolved; the user's own
+configuration of uv (index, credentials, certificates) is read by uv itself. Only where uv has none, pip's is translated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from envsmith.errors import (
+    ContentError,
+    EngineError,
+    EnvsmithError,
+    InterruptedRunError,
+    LockError,
+    NetworkError,
+    StorageError,
+)
+from envsmith.python.pip_settings import PipSettings, read_pip_settings
+
+__all__ = ["Finished", "Uv", "clean", "explain_failure", "find_uv", "uv_environment"]
+
+OnLine = Callable[[str], None]
+
+# Variables of uv that would change what is resolved or installed: the lock alone decides that.
+_DECIDED_BY_US = (
+    "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT", "UV_TORCH_BACKEND", "UV_RESOLUTION", "UV_PRERELEASE",
+    "UV_FORK_STRATEGY", "UV_EXCLUDE_NEWER", "UV_FIND_LINKS", "UV_NO_BUILD", "UV_NO_BINARY", "UV_REQUIRE_HASHES", "UV_NO_VERIFY_HASHES",
+    "UV_SYSTEM_PYTHON", "UV_PROJECT_ENVIRONMENT", "UV_WORKING_DIR", "UV_PROJECT", "UV_PYTHON", "UV_CUSTOM_COMPILE_COMMAND",
+    "UV_NO_BUILD_ISOLATION", "UV_COMPILE_BYTECODE", "UV_BREAK_SYSTEM_PACKAGES", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME",
+)  # fmt: skip
+_INDEX_VARIABLES = (
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX_URL",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_CONFIG_FILE",
+    "UV_NO_INDEX",
+)
+_INDEX_SETTING = re.compile(
+    r"^\s*(?:\[\[index\]\]|(?:index|extra-index|default-index)(?:-url)?\s*=|no-index\s*=)", re.MULTILINE
+)
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
+_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
+# Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's whole output.
+_MAX_LINES = 5000
+_MAX_LINE = 2000
+_TAIL = 30
+
+
+@lru_cache(maxsize=1)
+def find_uv() -> str:
+    """The path of the uv binary: the one of the ``uv`` distribution, else the one on PATH; ``EngineError`` when there is none."""
+    try:
+        import uv
+
+        return str(uv.find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+    if not found:
+        raise EngineError("uv is not installed", hint="pip install uv")
+    return found
+
+
+def _uv_is_configured(environ: Mapping[str, str]) -> bool:
+    """True when the user has told uv itself about an index, by a variable or a configuration file."""
+    if any(environ.get(name) for name in _INDEX_VARIABLES):
+        return True
+    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
+    return any(
+        _INDEX_SETTING.search(_text(path))
+        for path in (Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml"), Path("/etc/xdg/uv/uv.toml"))
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def uv_environment(environ: Mapping[str, str] | None = None, *, pip: PipSettings | None = None) -> dict[str, str]:
+    """The environment uv runs in: the user's, without what would change the outcome, with pip's settings where uv has none.
+
+    Python is never downloaded unless the user has set ``UV_PYTHON_DOWNLOADS``.
+    """
+    given = os.environ if environ is None else environ
+    env = {key: value for key, value in given.items() if key not in _DECIDED_BY_US}
+    env.setdefault("UV_PYTHON_DOWNLOADS", "never")
+    env |= {"NO_COLOR": "1", "UV_NO_PROGRESS": "1"}
+    env.pop("FORCE_COLOR", None)
+    settings = pip if pip is not None else read_pip_settings(given)
+    if not _uv_is_configured(given):
+        if settings.index_url:
+            env["UV_DEFAULT_INDEX"] = settings.index_url
+        if settings.extra_index_urls:
+            # pip takes the best version of all its indexes; uv's default would stop at the first that knows the name.
+            env["UV_INDEX"] = " ".join(settings.extra_index_urls)
+            env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+    if settings.trusted_hosts:
+        env.setdefault("UV_INSECURE_HOST", " ".join(settings.trusted_hosts))
+    if settings.timeout:
+        env.setdefault("UV_HTTP_TIMEOUT", settings.timeout)
+    if settings.proxy:
+        for name in ("HTTPS_PROXY", "HTTP_PROXY"):
+            if not (env.get(name) or env.get(name.lower())):
+                env[name] = settings.proxy
+    _trust(env, settings)
+    return env
+
+
+def _trust(env: dict[str, str], settings: PipSettings) -> None:
+    """Certificates: the user's for uv, else those of pip and requests, else the system's, as pip itself does."""
+    if env.get("SSL_CERT_FILE") or env.get("SSL_CERT_DIR"):
+        return
+    for bundle in (settings.cert, env.get("REQUESTS_CA_BUNDLE"), env.get("CURL_CA_BUNDLE")):
+        if bundle and Path(bundle).is_file():
+            env["SSL_CERT_FILE"] = bundle
+            return
+    system = ssl.get_default_verify_paths().cafile
+    if system and not ({"UV_SYSTEM_CERTS", "UV_NATIVE_TLS"} & env.keys()):
+        env["UV_SYSTEM_CERTS"] = "true"
+
+
+def clean(line: str) -> str:
+    """A line of a tool's output without terminal codes, credentials and endless length."""
+    return _SECRET.sub("***@", _ANSI.sub("", line.rstrip("\r\n")))[:_MAX_LINE]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """What a run of uv left: its exit status, stdout, and every line of stderr, cleaned."""
+
+    status: int
+    stdout: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uv:
+    """Runs uv.
+
+    ``cache`` is another cache folder than the user's; ``offline`` forbids the network; ``inherit`` are open files that uv keeps open as
+    well (a lock that must outlive a killed parent).
+    """
+
+    binary: str = field(default_factory=find_uv)
+    environment: Mapping[str, str] = field(default_factory=uv_environment)
+    cache: Path | None = None
+    offline: bool = False
+    inherit: tuple[int, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """``uv 0.13.8``, or ``EngineError`` when the binary does not run."""
+        told = self.run(["--version"])
+        return " ".join(told.stdout.split()[:2])
+
+    def check(
+        self,
+        arguments: Sequence[str],
+        *,
+        what: str,
+        on_line: OnLine | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Run and raise the error that ``explain_failure`` makes of a failure; ``what`` names the step (``resolving``)."""
+        done = self.run(arguments, on_line=on_line, extra=extra)
+        if done.status != 0:
+            raise explain_failure(done, what=what)
+        return done
+
+    def run(
+        self, arguments: Sequence[str], *, on_line: OnLine | None = None, extra: Mapping[str, str] | None = None
+    ) -> Finished:
+        """Run uv to its end. Ctrl-C ends uv first and then raises ``InterruptedRunError``.
+
+        ``EngineError`` when uv cannot be started.
+        """
+        options = [*(["--cache-dir", str(self.cache)] if self.cache else []), *(["--offline"] if self.offline else [])]
+        command = [self.binary, *arguments, *options]
+        with tempfile.TemporaryDirectory(prefix="envsmith-uv-") as empty:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=empty,
+                    env={**self.environment, **(extra or {})},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    encoding="utf-8",
+                    errors="replace",
+                    start_new_session=True,
+                    pass_fds=self.inherit,
+                )
+            except OSError as error:
+                raise EngineError(
+                    f"uv cannot be run: {error}", hint="reinstall uv: pip install --force-reinstall uv"
+                ) from None
+            return _followed(process, on_line)
+
+
+def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finished:
+    """Read both streams of a process until it ends."""
+    stdout, stderr = process.stdout, process.stderr
+    if stdout is None or stderr is None:
+        raise EngineError("uv was started without pipes")
+    out: list[str] = []
+    reader = threading.Thread(target=lambda: out.append(stdout.read()), daemon=True)
+    reader.start()
+    lines: list[str] = []
+    try:
+        for raw in stderr:
+            line = clean(raw)
+            if len(lines) < _MAX_LINES:
+                lines.append(line)
+            if on_line and line.strip():
+                on_line(line)
+        status = process.wait()
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            "interrupted while uv was running", hint="run the same command again: what was downloaded is kept"
+        ) from None
+    finally:
+        _end(process)
+        reader.join(timeout=5)
+        stderr.close()
+        stdout.close()
+    return Finished(status=status, stdout="".join(out), lines=tuple(lines))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End uv and the build backends it has started, politely first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=5)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+# What a failure means, by what uv 0.9 to 0.13 prints; the first that matches wins.
+_DISK = re.compile(
+    r"No space left on device|os error 28\b|Disk quota exceeded|os error 122\b|Read-only file system|os error 30\b|Permission denied \(os error 13\)"
+)
+_HASH = re.compile(r"Hash mismatch for `?([^`\n]+)`?")
+_NETWORK = re.compile(
+    r"error sending request|Failed to fetch|client error|dns error|Connection (?:refused|reset)|timed? ?out|UnknownIssuer|invalid peer certificate"
+    r"|Request failed after|error decoding response body|status (?:code|server error|client error)",
+    re.IGNORECASE,
+)
+_OFFLINE = re.compile(r"network was disabled|Network connectivity is disabled")
+_BUILD = re.compile(
+    r"(?:Failed to (?:download and )?build|Failed to prepare distributions?)[:\s]*`?([A-Za-z0-9._-]+(?:==[^`\s]+)?)`?"
+)
+_UNSOLVED = re.compile(r"No solution found when resolving")
+_UNKNOWN = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
+_NO_VERSION = re.compile(r"Because there is no version of ([A-Za-z0-9._-]+(?:\[[^\]]*\])?[=<>!~][^\s,]*)")
+_ADDRESS = re.compile(r"(?:https?|file)://[^\s)`'\"]+")
+
+
+def explain_failure(done: Finished, *, what: str) -> EnvsmithError:
+    """The error of a failed run: storage, network, content, or else a lock that cannot be made; uv's last lines are its details."""
+    text = "\n".join(done.lines)
+    details = _told(done.lines)
+    if match := _DISK.search(text):
+        full = "space" in match[0] or "28" in match[0] or "quota" in match[0].lower() or "122" in match[0]
+        return StorageError(
+            f"{what}: {'the disk is full' if full else 'a file cannot be written'}",
+            details=details,
+            hint="free some space (or set UV_CACHE_DIR to another disk) and run the same command again"
+            if full
+            else "check the permissions of the path",
+        )
+    if match := _HASH.search(text):
+        return ContentError(
+            f"{what}: the hash of {match[1]} is not the one of the lock",
+            details=details,
+            hint="nothing was installed from it; an index or proxy serves another file than the one that was locked",
+        )
+    if _OFFLINE.search(text):
+        return NetworkError(
+            f"{what}: not everything is in the cache, and the network is switched off",
+            details=details,
+            hint="run once with the network",
+        )
+    if _NETWORK.search(text) and not _UNSOLVED.search(text):
+        address = _ADDRESS.search(text)
+        return NetworkError(
+            f"{what}: {address[0].rstrip('.,') if address else 'the package index'} cannot be reached",
+            details=details,
+            hint="check the network, the proxy and the CA settings (SSL_CERT_FILE), then run the same command again",
+        )
+    return _lock_error(text, details, what)
+
+
+def _lock_error(text: str, details: tuple[str, ...], what: str) -> LockError:
+    if match := _BUILD.search(text):
+        missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", text)
+        why = f": its setup imports {missing[1]}, which it does not declare" if missing else ""
+        return LockError(
+            f"{what}: {match[1]} cannot be built from source{why}",
+            details=details,
+            hint="choose a release that has a wheel or builds on this Python",
+        )
+    if match := _UNKNOWN.search(text):
+        return LockError(
+            f"{what}: {match[1]} is not on the package index",
+            details=details,
+            hint="check the index settings of uv or pip",
+        )
+    if match := _NO_VERSION.search(text):
+        return LockError(
+            f"{what}: the package index has no {match[1]}",
+            details=details,
+            hint="it may have been withdrawn, be newer than --exclude-newer, or be missing on your mirror",
+        )
+    if _UNSOLVED.search(text):
+        return LockError(
+            f"{what}: the packages of this cell contradict each other",
+            details=details,
+            hint="the lines above name the requirements; choose another release of one of them",
+        )
+    return LockError(f"{what}: uv failed", details=details)
+
+
+def _told(lines: Sequence[str]) -> tuple[str, ...]:
+    """From uv's ``error:`` on, or the last lines; at most :data:`_TAIL`, the beginning and the end of what is longer."""
+    start = next((n for n, line in enumerate(lines) if line.startswith("error:")), max(0, len(lines) - _TAIL))
+    told = [line for line in lines[start:] if line.strip()]
+    if len(told) > _TAIL:
+        told = [*told[:6], f"… {len(told) - _TAIL} lines …", *told[-(_TAIL - 6) :]]
+    return tuple(told)
