@@ -65,7 +65,7 @@ print(json.dumps({{"success": True, "actions": {{"FETCH": fetch, "LINK": link}}}
 
 
 def helpers():
-    spec = importlib.util.spec_from_file_location("localchannel", HERE.parent / "tests/unit/lock/conda/localchannel.py")
+    spec = importlib.util.spec_from_file_location("localchannel", HERE.parent / "tests/unit/conda/localchannel.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -101,7 +101,7 @@ def ours(local, channel: Path, folder: Path) -> Callable[[], set[str]]:
 def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
     """The same from a new interpreter, as a shell user pays for it."""
     script = (
-        f"import importlib.util as i, sys, pathlib; s=i.spec_from_file_location('l', {str(HERE.parent / 'tests/unit/lock/conda/localchannel.py')!r});"
+        f"import importlib.util as i, sys, pathlib; s=i.spec_from_file_location('l', {str(HERE.parent / 'tests/unit/conda/localchannel.py')!r});"
         "m=i.module_from_spec(s); sys.modules['l']=m; s.loader.exec_module(m);"
         "from envsmith.conda.lock import lock_conda, write;"
         f"k=lock_conda(m.cell(**m.DEEPSPEED), m.pins_for(m.DEEPSPEED), channels=({channel.as_uri()!r},), cache_dir=pathlib.Path({str(folder / 'cache')!r}));"

@@ -18,7 +18,7 @@ from envsmith.progress import Event, EventKind
 
 @pytest.fixture(scope="module")
 def locks(load_file):
-    return load_file("tests/unit/render/sample_locks.py")
+    return load_file("tests/unit/sample_locks.py")
 
 
 class Engine:

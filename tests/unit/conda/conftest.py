@@ -14,7 +14,7 @@ from envsmith.model.lock import Pin
 @pytest.fixture(scope="session")
 def local(load_file) -> ModuleType:
     """The helpers that make channels, cells and pins."""
-    return load_file("tests/unit/lock/conda/localchannel.py")
+    return load_file("tests/unit/conda/localchannel.py")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from typing import Any
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Artifact, Pin
 
-CASES = Path(__file__).resolve().parents[3] / "cases" / "conda"
+CASES = Path(__file__).resolve().parents[2] / "cases" / "conda"
 PLACEHOLDER = "/opt/envsmith_placehold" + "_placehold" * 20
 Record = dict[str, Any]
 
