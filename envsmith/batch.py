@@ -27,8 +27,6 @@ from envsmith.model.lock import Lock
 from envsmith.options import Options, Outcome
 from envsmith.progress import Event, EventKind, Progress, silent
 
-__all__ = ["Result", "build_many", "default_jobs"]
-
 # What one build takes while it compiles and its smoke test runs four ranks.
 _CORES, _BYTES = 4, 8 << 30
 

@@ -11,35 +11,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envsmith.conda import lock as conda_lock
+from envsmith.conda.lock import LOCK_FILE, narrow_to_channels
 from envsmith.engines.base import Engine, verify_content
+from envsmith.engines.bases import load_bases, pin_image
 from envsmith.engines.choose import choose_engine
+from envsmith.engines.conda import CondaEngine
+from envsmith.engines.rebuild import LAYOUT, ImageEngine
+from envsmith.engines.venv import VenvEngine
+from envsmith.engines.wheels import with_wheels
 from envsmith.errors import EnvsmithError, UsageError
+from envsmith.image.companions import companions
+from envsmith.image.conda_dockerfile import render_conda
+from envsmith.image.dockerfile import render
+from envsmith.lock import store
+from envsmith.lock.files import layer_text, pylock_text, requirement_files
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Lock, Pin, folder_name
 from envsmith.model.version import Spec
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock, Event, EventKind, Progress, silent
 from envsmith.proof import prove
+from envsmith.python.interpreters import find_interpreter
+from envsmith.python.toolkit import toolkit_requirements
+from envsmith.python.uv import Uv
+from envsmith.solve import cells, constraints_for, solve
 
 if TYPE_CHECKING:
     from envsmith.conda.model import CondaLock
     from envsmith.model.finding import Solution
-
-
-__all__ = [
-    "build",
-    "choose",
-    "found",
-    "last_day",
-    "lock_and_render",
-    "lock_cell",
-    "lock_difference",
-    "lock_for",
-    "lock_only",
-    "narrow",
-    "of_channels",
-    "solve_for",
-]
 
 
 # The arrow of the design in one place: request -> cell -> lock -> files -> environment or image -> smoke test -> record.
@@ -109,10 +109,6 @@ def lock_only(options: Options, *, progress: Progress = silent) -> Outcome:
 
 def _fitted(engine: Engine, options: Options) -> Engine:
     """The engine told what the user asked for: no network; and the channels with their credentials, which a Conda lock does not hold."""
-    from envsmith.engines.conda import CondaEngine
-    from envsmith.engines.venv import VenvEngine
-    from envsmith.python.uv import Uv
-
     if isinstance(engine, CondaEngine):
         return dataclasses.replace(engine, channels=options.conda_channels, offline=options.offline)
     if isinstance(engine, VenvEngine) and options.offline:
@@ -122,8 +118,6 @@ def _fitted(engine: Engine, options: Options) -> Engine:
 
 def _export(outcome: Outcome, engine: Engine, clock: Clock) -> None:
     """Write the image as an OCI layout beside its lock; the digest there is the one that a registry will know it by."""
-    from envsmith.engines.rebuild import LAYOUT, ImageEngine
-
     if outcome.built is None or not isinstance(engine, ImageEngine):
         return
     clock.start("oci")
@@ -160,8 +154,6 @@ def narrow(request: Request, engine: Engine) -> Request:
 
 def solve_for(request: Request) -> Solution:
     """The solver's answer; ``UnsatisfiableError`` carries the refusal."""
-    from envsmith.solve import solve
-
     return solve(request)
 
 
@@ -181,8 +173,6 @@ def of_channels(request: Request, options: Options, progress: Progress) -> Reque
     """The request narrowed to what the Conda channels have, where Conda is to install the cell; as it is elsewhere."""
     if not options.conda_needed:
         return request
-    from envsmith.conda.lock import narrow_to_channels
-    from envsmith.solve import cells
 
     ask = options.conda_ask()
     return narrow_to_channels(
@@ -205,8 +195,6 @@ def found(options: Options, clock: Clock) -> Outcome:
 
     ``EnvsmithError`` with every difference where it is not, or the one that says that no lock is there.
     """
-    from envsmith.lock import store
-
     clock.start("lock")
     directory, lock = store.need(options.output, options.request_text)
     if options.locked and (told := lock_difference(options, progress=clock.progress)):
@@ -225,8 +213,6 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
 
     Without ``exclude_newer`` the lock's own date counts, as in uv: what was published since does not make a lock old.
     """
-    from envsmith.lock import store
-
     existing_lock = store.find(options.output, options.request_text)
     if existing_lock is None:
         return (f"{options.output}: no lock of this request is there",)
@@ -251,8 +237,6 @@ def _as_it_was_made(there: Lock, directory: Path, options: Options, progress: Pr
     A folder with a Conda lock may hold the best cell *of the channels* (``build --engine conda``), which is another than the best one:
     it is up to date when that is still it.
     """
-    from envsmith.conda.lock import LOCK_FILE
-
     cell = solve_for(of_channels(options.request, options, progress)).cell
     same = cell.components == there.cell.components
     if same or options.conda_needed or not options.conda or not (directory / LOCK_FILE).exists():
@@ -289,10 +273,6 @@ def _conda_difference(there: Lock, directory: Path, options: Options) -> tuple[s
 def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> Lock:
     """The Python part of the lock: resolved by uv under the rules' constraints, judged again by every rule."""
     from envsmith.lock.resolve import lock_pip
-    from envsmith.python.interpreters import find_interpreter
-    from envsmith.python.toolkit import toolkit_requirements
-    from envsmith.python.uv import Uv
-    from envsmith.solve import constraints_for
 
     newest = options.request.exclude_newer or last_day()
     constraints = constraints_for(cell)
@@ -325,9 +305,6 @@ def lock_and_render(
     cell: Cell, options: Options, *, engine: Engine | None, clock: Clock
 ) -> tuple[Lock, Path, tuple[str, ...], tuple[str, ...]]:
     """Lock the cell, add the image part, write every file of the cell's folder at once."""
-    from envsmith.engines.wheels import with_wheels
-    from envsmith.lock import store
-
     directory = options.output / folder_name(cell, options.flavour)
     store.prepare(directory)
     clock.start("lock")
@@ -354,9 +331,6 @@ def lock_and_render(
     if lock.base is None:
         notes.append(f"no Dockerfile: {lock.image_note}")
     elif not options.conda_only:
-        from envsmith.image.companions import companions
-        from envsmith.image.dockerfile import render
-
         files |= {"Dockerfile": render(lock), **companions(lock)}
     store.write(directory, files)
     return lock, directory, tuple(sorted(files)), tuple(notes)
@@ -386,7 +360,6 @@ def _placed(lock: Lock, options: Options) -> Lock:
 
 
 def _python_files(lock: Lock) -> Mapping[str, str]:
-    from envsmith.lock.files import pylock_text, requirement_files
 
     cell = json.dumps(lock.cell.to_json(), indent=1, sort_keys=True) + "\n"
     return {"cell.json": cell, "lock.json": lock.text(), "pylock.toml": pylock_text(lock), **requirement_files(lock)}
@@ -394,8 +367,6 @@ def _python_files(lock: Lock) -> Mapping[str, str]:
 
 def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: Clock) -> Lock:
     """Pin the base image and the OS packages; a lock without them still serves a virtual environment, and says why."""
-    from envsmith.engines.bases import pin_image
-
     clock.start("base image")
     pinned = pin_image(lock, base=options.base, engine=engine, progress=clock.progress)
     clock.done("base image", f"{pinned.base.name}@{pinned.base.digest[:19]}" if pinned.base else pinned.image_note)
@@ -407,8 +378,6 @@ def _conda(lock: Lock, directory: Path, options: Options, files: dict[str, str],
 
     Where nothing can be done without it, its error is the error.
     """
-    from envsmith.conda import lock as conda_lock
-
     clock.start("conda lock")
     try:
         _refuse_archives(lock)
@@ -437,10 +406,6 @@ def _refuse_archives(lock: Lock) -> None:
 
 def _conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tuple[str, ...]:
     """Add ``Dockerfile.conda`` where its parts are known; a channel of this host's files is not inside a build."""
-    from envsmith.engines.bases import load_bases
-    from envsmith.image.conda_dockerfile import render_conda
-    from envsmith.lock.files import layer_text
-
     micromamba = load_bases().tool("micromamba")
     if lock.base is None or micromamba is None:
         return ()

@@ -13,24 +13,6 @@ if TYPE_CHECKING:
     from envsmith.model.finding import Refusal
 
 
-__all__ = [
-    "EXIT_CODES",
-    "VARIABLES",
-    "BuildError",
-    "ContentError",
-    "DataError",
-    "EngineError",
-    "EnvsmithError",
-    "InterruptedRunError",
-    "LockError",
-    "NetworkError",
-    "SmokeError",
-    "StorageError",
-    "UnsatisfiableError",
-    "UsageError",
-]
-
-
 class EnvsmithError(Exception):
     """A failure with a sentence for the person in front of the screen.
 

@@ -18,13 +18,6 @@ from typing import Any
 
 from envsmith.errors import StorageError
 
-__all__ = [
-    "cache_folder",
-    "read_cache",
-    "write_cache",
-]
-
-
 # Raised when the shape of what is kept changes.
 SCHEMA = 3
 _KEEP = 12

@@ -28,7 +28,6 @@ from envsmith.errors import ContentError, NetworkError
 if TYPE_CHECKING:
     from urllib.request import HTTPRedirectHandler, OpenerDirector, Request
 
-__all__ = ["Fetcher", "HttpClient", "NotFoundError", "RangeReply", "Reply", "cache_root", "redact"]
 
 # A page that was read this recently is not asked for again; indexes tell their own clients about the same.
 FRESH_SECONDS = 600.0

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from envsmith.conda.access import default_channels
+from envsmith.conda.lock import CondaAsk
 from envsmith.engines.base import Built
+from envsmith.files import cache_folder
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import RUNTIME, Compile, Lock
 from envsmith.model.record import Record
-
-if TYPE_CHECKING:
-    from envsmith.conda.lock import CondaAsk
-
-
-__all__ = [
-    "Options",
-    "Outcome",
-]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,10 +51,6 @@ class Options:
 
     def conda_ask(self) -> CondaAsk:
         """What is asked of Conda beside the cell; ``DataError`` when what this machine says about channels does not parse."""
-        from envsmith.conda.access import default_channels
-        from envsmith.conda.lock import CondaAsk
-        from envsmith.files import cache_folder
-
         return CondaAsk(
             channels=self.conda_channels or default_channels(),
             platforms=self.conda_platforms,

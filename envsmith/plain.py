@@ -12,26 +12,6 @@ from envsmith.errors import UsageError
 from envsmith.model.cell import CellId
 from envsmith.model.version import version_key
 
-__all__ = [
-    "cell_id",
-    "digest",
-    "distribution",
-    "epoch",
-    "file_name",
-    "image",
-    "label_key",
-    "label_value",
-    "os_package",
-    "os_version",
-    "path",
-    "plain_value",
-    "tag",
-    "torch_backend",
-    "user",
-    "variable",
-    "version",
-]
-
 # An image reference as the OCI distribution specification spells it: [host[:port]/]path[:tag][@digest].
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = r"(?:localhost|[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+)(?::\d{1,5})?|[A-Za-z0-9-]+:\d{1,5}"

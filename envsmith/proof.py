@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envsmith.engines.base import Engine
+from envsmith.engines.base import Engine, verify_content
+from envsmith.engines.venv import inspect_python
 from envsmith.errors import ContentError, EnvsmithError, SmokeError
+from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
-from envsmith.model.record import Failure, Record, Rung, Verdict
+from envsmith.model.record import Failure, Record, Rung, Verdict, record_text
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock
 from envsmith.smoke.bandwidth import peaks
+from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import failure_of
 
 if TYPE_CHECKING:
@@ -27,22 +30,8 @@ if TYPE_CHECKING:
     from envsmith.smoke.verdict import SmokeResult
 
 
-__all__ = [
-    "Found",
-    "find_cell",
-    "progress_line",
-    "prove",
-    "record_of",
-    "record_of_parts",
-    "rungs_of",
-]
-
-
 def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> Record:
     """Run the smoke test of the options on what was built and write the record. ``SmokeError`` when it cannot be run at all."""
-    from envsmith.lock import store
-    from envsmith.model.record import record_text
-    from envsmith.smoke.plan import Plan
     from envsmith.smoke.run import run
 
     if outcome.built is None:
@@ -70,8 +59,6 @@ def record_of(
     """The record of one run: what was loaded, not what was declared. ``SmokeError`` when nothing was built."""
     if outcome.built is None:
         raise SmokeError("nothing was built that could be tested")
-    from envsmith.smoke.bandwidth import peaks
-    from envsmith.smoke.verdict import failure_of
 
     rungs = rungs_of(result)
     return Record(
@@ -142,9 +129,6 @@ class Found:
 
 def find_cell(python: Path, loaded: Mapping[str, object]) -> Found:
     """The cell of the interpreter ``python``, with what a run ``loaded`` there. Raises :class:`ContentError` when it does not start any more."""
-    from envsmith.engines.base import verify_content
-    from envsmith.engines.venv import inspect_python
-
     installed = inspect_python(python)
     text = json.dumps(installed, sort_keys=True, separators=(",", ":"))
     environment = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
@@ -166,8 +150,6 @@ def find_cell(python: Path, loaded: Mapping[str, object]) -> Found:
 
 def _lock_beside(python: Path) -> Lock | None:
     """The lock of ``CELL/venv/bin/python``, when that is how the environment came about."""
-    from envsmith.lock import store
-
     directory = python.absolute().parent.parent.parent
     try:
         return store.read(directory)

@@ -9,34 +9,26 @@ from dataclasses import dataclass, field
 from envsmith.ci.declared import PYTHONS, Declared
 from envsmith.ci.library import Library
 from envsmith.ci.possible import judged_request
+from envsmith.errors import UnsatisfiableError
+from envsmith.graph.load import components
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
 from envsmith.model.version import Spec, version_key
+from envsmith.solve import default_solver
+from envsmith.solve.explain import refuse
+from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.kernel import Net
 from envsmith.solve.problem import Group, Problem
 from envsmith.solve.request import Posed
 from envsmith.solve.solver import Solver
 from envsmith.solve.words import join_words, rule_sentence, shown_spec, strongest
 
-__all__ = [
-    "Case",
-    "Located",
-    "check_library",
-    "cuda_majors",
-    "known_bad",
-    "nccl_pin",
-    "public",
-]
-
 
 def check_library(
     library: Library, *, table: ComponentTable | None = None, solver: Solver | None = None
 ) -> tuple[Located, ...]:
     """Every finding, errors first, then by file and line."""
-    from envsmith.graph.load import components
-    from envsmith.solve import default_solver
-
     solver = solver or default_solver()
     case = Case(
         library, table or components(), solver, solver.knowledge(), solver.pose(judged_request(library, solver))
@@ -58,8 +50,6 @@ def _no_cell(case: Case) -> bool:
     stuck = case.solver.stuck(case.posed)
     if stuck is None:
         return True
-    from envsmith.errors import UnsatisfiableError
-    from envsmith.solve.explain import refuse
 
     refusal: UnsatisfiableError = refuse(case.solver, case.posed)
     members = refusal.refusal.conflict if refusal.refusal else ()
@@ -114,8 +104,6 @@ def _solvable(case: Case, **more: Spec) -> bool:
 
 def _why_not(case: Case, **more: Spec) -> tuple[list[Evidence], str]:
     """The evidence and the sentences of the smallest conflict of the ranges with ``more``."""
-    from envsmith.solve.explain import refuse
-
     refusal = refuse(case.solver, case.solver.pose(judged_request(case.library, case.solver, more))).refusal
     members = refusal.conflict if refusal else ()
     rules = [m for m in members if not m.rule.startswith("request:")]
@@ -400,8 +388,6 @@ _BY_NAME = 3
 
 def known_bad(case: Case) -> None:
     """Ranges that admit what is known to fail and what no package's metadata prevents."""
-    from envsmith.solve.judge import stated_by_metadata
-
     problem = case.problem
     rules = {r.id: r for r in case.knowledge.rules}
     hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]

@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-__all__ = ["Cover", "covering_subset", "lower_bound"]
-
 Row = tuple[str, ...]
 # Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on the real axes in bench/cover.py.
 _TRIES = 12

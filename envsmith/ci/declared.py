@@ -20,8 +20,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from envsmith.errors import DataError
-
-__all__ = ["FILES", "PYTHONS", "Declaration", "Declared", "read_declared", "read_metadata", "read_toml"]
+from envsmith.graph.fields import Problems, parse_yaml
 
 # The Pythons for which markers are judged: those of the frameworks' releases that people still install.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
@@ -304,7 +303,6 @@ def _caret(part: str) -> str:
 
 
 def _environment(text: str, file: str, draft: _Draft) -> None:
-    from envsmith.graph.fields import Problems, parse_yaml
 
     problems = Problems()
     root = parse_yaml(file, text.encode(), problems)

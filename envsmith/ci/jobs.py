@@ -15,20 +15,10 @@ from envsmith.ci.declared import Declaration, read_declared
 from envsmith.ci.library import CONFIG, FRAMEWORK_STEP, GRAINS, JOB_LIMIT, Library, ranges_of, runner
 from envsmith.ci.possible import Space, space_of
 from envsmith.errors import StorageError, UsageError
+from envsmith.graph.load import components
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.solve.solver import Solver
-
-__all__ = [
-    "FORMATS",
-    "Job",
-    "Matrix",
-    "config_schema",
-    "draft_config",
-    "make_matrix",
-    "write_config",
-    "write_matrix",
-]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,8 +91,6 @@ def make_matrix(
 
     :class:`~envsmith.errors.UnsatisfiableError` when the library's ranges admit no cell.
     """
-    from envsmith.graph.load import components
-
     table = table or components()
     space = space_of(library, solver=solver)
     rows = space.rows()

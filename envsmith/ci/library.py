@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envsmith.ci.declared import PYTHONS, Declaration, Declared, read_declared
+from envsmith.ci.declared import PYTHONS, Declaration, Declared, read_declared, read_toml
 from envsmith.errors import DataError, UsageError
 from envsmith.graph.fields import Node, Problems, parse_yaml
+from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import Spec
-
-__all__ = ["CONFIG", "FRAMEWORK_STEP", "GRAINS", "JOB_LIMIT", "Library", "ranges_of", "read_library", "runner"]
 
 CONFIG = "envsmith.yaml"
 # The word that stands for the smoke test of envsmith itself (collectives and a step of the framework) instead of a command.
@@ -64,8 +63,6 @@ class Library:
 
 def read_library(root: Path, *, table: ComponentTable | None = None, declaration: Declaration | None = None) -> Library:
     """The library in a folder. ``DataError`` lists every problem of its configuration; ``UsageError`` when nothing in it is known here."""
-    from envsmith.graph.load import components
-
     table = table or components()
     problems = Problems()
     node, source = _config(root, problems)
@@ -145,8 +142,6 @@ def _config(root: Path, problems: Problems) -> tuple[Node | None, str]:
         return node, CONFIG
     pyproject = root / "pyproject.toml"
     if pyproject.is_file():
-        from envsmith.ci.declared import read_toml
-
         table = read_toml(pyproject).get("tool")
         if isinstance(table, dict) and "envsmith" in table:
             return Node("pyproject.toml", "tool.envsmith", table["envsmith"], problems), "pyproject.toml"
@@ -227,8 +222,6 @@ class _Wanted:
         if "driver" in fields and (driver := fields["driver"].version()):
             self.plain["driver"] = driver
         if "gpu" in fields:
-            from envsmith.graph.load import gpu_names
-
             names = gpu_names()
             node = fields["gpu"]
             listed = node.sequence() if isinstance(node.value, list) else [node]

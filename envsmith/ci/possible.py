@@ -11,12 +11,14 @@ from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, version_key
+from envsmith.solve import default_solver
+from envsmith.solve.explain import refuse
+from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.problem import Problem
 from envsmith.solve.request import Posed, cell_of
 from envsmith.solve.solver import Solver
-
-__all__ = ["MAX_ROWS", "Axis", "Space", "Unfit", "judged_request", "space_of", "unjudged"]
+from envsmith.solve.words import rule_sentence
 
 # A covering choice over this many rows takes seconds; more are a sign of an axis without a grain.
 MAX_ROWS = 60_000
@@ -111,8 +113,6 @@ class Space:
 
         One for each rule, of the newest values that it forbids; rules over the host are left out, for a runner cannot be changed.
         """
-        from envsmith.solve.judge import stated_by_metadata
-
         problem = self.problem
         rules = {r.id: r for r in self.solver.knowledge().rules}
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
@@ -141,8 +141,6 @@ class Space:
                 continue
             row, rank = self._row_of(answer)
             if row and (best is None or rank < best[0]):
-                from envsmith.solve.words import rule_sentence
-
                 line = rule.rows[number]
                 message = rule_sentence(rule, [line], {})
                 best = rank, Unfit(row, cell_of(self.posed, answer), rule.id, line.symptom or rule.symptom, message)
@@ -185,8 +183,6 @@ def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec
 
 def space_of(library: Library, *, solver: Solver | None = None) -> Space:
     """The combinations of a library's axes. :class:`UnsatisfiableError` says why when its ranges admit no cell at all, :class:`UsageError` which axis has no release."""
-    from envsmith.solve import default_solver
-
     solver = solver or default_solver()
     missing = [n for n in library.axes if n in unjudged(library, solver) or not solver.compiled.versions.get(n)]
     if missing:
@@ -194,8 +190,6 @@ def space_of(library: Library, *, solver: Solver | None = None) -> Space:
     request = judged_request(library, solver, {n: Spec.parse("*") for n in library.axes if n not in library.ranges})
     posed = solver.pose(request)
     if solver.best(posed) is None:
-        from envsmith.solve.explain import refuse
-
         raise refuse(solver, posed)
     base = [mask for wish in posed.problem.wishes for mask in wish.masks]
     base += [*posed.pre, *posed.yanked]

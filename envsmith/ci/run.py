@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envsmith.ci.declared import read_toml
 from envsmith.ci.jobs import Job
 from envsmith.ci.library import FRAMEWORK_STEP, Library
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, UsageError
 from envsmith.progress import Event, EventKind, Progress, silent
-
-__all__ = ["Verdict", "run_job"]
+from envsmith.python.interpreters import find_interpreter
+from envsmith.python.uv import Uv
+from envsmith.smoke.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,8 +111,6 @@ def run_job(
 
     :class:`EngineError` when this machine has no interpreter of the job's Python; a job that fails is a verdict, not an error.
     """
-    from envsmith.python.interpreters import find_interpreter
-
     minor = job.cell.components["python"]
     interpreter = find_interpreter(minor)
     if interpreter is None:
@@ -132,7 +132,6 @@ def run_job(
 
 
 def _install(run: _Run, python: str) -> None:
-    from envsmith.python.uv import Uv
 
     place, job = run.place, run.job
     if place.exists() and not (place / "pyvenv.cfg").is_file() and any(place.iterdir()):
@@ -158,8 +157,6 @@ def _install(run: _Run, python: str) -> None:
 
 def _installable(root: Path) -> bool:
     """Whether pip can install the folder; one that only lists requirements is tested as it lies there."""
-    from envsmith.ci.declared import read_toml
-
     if (root / "setup.py").is_file() or (root / "setup.cfg").is_file():
         return True
     path = root / "pyproject.toml"
@@ -167,7 +164,6 @@ def _installable(root: Path) -> bool:
 
 
 def _framework_step(run: _Run, ranks: int) -> Mapping[str, Any]:
-    from envsmith.smoke.plan import Plan
     from envsmith.smoke.run import LocalTarget, probe
     from envsmith.smoke.run import run as smoke
 

@@ -22,10 +22,9 @@ from envsmith.ci.declared import FILES
 from envsmith.ci.library import CONFIG, Library, read_library
 from envsmith.ci.possible import space_of
 from envsmith.errors import DataError, EnvsmithError, UsageError
+from envsmith.graph.load import components
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-
-__all__ = ["Comparison", "api_breaks", "changed", "compare"]
 
 _STUDY = "arXiv 2512.20345: advice to maintainers: semantic versions, a major one for a break in a communication API"
 _STUDY_READ = "2026-11-20"
@@ -172,7 +171,6 @@ def _study() -> Evidence:
 def _narrowed(
     library: Library, base: str, lost: Mapping[str, Sequence[str]], before: int, after: int
 ) -> Iterator[Located]:
-    from envsmith.graph.load import components
 
     table = components()
     for name, values in lost.items():

@@ -12,14 +12,6 @@ import click
 
 from envsmith.errors import EnvsmithError, InterruptedRunError, StorageError, UsageError
 
-__all__ = [
-    "CUT",
-    "cli",
-    "completion",
-    "run",
-]
-
-
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands here so that
 # `envsmith --help` imports none of them.
 VERBS: dict[str, tuple[str, str]] = {

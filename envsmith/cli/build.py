@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from envsmith.options import Options, Outcome
 
 
-__all__ = [
-    "build",
-    "build_cells",
-    "options_of",
-    "outcome_json",
-    "read_cells",
-]
-
-
 @click.command()
 @request_options
 @click.option(

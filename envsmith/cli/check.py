@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from envsmith.model.cell import Platform
     from envsmith.model.finding import Judgement
 
-__all__ = ["check"]
-
 
 @click.command()
 @click.argument("pairs", nargs=-1, metavar="[NAME==VERSION...]")

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from envsmith.ci.since import Comparison
 
 
-__all__ = [
-    "ci",
-    "init",
-]
-
-
 _MATRIX_FORMATS = ("table", "github", "gitlab", "nox", "json")
 _CHECK_FORMATS = ("text", "json", "sarif", "junit", "github", "markdown")
 

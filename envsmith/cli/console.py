@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from typing_extensions import Self
 
-__all__ = ["Console", "clean", "say"]
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 

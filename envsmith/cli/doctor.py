@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from envsmith.doctor.facts import Facts
     from envsmith.model.cell import Platform
 
-__all__ = ["doctor"]
 
 _FORMATS = ("text", "json", "sarif", "github", "markdown")
 Texts = list[tuple[str, str]]

@@ -12,8 +12,6 @@ from envsmith.errors import UsageError
 if TYPE_CHECKING:
     from envsmith.solve.explain import Explanation
 
-__all__ = ["explain"]
-
 
 @click.command()
 @click.argument("subject", required=False, metavar="[CELL|RULE]")

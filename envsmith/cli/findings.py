@@ -17,20 +17,6 @@ from envsmith.cli.console import clean, dumps
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 
-__all__ = [
-    "FORMATS",
-    "annotation",
-    "finding_lines",
-    "judgement_text",
-    "junit",
-    "located_sarif",
-    "sarif",
-    "summary",
-    "to_json",
-    "workflow_commands",
-]
-
-
 FORMATS = ("text", "json", "sarif", "github")
 _COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 # The commands of docs.github.com, "Workflow commands"; the levels of SARIF 2.1.0, section 3.27.10, are our own words.

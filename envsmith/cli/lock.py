@@ -23,8 +23,6 @@ from envsmith.errors import UnsatisfiableError, UsageError
 if TYPE_CHECKING:
     from envsmith.options import Options
 
-__all__ = ["lock"]
-
 
 @click.command()
 @request_options

@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from envsmith.progress import Event
 
 
-__all__ = [
-    "diff",
-    "export",
-    "list_",
-    "matrix",
-    "merge",
-    "refresh",
-    "run",
-    "show",
-    "site",
-    "tell_framework",
-]
-
-
 # Verb below `matrix` -> (module that holds a click command of the same name, one line for --help); imported when it is used.
 VERBS: dict[str, tuple[str, str]] = {
     "refresh": (

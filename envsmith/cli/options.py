@@ -19,23 +19,6 @@ from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.lock import FLAVOURS, RUNTIME
 from envsmith.model.version import Spec, parse_version
 
-__all__ = [
-    "RequestFlags",
-    "cells_option",
-    "conda_options",
-    "conda_settings",
-    "fail_on_option",
-    "flavour_option",
-    "matrix_option",
-    "open_source",
-    "parse_component",
-    "parse_pairs",
-    "parse_platform",
-    "request_options",
-    "talk_options",
-]
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
 _LONGEST = 300

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from envsmith.publish.verify import Report
 
 
-__all__ = [
-    "publish",
-    "verify",
-]
-
-
 @click.command()
 @click.argument("cell", required=False)
 @click.option("--to", "to", metavar="REGISTRY/REPO", help="Where the image goes, without a tag: ghcr.io/me/cells.")

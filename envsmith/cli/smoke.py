@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from envsmith.smoke.verdict import SmokeResult
 
 
-__all__ = [
-    "many",
-    "smoke",
-]
-
-
 _WORST = 12
 _OF_NODES = ("rdzv", "rsh", "emit", "image", "gpus")
 _CHOSEN_BY_ALL = ("no_steps", "framework_only", "plan_only", "machine", "nccl_engine", "sharing")

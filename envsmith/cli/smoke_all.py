@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from envsmith.smoke.everything import Done, Machine, Part
     from envsmith.smoke.run import LocalTarget
 
-__all__ = ["everything"]
 
 _COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from envsmith.model.cell import Cell
     from envsmith.model.finding import Refusal, Repair, Solution
 
-__all__ = ["cell_lines", "refusal_json", "refusal_lines", "show_refusal", "solve"]
-
 
 @click.command()
 @request_options

@@ -17,7 +17,6 @@ from envsmith.model.version import Spec
 if TYPE_CHECKING:
     from envsmith.python.archives import Wish
 
-__all__ = ["SourceFlags", "parse_sources", "source_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _VARIABLE = re.compile(

@@ -24,18 +24,6 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from envsmith.conda.names import clean, public_url, require_rattler, scrub
 from envsmith.errors import DataError, UsageError
 
-__all__ = [
-    "Access",
-    "ChannelSettings",
-    "Login",
-    "Logins",
-    "default_channels",
-    "find_logins",
-    "read_settings",
-    "user_access",
-]
-
-
 # What the user's machine says about channels: the configuration of rattler and pixi, and of conda (``.condarc``).
 #
 # rattler itself finds, merges and parses its ``config.toml`` files (``/etc``, ``$XDG_CONFIG_HOME``, ``$RATTLER_HOME``, ``~/.pixi``);
@@ -384,7 +372,6 @@ def default_channels() -> tuple[str, ...]:
 
 
 def _rattler() -> Any:
-    from envsmith.conda.names import require_rattler
 
     rattler = require_rattler()
     try:

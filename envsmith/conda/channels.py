@@ -39,17 +39,6 @@ from envsmith.conda.model import CondaPackage, RepoLimits, Tell
 from envsmith.conda.names import clean, public_url, require_rattler, scrub
 from envsmith.errors import DataError, EnvsmithError, NetworkError, StorageError
 
-__all__ = [
-    "Index",
-    "Network",
-    "Offers",
-    "fetch_indexes",
-    "network_for",
-    "opened",
-    "to_package",
-    "whole",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:

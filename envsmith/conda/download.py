@@ -25,24 +25,8 @@ from urllib.parse import urljoin, urlsplit
 
 from envsmith.conda.access import Access
 from envsmith.conda.model import RepoLimits
-from envsmith.conda.names import clean, public_url, scrub
+from envsmith.conda.names import clean, public_url, require_rattler, scrub
 from envsmith.errors import EnvsmithError, NetworkError, StorageError
-
-__all__ = [
-    "SHARDS_FILE",
-    "SHARDS_URL",
-    "BadIndexError",
-    "ShardIndex",
-    "ShardStore",
-    "Shards",
-    "can_unpack",
-    "download",
-    "needed",
-    "read_index",
-    "shards_readable",
-    "unpacked",
-]
-
 
 _CHUNK = 1 << 20
 
@@ -312,8 +296,6 @@ class Shards:
 
     def whole(self, names: Iterable[str]) -> Any:
         """Rattler's view of an ordinary index that holds just these names."""
-        from envsmith.conda.names import require_rattler
-
         key = frozenset(n for n in names if n in self.index.hashes)
         if key not in self._open:
             rattler = require_rattler()

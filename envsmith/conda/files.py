@@ -15,25 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
 from envsmith.conda.names import clean
+from envsmith.conda.read import load_yaml, split_filename
 from envsmith.errors import DataError
 from envsmith.lock import store
 from envsmith.model.cell import Platform
-
-__all__ = [
-    "conda_lock_yml",
-    "content_hash",
-    "entries_digest",
-    "environment_yml",
-    "explicit",
-    "files",
-    "load_lock",
-    "pip_lines",
-    "pixi_lock",
-    "sums",
-    "virtual_packages_yml",
-    "write",
-]
-
 
 # conda-lock's platform selectors, in the comment syntax of conda-build.
 _SELECTOR = {Platform.LINUX_64: "linux64", Platform.LINUX_AARCH64: "aarch64"}
@@ -305,8 +290,6 @@ _HEX = {"md5": re.compile(r"[0-9a-f]{32}"), "sha256": re.compile(r"[0-9a-f]{64}"
 
 def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
     """The lock; ``DataError`` lists every entry that cannot be installed safely (no sha256, no address, a malformed name)."""
-    from envsmith.conda.read import load_yaml
-
     data = load_yaml(text, where)
     if not isinstance(data, Mapping) or data.get("version") != 1 or not isinstance(data.get("package"), list):
         raise DataError(f"{where}: not a conda-lock.yml of version 1", hint="make it with `envsmith lock`")
@@ -339,7 +322,6 @@ def _part(name: str, conda: list[CondaPackage], pip: list[PipPackage]) -> Platfo
 def _entry(
     entry: Any, where: str, parts: dict[str, tuple[list[CondaPackage], list[PipPackage]]], problems: list[str]
 ) -> None:
-    from envsmith.conda.read import split_filename
 
     if not isinstance(entry, Mapping):
         problems.append(f"{where}: not a mapping")

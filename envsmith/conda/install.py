@@ -38,12 +38,6 @@ from envsmith.model.lock import Pin
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.uv import Uv
 
-__all__ = [
-    "realise",
-    "variables",
-]
-
-
 _STEP = "conda"
 _STAMP = "conda-meta/envsmith"
 

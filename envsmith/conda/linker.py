@@ -14,8 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Do what the order on stdin says; on failure one JSON object ``{"error": …}`` goes to stdout and 1 is returned."""

@@ -29,28 +29,13 @@ from envsmith.conda.names import (
 from envsmith.conda.plan import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
 from envsmith.conda.solve import MOVABLE, Ask, Unsolvable, compare, nearest_to_pip, solve
 from envsmith.errors import DataError, LockError, StorageError, UsageError
+from envsmith.http import HttpClient
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.progress import Event, EventKind, Progress, silent
-
-__all__ = [
-    "CondaAsk",
-    "More",
-    "Part",
-    "asked_of",
-    "conda_part",
-    "cutoff",
-    "difference",
-    "lock_conda",
-    "narrow_to_channels",
-    "pip_section",
-    "request_hash",
-    "stored",
-    "up_to_date",
-]
-
+from envsmith.python.index import PackageIndex, find_index
 
 _FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
 _STALE_DAYS = 14
@@ -239,8 +224,6 @@ def up_to_date(
 
     No channel is asked. ``DataError`` when ``text`` is not a ``conda-lock.yml``.
     """
-    from envsmith.conda.files import load_lock
-
     lock = load_lock(text)
     asked = request_hash(
         cell, pip_pins, channels=channels, platforms=platforms, exclude_newer=exclude_newer, tolerate=tolerate
@@ -516,9 +499,6 @@ def _files_on_index() -> More:
 
     def more(pin: Pin) -> tuple[Artifact, ...]:
         from packaging.version import Version
-
-        from envsmith.http import HttpClient
-        from envsmith.python.index import PackageIndex, find_index
 
         files = PackageIndex(HttpClient(), find_index()).project(pin.name).files
         wanted = Version(pin.version)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from envsmith.model.cell import Platform
 
-__all__ = ["CondaLock", "CondaPackage", "CondaSpec", "PipPackage", "PlatformLock", "RepoLimits", "Tell"]
-
 # Told what is going on, one line at a time.
 Tell = Callable[[str], None]
 

@@ -14,20 +14,6 @@ from typing import Any
 
 from envsmith.errors import UsageError
 
-__all__ = [
-    "candidates",
-    "clean",
-    "component_version",
-    "cuda_of_build",
-    "fold",
-    "listing",
-    "public_url",
-    "same_version",
-    "scrub",
-    "torch_release",
-]
-
-
 # Names on the package index whose Conda package is called otherwise, and that "-" and "_" do not explain. A name maps to every
 # spelling in use; the channel decides which one exists. Read in conda-forge's and the pytorch channel's own records.
 _CONDA_NAMES: dict[str, tuple[str, ...]] = {

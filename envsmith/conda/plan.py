@@ -21,8 +21,6 @@ from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Pin
 from envsmith.model.version import WORDS
 
-__all__ = ["BUILDERS", "Plan", "core_problems", "cuda_of", "make_plan", "python_of", "virtual_packages"]
-
 Offer = Callable[[str], Sequence[CondaPackage]]
 
 # What the machine is, not what is installed; `gcc` and `toolkit` come back as compilers.

@@ -12,28 +12,6 @@ from typing import Any
 from envsmith.conda.names import clean, component_version, cuda_of_build, fold
 from envsmith.errors import DataError
 
-__all__ = [
-    "MAX_BYTES",
-    "NAME",
-    "VERSION",
-    "CondaFile",
-    "as_list",
-    "as_mapping",
-    "as_name",
-    "as_version",
-    "components_of",
-    "kind_of",
-    "load_yaml",
-    "read_conda_file",
-    "read_conda_lock",
-    "read_environment",
-    "read_explicit",
-    "read_list",
-    "read_list_json",
-    "read_pixi_lock",
-    "split_filename",
-]
-
 
 def _pick(platforms: list[str], wanted: str | None, where: str) -> str | None:
     if wanted is None:

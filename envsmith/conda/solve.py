@@ -32,17 +32,6 @@ from envsmith.model.lock import Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import WORDS
 
-__all__ = [
-    "MOVABLE",
-    "Ask",
-    "Unsolvable",
-    "compare",
-    "nearest_to_pip",
-    "run_async",
-    "solve",
-]
-
-
 _T = TypeVar("_T")
 _MAX_LINES = 30
 

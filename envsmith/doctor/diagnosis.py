@@ -10,17 +10,6 @@ from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
 
-__all__ = [
-    "Diagnosed",
-    "Diagnosis",
-    "Taxonomy",
-    "below",
-    "failure",
-    "make",
-    "some",
-    "there",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taxonomy:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Draft", "Facts", "Launch", "Library", "Read", "Stated"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stated:

@@ -26,33 +26,6 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 
-__all__ = [
-    "SYSTEM",
-    "WATCHED",
-    "collect",
-    "compilers",
-    "container",
-    "distributions",
-    "driver",
-    "fabric",
-    "gpus",
-    "import_what_is_there",
-    "interpreter_of",
-    "libraries_of",
-    "limits",
-    "lost_files",
-    "network",
-    "output_of",
-    "programs",
-    "python_of",
-    "shm",
-    "system",
-    "text_of",
-    "toolkit",
-    "torch_of",
-]
-
-
 # The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not imported.
 #
 # Under one second: distributions are read by their ``METADATA`` heads, libraries found by looking into the folders that the loader and the wheels use,

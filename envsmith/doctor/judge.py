@@ -10,12 +10,13 @@ import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.launch_rules import judge_launches
 from envsmith.doctor.parties import INTERFACES, OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
-from envsmith.doctor.report import better_fix, mended, told, typed
+from envsmith.doctor.report import better_fix, commands_of, mended, told, typed
 from envsmith.doctor.rules import judge_setup
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits, rule_taxonomy
 from envsmith.doctor.stated_rules import judge_stated
@@ -23,16 +24,6 @@ from envsmith.errors import EnvsmithError
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
-
-__all__ = [
-    "check_environment",
-    "diagnose",
-    "facts_of",
-    "findings_of",
-    "possible",
-    "taxonomy_of",
-]
-
 
 # Scores, highest first: what the log proves, what it says, what it suggests, what the versions alone would give, what follows.
 _PROVED, _SAID, _OF_RULE, _CONTRADICTED = 100, 90, 85, 58
@@ -121,7 +112,6 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
 
 
 def _check(facts: Facts, platform: Platform) -> Judgement:
-    from envsmith import solve
 
     given = _given(facts)
     if not given:
@@ -138,7 +128,6 @@ def _check(facts: Facts, platform: Platform) -> Judgement:
 
 
 def _judgeable(name: str, version: str, platform: Platform) -> bool:
-    from envsmith import solve
 
     try:
         solve.check({name: version}, platform)
@@ -163,7 +152,6 @@ def _given(facts: Facts) -> dict[str, str]:
 
 
 def _same_cuda(torch: str, cuda: str) -> bool:
-    from envsmith.doctor.read.lines import local_cuda
 
     return local_cuda(torch) == cuda
 
@@ -403,7 +391,6 @@ def _grave(severity: Severity) -> int:
 def _whole(
     found: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]], *, live: bool
 ) -> Diagnosis:
-    from envsmith.doctor.report import commands_of
 
     errors = any(d.finding.severity is Severity.ERROR for d in found)
     if errors:
@@ -513,8 +500,6 @@ def check_environment(given: Mapping[str, str], draft: Draft, platform: Platform
     Findings of both kinds are in one list; the repair is that of the versions, for no release mends a limit or a variable.
     :class:`envsmith.errors.UsageError` when a version is none.
     """
-    from envsmith import solve
-
     facts = facts_of(given, copy.deepcopy(draft))
     glibc = facts.components.get("glibc")
     if glibc is not None and "glibc" not in given:  # that of the distribution that was named
@@ -568,7 +553,6 @@ def possible(facts: Facts) -> list[Diagnosed]:
     present = {name for name in facts.host.get("present", "").split(",") if name and name not in facts.components}
     if not present or not facts.components:
         return []
-    from envsmith import solve
 
     try:
         rules = solve.default_solver().knowledge().rules

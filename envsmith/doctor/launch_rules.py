@@ -11,8 +11,6 @@ from envsmith.doctor.facts import Facts, Launch
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 
-__all__ = ["judge_launches"]
-
 _COMM = "comm-or-launch-setup"
 _TUNING = "distributed-feature-api-communication-tuning"
 _RULES_OF = "deepspeedai/DeepSpeed v0.19.5: deepspeed/runtime/config.py"

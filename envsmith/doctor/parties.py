@@ -12,22 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from envsmith import solve
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.read.logs import Frame, frames_before
 from envsmith.doctor.signatures import Hit, name_owners
-
-__all__ = [
-    "INTERFACES",
-    "OWNED",
-    "Symbol",
-    "asked",
-    "class_of",
-    "symbol_in",
-    "with_parties",
-]
-
+from envsmith.errors import EnvsmithError
+from envsmith.model.version import version_key
 
 # Signatures of an interface that is not there, whichever package it is of.
 INTERFACES = frozenset(
@@ -139,10 +131,6 @@ def _folded(distributions: Mapping[str, str]) -> dict[str, str]:
 
 def _before(name: str, version: str) -> str | None:
     """The release before ``version`` that the matrix knows."""
-    from envsmith import solve
-    from envsmith.errors import EnvsmithError
-    from envsmith.model.version import version_key
-
     try:
         mine = version_key(version)
         known = solve.default_solver().knowledge().releases.get(name, ())

@@ -17,19 +17,6 @@ from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.text import redact
 
-__all__ = [
-    "as_markdown",
-    "as_text",
-    "better_fix",
-    "commands_of",
-    "mended",
-    "repaired",
-    "request_of",
-    "told",
-    "typed",
-]
-
-
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 _PATHS = (

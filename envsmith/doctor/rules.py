@@ -19,15 +19,6 @@ from envsmith.graph.files import DataFiles, find_matrix
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
 
-__all__ = [
-    "Variable",
-    "is_read",
-    "judge_installation",
-    "judge_setup",
-    "variables",
-]
-
-
 _MB = 1 << 20
 _COMM = "comm-or-launch-setup"
 # GeForce and workstation cards whose peer access over PCIe is absent or unreliable.

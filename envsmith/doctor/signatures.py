@@ -18,21 +18,6 @@ from envsmith.files import read_cache, write_cache
 from envsmith.graph.files import DataFiles, find_matrix, list_files
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 
-__all__ = [
-    "KINDS",
-    "Catalogue",
-    "Hit",
-    "Signature",
-    "alternatives",
-    "catalogue",
-    "find_hits",
-    "name_owners",
-    "needle_of",
-    "read_signatures",
-    "rule_taxonomy",
-]
-
-
 KINDS = ("cause", "symptom", "consequence", "other")
 _FILE = "signatures.yaml"
 _FOLDER = "signatures"

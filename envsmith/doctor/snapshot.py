@@ -13,9 +13,8 @@ from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, make
 from envsmith.doctor.facts import Facts, Launch, Library, Read, Stated
 from envsmith.errors import DataError, UsageError
 from envsmith.model.rule import Severity
+from envsmith.model.version import version_key
 from envsmith.text import redact
-
-__all__ = ["KIND", "compare", "dump", "load", "looks_like_snapshot", "read_snapshot"]
 
 KIND = "envsmith doctor snapshot"
 SCHEMA = 1
@@ -97,7 +96,6 @@ def load(text: str, where: str) -> tuple[Facts, tuple[tuple[str, str], ...]]:
 
 
 def _facts(value: Mapping[str, Any], where: str) -> Facts:
-    from envsmith.model.version import version_key
 
     components = {}
     for name, stated in value["components"].items():

@@ -15,8 +15,6 @@ from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
 from envsmith.errors import UsageError
 
-__all__ = ["KEYS", "note_unset", "read_environment", "read_fact", "read_variable"]
-
 # Key (a pattern where it names something) -> what its value is; README and the errors show this table.
 KEYS: Mapping[str, str] = {
     "gpus": "names of the GPUs: '8 x H100'",

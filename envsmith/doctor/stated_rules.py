@@ -9,17 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, below, failure, make, some, there
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of
 from envsmith.model.rule import EvidenceKind, Severity
 from envsmith.model.version import version_key
-
-__all__ = [
-    "BUILD_RULES",
-    "judge_stated",
-]
-
 
 _COMM = "comm-or-launch-setup"
 _SETUP = "environment-or-toolchain-setup"
@@ -439,8 +434,6 @@ def _checkout(facts: Facts) -> Iterator[Diagnosed]:
 
 def _arch_list(facts: Facts) -> Iterator[Diagnosed]:
     """Architectures to compile for, asked of the rule that knows which toolkit knows them."""
-    from envsmith import solve
-
     toolkit = facts.version("toolkit")
     for number in re.findall(r"\b(\d{1,2}\.\d)", facts.variables.get("TORCH_CUDA_ARCH_LIST", "")):
         if toolkit is None:

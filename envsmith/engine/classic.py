@@ -31,7 +31,6 @@ from envsmith.progress import Event, EventKind, Progress
 if TYPE_CHECKING:
     from docker.types import Mount as EngineMount
 
-__all__ = ["STEPS", "ClassicBuilder", "Instruction", "Mount", "needs_local", "parse_dockerfile", "wanted"]
 
 # Where finished steps are kept; ``docker image rm $(docker image ls --format '{{.Repository}}:{{.Tag}}' envsmith/step)`` forgets them (by name:
 # a step that an image stands on would be refused by its id).

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from envsmith.smoke.run import Target
 
 
-__all__ = [
-    "TAIL",
-    "Built",
-    "Engine",
-    "engine_errors",
-    "failed_step",
-    "verify_content",
-]
-
-
 # Lines of a failed step that are shown: enough for a compiler's error and pip's summary, less than a screen.
 TAIL = 30
 

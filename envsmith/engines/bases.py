@@ -21,17 +21,6 @@ from envsmith.model.lock import BaseImage, Lock, OsPackage, Tool
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.toolkit import load_runtime, needs_of
 
-__all__ = [
-    "Bases",
-    "Bootstrap",
-    "ImageProvider",
-    "KnownImage",
-    "OsAnswer",
-    "PackageSet",
-    "load_bases",
-    "pin_image",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownImage:

@@ -24,8 +24,6 @@ from envsmith.errors import EngineError
 from envsmith.model.cell import Platform
 from envsmith.progress import Event, EventKind, Progress
 
-__all__ = ["Recipe", "archive", "make_root", "missing_tool"]
-
 # 2025-01-01T00:00:00Z, as for layers (render/dockerfile.py).
 _EPOCH = 1735689600
 _SKIPPED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")

@@ -29,8 +29,6 @@ from envsmith.errors import (
 )
 from envsmith.progress import Event, EventKind, Progress
 
-__all__ = ["STOPS", "Transcript", "any_client", "build", "end_all", "find_client", "follow", "judge", "title_of"]
-
 # The classic clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
 _LAST_WITH_BUILDKIT = 22
 

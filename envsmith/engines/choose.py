@@ -4,6 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from envsmith.engines.base import Engine
+from envsmith.engines.conda import CondaEngine
+from envsmith.engines.docker import DockerEngine
+from envsmith.engines.podman import PodmanEngine
+from envsmith.engines.venv import VenvEngine
 from envsmith.errors import EngineError, UsageError
 
 
@@ -22,18 +26,11 @@ ON_REQUEST = ("buildah", "conda")
 
 def _engine(name: str) -> Engine:
     if name == "docker":
-        from envsmith.engines.docker import DockerEngine
-
         return DockerEngine()
     if name in {"podman", "buildah"}:
-        from envsmith.engines.podman import PodmanEngine
-
         return PodmanEngine(tool=name)
     if name == "conda":
-        from envsmith.engines.conda import CondaEngine
-
         return CondaEngine()
-    from envsmith.engines.venv import VenvEngine
 
     return VenvEngine()
 

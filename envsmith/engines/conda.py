@@ -16,18 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envsmith.conda.files import load_lock
+from envsmith.conda.install import realise, variables
+from envsmith.conda.names import candidates, fold, same_version
+from envsmith.conda.solve import MOVABLE, compare
 from envsmith.engines.base import Built
+from envsmith.engines.venv import inspect_python
 from envsmith.errors import ContentError, DataError, EngineError, LockError, StorageError
+from envsmith.files import cache_folder
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
+from envsmith.model.rule import Severity
 from envsmith.model.version import WORDS
 from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.python.uv import find_uv
+from envsmith.smoke.run import LocalTarget
 
 if TYPE_CHECKING:
     from envsmith.conda.model import CondaLock, PlatformLock
     from envsmith.smoke.run import Target
 
-__all__ = ["FOLDER", "LOCK_FILE", "CondaEngine", "verify_cell"]
 
 FOLDER = "conda"
 LOCK_FILE = "conda-lock.yml"
@@ -49,8 +57,6 @@ class CondaEngine:
 
     def available(self) -> str | None:
         """See :class:`envsmith.engines.base.Engine`. Rattler itself is not imported."""
-        from envsmith.python.uv import find_uv
-
         if importlib.util.find_spec("rattler") is None:
             return "py-rattler is not installed (pip install 'envsmith[conda]')"
         try:
@@ -68,9 +74,6 @@ class CondaEngine:
 
         ``DataError`` when that file is not there or was edited, ``ContentError`` when it is the lock of another cell.
         """
-        from envsmith.conda.install import realise
-        from envsmith.files import cache_folder
-
         conda_lock = read_lock(directory)
         part = _part(conda_lock, lock, directory)
         _prove(conda_lock, lock, progress)
@@ -109,9 +112,6 @@ class CondaEngine:
 
     def target(self, built: Built) -> Target:
         """See :class:`envsmith.engines.base.Engine`. Compilers and CUDA of the prefix are set as its activation would."""
-        from envsmith.conda.install import variables
-        from envsmith.smoke.run import LocalTarget
-
         prefix = Path(built.reference)
         extra = {"TORCH_EXTENSIONS_DIR": str(prefix.parent / "torch-extensions-conda")}
         if built.cell is not None:
@@ -122,8 +122,6 @@ class CondaEngine:
 
 def read_lock(directory: Path) -> CondaLock:
     """The Conda lock of a cell's folder; ``DataError`` when there is none, when it does not parse or was edited by hand, ``StorageError`` when it cannot be read."""
-    from envsmith.conda.files import load_lock
-
     path = directory / LOCK_FILE
     try:
         text = path.read_text(encoding="utf-8")
@@ -163,9 +161,6 @@ def _part(conda_lock: CondaLock, lock: Lock, directory: Path) -> PlatformLock:
 
 def _prove(conda_lock: CondaLock, lock: Lock, progress: Progress) -> None:
     """The pip lock and the Conda lock are one cell; what was tolerated when it was locked is told again."""
-    from envsmith.conda.solve import MOVABLE, compare
-    from envsmith.model.rule import Severity
-
     wrong = []
     for finding in compare(lock.cell, lock.pins, conda_lock):
         if finding.severity is Severity.ERROR and not set(finding.components) <= set(MOVABLE):
@@ -179,7 +174,6 @@ def _prove(conda_lock: CondaLock, lock: Lock, progress: Progress) -> None:
 
 
 def _inspect(prefix: Path, python: Path) -> dict[str, str]:
-    from envsmith.engines.venv import inspect_python
 
     found = inspect_python(python)
     for record in _records(prefix):
@@ -224,8 +218,6 @@ def verify_cell(cell: Cell, part: PlatformLock, installed: Mapping[str, str]) ->
 
 def _found(component: str, wanted: str, part: PlatformLock, installed: Mapping[str, str]) -> str | None:
     """What is wrong with one component, or ``None``."""
-    from envsmith.conda.names import candidates, fold, same_version
-
     if component == "python":
         have = installed.get("python", "")
         return None if have.split(".")[:2] == wanted.split(".")[:2] else f"the interpreter is {have or 'none'}"

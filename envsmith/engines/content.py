@@ -24,16 +24,6 @@ from packaging.version import InvalidVersion, Version
 from envsmith.errors import ContentError
 from envsmith.model.lock import DEVEL, Lock
 
-__all__ = [
-    "INSPECT_SCRIPT",
-    "content_facts",
-    "file_differences",
-    "os_difference",
-    "parse_inspection",
-    "wheel_content",
-]
-
-
 _MARK = "ENVSMITH-CONTENT "
 
 # What an installer writes anew: scripts and data lie outside, byte-code is compiled, the rest describes the installation.

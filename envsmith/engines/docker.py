@@ -22,6 +22,7 @@ from envsmith.engine import classic
 from envsmith.engines import buildkit
 from envsmith.engines.base import Built, engine_errors, verify_content
 from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection
+from envsmith.engines.docker_target import DockerTarget, gpu_arguments
 from envsmith.engines.shelf import BaseShelf
 from envsmith.engines.wheels import read_wheels
 from envsmith.errors import ContentError, EngineError, StorageError
@@ -29,21 +30,14 @@ from envsmith.files import read_cache, write_cache
 from envsmith.image.context import context_folder, read_host_settings, write_context, write_secrets
 from envsmith.image.dockerfile import ImageOptions, labels
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
+from envsmith.oci.layout import DockerArchive, layout_digest, to_layout
 from envsmith.oci.spec import canonical, canonical_config
 from envsmith.progress import Event, EventKind, Progress, silent
 
 if TYPE_CHECKING:
     from envsmith.engines.bases import OsAnswer
-    from envsmith.oci.layout import DockerArchive
     from envsmith.oci.spec import OciImage
     from envsmith.smoke.run import Target
-
-
-__all__ = [
-    "DockerEngine",
-    "image_name",
-    "settle",
-]
 
 
 # Seconds for a container that reads every file of an image: 6 GB from a disk of 20 MB/s.
@@ -218,8 +212,6 @@ class DockerEngine:
 
     def export(self, built: Built, directory: Path, *, compress: bool = False, progress: Progress = silent) -> OciImage:
         """See :class:`envsmith.engines.rebuild.ImageEngine`. Needs as much free disk as two times the image while it runs."""
-        from envsmith.oci.layout import to_layout
-
         with self._saved(built, directory.parent, progress) as archive:
             return to_layout(
                 archive,
@@ -235,8 +227,6 @@ class DockerEngine:
         self, built: Built, scratch: Path, *, compress: bool = False, progress: Progress = silent
     ) -> str:
         """See :class:`envsmith.engines.rebuild.ImageEngine`. Needs as much free disk as the image while it runs."""
-        from envsmith.oci.layout import layout_digest
-
         layers, epoch = int(built.facts["base layers"]), self.options.epoch
         with self._saved(built, scratch, progress) as archive:
             return layout_digest(archive, base_layers=layers, epoch=epoch, compress=compress, progress=progress)
@@ -244,8 +234,6 @@ class DockerEngine:
     @contextlib.contextmanager
     def _saved(self, built: Built, folder: Path, progress: Progress) -> Iterator[DockerArchive]:
         """The image as the engine writes it, in a file below ``folder`` for as long as it is read."""
-        from envsmith.oci.layout import DockerArchive
-
         progress(Event(kind=EventKind.START, step="export", text=built.reference))
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix=".image-", suffix=".tar", dir=folder) as file:
@@ -378,8 +366,6 @@ class DockerEngine:
 
     def target(self, built: Built) -> Target:
         """See the protocol."""
-        from envsmith.engines.docker_target import DockerTarget, gpu_arguments
-
         gpus = gpu_arguments(self.client) if built.facts.get("cuda", "cpu") != "cpu" else ()
         return DockerTarget(image=built.digest, python=built.python, gpu_arguments=gpus)
 

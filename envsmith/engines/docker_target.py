@@ -16,8 +16,6 @@ from typing import Any
 from envsmith.engines import buildkit
 from envsmith.errors import EngineError
 
-__all__ = ["DockerTarget", "cdi_devices", "gpu_arguments", "refusal"]
-
 # Ranks exchange data through shared memory; docker's own 64 MB make NCCL and DeepSpeed's op fail at once.
 _SHARED_MEMORY = "2g"
 

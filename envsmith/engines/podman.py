@@ -32,7 +32,6 @@ from envsmith.progress import Event, EventKind, Progress
 if TYPE_CHECKING:
     from envsmith.smoke.run import Target
 
-__all__ = ["PodmanEngine", "StepTranscript", "has_init"]
 
 # Seconds without a request after which a service that was started here ends by itself.
 _IDLE = 900

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from envsmith.engines.base import Built, Engine
+from envsmith.engines.bases import ImageProvider
 from envsmith.errors import EngineError, EnvsmithError
+from envsmith.lock import store
 from envsmith.model.lock import Lock
 from envsmith.oci.diff import difference
 from envsmith.oci.spec import OciImage, read_layout
 from envsmith.progress import Event, EventKind, Progress, silent
-
-__all__ = ["LAYOUT", "ImageEngine", "RebuildReport", "rebuild", "rebuild_published"]
 
 # The OCI layout of a cell, in its own folder.
 LAYOUT = "oci"
@@ -69,8 +69,6 @@ def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> 
     Without a layout the lock is first built (or taken from the engine's cache) and exported to ``directory/oci``. ``EngineError`` for an
     engine that makes no images, ``EnvsmithError`` (exit code 1) when there is no lock.
     """
-    from envsmith.lock import store
-
     if not isinstance(engine, ImageEngine):
         raise EngineError(
             f"engine {engine.name} makes no images, so there is nothing to rebuild",
@@ -141,8 +139,6 @@ def rebuild_published(
 
 def _need_base(lock: Lock, engine: Engine, progress: Progress) -> None:
     """A base that was made of the distribution's packages is made again where it is missing; it is the lock's, or the rebuild ends here."""
-    from envsmith.engines.bases import ImageProvider
-
     if lock.base is None or lock.base.origin != "bootstrapped" or not isinstance(engine, ImageProvider):
         return
     if engine.has_base(lock.base):

@@ -22,8 +22,6 @@ from envsmith.model.cell import Platform
 from envsmith.model.lock import BaseImage, OsPackage
 from envsmith.progress import Event, EventKind, Progress
 
-__all__ = ["BaseShelf"]
-
 _OWN = "envsmith/base"
 _PROBE = (
     "import json, os, platform, sys; info = {}\n"

@@ -38,28 +38,16 @@ from envsmith.errors import (
     LockError,
     StorageError,
 )
+from envsmith.http import HttpClient
 from envsmith.lock.files import LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import Interpreter, find_interpreter, find_interpreters
 from envsmith.python.uv import Uv, find_uv
+from envsmith.smoke.run import LocalTarget
 
 if TYPE_CHECKING:
     from envsmith.smoke.run import Target
-
-
-__all__ = [
-    "Stamp",
-    "VenvEngine",
-    "content_digest",
-    "finished",
-    "inspect_python",
-    "realise",
-    "remove",
-    "reset",
-    "snapshot",
-    "stamp",
-]
 
 
 FOLDER = "venv"
@@ -127,8 +115,6 @@ class VenvEngine:
 
     def target(self, built: Built) -> Target:
         """See :class:`envsmith.engines.base.Engine`."""
-        from envsmith.smoke.run import LocalTarget
-
         extensions = Path(built.reference).parent / _EXTENSIONS
         return LocalTarget(python=Path(built.python), extra={"TORCH_EXTENSIONS_DIR": str(extensions)})
 
@@ -407,8 +393,6 @@ def _gib(size: int) -> str:
 def _wheel_bytes(pins: Sequence[Pin]) -> int:
     """Bytes of the files to come: from the lock, else from the servers, as far as they answer within :data:`_SIZING_SECONDS`."""
     from concurrent.futures import ThreadPoolExecutor, wait
-
-    from envsmith.http import HttpClient
 
     known = sum(max((a.size or 0) for a in pin.artifacts) for pin in pins)
     asked = [pin.artifacts[0].url for pin in pins if not any(a.size for a in pin.artifacts)]

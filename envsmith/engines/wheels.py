@@ -24,8 +24,6 @@ from envsmith.errors import BuildError, ContentError
 from envsmith.model.lock import BuiltWheel, Lock
 from envsmith.progress import Event, EventKind, Progress, silent
 
-__all__ = ["WheelBuilder", "read_wheels", "with_wheels"]
-
 _STEP = "wheels of source distributions"
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from envsmith.model.version import Spec
 
-__all__ = ["Step", "framework_steps"]
-
 # DeepSpeed compiles its shared-memory op when it starts on the CPU: 12 s warm, a minute cold on two processors, and more than 300 s where
 # fourteen other processes want each of them.
 _DEEPSPEED_DEADLINE = 600.0

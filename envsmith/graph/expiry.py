@@ -10,10 +10,9 @@ from pathlib import Path
 
 from envsmith.errors import DataError
 from envsmith.graph.fields import Node, Problems, parse_yaml
+from envsmith.graph.load import knowledge
 from envsmith.model.record import Rung, Stored
 from envsmith.model.version import version_key
-
-__all__ = ["Expiry", "Line", "TorchAge", "latest", "load_expiry"]
 
 _SCHEMA = 1
 _RECENT = 4
@@ -88,7 +87,6 @@ def load_expiry(root: Path, torches: Iterable[str] | None = None) -> Expiry:
 
 
 def _known() -> list[str]:
-    from envsmith.graph.load import knowledge
 
     return [release.version for release in knowledge().releases.get("torch", ())]
 

@@ -19,19 +19,6 @@ from envsmith.errors import DataError, EnvsmithError
 from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.model.version import Spec, parse_version
 
-__all__ = [
-    "Node",
-    "Problems",
-    "TableReader",
-    "load_table",
-    "named_evidence",
-    "parse_json",
-    "parse_yaml",
-    "read_evidence",
-    "with_hash",
-]
-
-
 _Member = TypeVar("_Member", bound=Enum)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 # A file of one megabyte has about 10^5 nodes; an alias bomb passes this at once.

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from envsmith.errors import DataError, UsageError
 
-__all__ = ["MATRIX_VARIABLE", "DataFiles", "find_matrix", "list_files", "own_matrix"]
-
 MATRIX_VARIABLE = "ENVSMITH_MATRIX"
 _PARTS = (("releases", ".yaml"), ("rules", ".yaml"), ("tested", ".yaml"), ("records", ".json"))
 # Far above what people write (the largest file today is 0.1 MB), far below what exhausts memory.

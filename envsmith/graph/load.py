@@ -9,22 +9,13 @@ from typing import Any
 
 from envsmith.errors import DataError
 from envsmith.files import read_cache, write_cache
+from envsmith.graph.fields import Problems, parse_yaml
 from envsmith.graph.files import DataFiles, find_matrix, list_files
+from envsmith.graph.read import read_components, read_gpus
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
 from envsmith.model.version import Spec
-
-__all__ = [
-    "components",
-    "gpu_names",
-    "knowledge",
-    "knowledge_from_json",
-    "knowledge_of",
-    "knowledge_to_json",
-    "newest_day",
-]
-
 
 _READ: dict[str, Knowledge] = {}
 
@@ -108,8 +99,6 @@ def _from_json(kept: Any) -> tuple[ComponentTable, dict[str, str]]:
 
 
 def _read(files: DataFiles, stamp: str) -> tuple[ComponentTable, dict[str, str]]:
-    from envsmith.graph.fields import Problems, parse_yaml
-    from envsmith.graph.read import read_components, read_gpus
 
     problems = Problems()
     table = read_components(parse_yaml(_FILES[0], files.read(_FILES[0]), problems), problems)

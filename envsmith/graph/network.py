@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envsmith.graph.load import knowledge_of
 from envsmith.model.rule import Knowledge, Row, Rule
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["load", "to_network"]
-
 
 def load(root: Path | None = None) -> nx.MultiDiGraph[Any]:
     """The graph of everything below ``root`` (default: the installed knowledge); see :func:`to_network`."""
     from envsmith.graph.files import find_matrix, list_files
-    from envsmith.graph.load import knowledge_of
 
     return to_network(knowledge_of(list_files(root or find_matrix())))
 

@@ -21,21 +21,6 @@ from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
 from envsmith.model.version import Spec, parse_version, version_key
 
-__all__ = [
-    "STAGES",
-    "Declared",
-    "declared_rules",
-    "failed_runs",
-    "in_order",
-    "read_components",
-    "read_gpu_names",
-    "read_gpus",
-    "read_knowledge",
-    "read_releases",
-    "read_rules",
-    "read_specs",
-]
-
 
 def read_knowledge(root: Path | None = None) -> Knowledge:
     """Read and check every file below ``root`` (default: :func:`find_matrix`).

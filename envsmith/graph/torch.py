@@ -15,8 +15,6 @@ from envsmith.model.cell import Platform
 from envsmith.model.rule import Evidence, Release, Row, Rule, RuleKind
 from envsmith.model.version import Spec
 
-__all__ = ["BUNDLED", "Build", "Device", "read_builds", "read_devices", "torch_releases", "torch_rules"]
-
 # What a torch wheel carries or pins, in the order in which rules are made of it.
 BUNDLED = ("cuda", "nccl", "cudnn", "triton")
 _OPTIONAL = (*BUNDLED, "date", "python", "gpu", "ptx", "glibc", "cxx11_abi", "sha256", "evidence_of", "yanked")

@@ -12,8 +12,6 @@ from envsmith import plain
 from envsmith.image.dockerfile import SECRETS, ImageOptions, labels
 from envsmith.model.lock import Lock
 
-__all__ = ["APPTAINER_FILE", "BAKE_FILE", "DEVCONTAINER_FILE", "apptainer", "bake", "companions", "devcontainer"]
-
 BAKE_FILE = "docker-bake.json"
 # The place that the specification allows beside .devcontainer/devcontainer.json.
 DEVCONTAINER_FILE = ".devcontainer.json"

@@ -15,8 +15,6 @@ from envsmith.conda.model import CondaLock, PlatformLock
 from envsmith.image.dockerfile import UV_FILE, ImageOptions, from_reference, labels
 from envsmith.model.lock import Lock, Tool
 
-__all__ = ["CONDA_BUILD_FILE", "render_conda"]
-
 CONDA_BUILD_FILE = "requirements-build.txt"
 _IN = "/dev/envsmith"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -33,15 +33,6 @@ from envsmith.lock.files import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers
 from envsmith.model.lock import Artifact, CompiledSource, Lock
 from envsmith.python.pip_settings import pip_values
 
-__all__ = [
-    "HostSettings",
-    "context_folder",
-    "read_host_settings",
-    "uv_binary",
-    "write_context",
-    "write_secrets",
-]
-
 
 def uv_binary() -> Path:
     """The uv that is installed with envsmith (or on PATH); ``EngineError`` when there is none."""

@@ -19,25 +19,6 @@ from envsmith.errors import UsageError
 from envsmith.lock.files import BUILD_FILE, DEPENDENCIES_FILE, FRAMEWORK_FILE, SDIST_FILE, TORCH_FILE, image_layers
 from envsmith.model.lock import Artifact, BaseImage, CompiledSource, Lock
 
-__all__ = [
-    "APT_DATED",
-    "DATED_OPTIONS",
-    "DATED_SOURCES",
-    "JOBS",
-    "SECRETS",
-    "SOURCES",
-    "UV_FILE",
-    "WHEELS",
-    "ImageOptions",
-    "apt_probe",
-    "from_reference",
-    "labels",
-    "render",
-    "render_builder",
-    "source_archive",
-]
-
-
 # Names inside the build context.
 UV_FILE = "uv"
 WHEELS = "wheels"

@@ -15,13 +15,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envsmith.errors import ContentError, LockError, NetworkError
-from envsmith.files import read_toml
+from envsmith.files import read_cache, read_toml, write_cache
+from envsmith.http import Reply
 from envsmith.model.lock import Pin
+from envsmith.python.index import IndexFile
+from envsmith.python.metadata import read_members
 
 if TYPE_CHECKING:
-    from envsmith.http import Fetcher, RangeReply, Reply
+    from envsmith.http import Fetcher, RangeReply
 
-__all__ = ["build_requires", "requires_of"]
 
 # PEP 517: what a project without a [build-system] table is built with. setuptools below 70.1 needs wheel beside it.
 _DEFAULT = ("setuptools>=40.8.0", "wheel")
@@ -121,8 +123,6 @@ class _Local:
         keep: bool = True,  # noqa: ARG002 - it is kept where it is
     ) -> Reply:
         """The file, checked."""
-        from envsmith.http import Reply
-
         path = Path(url2pathname(urlsplit(url).path))
         try:
             body = path.read_bytes() if path.stat().st_size <= max_bytes else None
@@ -156,8 +156,6 @@ def build_requires(
 
 def _remembered(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
     """As :func:`_read`, once a file: what an sdist says cannot change while its hash stays."""
-    from envsmith.files import read_cache, write_cache
-
     sha256 = pin.artifacts[0].sha256
     kept = read_cache(_KIND, sha256)
     if isinstance(kept, list) and all(isinstance(text, str) for text in kept):
@@ -168,8 +166,6 @@ def _remembered(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
 
 
 def _read(pin: Pin, fetcher: Fetcher, undeclared: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    from envsmith.python.index import IndexFile
-    from envsmith.python.metadata import read_members
 
     artifact = pin.artifacts[0]
     if artifact.url is None:

@@ -23,25 +23,6 @@ if TYPE_CHECKING:
     from packaging.pylock import Package
 
 
-__all__ = [
-    "ALL_FILE",
-    "BUILD_FILE",
-    "DEPENDENCIES_FILE",
-    "FRAMEWORK_FILE",
-    "LAYER_FILES",
-    "SDIST_FILE",
-    "TORCH_FILE",
-    "Beside",
-    "image_layers",
-    "layer_text",
-    "parse_beside",
-    "parse_requirements",
-    "pylock_text",
-    "requirement_files",
-    "requirements_text",
-]
-
-
 ALL_FILE = "requirements.txt"
 TORCH_FILE = "requirements-torch.txt"
 DEPENDENCIES_FILE = "requirements-dependencies.txt"

@@ -17,39 +17,22 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.errors import LockError, NetworkError, StorageError, UsageError
+from envsmith.http import HttpClient
+from envsmith.lock.build_requires import build_requires
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock, to_pins
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, CompiledSource, GivenArchive, Pin
 from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.python.toolkit import Source, sources_of
+from envsmith.python.interpreters import find_interpreter, running_interpreter
+from envsmith.python.toolkit import Source, load_runtime, sources_of, toolkit_for, toolkit_parts
 from envsmith.python.uv import Finished, Uv, explain_failure
+from envsmith.solve import check
 
 if TYPE_CHECKING:
     from envsmith.http import Fetcher
     from envsmith.python.interpreters import Interpreter
-
-
-__all__ = [
-    "Judge",
-    "Pinned",
-    "Query",
-    "Resolution",
-    "Wanted",
-    "as_components",
-    "broken_rules",
-    "cutoff",
-    "differences",
-    "lock_pip",
-    "overrides",
-    "refuse_differences",
-    "refuse_rules",
-    "repairs",
-    "resolve",
-    "uv_platform",
-    "wanted",
-]
 
 
 _UNDATED = re.compile(r"warning: `([A-Za-z0-9][^`]*?)` is missing an upload date")
@@ -353,8 +336,6 @@ def _own_index(cell: Cell) -> Iterator[None]:
 
 def _interpreter(minor: str) -> Interpreter:
     """What uv runs setup scripts with while it resolves: this Python's own when it is of the cell's minor version, else the best there is."""
-    from envsmith.python.interpreters import find_interpreter, running_interpreter
-
     return find_interpreter(minor) or running_interpreter()
 
 
@@ -376,8 +357,6 @@ def _build_pins(cell: Cell, built: _Built, query: Query, by: _Resolver, fetcher:
     pins, sources = built.pins, built.sources
     if not any(pin.sdist for pin in pins):
         return ()
-    from envsmith.http import HttpClient
-    from envsmith.lock.build_requires import build_requires
 
     # torch with all that it imports: the layer that the builder stands on has only the heavy part of it.
     undeclared = {
@@ -396,8 +375,6 @@ def _build_pins(cell: Cell, built: _Built, query: Query, by: _Resolver, fetcher:
 
 def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
     """The CUDA compiler of the cell's own CUDA; ``LockError`` where the index has none."""
-    from envsmith.python.toolkit import load_runtime, toolkit_for, toolkit_parts
-
     found = toolkit_for(cell, load_runtime())
     if found is None or found.missing:
         cuda = cell.components.get("cuda", "cpu")
@@ -477,8 +454,6 @@ def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dic
 
 def _check(cell: Cell, components: Mapping[str, str]) -> Judgement:
     """What is pinned beside the cell may change; the cell itself is what was asked for."""
-    from envsmith.solve import check
-
     return check(components, cell.platform, keep=tuple(cell.components))
 
 

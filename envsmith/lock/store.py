@@ -11,23 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from envsmith.errors import DataError, EnvsmithError, StorageError
+from envsmith.graph.load import components
 from envsmith.lock.files import parse_beside
 from envsmith.lock.resolve import Judge, broken_rules
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock, parse_lock
-
-__all__ = [
-    "LOCK_FILE",
-    "PYLOCK_FILE",
-    "find",
-    "need",
-    "prepare",
-    "read",
-    "reusable",
-    "up_to_date",
-    "write",
-]
-
 
 LOCK_FILE = "lock.json"
 PYLOCK_FILE = "pylock.toml"
@@ -168,7 +156,6 @@ def reusable(
     if any(a.url is None for pin in lock.pins for a in pin.artifacts):
         # Its pylock.toml is gone or older: written again it would have other bytes.
         return None
-    from envsmith.graph.load import components
 
     return None if broken_rules(cell, lock.pins, components(), judge) else lock
 

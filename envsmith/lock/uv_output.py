@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from packaging.pylock import Package, PackageSdist, PackageWheel
 
 
-__all__ = [
-    "Resolved",
-    "closure",
-    "parse_edges",
-    "parse_pylock",
-    "to_pins",
-]
-
-
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:==| @ )(\S+)")
 _VIA = re.compile(r"#\s+(?:via\s*)?(.*)")
 

@@ -12,8 +12,6 @@ from envsmith.graph.expiry import Expiry
 from envsmith.model.cell import CellId
 from envsmith.model.record import Rung, Stored
 
-__all__ = ["CellState", "Status", "agreement", "cell_states"]
-
 _FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 _LADDER = list(Rung)
 

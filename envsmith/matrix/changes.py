@@ -11,8 +11,6 @@ from typing import Any
 from envsmith.errors import DataError
 from envsmith.matrix.document import SCHEMA
 
-__all__ = ["Change", "changes", "read_document"]
-
 _MAX_BYTES = 64 << 20
 
 

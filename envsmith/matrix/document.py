@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envsmith import __version__
 from envsmith.errors import DataError
 from envsmith.graph.expiry import Expiry, load_expiry
 from envsmith.graph.fields import Node, Problems, parse_yaml
@@ -20,19 +21,6 @@ from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severit
 from envsmith.model.version import Spec, version_key
 from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.solver import Solver
-
-__all__ = [
-    "SCHEMA",
-    "default_builds",
-    "document",
-    "gpus_json",
-    "grid_json",
-    "now",
-    "stable",
-    "states",
-    "torch_json",
-]
-
 
 # The first number changes when a reader of the old shape would fail; new keys do not change it.
 SCHEMA = 1
@@ -58,8 +46,6 @@ def document(
     root: Path, solver: Solver, *, moment: dt.datetime, progress: Callable[[str], None] = lambda _line: None
 ) -> dict[str, Any]:
     """The whole document. The same knowledge, records and moment give the same bytes."""
-    from envsmith import __version__
-
     known = solver.knowledge()
     found, expiry = states(root, known, moment.date())
     return {

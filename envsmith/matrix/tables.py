@@ -17,19 +17,6 @@ from envsmith.errors import StorageError, UsageError
 from envsmith.files import write_whole
 from envsmith.model.record import Stored, read_records
 
-__all__ = [
-    "COLUMNS",
-    "badge_texts",
-    "cell_texts",
-    "csv_text",
-    "dumped",
-    "feed_text",
-    "markdown_table",
-    "with_table",
-    "write_export",
-]
-
-
 # ``matrix.json`` and what is made of it: the knowledge and its records as data for other programs and for the page.
 #
 # ``document`` puts it together out of ``torch`` (builds and what they run on), ``grid`` (what the solver says of every framework with every

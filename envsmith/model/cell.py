@@ -10,14 +10,6 @@ from enum import Enum
 
 from envsmith.model.version import Spec, version_key
 
-__all__ = [
-    "Cell",
-    "CellId",
-    "Platform",
-    "Request",
-]
-
-
 # The platforms for which cells are solved.
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Component", "ComponentTable", "Role"]
-
 
 class Role(str, Enum):
     """What part a component plays in a cell."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from envsmith.model.cell import Cell
 from envsmith.model.rule import Evidence, Severity
 
-__all__ = ["Change", "Conflict", "Finding", "Judgement", "Refusal", "Repair", "Solution"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:

@@ -15,25 +15,6 @@ from envsmith.errors import DataError
 from envsmith.model.cell import Cell, CellId, Platform
 from envsmith.model.version import version_key
 
-__all__ = [
-    "DEVEL",
-    "FLAVOURS",
-    "RUNTIME",
-    "Artifact",
-    "BaseImage",
-    "BuiltWheel",
-    "Compile",
-    "CompiledSource",
-    "GivenArchive",
-    "Layer",
-    "Lock",
-    "OsPackage",
-    "Pin",
-    "folder_name",
-    "parse_lock",
-]
-
-
 # What an image is for: to train, or to compile operators in as well.
 RUNTIME, DEVEL = "runtime", "devel"
 FLAVOURS = (RUNTIME, DEVEL)

@@ -13,26 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.errors import DataError, StorageError
+from envsmith.files import write_whole
 from envsmith.text import places_here, redact_values
-
-__all__ = [
-    "SCHEMA",
-    "CaseOutcome",
-    "Expected",
-    "Failure",
-    "Record",
-    "Rung",
-    "StepOutcome",
-    "Stored",
-    "Verdict",
-    "merge",
-    "parse_record",
-    "put_record",
-    "read_records",
-    "record_name",
-    "record_text",
-]
-
 
 # Schema 1 (until 2026-11-21) listed every case by name and every case's seconds: 10 kB a record.
 SCHEMA = 2
@@ -266,8 +248,6 @@ def record_name(cell: str, engine: str, text: str) -> str:
 
 def put_record(folder: Path, record: Record, **places: Path) -> Path:
     """Write a record into ``folder``, complete or not at all; ``places`` as for :func:`record_text`. ``StorageError``."""
-    from envsmith.files import write_whole
-
     text = record_text(record, state=folder.parent, **places)
     path = folder / record_name(record.cell_id, record.engine, text)
     write_whole(path, text)
@@ -383,8 +363,6 @@ def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
     ``record.json``, or a folder of cells' folders. A record is taken only when it parses; a build's ``record.json`` gets the name that its content
     gives, any other file must have it. ``DataError`` and ``StorageError``; what was copied before an error stays.
     """
-    from envsmith.files import write_whole
-
     new, known = [], 0
     for source in sources:
         for path in _records_of(source):

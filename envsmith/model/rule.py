@@ -10,18 +10,6 @@ from envsmith.model.cell import Platform
 from envsmith.model.component import ComponentTable
 from envsmith.model.version import Spec
 
-__all__ = [
-    "Evidence",
-    "EvidenceKind",
-    "Knowledge",
-    "Release",
-    "Row",
-    "Rule",
-    "RuleKind",
-    "Severity",
-    "Tested",
-]
-
 
 class RuleKind(str, Enum):
     """``bundles``: a wheel carries it; ``requires``: it needs it; ``conflicts``: known bad together."""

@@ -14,8 +14,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 from packaging.version import Version as Pep440
 
-__all__ = ["WORDS", "Spec", "parse_version", "version_key"]
-
 # Words that stand where a version stands: a build without CUDA, a library that is not shipped. They match only themselves.
 WORDS = frozenset({"cpu", "none"})
 _SM = re.compile(r"sm_?(\d{1,2})(\d)([af]?)(?![\w])", re.IGNORECASE)

@@ -12,8 +12,6 @@ from envsmith.oci.layers import member_name
 from envsmith.oci.layout import LayoutFolder
 from envsmith.oci.spec import OciImage
 
-__all__ = ["difference"]
-
 # Of one layer: more would be noise, the number of all is told.
 _SHOWN = 40
 _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}

@@ -18,8 +18,6 @@ from typing import IO
 from envsmith.errors import ContentError
 from envsmith.oci.spec import LAYER_TYPE, OciLayer
 
-__all__ = ["LayerWriter", "Seen", "copy_verbatim", "member_name", "normalise"]
-
 # Written by the engine into a running step, mounted over in every container: never content of a cell.
 _STUBS = frozenset({"etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab", ".dockerenv", "run/.containerenv"})
 _MOUNTED = ("dev/", "proc/", "sys/", "run/secrets/")

@@ -42,24 +42,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-__all__ = [
-    "CHUNK",
-    "REF_NAME",
-    "ArchiveStore",
-    "DockerArchive",
-    "LayoutFolder",
-    "LayoutStore",
-    "Saved",
-    "Store",
-    "image_of",
-    "layout_digest",
-    "open_files",
-    "read_blob",
-    "stream",
-    "to_layout",
-]
-
-
 CHUNK = 1 << 20
 REF_NAME = "org.opencontainers.image.ref.name"
 _MAX_MEMBERS = 10_000

@@ -27,18 +27,6 @@ from urllib.parse import urlencode, urlsplit
 from envsmith import plain
 from envsmith.errors import ContentError, NetworkError, UsageError
 
-__all__ = [
-    "API_HOSTS",
-    "Answer",
-    "Login",
-    "Reference",
-    "Transport",
-    "login",
-    "parse_reference",
-    "resolve_digest",
-]
-
-
 # Where images without a host name live: the name people write, and the host that answers its API.
 _DEFAULT_REGISTRY = "docker.io"
 API_HOSTS = {_DEFAULT_REGISTRY: f"registry-1.{_DEFAULT_REGISTRY}"}

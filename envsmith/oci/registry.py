@@ -40,18 +40,6 @@ if TYPE_CHECKING:
     from urllib.request import OpenerDirector
 
 
-__all__ = [
-    "Access",
-    "Body",
-    "HttpWire",
-    "Opener",
-    "Repository",
-    "Response",
-    "Wire",
-    "is_loopback",
-]
-
-
 Opener = Callable[[], IO[bytes]]
 _ACCEPT = ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))
 _RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})

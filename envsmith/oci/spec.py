@@ -18,38 +18,6 @@ from typing import Any
 
 from envsmith.errors import ContentError, DataError, StorageError
 
-__all__ = [
-    "CONFIG_TYPE",
-    "EMPTY",
-    "IMAGE_INDEX",
-    "IMAGE_MANIFEST",
-    "INDEX_TYPE",
-    "LAYER_TYPE",
-    "MANIFEST_TYPE",
-    "MANIFEST_TYPES",
-    "MAX_MANIFEST",
-    "Descriptor",
-    "Manifest",
-    "OciImage",
-    "OciLayer",
-    "artifact",
-    "blob_path",
-    "canonical",
-    "canonical_config",
-    "describe",
-    "digest_of",
-    "finish_layout",
-    "index_bytes",
-    "is_digest",
-    "manifest_text",
-    "parse_index",
-    "parse_manifest",
-    "place_blob",
-    "put_blob",
-    "read_layout",
-]
-
-
 IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
 _DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"

@@ -15,32 +15,6 @@ from typing import Any
 
 from envsmith.smoke import agent
 
-__all__ = [
-    "ERROR",
-    "NOTE",
-    "WARNING",
-    "Facts",
-    "Finding",
-    "Known",
-    "collect",
-    "drivers",
-    "expected",
-    "gib",
-    "gpus",
-    "has",
-    "known",
-    "limits",
-    "memory",
-    "name_of",
-    "nccl",
-    "odd_ones",
-    "runs_on",
-    "variables",
-    "version_key",
-    "versions",
-]
-
-
 # Ranks of one job that differ here compute different things or do not understand each other.
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")
 _PACKAGES = ("deepspeed", "megatron-core", "colossalai", "transformer-engine", "flash-attn", "apex")

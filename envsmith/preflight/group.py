@@ -15,8 +15,6 @@ from typing import Any
 from envsmith.errors import SmokeError
 from envsmith.smoke import agent
 
-__all__ = ["Place", "agree", "find_place", "second_connection", "try_collective"]
-
 _CALLS = itertools.count()
 _OWN: dict[tuple[str, int], Any] = {}  # stores that we host: they must outlive every rank's last question
 

@@ -22,8 +22,6 @@ from envsmith.smoke import agent
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Alert", "Limits", "Sample", "Watch", "alerts_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:

@@ -21,8 +21,6 @@ from typing import Any
 from envsmith.lock.files import layer_text
 from envsmith.model.lock import Lock
 
-__all__ = ["NOT_AUDITED", "Audit", "Vulnerability", "audit", "run_pip_audit"]
-
 NOT_AUDITED = "not audited"
 # The services that pip-audit knows, in the order in which they are asked: OSV has the advisories of the index and more.
 _SERVICES = ("osv", "pypi")

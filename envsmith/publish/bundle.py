@@ -18,8 +18,6 @@ from envsmith.oci.spec import Descriptor, Manifest, index_bytes
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BundleWriter"]
-
 
 class BundleWriter:
     """Takes what a push sends and writes it to ``path``, which appears only when everything is in it. A context manager."""

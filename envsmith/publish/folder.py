@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import DataError
+from envsmith.image.dockerfile import render
 from envsmith.lock import store
 from envsmith.lock.files import requirement_files
 from envsmith.model.lock import Lock, parse_lock
@@ -22,7 +23,6 @@ from envsmith.publish.sbom import make_sbom
 if TYPE_CHECKING:
     from envsmith.publish.push import Image, Published
 
-__all__ = ["IMAGE_FILE", "index_text", "read_folder", "rendered", "write_folder"]
 
 IMAGE_FILE = "image.json"
 INDEX_FILE = "README.md"
@@ -39,8 +39,6 @@ requirements, `lock.json`), the record that proves it, and in `image.json` the d
 
 def rendered(lock: Lock, told: Mapping[str, Any], record: RecordFacts) -> dict[str, str]:
     """Every generated file of a cell's folder but the record, which is copied. ``told`` is ``image.json``."""
-    from envsmith.image.dockerfile import render
-
     files = {
         "Dockerfile": render(lock),
         "cell.json": json.dumps(lock.cell.to_json(), indent=1, sort_keys=True) + "\n",

@@ -14,8 +14,6 @@ from envsmith.model.lock import Lock, parse_lock
 from envsmith.model.record import Rung
 from envsmith.oci.spec import is_digest
 
-__all__ = ["Proof", "RecordFacts", "load_proof", "parse_record", "refuse_unproved", "unproved"]
-
 LOCK_FILE, RECORD_FILE = "lock.json", "record.json"
 _MAX_BYTES = 32 << 20
 _RUNGS = frozenset(rung.value for rung in Rung)

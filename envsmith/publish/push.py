@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from envsmith.errors import ContentError, EnvsmithError, UsageError
+from envsmith.graph.expiry import load_expiry
 from envsmith.model.lock import Lock
-from envsmith.model.record import Rung
+from envsmith.model.record import Rung, Stored
 from envsmith.oci.layout import LayoutStore, blob_sha256, image_of, load_manifest, open_files, read_blob
 from envsmith.oci.spec import Descriptor, Manifest, digest_of
 from envsmith.progress import Event, EventKind, Progress, silent
@@ -26,18 +27,7 @@ from envsmith.publish import statement
 from envsmith.publish.proof import Proof, RecordFacts, refuse_unproved
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.statement import Claim, statement_bytes
-
-__all__ = [
-    "Image",
-    "Published",
-    "Seal",
-    "Target",
-    "check_tags",
-    "expires",
-    "open_image",
-    "publish",
-]
-
+from envsmith.publish.verify import label_differences
 
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _MAX_CONFIG = 8 << 20
@@ -202,8 +192,6 @@ def publish(
 
 def _labelled(proof: Proof, image: Image) -> None:
     """``ContentError`` when the image's own labels name another cell or lock than the folder it is published from."""
-    from envsmith.publish.verify import label_differences
-
     if told := label_differences(image.config, proof.lock):
         raise ContentError(
             f"{proof.lock.cell.id}: the labels of the image differ from the lock", details=told, hint="build it again"
@@ -261,9 +249,7 @@ def _push_attachment(one: statement.Attachment, target: Target) -> None:
 
 def expires(record: RecordFacts, lock: Lock) -> dt.date:
     """The last day (UTC) on which the record is not old."""
-    from envsmith.graph.expiry import load_expiry
     from envsmith.graph.files import find_matrix
-    from envsmith.model.record import Stored
 
     stored = Stored(
         name="record.json",

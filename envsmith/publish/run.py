@@ -12,28 +12,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envsmith.engines import rebuild as engine_rebuild
+from envsmith.engines.rebuild import LAYOUT, ImageEngine
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.oci.layout import REF_NAME, ArchiveStore, Store, copy_layout, image_of, load_manifest, open_files
+from envsmith.oci.lookup import parse_reference
 from envsmith.oci.registry import Repository
-from envsmith.oci.spec import is_digest
+from envsmith.oci.spec import OciImage, is_digest, read_layout
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.publish.audit import audit as ask_audit
 from envsmith.publish.bundle import BundleWriter
+from envsmith.publish.folder import write_folder
 from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
 from envsmith.publish.push import Published, Seal, Target, open_image, publish
+from envsmith.publish.sign import BUNDLE_TYPE, ENVELOPE_TYPE, load_key, load_signer, sign, sign_keyless
 from envsmith.publish.verify import Report, State, Trust, verify
-
-__all__ = [
-    "Asked",
-    "find_cell",
-    "find_image",
-    "publish_cell",
-    "seal_with",
-    "source_of_ci",
-    "trust_of",
-    "verify_image",
-]
-
 
 # -- publish -----------------------------------------------------------------------------------------------------------
 
@@ -61,10 +54,7 @@ def source_of_ci() -> str:
 def seal_with(key: Path | None) -> Seal:
     """The seal of a key file, or a keyless one."""
     if key is None:
-        from envsmith.publish.sign import BUNDLE_TYPE, sign_keyless
-
         return Seal(close=sign_keyless, kind=BUNDLE_TYPE)
-    from envsmith.publish.sign import ENVELOPE_TYPE, load_signer, sign
 
     signer = load_signer(key)
     return Seal(close=lambda payload: sign(payload, signer), kind=ENVELOPE_TYPE, by=str(signer.public_key.keyid))
@@ -122,8 +112,6 @@ def publish_cell(
             told.append(", ".join(f"{count} blobs {how}" for how, count in sorted(one.blobs.items())))
             done.append(one)
     if images is not None:
-        from envsmith.publish.folder import write_folder
-
         write_folder(images, proof, image, done)
     return done
 
@@ -131,8 +119,6 @@ def publish_cell(
 def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
     """The image as an OCI layout: the one that is there, or one that the engine which holds the image writes."""
     from envsmith.engines.choose import choose_engine
-    from envsmith.engines.rebuild import LAYOUT, ImageEngine
-    from envsmith.oci.spec import read_layout
 
     layout = directory / LAYOUT
     if (layout / "index.json").is_file() and read_layout(layout).labels.get("io.envsmith.lock") == proof.lock.digest:
@@ -177,8 +163,6 @@ class Asked:
 
 def trust_of(keys: Sequence[Path], identity: str | None, issuer: str | None) -> Trust:
     """Whom to believe, from files and names."""
-    from envsmith.publish.sign import load_key
-
     return Trust(keys=tuple(load_key(key) for key in keys), identity=identity or "", issuer=issuer or "")
 
 
@@ -193,7 +177,6 @@ def find_image(image: str | None, bundle: Path | None) -> Iterator[Asked]:
             names = [entry.annotations.get(REF_NAME) for entry in store.entries if entry.digest == held]
             yield Asked(store=store, digest=held, tag=tag or next(filter(None, names), None))
         return
-    from envsmith.oci.lookup import parse_reference
 
     text = image or ""
     reference = parse_reference(text)
@@ -243,9 +226,7 @@ def verify_image(
 
 def _rebuild(report: Report, store: Store, progress: Progress) -> None:
     """Build the lock that was published again and compare file by file with what was published."""
-    from envsmith.engines import rebuild as engine_rebuild
     from envsmith.engines.choose import choose_engine
-    from envsmith.oci.spec import OciImage, read_layout
 
     if report.lock is None or report.status == "differs":
         report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")

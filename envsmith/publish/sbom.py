@@ -17,7 +17,6 @@ from envsmith.model.lock import BaseImage, BuiltWheel, CompiledSource, Lock, OsP
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
 
-__all__ = ["MEDIA_TYPE", "make_sbom", "sbom_differences"]
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 # Serial numbers are derived from digests under this name, so that a bill has one identity however often it is made.

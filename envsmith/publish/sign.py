@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
 
-__all__ = [
-    "BUNDLE_TYPE",
-    "ENVELOPE_TYPE",
-    "Opened",
-    "load_key",
-    "load_signer",
-    "open_bundle",
-    "open_envelope",
-    "sign",
-    "sign_keyless",
-]
-
-
 ENVELOPE_TYPE = "application/vnd.dsse.envelope.v1+json"
 _MAX_KEY = 1 << 16
 

@@ -17,26 +17,6 @@ from envsmith.oci.spec import EMPTY, Descriptor, Manifest, artifact, canonical, 
 from envsmith.publish.proof import Proof
 from envsmith.publish.sbom import MEDIA_TYPE as SBOM_TYPE
 
-__all__ = [
-    "KEYLESS_ARTIFACT",
-    "PAYLOAD_KEY",
-    "PAYLOAD_TYPE",
-    "PREDICATE_TYPE",
-    "PROOF_ARTIFACT",
-    "SBOM_ARTIFACT",
-    "STATEMENT_ARTIFACT",
-    "Attachment",
-    "Claim",
-    "documents",
-    "image_annotations",
-    "parse_statement",
-    "proof_artifact",
-    "sbom_artifact",
-    "statement_artifact",
-    "statement_bytes",
-]
-
-
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
 _STATEMENT = "https://in-toto.io/Statement/v1"

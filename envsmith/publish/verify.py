@@ -24,12 +24,12 @@ from envsmith.oci.spec import Descriptor, Manifest
 from envsmith.publish import statement
 from envsmith.publish.proof import RecordFacts, parse_record, unproved
 from envsmith.publish.sbom import sbom_differences
+from envsmith.publish.sign import open_bundle, open_envelope
 from envsmith.publish.statement import Claim, parse_statement
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-__all__ = ["Check", "Report", "State", "Trust", "label_differences", "verify"]
 
 _MAX_DOCUMENT = 32 << 20
 _GZIP = ("application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
@@ -299,7 +299,6 @@ def _open(
     raw = read_blob(store, artifact.layers[0], "statement", limit=_MAX_DOCUMENT)
     if kind == statement.KEYLESS_ARTIFACT:
         return _open_keyless(raw, manifest, trust)
-    from envsmith.publish.sign import open_envelope
 
     opened = open_envelope(raw, trust.keys)
     claim = parse_statement(opened.payload)
@@ -312,7 +311,6 @@ def _open_keyless(raw: bytes, manifest: Manifest, trust: Trust) -> tuple[Claim |
     """A keyless statement is looked into only when an identity was given: its payload cannot be read without checking it."""
     if not trust.identity:
         return None, "", ("an identity of sigstore",)
-    from envsmith.publish.sign import open_bundle
 
     claim = parse_statement(open_bundle(raw, identity=trust.identity, issuer=trust.issuer))
     if claim.image != manifest.digest:

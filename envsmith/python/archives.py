@@ -27,20 +27,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import ContentError, LockError, NetworkError, UsageError
+from envsmith.files import read_toml
+from envsmith.http import HttpClient
 from envsmith.model.lock import Artifact, GivenArchive
+from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.metadata import inflating
 
 if TYPE_CHECKING:
     from envsmith.http import Fetcher
-
-
-__all__ = [
-    "MAX_ARCHIVE",
-    "Wish",
-    "fetch_archive",
-    "parse_wish",
-    "read_archive",
-]
 
 
 _WISH = re.compile(
@@ -251,7 +245,6 @@ def _of_pkg_info(text: str) -> _Told:
 
 
 def _of_pyproject(text: str) -> _Told:
-    from envsmith.files import read_toml
 
     project = read_toml(text).get("project")
     if not isinstance(project, dict):
@@ -347,7 +340,6 @@ def fetch_archive(name: str, artifact: Artifact, fetcher: Fetcher | None = None)
     url = artifact.url
     if url is not None and url.startswith("file:"):
         return _read(Path(url2pathname(urlsplit(url).path)), artifact)
-    from envsmith.http import HttpClient
 
     fetcher = fetcher or HttpClient()
     url = url or _address(name, artifact, fetcher)
@@ -374,8 +366,6 @@ def _read(path: Path, artifact: Artifact) -> bytes:
 
 def _address(name: str, artifact: Artifact, fetcher: Fetcher) -> str:
     """A lock that was published names no addresses: the index is asked for the file by its name."""
-    from envsmith.python.index import PackageIndex, find_index
-
     for file in PackageIndex(fetcher, find_index()).project(name).files:
         if file.filename == artifact.filename:
             return file.url

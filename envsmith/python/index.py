@@ -26,19 +26,9 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
-from envsmith.errors import NetworkError
+from envsmith.errors import EngineError, NetworkError
 from envsmith.http import Fetcher, redact
 from envsmith.python.pip_settings import pip_values
-
-__all__ = [
-    "IndexFile",
-    "PackageIndex",
-    "Project",
-    "find_index",
-    "parse_html",
-    "parse_project_json",
-    "parse_simple_json",
-]
 
 # The longest page of the default index (a project with a file for every nightly build) is about 20 MiB.
 MAX_PAGE = 64 << 20
@@ -95,8 +85,6 @@ class Project:
 @lru_cache(maxsize=4)
 def _uv_index(*, configured: bool) -> str:
     """The index that uv would ask: it is told to resolve nothing and to name its index in the output."""
-    from envsmith.errors import EngineError
-
     try:
         import uv
 

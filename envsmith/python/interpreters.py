@@ -19,8 +19,6 @@ from pathlib import Path
 
 from packaging.version import Version
 
-__all__ = ["Interpreter", "find_interpreter", "find_interpreters", "running_interpreter"]
-
 # An interpreter answers in 20 to 60 ms; a shim that waits for something is not one.
 _TIMEOUT = 10.0
 _MAX_CANDIDATES = 60

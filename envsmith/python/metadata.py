@@ -20,16 +20,6 @@ from envsmith.http import Fetcher
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
 
-__all__ = [
-    "Metadata",
-    "active",
-    "inflating",
-    "parse_metadata",
-    "parse_requires_txt",
-    "read_members",
-]
-
-
 _MAX = 4 << 20
 _MAX_REQUIREMENTS = 2000
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["PipSettings", "pip_files", "pip_values", "read_pip_settings"]
-
 _MAX_BYTES = 1 << 20
 
 

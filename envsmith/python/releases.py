@@ -19,8 +19,6 @@ from envsmith.python.metadata import Metadata, parse_metadata, parse_requires_tx
 from envsmith.python.torch_wheel import linux_wheels
 from envsmith.python.wheels import RemoteWheel
 
-__all__ = ["ReleaseFacts", "best_file", "cuda_minor_table", "read_release", "setup_imports"]
-
 _METADATA = 4 << 20
 _SDIST_MEMBERS = ("PKG-INFO", "*/requires.txt", "setup.py", "op_builder/builder.py")
 _TRIPLE = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)

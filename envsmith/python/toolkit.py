@@ -18,21 +18,6 @@ from envsmith.model.cell import Cell
 from envsmith.model.lock import DEVEL, FLAVOURS, Compile, CompiledSource, Lock, Pin
 from envsmith.model.version import Spec
 
-__all__ = [
-    "KNOWN_NEEDS",
-    "Need",
-    "Runtime",
-    "Source",
-    "Toolkit",
-    "load_runtime",
-    "needs_of",
-    "source_for",
-    "sources_of",
-    "toolkit_for",
-    "toolkit_parts",
-    "toolkit_requirements",
-]
-
 _SM = re.compile(r"sm_(\d+)(\d)")
 KNOWN_NEEDS = frozenset({"c++", "cc", "headers", "nvcc"})
 

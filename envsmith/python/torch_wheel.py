@@ -23,8 +23,6 @@ from envsmith.python.index import IndexFile
 from envsmith.python.metadata import parse_metadata
 from envsmith.python.wheels import RemoteWheel
 
-__all__ = ["TorchFacts", "linux_wheels", "pythons_of", "read_torch_wheel"]
-
 _ARCH = rb"(?:sm|compute)_\d{2,3}[af]?"
 # Two or more flags may follow any byte: compilers lay short strings end to end (`…string ipc_hsm_70 sm_75 …` in 2.9.1). One alone must stand
 # between two NUL bytes, for single names of architectures occur elsewhere.

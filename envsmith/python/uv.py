@@ -30,8 +30,6 @@ from envsmith.errors import (
 )
 from envsmith.python.pip_settings import PipSettings, read_pip_settings
 
-__all__ = ["Finished", "Uv", "clean", "explain_failure", "find_uv", "uv_environment"]
-
 OnLine = Callable[[str], None]
 
 # Variables of uv that would change what is resolved or installed: the lock alone decides that.

@@ -16,8 +16,6 @@ from contextlib import AbstractContextManager
 from envsmith.errors import NetworkError
 from envsmith.http import Fetcher, RangeReply, redact
 
-__all__ = ["RemoteFile", "RemoteWheel"]
-
 # Enough for the end record and, in most wheels, the whole central directory.
 _TAIL = 1 << 16
 _BLOCK = 1 << 16

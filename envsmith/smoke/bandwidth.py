@@ -17,19 +17,6 @@ from typing import Any
 from envsmith.errors import DataError, UsageError
 from envsmith.smoke.cases import Case
 
-__all__ = [
-    "FACTORS",
-    "Floor",
-    "Measurement",
-    "Shortfall",
-    "bandwidth_cases",
-    "below",
-    "floors_of",
-    "load_floors",
-    "measurements",
-    "peaks",
-]
-
 # Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall: src/sendrecv.cu, src/alltoall.cu).
 FACTORS: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,

@@ -15,23 +15,6 @@ from typing import Any
 
 from envsmith.model.record import Verdict
 
-__all__ = [
-    "RESULTS",
-    "Blame",
-    "NcclResult",
-    "SmokeExit",
-    "blame_halt",
-    "blame_unsupervised",
-    "blame_wrong",
-    "explained",
-    "odd_ones",
-    "ranks_text",
-    "refreshed",
-    "transport_sentence",
-    "transports",
-]
-
-
 _STAGES = {
     -6: "starting",
     -5: "connecting to the store",

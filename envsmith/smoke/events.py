@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Events"]
-
 _STEPS = frozenset({"prep", "entered", "issued", "synced", "verified", "done", "raised"})
 _MAX_RANKS = 4096
 

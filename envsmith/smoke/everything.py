@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envsmith.errors import SmokeError
+from envsmith.files import write_whole
 from envsmith.model.version import Spec
 from envsmith.smoke.plan import Plan, Tier
 from envsmith.smoke.run import Progress, Target, run
 from envsmith.smoke.verdict import SmokeResult
-
-__all__ = ["Done", "Machine", "Part", "ask", "parts_of", "run_parts"]
 
 # Less than this is not enough to import torch and make a group.
 _LEAST = 20.0
@@ -179,8 +178,6 @@ def run_parts(
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[Done]:
     """Run what fits into ``budget`` seconds; each part's result is a file in ``folder`` before the next begins."""
-    from envsmith.files import write_whole
-
     clock = _Clock(budget=budget, now=now)
     for number, part in enumerate(parts, start=1):
         done = _run_part(part, target, clock, begin=begin, progress=progress, runner=runner)

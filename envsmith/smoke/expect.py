@@ -13,8 +13,6 @@ from typing import Any
 from envsmith.errors import DataError
 from envsmith.model.version import Spec
 
-__all__ = ["Expect", "Expectation", "Expectations", "load_expectations"]
-
 _SELECTORS = ("backend", "op", "dtype", "redop", "n")
 _VERSIONS = ("torch", "nccl")
 _KINDS = frozenset({"validated", "measured", "declared", "documented", "reported"})

@@ -18,8 +18,6 @@ from envsmith.errors import UsageError
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import agent_source
 
-__all__ = ["KINDS", "Job", "manifest"]
-
 KINDS = ("jobset", "trainjob")
 _LABEL = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:-]{0,250}(@sha256:[0-9a-f]{64})?")

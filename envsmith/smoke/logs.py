@@ -18,8 +18,6 @@ from envsmith.smoke.nodes import with_nodes
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
 
-__all__ = ["events_of", "plan_of", "result_of"]
-
 _START = '{"event":"'
 # As long as a line of the agent may be; a log of other things must not fill the memory.
 _MAX_LINE = 8 << 20

@@ -21,8 +21,6 @@ from dataclasses import dataclass, replace
 from envsmith.errors import DataError, SmokeError
 from envsmith.smoke.nodes import Group, Narrowed, Outcome, narrow
 
-__all__ = ["Meeting", "Patience", "Report", "attend", "free_port", "hold", "opened", "port_after"]
-
 _PROTOCOL = 1
 _MAX_LINE = 4 << 20
 _MAX_WORDS = 600

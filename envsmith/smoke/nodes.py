@@ -27,27 +27,6 @@ from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.run import BOOTSTRAP, agent_input
 from envsmith.smoke.verdict import SmokeResult, judge
 
-__all__ = [
-    "Command",
-    "Launcher",
-    "Narrowed",
-    "OnNode",
-    "Outcome",
-    "RemoteShell",
-    "Slurm",
-    "conclude",
-    "extended_plan",
-    "first_pass",
-    "is_host_name",
-    "narrow",
-    "parse_nodes",
-    "plan_for_nodes",
-    "run_nodes",
-    "second_pass",
-    "with_nodes",
-]
-
-
 # What a host name, an address or a namespace may look like; anything else would be read by a shell or as an option.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 _FORWARDED = re.compile(r"(NCCL|GLOO|TORCH|CUDA|UCX|FI|RCCL)_\w+")

@@ -15,8 +15,6 @@ from envsmith.smoke.bandwidth import PREFIX, Floor, bandwidth_cases, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
 from envsmith.smoke.expect import Expect, Expectations, load_expectations
 
-__all__ = ["Plan", "Tier", "Timeouts"]
-
 BACKENDS = ("auto", "gloo", "nccl")
 SHARING = ("hostid", "multi-rank")
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")

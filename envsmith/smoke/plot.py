@@ -8,8 +8,6 @@ from xml.sax.saxutils import escape
 
 from envsmith.smoke.bandwidth import Measurement, size_text
 
-__all__ = ["rows_of", "svg"]
-
 _WIDTH, _HEIGHT = 820, 460
 _HEAD = (
     f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '

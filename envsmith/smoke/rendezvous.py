@@ -25,8 +25,6 @@ from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import agent_source, torchrun_argv
 from envsmith.smoke.verdict import SmokeResult, judge
 
-__all__ = ["Rendezvous", "run_rendezvous", "run_until_narrowed"]
-
 _GRACE = 20.0
 # torchrun's own default: how long the first command waits for the last one.
 _JOIN = 600.0

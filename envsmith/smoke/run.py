@@ -22,22 +22,6 @@ from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
 
-__all__ = [
-    "BOOTSTRAP",
-    "Explaining",
-    "LocalTarget",
-    "Progress",
-    "Target",
-    "agent_arguments",
-    "agent_input",
-    "agent_source",
-    "probe",
-    "run",
-    "srun_argv",
-    "torchrun_argv",
-]
-
-
 # A line of events is never longer than a few hundred kilobytes; a stream of nonsense must not fill the memory.
 _MAX_LINE = 8 << 20
 _MAX_WORDS = 64 << 10

@@ -26,19 +26,6 @@ from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
 from envsmith.smoke.plan import Plan, Tier
 
-__all__ = [
-    "Short",
-    "SmokeResult",
-    "compare_families",
-    "core",
-    "failure_of",
-    "first_rank",
-    "judge",
-    "judge_step",
-    "too_little",
-]
-
-
 _BAD = {
     Verdict.WRONG: SmokeExit.WRONG,
     Verdict.REGRESSED: SmokeExit.REGRESSED,

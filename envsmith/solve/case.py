@@ -12,16 +12,6 @@ from envsmith.solve.problem import Problem
 from envsmith.solve.request import FOLLOWS
 from envsmith.solve.solver import Solver
 
-__all__ = [
-    "CARRIED",
-    "Case",
-    "bits_of",
-    "carrying",
-    "infer",
-    "plausible",
-]
-
-
 # What a torch wheel carries.
 CARRIED = ("cuda", *FOLLOWS)
 # Who has one of these means to use it.

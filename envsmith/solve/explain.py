@@ -18,19 +18,6 @@ from envsmith.solve.request import Posed
 from envsmith.solve.solver import Answer, Solver, Stuck, wish_net
 from envsmith.solve.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
 
-__all__ = [
-    "Explanation",
-    "blockers",
-    "conflict_members",
-    "explain_cell",
-    "explain_rule",
-    "explain_upgrade",
-    "reasons",
-    "refuse",
-    "relevant_rows",
-    "wish_sentence",
-]
-
 
 def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
     """The error for a request without an answer, with its :class:`Refusal`."""

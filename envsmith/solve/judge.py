@@ -33,17 +33,6 @@ from envsmith.solve.request import CORE, Posed
 from envsmith.solve.solver import Solver
 from envsmith.solve.words import join_words, name_release, notes, strongest, violated
 
-__all__ = [
-    "KnownBad",
-    "judge",
-    "known_bad",
-    "known_pair",
-    "read_given",
-    "repair_of",
-    "stated_by_metadata",
-    "wishes_of",
-]
-
 
 def judge(
     solver: Solver, given: Mapping[str, str], platform: Platform, *, keep: Collection[str] = frozenset()

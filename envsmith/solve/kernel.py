@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["Domains", "Net", "Nogood", "Step", "bits", "minimal_conflict", "nearest", "smallest_conflict"]
-
 Nogood = tuple[tuple[int, int], ...]
 Domains = list[int]
 # One decision of a search: a variable, and the parts of its domain in the order in which they are wanted. The parts are disjoint and

@@ -23,7 +23,6 @@ from envsmith.solve.problem import Problem
 
 Parts = Callable[[Domains], Iterable[int]]
 
-__all__ = ["PHASES", "PYTHON_ORDER", "Nearest", "Preference", "Support"]
 
 PYTHON_ORDER = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8")
 # Facts of a host of which an answer names the oldest that will do: they are demands, not choices.

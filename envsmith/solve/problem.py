@@ -18,22 +18,6 @@ from envsmith.model.rule import Knowledge, Row, RuleKind, Severity
 from envsmith.model.version import WORDS, Spec, version_key
 from envsmith.solve.kernel import Net, Nogood
 
-__all__ = [
-    "Compiled",
-    "CompiledRow",
-    "CompiledRule",
-    "Group",
-    "Problem",
-    "Wish",
-    "compile_knowledge",
-    "exact_version",
-    "open_to_any",
-    "pose",
-    "sort_versions",
-    "spec_mask",
-]
-
-
 _EXACT = re.compile(r"(={0,3})\s*([^*<>=!~,|\s]+)")
 # Python releases are minors; a spec over patch releases admits a minor when it admits one of these.
 _PATCHES = range(40)

@@ -17,17 +17,6 @@ from envsmith.solve.kernel import Domains
 from envsmith.solve.prefer import Preference
 from envsmith.solve.problem import Compiled, Problem, Wish, exact_version, open_to_any, pose
 
-__all__ = [
-    "CORE",
-    "FOLLOWS",
-    "Posed",
-    "cell_of",
-    "demands_of",
-    "make_cell",
-    "pose_request",
-]
-
-
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
 _KEEP_PROBLEMS = 16
 # What a torch wheel carries besides CUDA: in the cell, not in its name.

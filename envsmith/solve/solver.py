@@ -14,8 +14,6 @@ from envsmith.solve.prefer import PHASES
 from envsmith.solve.problem import Compiled, Group, Problem, Wish
 from envsmith.solve.request import Posed, cell_of, pose_request
 
-__all__ = ["Answer", "Solver", "Stuck", "wish_net"]
-
 # Wishes are given up in this order where a choice is left: what a user minds least first.
 _CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
 MAX_REPAIRS = 3

@@ -12,19 +12,6 @@ from envsmith.solve.case import CARRIED, Case
 from envsmith.solve.kernel import Domains, Net
 from envsmith.solve.problem import Group, exact_version
 
-__all__ = [
-    "finding_of_row",
-    "join_words",
-    "name_release",
-    "notes",
-    "rule_sentence",
-    "shown_spec",
-    "strongest",
-    "these_versions",
-    "violated",
-]
-
-
 _SHOWN = 3
 _Sentence = Callable[[Sequence[Row], Mapping[str, Sequence[str]]], str]
 

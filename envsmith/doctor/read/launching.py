@@ -10,8 +10,6 @@ from typing import Any
 
 from envsmith.doctor.facts import Draft
 
-__all__ = ["read_launches"]
-
 _TOOLS = (
     ("torchrun", re.compile(r"(?:^|[\s;&|/])(?:torchrun|torch\.distributed\.(?:run|launch))\s")),
     ("accelerate", re.compile(r"(?:^|[\s;&|/])accelerate[ \t]{1,80}launch\b")),

@@ -11,30 +11,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from envsmith.doctor.facts import Draft
+from envsmith.graph.load import components, gpu_names
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import version_key
-
-__all__ = [
-    "bytes_of",
-    "component_of",
-    "cuda_of_level",
-    "first_version",
-    "fold",
-    "glibc_of",
-    "gpu_architecture",
-    "gpu_table",
-    "is_distribution",
-    "local_cuda",
-    "note_container",
-    "note_distribution",
-    "note_present",
-    "read_gpus",
-    "read_lines",
-    "read_version",
-    "value_reader",
-    "version_in",
-]
-
 
 _PAIR = re.compile(
     r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$"
@@ -389,7 +368,6 @@ _CORE = frozenset({"torch", "nccl", "cudnn", "triton"})
 
 @lru_cache(maxsize=1)
 def _table() -> ComponentTable:
-    from envsmith.graph.load import components
 
     return components()
 
@@ -397,8 +375,6 @@ def _table() -> ComponentTable:
 @lru_cache(maxsize=1)
 def gpu_table() -> dict[str, str]:
     """``{"h100": "sm_90", …}``."""
-    from envsmith.graph.load import gpu_names
-
     return gpu_names()
 
 

@@ -24,17 +24,6 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.text import unprefixed
 
-__all__ = [
-    "Frame",
-    "completed",
-    "frames_before",
-    "kinds_of_log",
-    "package_of",
-    "read_files",
-    "read_log",
-]
-
-
 _VARIABLES = re.compile(
     r"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|DEEPSPEED|ACCELERATE|TRITON)_[A-Z0-9_]{2,60}|WORLD_SIZE|RANK|LOCAL_RANK|CPATH|LIBRARY_PATH)=([\"']?)([^\s\"'\\;&|]{0,400})\2"
 )

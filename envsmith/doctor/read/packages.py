@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+from envsmith.conda import read as conda_read
 from envsmith.doctor.facts import Draft
-from envsmith.doctor.read.lines import note_container, note_distribution, version_in
+from envsmith.doctor.read.lines import component_of, note_container, note_distribution, version_in
 from envsmith.errors import EnvsmithError
-
-__all__ = ["is_dockerfile", "read_dockerfile", "read_packages"]
 
 _PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
 _TABLE = re.compile(r"^[ \t]{0,60}Package[ \t]{1,80}Version(\s|$)", re.MULTILINE)
@@ -106,7 +105,6 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
         re.MULTILINE,
     ):
         return None
-    from envsmith.conda import read as conda_read
 
     kind = conda_read.kind_of(text)
     if kind is not None:
@@ -134,7 +132,6 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
 
 
 def _conda_component(draft: Draft, name: str, version: str, source: str) -> None:
-    from envsmith.doctor.read.lines import component_of
 
     component = component_of(name)
     if version == "cpu" and name == "cuda":

@@ -6,8 +6,6 @@ import itertools
 import re
 from typing import BinaryIO
 
-__all__ = ["KEEP", "clean", "decode", "read_bounded", "unprefixed", "unwrapped"]
-
 # What is looked at whole; of more, the first and the last part are kept, and of the rest only lines that talk of trouble.
 KEEP = 6 << 20
 _BLOCK = 1 << 20

@@ -25,18 +25,23 @@ from envsmith.errors import EnvsmithError, InterruptedRunError, NetworkError, St
 from envsmith.lock.files import layer_text
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.campaign.plan import without
+from envsmith.model.lock import Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.proof import progress_line, rungs_of
+from envsmith.python.interpreters import find_interpreter
+from envsmith.python.uv import Uv, uv_environment
+from envsmith.smoke.plan import Plan as SmokePlan
+from envsmith.smoke.plan import Timeouts
+from envsmith.smoke.verdict import failure_of
+from envsmith.solve import check, constraints_for, default_solver
 
 if TYPE_CHECKING:
     from envsmith.model.cell import Platform
     from envsmith.model.finding import Judgement
-    from envsmith.model.lock import Lock
-    from envsmith.python.uv import Uv
     from envsmith.smoke.run import Progress as SmokeProgress
     from envsmith.smoke.verdict import SmokeResult
 
-__all__ = ["Ground", "climb"]
 
 # Verdicts that a busy machine can cause; what Python itself raised does not change by waiting.
 _TRANSIENT = frozenset({Verdict.HANG, Verdict.CRASH, Verdict.NOT_RUN})
@@ -59,8 +64,6 @@ class Ground:
 
         A release's wheels take five to eight gigabytes unpacked: they are thrown away with the folder when no cell needs them.
         """
-        from envsmith.python.uv import Uv, uv_environment
-
         environment = {**uv_environment(), "UV_LINK_MODE": "hardlink"}
         folder = self.cache / "uv" if torch is None else self.cache / "torch" / torch
         return Uv(environment=environment, cache=folder, offline=self.offline)
@@ -140,9 +143,6 @@ def _symptom(error: EnvsmithError) -> str:
 
 def _lock(state: _Climb) -> None:
     from envsmith.lock.resolve import lock_pip
-    from envsmith.model.lock import Lock
-    from envsmith.python.interpreters import find_interpreter
-    from envsmith.solve import check, constraints_for, default_solver
 
     cell = state.job.cell
     solver = without(
@@ -250,11 +250,7 @@ def ccache_folder() -> Path | None:
 
 
 def _smoke(state: _Climb) -> None:
-    from envsmith.proof import progress_line, rungs_of
-    from envsmith.smoke.plan import Plan as SmokePlan
-    from envsmith.smoke.plan import Timeouts
     from envsmith.smoke.run import run
-    from envsmith.smoke.verdict import failure_of
 
     if state.built is None:
         raise InterruptedRunError("nothing was built")

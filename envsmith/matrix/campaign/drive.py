@@ -15,18 +15,7 @@ from typing import Protocol
 from envsmith.errors import DataError, StorageError, UsageError
 from envsmith.files import write_whole
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.model.record import Record
-
-__all__ = [
-    "Executor",
-    "Handle",
-    "State",
-    "Tally",
-    "drive",
-    "forget_unneeded",
-    "run_one",
-]
-
+from envsmith.model.record import Record, put_record
 
 # A cell whose worker died twice in one run is left for the next: something kills it.
 _TRIES = 2
@@ -86,8 +75,6 @@ class Tally:
 
 def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | None:
     """Run one job here, in a work folder of its own, and write its record; ``None`` when it is done already or somebody else is at it."""
-    from envsmith.model.record import put_record
-
     with state.claim(job) as mine:
         if not mine or state.is_done(job):
             return None

@@ -18,18 +18,6 @@ from envsmith.errors import EngineError
 from envsmith.matrix.campaign.drive import Handle, State, forget_unneeded
 from envsmith.matrix.campaign.job import Job, Plan
 
-__all__ = [
-    "Command",
-    "LocalExecutor",
-    "SlurmExecutor",
-    "SlurmSettings",
-    "available_memory",
-    "listing",
-    "work",
-    "worker_command",
-]
-
-
 _GIB = 1 << 30
 # State, job and interpreter -> what runs the job.
 Command = Callable[[State, Job, str], list[str]]

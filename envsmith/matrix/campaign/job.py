@@ -12,8 +12,6 @@ from envsmith.model.cell import Cell, CellId, Platform
 from envsmith.model.record import Expected
 from envsmith.model.version import parse_version, version_key
 
-__all__ = ["Job", "Plan"]
-
 _SCHEMA = 1
 _MAX_RANKS = 64
 

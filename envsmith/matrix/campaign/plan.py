@@ -12,29 +12,18 @@ from itertools import combinations
 from pathlib import Path
 
 from envsmith.errors import DataError, UsageError
+from envsmith.graph.expiry import latest, load_expiry
 from envsmith.graph.fields import Node, Problems, parse_yaml
 from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.document import default_builds
 from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.record import Expected
+from envsmith.model.record import Expected, read_records
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.model.version import Spec, version_key
 from envsmith.solve import check, solver_of
 from envsmith.solve.judge import known_bad, stated_by_metadata
 from envsmith.solve.solver import Solver
-
-__all__ = [
-    "Campaign",
-    "Choice",
-    "Composer",
-    "covering",
-    "make_plan",
-    "read_campaign",
-    "selected",
-    "wanted_of_id",
-    "without",
-]
-
 
 # Stages that a run on the CPU goes through; a rule that speaks of others cannot be shown by it.
 SHOWN = ("install", "import", "init", "train")
@@ -447,8 +436,6 @@ def _valid(choice: Choice, composer: Composer) -> Iterator[Cell]:
 
 def _narrowed(composer: Composer) -> dict[str, tuple[Spec, str]]:
     """Default builds of torch, and the Pythons that can be had where the campaign runs."""
-    from envsmith.matrix.document import default_builds
-
     builds = default_builds(composer.solver.knowledge(), composer.platform)
     found = {"torch": (Spec(" || ".join(f"=={build}" for build in builds)), "a campaign runs default builds")}
     if composer.pythons:
@@ -509,9 +496,7 @@ def _changed(known: Knowledge, cell: Cell, since: str) -> str:
 
 
 def _expired(choice: Choice) -> Iterator[Wanted]:
-    from envsmith.graph.expiry import latest, load_expiry
     from envsmith.graph.files import find_matrix
-    from envsmith.model.record import read_records
 
     root = find_matrix()
     expiry = load_expiry(root)

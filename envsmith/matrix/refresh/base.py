@@ -20,8 +20,6 @@ from envsmith.errors import ContentError, NetworkError
 from envsmith.model.component import ComponentTable
 from envsmith.python.index import IndexFile, PackageIndex, Project
 
-__all__ = ["Context", "FactStore", "Progress", "in_parallel", "spec_text", "yanked_text"]
-
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 # Raised when the meaning of stored facts changes, so that old ones are not believed.

@@ -21,20 +21,6 @@ from envsmith.matrix.refresh.tables import Table, flow, parse_record
 from envsmith.model.version import Spec
 from envsmith.python.releases import ReleaseFacts
 
-__all__ = [
-    "CHECKOUTS",
-    "RULE",
-    "Source",
-    "accepts",
-    "compatibility_rows",
-    "cuda_ext_rows",
-    "rule_rows",
-    "update_builder",
-    "update_tested",
-    "uv_lock_rows",
-]
-
-
 _MAX_FILE = 16 << 20
 _MAX_TAGS = 5000
 _Row = dict[str, Any]

@@ -27,8 +27,6 @@ from envsmith.python.metadata import active
 from envsmith.python.releases import ReleaseFacts, best_file, read_release
 from envsmith.python.torch_wheel import linux_wheels, pythons_of
 
-__all__ = ["POLICIES", "Policy", "declared", "update_releases"]
-
 _KIND = "release"
 # The minors among which a marker must hold everywhere before a requirement becomes a rule; wide enough for every release that is listed.
 _MINORS = tuple(f"3.{n}" for n in range(6, 16))

@@ -15,6 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from envsmith.errors import DataError, NetworkError, StorageError, UsageError
+from envsmith.graph.fields import Problems, parse_yaml
+from envsmith.graph.read import read_components
 from envsmith.http import HttpClient, cache_root
 from envsmith.matrix.refresh.base import Context, FactStore, Progress
 from envsmith.matrix.refresh.framework_files import CHECKOUTS, update_builder, update_tested
@@ -30,8 +32,6 @@ from envsmith.matrix.refresh.torch import (
 )
 from envsmith.model.component import ComponentTable
 from envsmith.python.index import PackageIndex, find_index
-
-__all__ = ["FileChange", "Plan", "apply", "plan_refresh", "read_component_table", "refreshable", "today"]
 
 # What a build of torch carries is refreshed with torch, so that a new release can be solved at once.
 _WITH_TORCH = ("triton", "torch", "nccl", "cudnn", "cuda")
@@ -79,9 +79,6 @@ def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
 
 def read_component_table(matrix_dir: Path) -> ComponentTable:
     """``components.yaml`` of that folder; ``DataError`` when it is missing or broken."""
-    from envsmith.graph.fields import Problems, parse_yaml
-    from envsmith.graph.read import read_components
-
     problems = Problems()
     try:
         content = (matrix_dir / "components.yaml").read_bytes()

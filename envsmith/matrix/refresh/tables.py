@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsmith.errors import DataError
-
-__all__ = ["Line", "Table", "flow", "parse_record"]
+from envsmith.graph.fields import Problems, parse_yaml
 
 # Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of architectures stay bare.
 _BARE = frozenset({"platform", "date", "index", "kind", "evidence", "gpu", "ptx", "build_imports", "evidence_of"})
@@ -209,8 +208,6 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 def parse_record(text: str, where: str) -> dict[str, Any]:
     """A mapping in YAML; ``DataError`` names ``where`` when it is none."""
-    from envsmith.graph.fields import Problems, parse_yaml
-
     problems = Problems()
     node = parse_yaml(where, text.encode(), problems)
     if node is None or not isinstance(node.value, dict):

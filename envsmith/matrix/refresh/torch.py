@@ -25,19 +25,6 @@ from envsmith.python.metadata import active
 from envsmith.python.releases import best_file, read_release
 from envsmith.python.torch_wheel import TorchFacts, glibc_floor, linux_wheels, pythons_of, read_torch_wheel
 
-__all__ = [
-    "OLDEST",
-    "TOOLKIT_PROJECT",
-    "carried",
-    "record_facts",
-    "torch_record",
-    "update_cuda",
-    "update_cuda_wheels",
-    "update_toolkit",
-    "update_torch",
-]
-
-
 # The first release that envsmith knows; older ones have neither an NCCL nor a cuDNN of their own.
 OLDEST = Version("1.13.0")
 _WHEEL = (

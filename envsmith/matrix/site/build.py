@@ -14,28 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envsmith import __version__
 from envsmith.errors import StorageError, UnsatisfiableError
 from envsmith.graph.expiry import Expiry, latest, load_expiry
+from envsmith.matrix.document import now
 from envsmith.matrix.site.plots import bandwidth_plot, freshness_plot
+from envsmith.matrix.tables import write_export
 from envsmith.model.cell import CellId, Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.record import Rung, Stored, read_records
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, version_key
+from envsmith.solve import default_solver
+from envsmith.solve.explain import refuse
 from envsmith.solve.judge import known_bad
 from envsmith.solve.kernel import Domains, Net
 from envsmith.solve.solver import Solver
-
-__all__ = [
-    "Choices",
-    "FrameworkTable",
-    "Page",
-    "make_choices",
-    "read_page",
-    "write_all",
-    "write_site",
-]
-
 
 _STATIC = Path(__file__).parent / "static"
 _LADDER = list(Rung)
@@ -415,7 +409,6 @@ def _table(
 def _reason(solver: Solver, choices: Choices, name: str, release: str, torch: str) -> int:
     """The number of the sentence for a pair that cannot be."""
     request = Request(frameworks={name: Spec.exactly(release)}, constraints={"torch": Spec.parse(f"=={torch}")})
-    from envsmith.solve.explain import refuse
 
     error: UnsatisfiableError = refuse(solver, solver.pose(request))
     members = error.refusal.conflict if error.refusal else ()
@@ -442,10 +435,6 @@ def _tested(solver: Solver, choices: Choices, name: str, releases: Sequence[str]
 
 def read_page(root: Path, *, solver: Solver | None = None) -> Page:
     """Read everything. ``DataError`` when a record or the table of expiry is broken. The day is ``SOURCE_DATE_EPOCH``'s when that is set."""
-    from envsmith import __version__
-    from envsmith.matrix.document import now
-    from envsmith.solve import default_solver
-
     solver = solver or default_solver()
     stored = read_records(root / "records")
     keep: dict[str, set[str]] = {}
@@ -498,8 +487,6 @@ def write_all(
 ) -> int:
     """The page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed); how many."""
     from envsmith.matrix.document import document, now
-    from envsmith.matrix.tables import write_export
-    from envsmith.solve import default_solver
 
     made = document(root, solver or default_solver(), moment=now(), progress=progress)
     return len(write_site(page, folder)) + write_export(folder, made, root, base_url)

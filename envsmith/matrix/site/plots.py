@@ -11,8 +11,6 @@ from envsmith.graph.expiry import Expiry
 from envsmith.model.record import Stored
 from envsmith.model.version import version_key
 
-__all__ = ["bandwidth_plot", "freshness_plot"]
-
 _ROW, _LEFT, _WIDTH = 18, 56, 420
 _KINDS = ("fresh", "stale", "failed", "unshown")  # classes of style.css
 
