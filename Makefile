@@ -32,8 +32,9 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory workflows
-	$(BIN)/python -m pytest -m 'not integration'
+	$(BIN)/python -m pytest -n auto -m 'not integration'
 
 integration: $(STAMP)
 	$(BIN)/python -m pytest -m integration
@@ -61,6 +62,7 @@ workflows: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -20,6 +20,7 @@ def lint(session: nox.Session) -> None:
     _install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
 
 
 @nox.session
@@ -33,7 +34,7 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit and property tests."""
     _install(session, "test")
-    session.run("pytest", "-m", "not integration", *session.posargs)
+    session.run("pytest", "-n", "auto", "-m", "not integration", *session.posargs)
 
 
 @nox.session
