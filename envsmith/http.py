@@ -23,7 +23,8 @@ from typing import IO, TYPE_CHECKING, Protocol, cast
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from envsmith import __version__
-from envsmith.errors import ContentError, NetworkError
+from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.pip_settings import pip_values
 
 if TYPE_CHECKING:
     from urllib.request import HTTPRedirectHandler, OpenerDirector, Request
@@ -36,6 +37,8 @@ _ATTEMPTS = 4
 _RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 30.0
 _CHUNK = 1 << 16
+# Where a CA bundle is named, the first first.
+_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 
 
 class NotFoundError(NetworkError):
@@ -93,14 +96,32 @@ def redact(url: str) -> str:
     return urlunsplit(SplitResult(parts.scheme, host, parts.path, parts.query, ""))
 
 
-def _ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """Python's default, and the CA bundle of the tools whose index this is, where one is configured."""
+def ca_bundle(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the CA bundle that the user names, or ``None`` where the system's store is all there is.
+
+    This is the one rule for the index, uv, registries, Conda channels and builds. The first of ``SSL_CERT_FILE``,
+    ``REQUESTS_CA_BUNDLE``, ``CURL_CA_BUNDLE``, ``PIP_CERT`` and pip's ``cert`` setting that names a file is the bundle.
+    """
+    env = os.environ if environ is None else environ
+    named = (*(env.get(name) for name in _CA_VARIABLES), pip_values(env).get("cert"))
+    # Path.is_file raises where a folder on the way may not be entered.
+    return next((Path(name) for name in named if name and os.path.isfile(name)), None)  # noqa: PTH113
+
+
+def ssl_context() -> ssl.SSLContext:
+    """Return a context that trusts the system's store and the bundle of :func:`ca_bundle`.
+
+    ``UsageError`` when the bundle holds no certificate.
+    """
     context = ssl.create_default_context()
-    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
-        bundle = environ.get(name)
-        if bundle and Path(bundle).is_file():
-            with contextlib.suppress(ssl.SSLError, OSError):
-                context.load_verify_locations(cafile=bundle)
+    if bundle := ca_bundle():
+        try:
+            context.load_verify_locations(cafile=bundle)
+        except (ssl.SSLError, OSError) as error:
+            raise UsageError(
+                f"{bundle}: no CA bundle that can be used: {error.strerror or error}",
+                hint=f"mend the file, or the one of {', '.join(_CA_VARIABLES)} and pip's cert setting that names it",
+            ) from None
     return context
 
 
@@ -235,7 +256,7 @@ class HttpClient:
                 import urllib.request
 
                 self._opener = urllib.request.build_opener(
-                    urllib.request.HTTPSHandler(context=_ssl_context(os.environ)), _redirects()
+                    urllib.request.HTTPSHandler(context=ssl_context()), _redirects()
                 )
             return self._opener
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from envsmith import plain
 from envsmith.errors import ContentError, EngineError, StorageError
 from envsmith.files import cache_folder
+from envsmith.http import ca_bundle
 from envsmith.image.dockerfile import (
     JOBS,
     SOURCES,
@@ -31,7 +32,7 @@ from envsmith.image.dockerfile import (
 )
 from envsmith.lock.files import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers, layer_text
 from envsmith.model.lock import Artifact, CompiledSource, Lock
-from envsmith.python.pip_settings import pip_values
+from envsmith.pip_settings import pip_values
 
 
 def uv_binary() -> Path:
@@ -226,8 +227,9 @@ def _empty(folder: Path) -> None:
 # passes none, and pip's and uv's own defaults hold inside the build as they do outside.
 
 
-_SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-_CA_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_SYSTEM_BUNDLES = tuple(
+    map(Path, ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"))
+)
 # The predefined build arguments of BuildKit: neither kept in the image nor part of the cache key.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 
@@ -258,13 +260,10 @@ def read_host_settings(environ: Mapping[str, str] | None = None, home: Path | No
         if far := [v for v in values if v not in here]:
             settings[key] = far
     text = _own_uv_config(env, home) or _toml(settings)
+    # A build sees no store of this host: what holds the system's authorities goes in as a file.
+    bundle = ca_bundle(env) or next((p for p in _SYSTEM_BUNDLES if p.is_file()), None)
     proxies = tuple((n, v) for name in _PROXIES for n in (name, name.lower()) if (v := env.get(n)))
-    return HostSettings(ca=_ca(env, pip), uv_toml=text, proxies=proxies, unreachable=tuple(unreachable))
-
-
-def _ca(env: Mapping[str, str], pip: Mapping[str, str]) -> Path | None:
-    named = [env.get(name) for name in _CA_VARIABLES] + [pip.get("cert"), *_SYSTEM_BUNDLES]
-    return next((Path(p) for p in named if p and Path(p).is_file()), None)
+    return HostSettings(ca=bundle, uv_toml=text, proxies=proxies, unreachable=tuple(unreachable))
 
 
 def _index_settings(env: Mapping[str, str], pip: Mapping[str, str]) -> dict[str, list[str]]:

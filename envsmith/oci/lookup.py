@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -26,6 +25,7 @@ from urllib.parse import urlencode, urlsplit
 
 from envsmith import plain
 from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.http import ssl_context
 
 # Where images without a host name live: the name people write, and the host that answers its API.
 _DEFAULT_REGISTRY = "docker.io"
@@ -187,11 +187,7 @@ def _lower(headers: Message) -> dict[str, str]:
 
 
 def _http(method: str, url: str, headers: Mapping[str, str]) -> Answer:
-    context = ssl.create_default_context()
-    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        if (bundle := os.environ.get(name)) and Path(bundle).is_file():
-            context.load_verify_locations(cafile=bundle)
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect())
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=ssl_context()), _NoRedirect())
     request = urllib.request.Request(url, headers={**headers, "User-Agent": "envsmith"}, method=method)  # noqa: S310 - built above
     try:
         with opener.open(request, timeout=_TIMEOUT) as response:

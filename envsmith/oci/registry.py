@@ -10,19 +10,17 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from envsmith import __version__
 from envsmith.errors import ContentError, NetworkError
+from envsmith.http import ssl_context
 from envsmith.oci.lookup import API_HOSTS, Login, login
 from envsmith.oci.spec import (
     IMAGE_INDEX,
@@ -578,7 +576,7 @@ class HttpWire:
             handlers: list[urllib.request.BaseHandler] = [NoRedirect()]
             handlers += [urllib.request.ProxyHandler({})] if kind[0] else []
             # Reading the bundle of authorities takes longer than a request does.
-            handlers += [urllib.request.HTTPSHandler(context=_context())] if kind[1] else []
+            handlers += [urllib.request.HTTPSHandler(context=ssl_context())] if kind[1] else []
             self._openers[kind] = urllib.request.build_opener(*handlers)
         return self._openers[kind]
 
@@ -586,14 +584,6 @@ class HttpWire:
 def is_loopback(host: str) -> bool:
     """True for this machine: the only place that is spoken to without TLS."""
     return host in {"localhost", "127.0.0.1", "::1"}
-
-
-def _context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        if (bundle := os.environ.get(name)) and Path(bundle).is_file():
-            context.load_verify_locations(cafile=bundle)
-    return context
 
 
 def _lower(headers: Any) -> dict[str, str]:

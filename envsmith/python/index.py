@@ -28,7 +28,7 @@ from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import EngineError, NetworkError
 from envsmith.http import Fetcher, redact
-from envsmith.python.pip_settings import pip_values
+from envsmith.pip_settings import pip_values
 
 # The longest page of the default index (a project with a file for every nightly build) is about 20 MiB.
 MAX_PAGE = 64 << 20

@@ -28,7 +28,8 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
 )
-from envsmith.python.pip_settings import PipSettings, read_pip_settings
+from envsmith.http import ca_bundle
+from envsmith.pip_settings import read_pip_settings
 
 OnLine = Callable[[str], None]
 
@@ -90,7 +91,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def uv_environment(environ: Mapping[str, str] | None = None, *, pip: PipSettings | None = None) -> dict[str, str]:
+def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment uv runs in: the user's, without what would change the outcome, with pip's settings where uv has none.
 
     Python is never downloaded unless the user has set ``UV_PYTHON_DOWNLOADS``.
@@ -100,7 +101,7 @@ def uv_environment(environ: Mapping[str, str] | None = None, *, pip: PipSettings
     env.setdefault("UV_PYTHON_DOWNLOADS", "never")
     env |= {"NO_COLOR": "1", "UV_NO_PROGRESS": "1"}
     env.pop("FORCE_COLOR", None)
-    settings = pip if pip is not None else read_pip_settings(given)
+    settings = read_pip_settings(given)
     if not _uv_is_configured(given):
         if settings.index_url:
             env["UV_DEFAULT_INDEX"] = settings.index_url
@@ -116,21 +117,13 @@ def uv_environment(environ: Mapping[str, str] | None = None, *, pip: PipSettings
         for name in ("HTTPS_PROXY", "HTTP_PROXY"):
             if not (env.get(name) or env.get(name.lower())):
                 env[name] = settings.proxy
-    _trust(env, settings)
-    return env
-
-
-def _trust(env: dict[str, str], settings: PipSettings) -> None:
-    """Certificates: the user's for uv, else those of pip and requests, else the system's, as pip itself does."""
-    if env.get("SSL_CERT_FILE") or env.get("SSL_CERT_DIR"):
-        return
-    for bundle in (settings.cert, env.get("REQUESTS_CA_BUNDLE"), env.get("CURL_CA_BUNDLE")):
-        if bundle and Path(bundle).is_file():
-            env["SSL_CERT_FILE"] = bundle
-            return
-    system = ssl.get_default_verify_paths().cafile
-    if system and not ({"UV_SYSTEM_CERTS", "UV_NATIVE_TLS"} & env.keys()):
+    if bundle := ca_bundle(given):
+        env["SSL_CERT_FILE"] = str(bundle)
+    elif (
+        not {"SSL_CERT_DIR", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS"} & env.keys() and ssl.get_default_verify_paths().cafile
+    ):
         env["UV_SYSTEM_CERTS"] = "true"
+    return env
 
 
 def clean(line: str) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import hashlib
 import io
+import ipaddress
+import os
+import ssl
 import sys
 import threading
 import zipfile
@@ -13,6 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -151,37 +158,154 @@ def make_wheel():
     return build
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Answers from ``server.routes``, by path or by method and path; as a proxy also by host and path."""
+
+    protocol_version = "HTTP/1.1"
+    host = ""
+
+    def answer(self):
+        path = self.host + self.path
+        self.server.seen.append(self)
+        routes = self.server.routes
+        routes.get(f"{self.command} {path}", routes.get(path, lambda h: h.reply(404)))(self)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 - the names that http.server looks for
+
+    def do_CONNECT(self):
+        """A proxy that inspects TLS: it answers for every host, with a certificate of its own authority."""
+        self.send_response(200)
+        self.end_headers()
+        self.connection = self.server.tls.wrap_socket(self.connection, server_side=True)
+        self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", buffering=0)
+        self.host = self.path.removesuffix(":443")
+        self.close_connection = False
+
+    def reply(self, status, body=b"", **headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_):
+        """A client that hangs up on a body that is too long, or does not trust us, is what some tests want."""
+
+
+@contextlib.contextmanager
+def _running(server, url):
+    server.routes, server.seen, server.url = {}, [], f"{url}:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 @pytest.fixture
 def server():
     """``server.routes[path] = callable(handler)``; ``server.seen`` are the requests."""
+    with _running(Server(("127.0.0.1", 0), Handler), "http://127.0.0.1") as running:
+        yield running
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.server.seen.append(self)
-            self.server.routes.get(self.path, lambda h: h.reply(404))(self)
 
-        def reply(self, status, body=b"", **headers):
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """(CA bundle, server context): an authority of the tests' own, and what it vouches for: localhost and ``*.corp.invalid``."""
+    folder = tmp_path_factory.mktemp("authority")
+    now = dt.datetime.now(dt.timezone.utc)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in ("Corp CA", "localhost")]
+    texts = []
+    for who, is_ca in ((0, True), (1, False)):
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(names[who])
+            .issuer_name(names[0])
+            .public_key(keys[who].public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(days=30))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(keys[who].public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(keys[0].public_key()), critical=False)
+        )
+        usage = dict.fromkeys(
+            (
+                "content_commitment",
+                "key_encipherment",
+                "data_encipherment",
+                "key_agreement",
+                "encipher_only",
+                "decipher_only",
+            ),
+            False,
+        )
+        builder = builder.add_extension(
+            x509.KeyUsage(digital_signature=not is_ca, key_cert_sign=is_ca, crl_sign=is_ca, **usage), critical=True
+        )
+        if not is_ca:
+            hosts = [
+                x509.DNSName("localhost"),
+                x509.DNSName("*.corp.invalid"),
+                x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+            ]
+            builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+            builder = builder.add_extension(
+                x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+            )
+        texts.append(builder.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    (folder / "ca.pem").write_bytes(texts[0])
+    key = keys[1].private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "server.pem").write_bytes(key + texts[1])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    return folder / "ca.pem", context
 
-        def log_message(self, *_):
-            pass
 
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *_):
-            """A client that hangs up on a body that is too long is what some tests want."""
-
+@pytest.fixture
+def tls_server(authority):
+    """As ``server``, at https://localhost; ``tls_server.ca`` is the bundle that makes it trusted."""
     running = Server(("127.0.0.1", 0), Handler)
-    running.routes = {}
-    running.seen = []
-    running.url = f"http://127.0.0.1:{running.server_port}"
-    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield running
-    running.shutdown()
-    running.server_close()
-    thread.join()
+    running.ca, context = authority
+    running.socket = context.wrap_socket(running.socket, server_side=True, do_handshake_on_connect=False)
+    with _running(running, "https://localhost"):
+        yield running
+
+
+@pytest.fixture
+def tls_proxy(authority, monkeypatch):
+    """A proxy that inspects TLS, set in the environment: it is ``NAME.corp.invalid``, with routes ``NAME.corp.invalid/path``.
+
+    ``tls_proxy.ca`` is its authority's bundle; it is not trusted yet.
+    """
+    running = Server(("127.0.0.1", 0), Handler)
+    running.ca, running.tls = authority
+    with _running(running, "http://127.0.0.1"):
+        for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"):
+            monkeypatch.setenv(name, running.url)
+        for name in ("NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        yield running
+
+
+@pytest.fixture
+def clean_trust(monkeypatch, tmp_path):
+    """No variable and no configuration file names a CA bundle; the system's store stays."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

@@ -12,7 +12,6 @@ from envsmith.model.component import Component, Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
-from envsmith.python.pip_settings import PipSettings
 from envsmith.python.uv import Uv, uv_environment
 
 
@@ -40,8 +39,14 @@ def component(name: str, role: Role, *distributions: str) -> Component:
 def uv_for(index_url: str, cache: Path) -> Uv:
     """A uv that knows one index and a cache of its own."""
     base = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PIP_"))}
-    given = {**base, "UV_DEFAULT_INDEX": index_url, "UV_HTTP_RETRIES": "0", "XDG_CONFIG_HOME": str(cache / "none")}
-    return Uv(environment=uv_environment(given, pip=PipSettings()), cache=cache)
+    given = {
+        **base,
+        "UV_DEFAULT_INDEX": index_url,
+        "UV_HTTP_RETRIES": "0",
+        "XDG_CONFIG_HOME": str(cache / "none"),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+    return Uv(environment=uv_environment(given), cache=cache)
 
 
 def lock_of(cell: Cell, pinned: Pinned) -> Lock:

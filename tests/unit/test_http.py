@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import threading
 
 import pytest
 
 from envsmith import http
-from envsmith.errors import ContentError, NetworkError
-from envsmith.http import HttpClient, NotFoundError, cache_root, redact
+from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.http import HttpClient, NotFoundError, ca_bundle, cache_root, redact, ssl_context
 
 
 @pytest.fixture
@@ -201,6 +202,42 @@ def test_no_more_requests_run_at_once_than_allowed(server, tmp_path):
     for thread in threads:
         thread.join()
     assert most == 2
+
+
+@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"])
+def test_a_bundle_in_any_of_the_variables_is_trusted(tls_server, tmp_path, monkeypatch, clean_trust, name):
+    tls_server.routes["/page"] = lambda h: h.reply(200, b"hello")
+    with pytest.raises(NetworkError, match="certificate"):
+        HttpClient(cache=tmp_path / "before").get(tls_server.url + "/page", max_bytes=10)
+    monkeypatch.setenv(name, str(tls_server.ca))
+    assert HttpClient(cache=tmp_path / "after").get(tls_server.url + "/page", max_bytes=10).body == b"hello"
+
+
+def test_the_first_bundle_that_is_there_counts_and_pips_setting_is_the_last(tmp_path):
+    names = ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"]
+    files = {name: tmp_path / f"{name}.pem" for name in names}
+    conf = tmp_path / "pip.conf"
+    conf.write_text(f"[global]\ncert = {tmp_path / 'conf.pem'}\n")
+    (tmp_path / "conf.pem").write_text("x")
+    environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(conf)}
+    for name in names[:3]:
+        environ[name] = str(tmp_path / "gone.pem")
+        assert ca_bundle(environ) == tmp_path / "conf.pem"
+    for name in reversed(names):
+        files[name].write_text("x")
+        environ[name] = str(files[name])
+        assert ca_bundle(environ) == files[name]
+
+
+def test_without_a_bundle_the_system_decides(tmp_path):
+    assert ca_bundle({"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}) is None
+
+
+def test_a_bundle_without_a_certificate_is_a_usage_error_that_names_it(tmp_path, monkeypatch):
+    (tmp_path / "ca.pem").write_text("nothing")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with pytest.raises(UsageError, match=r"ca\.pem"):
+        ssl_context()
 
 
 def test_redact_keeps_what_identifies_and_drops_what_opens():

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from envsmith import pip_settings
 from envsmith.errors import NetworkError
-from envsmith.python import index, pip_settings
+from envsmith.python import index
 from envsmith.python.index import PackageIndex, find_index, parse_html, parse_project_json, parse_simple_json
 
 PAGE = "https://index.test/simple/demo/"

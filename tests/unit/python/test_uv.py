@@ -21,7 +21,6 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
 )
-from envsmith.python.pip_settings import PipSettings
 from envsmith.python.uv import Finished, Uv, clean, explain_failure, uv_environment
 
 UNREACHABLE = """error: Request failed after 3 retries in 9.7s
@@ -114,8 +113,10 @@ def test_terminal_codes_and_credentials_are_taken_out_of_a_line() -> None:
     assert len(clean("x" * 100_000)) == 2000
 
 
-def environment(given: dict[str, str], **pip: object) -> dict[str, str]:
-    return uv_environment({"HOME": "/nowhere", "SSL_CERT_FILE": "/ca.pem", **given}, pip=PipSettings(**pip))  # type: ignore[arg-type]
+def environment(given: dict[str, str], **pip: str) -> dict[str, str]:
+    """The environment of a user who tells pip ``pip`` by its variables, and whose system has certificates."""
+    told = {f"PIP_{name.upper()}": value for name, value in pip.items()}
+    return uv_environment({"HOME": "/nowhere", "PIP_CONFIG_FILE": os.devnull, **told, **given})
 
 
 def test_what_would_change_the_resolution_is_taken_out() -> None:
@@ -144,9 +145,9 @@ def test_the_index_of_pip_reaches_uv() -> None:
     env = environment(
         {},
         index_url="https://index.example.invalid/simple",
-        extra_index_urls=("https://more.example.invalid/simple",),
+        extra_index_url="https://more.example.invalid/simple",
         timeout="180",
-        trusted_hosts=("h",),
+        trusted_host="h",
     )
     assert env["UV_DEFAULT_INDEX"] == "https://index.example.invalid/simple"
     assert env["UV_INDEX"] == "https://more.example.invalid/simple"
@@ -168,14 +169,13 @@ def test_an_index_in_the_uv_settings_file_counts_as_configured(tmp_path: Path) -
     )
 
 
-def test_the_certificates_of_pip_are_used_where_uv_has_none(tmp_path: Path) -> None:
-    bundle = tmp_path / "ca.pem"
-    bundle.write_text("")
-    assert uv_environment({"HOME": "/nowhere"}, pip=PipSettings(cert=str(bundle)))["SSL_CERT_FILE"] == str(bundle)
-    assert environment({}, cert=str(bundle))["SSL_CERT_FILE"] == "/ca.pem"
-    assert uv_environment({"HOME": "/nowhere", "REQUESTS_CA_BUNDLE": str(bundle)}, pip=PipSettings(cert="/gone"))[
-        "SSL_CERT_FILE"
-    ] == str(bundle)
+def test_the_bundle_of_the_user_is_the_one_that_uv_trusts(tmp_path: Path) -> None:
+    bundle, own = tmp_path / "ca.pem", tmp_path / "own.pem"
+    for path in (bundle, own):
+        path.write_text("")
+    assert environment({}, cert=str(bundle))["SSL_CERT_FILE"] == str(bundle)
+    assert environment({"SSL_CERT_FILE": str(own)}, cert=str(bundle))["SSL_CERT_FILE"] == str(own)
+    assert environment({"REQUESTS_CA_BUNDLE": str(bundle)}, cert="/gone")["SSL_CERT_FILE"] == str(bundle)
 
 
 def test_the_proxy_of_pip_is_used_where_none_is_set() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.python.pip_settings import pip_files, read_pip_settings
+from envsmith.pip_settings import pip_files, pip_values, read_pip_settings
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_settings_come_from_global_and_install_sections(tmp_path: Path, conf: Pa
     found = read_pip_settings(env(tmp_path))
     assert found.index_url == "https://a.example.invalid/simple"
     assert found.extra_index_urls == ("https://b.example.invalid/simple", "https://c.example.invalid/simple")
-    assert found.cert == "/ca.pem"
+    assert pip_values(env(tmp_path))["cert"] == "/ca.pem"
 
 
 def test_a_variable_wins_over_a_file(tmp_path: Path, conf: Path) -> None:

@@ -23,7 +23,6 @@ class PipSettings:
 
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
-    cert: str | None = None
     proxy: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     timeout: str | None = None
@@ -86,7 +85,6 @@ def read_pip_settings(environ: Mapping[str, str] | None = None) -> PipSettings:
     return PipSettings(
         index_url=next((u for u in values.get("index-url", "").split()[:1] if _remote(u)), None),
         extra_index_urls=tuple(dict.fromkeys(u for u in extra if _remote(u))),
-        cert=values.get("cert", "").strip() or None,
         proxy=values.get("proxy", "").strip() or None,
         trusted_hosts=tuple(values.get("trusted-host", "").split()),
         timeout=timeout if timeout.isdigit() else None,
