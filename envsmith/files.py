@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from envsmith.errors import StorageError
+from envsmith.errors import DataError, EnvsmithError, StorageError
 
 # Raised when the shape of what is kept changes.
 SCHEMA = 3
@@ -66,6 +66,18 @@ def _prune(folder: Path, kind: str) -> None:
     for path in files[_KEEP:]:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataError) -> bytes:
+    """Return the bytes of a file of at most ``limit`` bytes, or raise ``failure``."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise failure(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(content) > limit:
+        raise failure(f"{path}: larger than {limit} bytes")
+    return content
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,0 +1,336 @@
+"""Declare the schema of a file from outside, and report every problem of a file at once, each with its key path.
+
+A schema is a frozen dataclass whose fields carry the types of this module or any plain annotation. :func:`check` turns a parsed document
+into a value of it. pydantic does the work and is imported by the first check, so that a module may declare schemas at no cost.
+
+>>> @strict
+... @dataclass(frozen=True, kw_only=True, slots=True)
+... class Line:
+...     name: Text
+...     day: Day | None = None
+>>> problems = Problems()
+>>> check(Line, {"name": 3, "dya": "2026-01-01"}, "a.yaml", problems)
+>>> problems.lines
+['a.yaml: name: `3`: text belongs here — quote it', 'a.yaml: dya: `2026-01-01`: unknown key — did you mean `day`?']
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from envsmith.errors import DataError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import CoreSchema, ErrorDetails
+
+_Value = TypeVar("_Value")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+# A file of one megabyte has about 10^5 nodes; an alias bomb passes this at once.
+_MAX_NODES = 2_000_000
+_PLAIN = "not a value of this field"
+
+
+@dataclass(slots=True)
+class Problems:
+    """Collect what is wrong with files: where, what, and what to do."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, where: str, what: str, advice: str = "") -> None:
+        """Note one problem."""
+        self.lines.append(f"{where}: {what}" + (f" — {advice}" if advice else ""))
+
+    def refuse(self, headline: str, *, hint: str | None = None) -> None:
+        """Raise ``DataError`` with every problem, if there is one."""
+        if self.lines:
+            raise DataError(headline, details=self.lines, hint=hint)
+
+
+class WrongValueError(ValueError):
+    """A value that a field refuses. ``path`` leads on from the field to the part that is wrong, ``part`` is that part."""
+
+    def __init__(self, what: str, advice: str = "", *, path: str = "", part: object = None) -> None:
+        super().__init__(what)
+        self.what, self.advice, self.path, self.part = what, advice, path, part
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Mark a field (``Annotated[Spec, Parsed(parse)]``): ``parse`` gets the raw value and the context of the check.
+
+    It returns the value of the field or raises :class:`WrongValueError`.
+    """
+
+    parse: Callable[[Any, Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.with_info_plain_validator_function(
+            lambda value, info: _called(self.parse, value, info.context)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Mark a field whose value has its type already: ``check`` gets it with the context and returns what takes its place."""
+
+    check: Callable[[Any, Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.with_info_after_validator_function(
+            lambda value, info: _called(self.check, value, info.context), handler(source)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OneOrMany:
+    """Mark a tuple: a single value stands for a list of one."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(
+            lambda value: value if isinstance(value, list) else [value], handler(source)
+        )
+
+
+def _called(function: Callable[[Any, Any], Any], value: object, context: object) -> object:
+    from pydantic_core import PydanticCustomError
+
+    try:
+        return function(value, context)
+    except WrongValueError as error:
+        details = {"what": error.what, "advice": error.advice, "path": error.path, "part": error.part}
+    except ValueError as error:
+        details = {"what": str(error), "advice": "", "path": "", "part": None}
+    raise PydanticCustomError("wrong", "{what}", details)
+
+
+def text_of(maximum: int = 2000, pattern: re.Pattern[str] | None = None, advice: str = "") -> Parsed:
+    """Return the mark of a text of 1 to ``maximum`` characters, trimmed, of the form of ``pattern``."""
+
+    def parse(value: object, _context: object = None) -> str:
+        if not isinstance(value, str):
+            raise WrongValueError("text belongs here", "quote it" if isinstance(value, int | float) else "")
+        clean = value.strip()
+        if not clean or len(clean) > maximum:
+            raise WrongValueError("empty" if not clean else f"longer than {maximum} characters")
+        if pattern is not None and not pattern.fullmatch(clean):
+            raise WrongValueError(_PLAIN, advice)
+        return clean
+
+    return Parsed(parse)
+
+
+def whole_number(lowest: int, highest: int, what: str = "a whole number") -> Parsed:
+    """Return the mark of an integer between two bounds."""
+
+    def parse(value: object, _context: object = None) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            raise WrongValueError(f"{what} from {lowest} to {highest} belongs here")
+        return value
+
+    return Parsed(parse)
+
+
+def exactly(expected: object, advice: str) -> Parsed:
+    """Return the mark of a field that has one value only, such as the number of a schema."""
+
+    def parse(value: object, _context: object = None) -> object:
+        if value != expected or isinstance(value, bool):
+            raise WrongValueError(advice)
+        return value
+
+    return Parsed(parse)
+
+
+def _day(value: object, _context: object) -> str:
+    text: str = text_of(10).parse(value, None)
+    try:
+        if _DAY.fullmatch(text):
+            return date.fromisoformat(text).isoformat()
+    except ValueError:
+        pass
+    raise WrongValueError("not a day", "write it as 2026-11-20")
+
+
+def _flag(value: object, _context: object) -> bool:
+    if not isinstance(value, bool):
+        raise WrongValueError("true or false belongs here")
+    return value
+
+
+Text = Annotated[str, text_of()]
+Flag = Annotated[bool, Parsed(_flag)]
+Day = Annotated[str, Parsed(_day)]
+
+
+def strict(kind: type[_Value]) -> type[_Value]:
+    """Mark a dataclass: a key that is not one of its fields is a problem."""
+    kind.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]
+    return kind
+
+
+def check(
+    kind: type[_Value], value: object, file: str, problems: Problems, *, root: str = "", context: object = None
+) -> _Value | None:
+    """Turn a parsed document into ``kind``. Every problem is noted with its key path, which begins at ``root``, and gives ``None``."""
+    from pydantic import ValidationError
+
+    adapter: TypeAdapter[_Value] = _adapter(kind)  # type: ignore[arg-type] # every class is hashable
+    try:
+        return adapter.validate_python(value, context=context)
+    except ValidationError as error:
+        for problem in error.errors(include_url=False):
+            _note(problem, file, root, adapter, problems)
+        return None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+# What pydantic finds, in the words of a message: what belongs there.
+_BELONGS = {
+    "dataclass_type": "a mapping (key: value) belongs here",
+    "dict_type": "a mapping (key: value) belongs here",
+    "mapping_type": "a mapping (key: value) belongs here",
+    "list_type": "a list belongs here",
+    "tuple_type": "a list belongs here",
+    "string_type": "text belongs here",
+    "bool_type": "true or false belongs here",
+    "int_type": "a whole number belongs here",
+}
+
+
+def _note(problem: ErrorDetails, file: str, root: str, adapter: TypeAdapter[Any], problems: Problems) -> None:
+    kind, steps, value, details = problem["type"], problem["loc"], problem["input"], problem.get("ctx", {})
+    if steps and steps[-1] == "[key]":
+        problems.add(_place(file, root, steps[:-2]), f"key `{steps[-2]}`: not text", "quote it")
+    elif kind == "missing":
+        problems.add(_place(file, root, steps[:-1]), f"`{steps[-1]}` is missing", f"add `{steps[-1]}:`")
+    elif kind == "unexpected_keyword_argument":
+        import difflib
+
+        near = difflib.get_close_matches(str(steps[-1]), set(_keys(adapter.core_schema)), n=1)
+        advice = f"did you mean `{near[0]}`?" if near else "remove it"
+        problems.add(_place(file, root, steps), _shown(value) + "unknown key", advice)
+    elif kind in {"enum", "literal_error"}:
+        words = re.findall(r"'([^']*)'", str(details["expected"]))
+        problems.add(_place(file, root, steps), _shown(value) + "unknown word", "choose " + ", ".join(words))
+    elif kind == "wrong":
+        part = value if details["part"] is None else details["part"]
+        problems.add(_place(file, root, steps) + details["path"], _shown(part) + details["what"], details["advice"])
+    else:
+        advice = "quote it" if kind == "string_type" and isinstance(value, int | float) else ""
+        problems.add(_place(file, root, steps), _shown(value) + _BELONGS.get(kind, problem["msg"]), advice)
+
+
+def _place(file: str, root: str, steps: tuple[int | str, ...]) -> str:
+    path = root
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return f"{file}: {path}" if path else file
+
+
+def _shown(value: object) -> str:
+    return "" if isinstance(value, dict | list) or value is None else f"`{str(value)[:80]}`: "
+
+
+def _keys(schema: object) -> Iterator[str]:
+    """Return every key that the dataclasses of a schema read."""
+    if isinstance(schema, Mapping):
+        if schema.get("type") == "dataclass-field":
+            yield str(schema.get("validation_alias") or schema["name"])
+        for value in schema.values():
+            yield from _keys(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _keys(value)
+
+
+class UnreadableError(ValueError):
+    """The bytes of a file are not a document of its format."""
+
+
+def parse_document(name: str, content: bytes) -> Any:
+    """Return the parsed JSON of a file whose name ends so, else its YAML. ``UnreadableError`` says what is wrong, and where."""
+    if name.endswith(".json"):
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise UnreadableError(f"not valid JSON: {error}") from None
+    import yaml
+
+    try:
+        value = yaml.load(content, Loader=_loader())  # noqa: S506 - a subclass of the safe loader
+        _refuse_bomb(value)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        what = getattr(error, "problem", None) or ("nested too deeply" if isinstance(error, RecursionError) else error)
+        raise UnreadableError(f"not valid YAML: {what}{line}") from None
+    return value
+
+
+def read_document(
+    kind: type[_Value], name: str, content: bytes, problems: Problems, *, context: object = None
+) -> _Value | None:
+    """Parse the bytes of a file and check them. ``None`` when there is a problem, which is noted."""
+    try:
+        value = parse_document(name, content)
+    except UnreadableError as error:
+        problems.add(name, str(error))
+        return None
+    return check(kind, value, name, problems, context=context)
+
+
+def _refuse_bomb(value: object) -> None:
+    """Refuse what expands to more nodes than any honest file has: aliases of aliases, a list that contains itself."""
+    waiting = [value]
+    count = 0
+    while waiting:
+        top = waiting.pop()
+        if isinstance(top, dict):
+            waiting.extend(top.values())
+        elif isinstance(top, list):
+            waiting.extend(top)
+        count += 1
+        if count > _MAX_NODES or len(waiting) > _MAX_NODES:
+            raise ValueError("expands to too many nodes (aliases of aliases?)")
+
+
+@cache
+def _loader() -> Any:
+    """Return the safe loader (C where it is built in) that refuses duplicate keys and leaves days as text."""
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(base):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+            keys = [k.value for k, _ in node.value if isinstance(k.value, str) and k.value != "<<"]
+            if len(set(keys)) < len(keys):
+                twice = next(k for k in keys if keys.count(k) > 1)
+                raise yaml.constructor.ConstructorError(None, None, f"key `{twice}` twice", node.start_mark)
+            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+            return mapping
+
+    Loader.yaml_implicit_resolvers = {
+        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for letter, resolvers in base.yaml_implicit_resolvers.items()
+    }
+    return Loader
