@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from envsmith.graph.load import components
-from envsmith.lock.resolve import cutoff, lock_pip, wanted
+from envsmith.lock.resolve import Resolver, cutoff, lock_pip, wanted
 from envsmith.model.cell import Cell
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv
@@ -47,7 +47,7 @@ def plain(cell: Cell, day: str, uv: Uv) -> dict[str, str]:
 
 def ours(cell: Cell, day: str, uv: Uv) -> dict[str, str]:
     """Name to version, as envsmith locks the cell."""
-    found = lock_pip(cell, exclude_newer=day, interpreter=find_interpreter(cell.components["python"]), uv=uv)
+    found = lock_pip(cell, exclude_newer=day, resolver=Resolver(uv=uv))
     return {pin.name: pin.version for pin in found.pins}
 
 

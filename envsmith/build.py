@@ -32,8 +32,6 @@ from envsmith.model.version import Spec
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock, Event, EventKind, Progress, silent
 from envsmith.proof import prove
-from envsmith.python.interpreters import find_interpreter
-from envsmith.python.toolkit import toolkit_requirements
 from envsmith.python.uv import Uv
 from envsmith.solve import cells, constraints_for, solve
 
@@ -272,32 +270,17 @@ def _conda_difference(there: Lock, directory: Path, options: Options) -> tuple[s
 
 def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> Lock:
     """The Python part of the lock: resolved by uv under the rules' constraints, judged again by every rule."""
-    from envsmith.lock.resolve import lock_pip
+    from envsmith.lock.resolve import Resolver, lock_pip
 
-    newest = options.request.exclude_newer or last_day()
-    constraints = constraints_for(cell)
-    pinned = lock_pip(
+    return lock_pip(
         cell,
-        constraints=constraints,
-        exclude_newer=newest,
-        interpreter=find_interpreter(cell.components["python"]),
-        progress=progress,
-        uv=Uv(offline=True) if options.offline else None,
-        also=toolkit_requirements(cell, options.flavour),
-        told=options.compile,
-    )
-    return Lock(
-        cell=cell,
         request=options.request_text,
-        exclude_newer=newest,
-        python_version=cell.components["python"],
-        pins=pinned.pins,
-        build_pins=pinned.build_pins,
-        compiled=pinned.compiled,
-        constraints=pinned.constraints,
-        resolver=pinned.resolver,
-        facts=pinned.facts,
+        exclude_newer=options.request.exclude_newer or last_day(),
+        constraints=constraints_for(cell),
         flavour=options.flavour,
+        compile=options.compile,
+        resolver=Resolver(uv=Uv(offline=options.offline)),
+        progress=progress,
     )
 
 

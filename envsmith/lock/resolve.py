@@ -17,22 +17,23 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.errors import LockError, NetworkError, StorageError, UsageError
+from envsmith.graph.load import components
 from envsmith.http import HttpClient
 from envsmith.lock.build_requires import build_requires
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock, to_pins
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Judgement
-from envsmith.model.lock import Compile, CompiledSource, GivenArchive, Pin
+from envsmith.model.lock import RUNTIME, Compile, GivenArchive, Lock, Pin
+from envsmith.model.rule import Severity
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import find_interpreter, running_interpreter
-from envsmith.python.toolkit import Source, load_runtime, sources_of, toolkit_for, toolkit_parts
+from envsmith.python.toolkit import Source, load_runtime, sources_of, toolkit_for, toolkit_parts, toolkit_requirements
 from envsmith.python.uv import Finished, Uv, explain_failure
 from envsmith.solve import check
 
 if TYPE_CHECKING:
     from envsmith.http import Fetcher
-    from envsmith.python.interpreters import Interpreter
 
 
 _UNDATED = re.compile(r"warning: `([A-Za-z0-9][^`]*?)` is missing an upload date")
@@ -205,6 +206,15 @@ def _arguments(query: Query, folder: Path, undated: tuple[str, ...]) -> list[str
     return arguments
 
 
+# Judges a cell with every pin that is a component.
+Judge = Callable[[Cell, Mapping[str, str]], Judgement]
+
+
+def judge_cell(cell: Cell, components: Mapping[str, str]) -> Judgement:
+    """Judge by every rule. What is pinned beside the cell may change in a repair, the cell itself is what was asked for."""
+    return check(components, cell.platform, keep=tuple(cell.components))
+
+
 # The package layer of a lock: uv resolves under the cell's constraints, everything is hashed, the result is judged again.
 
 
@@ -214,46 +224,41 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pinned:
-    """``pins`` and ``build_pins`` sorted by name; ``resolver`` is ``uv 0.13.8``; ``facts`` are remarks that are not part of the lock.
+class Resolver:
+    """Who resolves and who judges: by default the user's own uv and index, and the rules of the version graph.
 
-    ``constraints`` are all that held: those that were given and those that the repair of a broken rule added, each with its rule.
+    ``find_links`` are folders or pages of files that are asked for by name (pip's own setting is not used: a local build would replace
+    the wheel of the cell).
     """
 
-    pins: tuple[Pin, ...]
-    build_pins: tuple[Pin, ...]
-    resolver: str
-    compiled: tuple[CompiledSource, ...] = ()
-    constraints: tuple[tuple[str, str], ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
+    uv: Uv = field(default_factory=Uv)
+    judge: Judge = judge_cell
+    table: ComponentTable = field(default_factory=components)
+    fetcher: Fetcher = field(default_factory=HttpClient)
+    find_links: tuple[str, ...] = ()
 
 
 def lock_pip(
     cell: Cell,
     *,
-    constraints: Sequence[tuple[str, str]] = (),
+    request: str = "",
     exclude_newer: str,
-    interpreter: Interpreter | None = None,
+    constraints: Sequence[tuple[str, str]] = (),
+    flavour: str = RUNTIME,
+    compile: Compile | None = None,  # noqa: A002 - the word of the lock
+    resolver: Resolver | None = None,
     progress: Progress = silent,
-    uv: Uv | None = None,
-    table: ComponentTable | None = None,
-    fetcher: Fetcher | None = None,
-    judge: Judge | None = None,
-    find_links: Sequence[str] = (),
-    also: Sequence[str] = (),
-    told: Compile | None = None,
-) -> Pinned:
-    """Resolve and pin a cell. The same cell, constraints and date give the same pins.
+) -> Lock:
+    """Resolve and pin a cell as a lock without its image part. The same cell, constraints and date give the same lock.
 
-    ``constraints`` are ``(requirement, rule id)``; ``exclude_newer`` an ISO day, counted in full and in UTC; ``find_links`` are folders or
-    pages of files that the caller asks for by name (pip's own setting is not used: a local build would replace the wheel of the cell);
-    ``also`` are requirements beside the cell (the toolkit of a ``devel`` image); ``told`` is what the user says about what is compiled.
+    ``request`` is what the lock says that it was made from. ``exclude_newer`` is an ISO day, counted in full and in UTC. ``constraints``
+    are ``(requirement, rule id)``. ``compile`` is what the user says about what is compiled.
     Raises ``LockError``, ``NetworkError``, ``StorageError``, ``ContentError``, ``InterruptedRunError``.
     """
-    uv = uv or Uv()
-    table = table or _components()
-    told = told or Compile()
-    want = wanted(cell, table, constraints, also, given=[a.name for a in told.archives])
+    resolver = resolver or Resolver()
+    compile = compile or Compile()  # noqa: A001 - as above
+    toolkit = toolkit_requirements(cell, flavour)
+    want = wanted(cell, resolver.table, constraints, toolkit, given=[a.name for a in compile.archives])
     query = Query(
         requirements=want.requirements,
         constraints=want.constraints,
@@ -261,39 +266,35 @@ def lock_pip(
         platform=want.platform,
         backend=want.backend,
         newest=cutoff(exclude_newer),
-        interpreter=(interpreter or _interpreter(want.python)).path,
-        find_links=tuple(find_links),
-        given=told.archives,
+        interpreter=(find_interpreter(want.python) or running_interpreter()).path,
+        find_links=resolver.find_links,
+        given=compile.archives,
     )
 
     def on_line(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
 
-    resolution, query, added = _judged(cell, query, _Resolver(uv, table, judge, on_line))
+    resolution, query, added = _judged(cell, query, resolver, on_line)
     pins = to_pins(resolution.packages, resolution.requires)
-    sources = sources_of(pins, cell, told)
-    build_pins = _build_pins(cell, _Built(pins, sources), query, _Resolver(uv, table, judge, on_line), fetcher)
-    return Pinned(
+    sources = sources_of(pins, cell, compile)
+    return Lock(
+        cell=cell,
+        request=request,
+        exclude_newer=exclude_newer,
+        python_version=cell.components["python"],
         pins=pins,
-        build_pins=build_pins,
-        compiled=tuple(source.compiled(cell, told) for source in sources),
+        build_pins=_build_pins(cell, pins, sources, query, resolver),
         constraints=(*constraints, *added),
-        resolver=uv.version,
+        flavour=flavour,
+        compiled=tuple(source.compiled(cell, compile) for source in sources),
+        resolver=resolver.uv.version,
         facts=_facts(resolution, query.overrides),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Resolver:
-    """What a resolution needs besides its query."""
-
-    uv: Uv
-    table: ComponentTable
-    judge: Judge | None
-    on_line: Callable[[str], None]
-
-
-def _judged(cell: Cell, query: Query, by: _Resolver) -> tuple[Resolution, Query, tuple[tuple[str, str], ...]]:
+def _judged(
+    cell: Cell, query: Query, by: Resolver, on_line: Callable[[str], None]
+) -> tuple[Resolution, Query, tuple[tuple[str, str], ...]]:
     """Resolve until the cell is kept and no rule is broken; the constraints that this took are told.
 
     The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the solver's own repair
@@ -303,7 +304,7 @@ def _judged(cell: Cell, query: Query, by: _Resolver) -> tuple[Resolution, Query,
     added: tuple[tuple[str, str], ...] = ()
     for _ in range(_ATTEMPTS):
         with _own_index(cell):
-            resolution = resolve(query, by.uv, what=what, on_line=by.on_line)
+            resolution = resolve(query, by.uv, what=what, on_line=on_line)
         forced = overrides(cell, by.table, {p.name: p.version for p in resolution.packages})
         if forced and forced != query.overrides:
             query = replace(query, overrides=forced)
@@ -334,27 +335,9 @@ def _own_index(cell: Cell) -> Iterator[None]:
         raise NetworkError(error.message, details=error.details, hint=hint) from None
 
 
-def _interpreter(minor: str) -> Interpreter:
-    """What uv runs setup scripts with while it resolves: this Python's own when it is of the cell's minor version, else the best there is."""
-    return find_interpreter(minor) or running_interpreter()
-
-
-def _components() -> ComponentTable:
-    from envsmith.graph.load import components
-
-    return components()
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """The pins of a lock, and how those of them are compiled that need more than they declare."""
-
-    pins: tuple[Pin, ...]
-    sources: tuple[Source, ...]
-
-
-def _build_pins(cell: Cell, built: _Built, query: Query, by: _Resolver, fetcher: Fetcher | None) -> tuple[Pin, ...]:
-    pins, sources = built.pins, built.sources
+def _build_pins(
+    cell: Cell, pins: tuple[Pin, ...], sources: tuple[Source, ...], query: Query, resolver: Resolver
+) -> tuple[Pin, ...]:
     if not any(pin.sdist for pin in pins):
         return ()
 
@@ -362,14 +345,14 @@ def _build_pins(cell: Cell, built: _Built, query: Query, by: _Resolver, fetcher:
     undeclared = {
         s.distribution: (*s.requires, "torch", *(_toolkit(cell, s.distribution) if s.toolkit else ())) for s in sources
     }
-    needed = build_requires(pins, fetcher or HttpClient(), undeclared)
+    needed = build_requires(pins, resolver.fetcher, undeclared)
     if not needed:
         return ()
     # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another version there.
     held = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
     build = replace(query, requirements=needed, constraints=held, overrides=(), wheels_only=True, edges=False, given=())
     names = ", ".join(pin.name for pin in pins if pin.sdist)
-    resolution = resolve(build, by.uv, what=f"cell {cell.id}: resolving what {names} is built with")
+    resolution = resolve(build, resolver.uv, what=f"cell {cell.id}: resolving what {names} is built with")
     return to_pins(resolution.packages, resolution.requires, layer="build")
 
 
@@ -403,8 +386,6 @@ def _facts(resolution: Resolution, forced: tuple[str, ...]) -> dict[str, str]:
 
 
 # Is what uv resolved still the cell? Versions against the cell, then every pin against every rule.
-
-Judge = Callable[[Mapping[str, str], Platform], Judgement]
 
 _HOST_FACTS = ("python", "cuda", "driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi")
 
@@ -452,11 +433,6 @@ def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dic
     return components
 
 
-def _check(cell: Cell, components: Mapping[str, str]) -> Judgement:
-    """What is pinned beside the cell may change; the cell itself is what was asked for."""
-    return check(components, cell.platform, keep=tuple(cell.components))
-
-
 def refuse_differences(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable) -> None:
     """``LockError`` naming every difference between cell and pins."""
     told = differences(cell, pins, table)
@@ -468,16 +444,10 @@ def refuse_differences(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable)
         )
 
 
-def broken_rules(
-    cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judge | None = None
-) -> Judgement | None:
-    """The judgement of cell and pins together when a rule is broken, else ``None``.
-
-    ``judge`` is :func:`envsmith.solve.check` unless another one is given.
-    """
-    components = as_components(cell, pins, table)
-    judged = judge(components, cell.platform) if judge else _check(cell, components)
-    return judged if any(f.severity.value == "error" for f in judged.findings) else None
+def broken_rules(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judge) -> Judgement | None:
+    """Return the judgement of cell and pins together when a rule is broken, else ``None``."""
+    judged = judge(cell, as_components(cell, pins, table))
+    return judged if any(f.severity is Severity.ERROR for f in judged.findings) else None
 
 
 def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple[str, str], ...]:
@@ -485,7 +455,7 @@ def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple
 
     Empty when there is no such repair: the cell itself would have to change.
     """
-    rules = ", ".join(sorted({f.rule for f in judged.findings if f.severity.value == "error"}))
+    rules = ", ".join(sorted({f.rule for f in judged.findings if f.severity is Severity.ERROR}))
     changes = judged.repair.changes if judged.repair else ()
     lines = []
     for change in changes:
@@ -498,7 +468,7 @@ def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple
 
 def refuse_rules(cell: Cell, judged: Judgement) -> LockError:
     """The error that tells every rule which the pinned packages break."""
-    errors = [f for f in judged.findings if f.severity.value == "error"]
+    errors = [f for f in judged.findings if f.severity is Severity.ERROR]
     return LockError(
         f"cell {cell.id}: the pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}",
         details=[f"{f.message} [{f.rule}]" for f in errors],

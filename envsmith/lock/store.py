@@ -13,7 +13,7 @@ from pathlib import Path
 from envsmith.errors import DataError, EnvsmithError, StorageError
 from envsmith.graph.load import components
 from envsmith.lock.files import parse_beside
-from envsmith.lock.resolve import Judge, broken_rules
+from envsmith.lock.resolve import Judge, broken_rules, judge_cell
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock, parse_lock
 
@@ -141,11 +141,11 @@ def up_to_date(lock: Lock, cell: Cell) -> bool:
 
 
 def reusable(
-    directory: Path, *, cell: Cell, request: str, exclude_newer: str, judge: Judge | None = None
+    directory: Path, *, cell: Cell, request: str, exclude_newer: str, judge: Judge = judge_cell
 ) -> Lock | None:
     """The lock that is there when it answers the same cell, request and date, and today's rules still hold for it.
 
-    ``None`` when it must be made again, also when it is broken. ``judge`` is as for :func:`envsmith.lock.resolve.broken_rules`.
+    ``None`` when it must be made again, also when it is broken.
     """
     try:
         lock = read(directory)

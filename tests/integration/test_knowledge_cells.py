@@ -49,7 +49,7 @@ def test_drawn_cell_is_accepted_by_uv_with_hashes(number: int, tmp_path: Path) -
     interpreter = find_interpreter(cell.components["python"])
     if interpreter is None:
         pytest.skip(f"Python {cell.components['python']} is not on this host")
-    pinned = lock_pip(cell, exclude_newer=DAY, interpreter=interpreter)
+    pinned = lock_pip(cell, exclude_newer=DAY)
     names = {p.name: p.version for p in pinned.pins}
     framework = cell.frameworks[0]
     assert names[framework] == cell.components[framework]

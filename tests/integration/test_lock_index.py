@@ -11,7 +11,7 @@ import pytest
 from envsmith.engines.venv import VenvEngine
 from envsmith.errors import EngineError, LockError, NetworkError
 from envsmith.lock.files import layer_text, pylock_text, requirement_files
-from envsmith.lock.resolve import Pinned, differences, lock_pip
+from envsmith.lock.resolve import Resolver, differences, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 from envsmith.python.interpreters import find_interpreter
@@ -47,24 +47,12 @@ def cell_of(components: dict[str, str]) -> Cell:
     return Cell(components=components, chosen=tuple(components)[:4])
 
 
-def lock_of(cell: Cell, pinned: Pinned) -> Lock:
-    return Lock(
-        cell=cell,
-        request="test",
-        exclude_newer=DAY,
-        python_version=cell.components["python"],
-        pins=pinned.pins,
-        build_pins=pinned.build_pins,
-        resolver=pinned.resolver,
-    )
-
-
 def locked(name: str, **more: Uv) -> Lock:
     cell = cell_of(CELLS[name])
     python = cell.components["python"]
     if find_interpreter(python) is None:
         pytest.skip(f"Python {python} is not on this host")
-    return lock_of(cell, lock_pip(cell, exclude_newer=DAY, interpreter=find_interpreter(python), **more))
+    return lock_pip(cell, request="test", exclude_newer=DAY, resolver=Resolver(**more))
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -105,7 +93,7 @@ def test_a_torch_index_that_cannot_be_reached_is_a_network_error(tmp_path: Path)
     }
     cell = Cell(components=CELLS["megatron-old"], chosen=("megatron-core", "torch", "cuda", "python"), index="pytorch")
     with pytest.raises(NetworkError, match="cannot be reached"):
-        lock_pip(cell, exclude_newer=DAY, uv=Uv(environment=deaf, cache=tmp_path / "cache"))
+        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(uv=Uv(environment=deaf, cache=tmp_path / "cache")))
 
 
 def test_an_old_framework_whose_setup_imports_torch_is_refused_by_name() -> None:

@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from lock_helpers import component, fine, lock_of, uv_for
+from lock_helpers import component, fine, uv_for
 from tiny_index import TinyIndex, framework_index
 
 from envsmith.errors import ContentError, NetworkError
 from envsmith.http import NotFoundError, RangeReply, Reply
-from envsmith.lock.resolve import Pinned, lock_pip
+from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.lock import Lock
@@ -78,16 +78,12 @@ def uv(index: TinyIndex, tmp_path: Path) -> Uv:
 
 
 @pytest.fixture(scope="session")
-def pinned(cell: Cell, table: ComponentTable, tmp_path_factory: pytest.TempPathFactory) -> Pinned:
+def lock(cell: Cell, table: ComponentTable, tmp_path_factory: pytest.TempPathFactory) -> Lock:
     """Resolved once for all tests that only read it."""
     folder = tmp_path_factory.mktemp("shared")
     tool = uv_for(framework_index(folder / "index").url, folder / "uv-cache")
-    return lock_pip(cell, exclude_newer="2026-11-20", table=table, uv=tool, judge=fine)
-
-
-@pytest.fixture(scope="session")
-def lock(cell: Cell, pinned: Pinned) -> Lock:
-    return lock_of(cell, pinned)
+    resolver = Resolver(table=table, uv=tool, judge=fine)
+    return lock_pip(cell, request="--framework deepspeed", exclude_newer="2026-11-20", resolver=resolver)
 
 
 @pytest.fixture(scope="session")

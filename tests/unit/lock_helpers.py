@@ -6,29 +6,30 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from envsmith.lock.resolve import Pinned
-from envsmith.model.cell import Cell, Platform
+from envsmith.model.cell import Cell
 from envsmith.model.component import Component, Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
-from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
 from envsmith.python.uv import Uv, uv_environment
 
 
-def fine(_components: Mapping[str, str], _platform: Platform) -> Judgement:
+def fine(_cell: Cell, _components: Mapping[str, str]) -> Judgement:
     """A judge that finds nothing."""
     return Judgement(status="ok")
 
 
-def bad(components: Mapping[str, str], platform: Platform, *, repair: tuple[Change, ...] = ()) -> Judgement:
+def bad(cell: Cell, components: Mapping[str, str], *, repair: tuple[Change, ...] = ()) -> Judgement:
     """A judge that minds numpy 2; ``repair`` is what it proposes."""
     if components.get("numpy", "1").startswith("1"):
-        return fine(components, platform)
+        return fine(cell, components)
     finding = Finding(
         rule="numpy-2-abi", severity=Severity.ERROR, components={"numpy": "2.3.0"}, message="numpy 2 breaks it"
     )
-    cell = Cell(components=components, chosen=())
-    return Judgement(status="bad", findings=(finding,), repair=Repair(changes=repair, cell=cell) if repair else None)
+    return Judgement(
+        status="bad",
+        findings=(finding,),
+        repair=Repair(changes=repair, cell=Cell(components=components, chosen=())) if repair else None,
+    )
 
 
 def component(name: str, role: Role, *distributions: str) -> Component:
@@ -47,16 +48,3 @@ def uv_for(index_url: str, cache: Path) -> Uv:
         "PIP_CONFIG_FILE": os.devnull,
     }
     return Uv(environment=uv_environment(given), cache=cache)
-
-
-def lock_of(cell: Cell, pinned: Pinned) -> Lock:
-    """The lock that the pipeline would make of it."""
-    return Lock(
-        cell=cell,
-        request="--framework deepspeed",
-        exclude_newer="2026-11-20",
-        python_version=cell.components["python"],
-        pins=pinned.pins,
-        build_pins=pinned.build_pins,
-        resolver=pinned.resolver,
-    )

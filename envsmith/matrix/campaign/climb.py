@@ -29,7 +29,6 @@ from envsmith.model.lock import Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.proof import progress_line, rungs_of
-from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv, uv_environment
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
@@ -37,7 +36,7 @@ from envsmith.smoke.verdict import failure_of
 from envsmith.solve import check, constraints_for, default_solver
 
 if TYPE_CHECKING:
-    from envsmith.model.cell import Platform
+    from envsmith.model.cell import Cell
     from envsmith.model.finding import Judgement
     from envsmith.smoke.run import Progress as SmokeProgress
     from envsmith.smoke.verdict import SmokeResult
@@ -142,35 +141,23 @@ def _symptom(error: EnvsmithError) -> str:
 
 
 def _lock(state: _Climb) -> None:
-    from envsmith.lock.resolve import lock_pip
+    from envsmith.lock.resolve import Resolver, lock_pip
 
     cell = state.job.cell
     solver = without(
         default_solver(), frozenset(state.job.rules) if state.job.expected is Expected.BAD else frozenset()
     )
 
-    def judge(components: Mapping[str, str], platform: Platform) -> Judgement:
-        return check(components, platform, keep=tuple(cell.components), solver=solver)
+    def judge(cell: Cell, components: Mapping[str, str]) -> Judgement:
+        return check(components, cell.platform, keep=tuple(cell.components), solver=solver)
 
-    pinned = lock_pip(
+    state.lock = lock_pip(
         cell,
-        constraints=constraints_for(cell, solver=solver),
-        exclude_newer=state.plan.exclude_newer,
-        interpreter=find_interpreter(cell.components["python"]),
-        progress=state.progress,
-        uv=state.ground.uv(),
-        judge=judge,
-    )
-    state.lock = Lock(
-        cell=cell,
         request=f"matrix run {state.plan.name}",
         exclude_newer=state.plan.exclude_newer,
-        python_version=cell.components["python"],
-        pins=pinned.pins,
-        build_pins=pinned.build_pins,
-        constraints=pinned.constraints,
-        resolver=pinned.resolver,
-        facts=pinned.facts,
+        constraints=constraints_for(cell, solver=solver),
+        resolver=Resolver(uv=state.ground.uv(), judge=judge),
+        progress=state.progress,
     )
 
 

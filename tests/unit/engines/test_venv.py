@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from lock_helpers import fine, lock_of, uv_for
+from lock_helpers import fine, uv_for
 from tiny_index import TinyIndex, wheel
 
 from envsmith.engines import venv
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import VenvEngine, realise
 from envsmith.errors import BuildError, ContentError, EngineError, InterruptedRunError, StorageError
-from envsmith.lock.resolve import lock_pip
+from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable
 from envsmith.model.lock import Lock
@@ -97,16 +97,26 @@ def test_the_digest_is_that_of_the_content_wherever_it_lies(
 def test_the_digest_changes_with_a_version(
     cell: Cell, table: ComponentTable, lock: Lock, tmp_path: Path, uv: Uv
 ) -> None:
-    pinned = lock_pip(cell, constraints=[("numpy<2", "r")], exclude_newer="2026-11-20", table=table, uv=uv, judge=fine)
-    assert realise(lock, tmp_path / "a", uv=uv).digest != realise(lock_of(cell, pinned), tmp_path / "b", uv=uv).digest
+    other = lock_pip(
+        cell,
+        constraints=[("numpy<2", "r")],
+        exclude_newer="2026-11-20",
+        resolver=Resolver(table=table, uv=uv, judge=fine),
+    )
+    assert realise(lock, tmp_path / "a", uv=uv).digest != realise(other, tmp_path / "b", uv=uv).digest
 
 
 def test_another_framework_layer_keeps_the_torch_layer(
     cell: Cell, table: ComponentTable, lock: Lock, folder: Path, uv: Uv
 ) -> None:
     build(lock, folder, uv)
-    pinned = lock_pip(cell, constraints=[("numpy<2", "r")], exclude_newer="2026-11-20", table=table, uv=uv, judge=fine)
-    built, told = build(lock_of(cell, pinned), folder, uv)
+    other = lock_pip(
+        cell,
+        constraints=[("numpy<2", "r")],
+        exclude_newer="2026-11-20",
+        resolver=Resolver(table=table, uv=uv, judge=fine),
+    )
+    built, told = build(other, folder, uv)
     assert ("cached", "torch layer") in told
     assert ("done", "framework layer") in told
     assert VenvEngine().inspect(built)["numpy"] == "1.26.4"

@@ -8,23 +8,23 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from lock_helpers import bad, fine, lock_of, uv_for
+from lock_helpers import bad, fine, uv_for
 from tiny_index import TinyIndex, sdist, wheel
 
 from envsmith.errors import ContentError, LockError, NetworkError
 from envsmith.lock.files import pylock_text, requirement_files
-from envsmith.lock.resolve import Pinned, lock_pip
+from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.finding import Change
-from envsmith.model.lock import Compile, GivenArchive, parse_lock
+from envsmith.model.lock import Compile, GivenArchive, Lock, parse_lock
 from envsmith.python.uv import Uv
 
 DAY = "2026-11-20"
 
 
-def test_every_pin_is_exact_hashed_and_sorted(pinned: Pinned) -> None:
-    assert {p.name: p.version for p in pinned.pins} == {
+def test_every_pin_is_exact_hashed_and_sorted(lock: Lock) -> None:
+    assert {p.name: p.version for p in lock.pins} == {
         "deepspeed": "0.18.5",
         "filelock": "3.20.0",
         "ninja": "1.13.0",
@@ -33,30 +33,30 @@ def test_every_pin_is_exact_hashed_and_sorted(pinned: Pinned) -> None:
         "setuptools": "80.9.0",
         "torch": "2.9.1",
     }
-    assert [p.name for p in pinned.pins] == sorted(p.name for p in pinned.pins)
-    assert all(len(a.sha256) == 64 for p in pinned.pins for a in p.artifacts)
+    assert [p.name for p in lock.pins] == sorted(p.name for p in lock.pins)
+    assert all(len(a.sha256) == 64 for p in lock.pins for a in p.artifacts)
 
 
-def test_the_torch_layer_is_torch_and_the_heavy_part_of_what_it_requires(pinned: Pinned) -> None:
-    assert {p.name for p in pinned.pins if p.layer == "torch"} == {"torch", "nvidia-nccl-cu12"}
-    assert pinned.pins[[p.name for p in pinned.pins].index("filelock")].layer == "framework"
-    torch = next(p for p in pinned.pins if p.name == "torch")
+def test_the_torch_layer_is_torch_and_the_heavy_part_of_what_it_requires(lock: Lock) -> None:
+    assert {p.name for p in lock.pins if p.layer == "torch"} == {"torch", "nvidia-nccl-cu12"}
+    assert lock.pins[[p.name for p in lock.pins].index("filelock")].layer == "framework"
+    torch = next(p for p in lock.pins if p.name == "torch")
     assert torch.requires == ("filelock", "nvidia-nccl-cu12")
 
 
-def test_what_an_sdist_is_built_with_is_pinned_too(pinned: Pinned) -> None:
-    assert [(p.name, p.version, p.layer) for p in pinned.build_pins] == [("tiny-backend", "1.2", "build")]
-    assert [p.name for p in pinned.pins if p.sdist] == ["deepspeed"]
+def test_what_an_sdist_is_built_with_is_pinned_too(lock: Lock) -> None:
+    assert [(p.name, p.version, p.layer) for p in lock.build_pins] == [("tiny-backend", "1.2", "build")]
+    assert [p.name for p in lock.pins if p.sdist] == ["deepspeed"]
 
 
 def test_an_sdist_is_left_out_where_a_wheel_can_be_installed(
     index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv
 ) -> None:
     index.add("deepspeed", wheel("deepspeed", "0.18.5", ["torch"]))
-    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
-    deepspeed = next(p for p in pinned.pins if p.name == "deepspeed")
+    lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
+    deepspeed = next(p for p in lock.pins if p.name == "deepspeed")
     assert [a.filename for a in deepspeed.artifacts] == ["deepspeed-0.18.5-py3-none-any.whl"]
-    assert not pinned.build_pins
+    assert not lock.build_pins
 
 
 def test_the_same_request_gives_the_same_bytes_from_an_empty_cache(
@@ -64,29 +64,35 @@ def test_the_same_request_gives_the_same_bytes_from_an_empty_cache(
 ) -> None:
     texts = []
     for n in range(2):
-        pinned = lock_pip(
-            cell, exclude_newer=DAY, table=table, uv=uv_for(index.url, tmp_path / f"cache{n}"), judge=fine
+        lock = lock_pip(
+            cell,
+            exclude_newer=DAY,
+            resolver=Resolver(table=table, uv=uv_for(index.url, tmp_path / f"cache{n}"), judge=fine),
         )
-        lock = lock_of(cell, pinned)
         texts.append((lock.text(), pylock_text(lock), *requirement_files(lock).values()))
     assert texts[0] == texts[1]
 
 
 def test_a_constraint_of_a_rule_is_kept(cell: Cell, table: ComponentTable, uv: Uv) -> None:
-    pinned = lock_pip(cell, constraints=[("numpy<2", "numpy-2-abi")], exclude_newer=DAY, table=table, uv=uv, judge=fine)
-    assert next(p for p in pinned.pins if p.name == "numpy").version == "1.26.4"
+    lock = lock_pip(
+        cell,
+        constraints=[("numpy<2", "numpy-2-abi")],
+        exclude_newer=DAY,
+        resolver=Resolver(table=table, uv=uv, judge=fine),
+    )
+    assert next(p for p in lock.pins if p.name == "numpy").version == "1.26.4"
 
 
 def test_another_nccl_overrides_the_pin_of_torch(cell: Cell, table: ComponentTable, uv: Uv) -> None:
     other = dataclasses.replace(cell, components={**cell.components, "nccl": "2.28.9"})
-    pinned = lock_pip(other, exclude_newer=DAY, table=table, uv=uv, judge=fine)
-    assert next(p for p in pinned.pins if p.name == "nvidia-nccl-cu12").version == "2.28.9"
-    assert "nvidia-nccl-cu12==2.28.9" in pinned.facts["overrides"]
+    lock = lock_pip(other, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
+    assert next(p for p in lock.pins if p.name == "nvidia-nccl-cu12").version == "2.28.9"
+    assert "nvidia-nccl-cu12==2.28.9" in lock.facts["overrides"]
 
 
-def test_the_lock_says_so_when_the_index_tells_no_upload_times(pinned: Pinned) -> None:
-    assert "not applied to" in pinned.facts["exclude_newer"]
-    assert "torch" in pinned.facts["exclude_newer"]
+def test_the_lock_says_so_when_the_index_tells_no_upload_times(lock: Lock) -> None:
+    assert "not applied to" in lock.facts["exclude_newer"]
+    assert "torch" in lock.facts["exclude_newer"]
 
 
 def test_a_settings_file_of_a_project_does_not_change_the_lock(
@@ -94,8 +100,8 @@ def test_a_settings_file_of_a_project_does_not_change_the_lock(
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.uv]\nconstraint-dependencies = ["numpy<2"]\n')
     monkeypatch.chdir(tmp_path)
-    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
-    assert next(p for p in pinned.pins if p.name == "numpy").version == "2.3.0"
+    lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
+    assert next(p for p in lock.pins if p.name == "numpy").version == "2.3.0"
 
 
 def test_a_local_build_beside_the_index_is_not_taken_unless_it_is_asked_for(
@@ -106,9 +112,13 @@ def test_a_local_build_beside_the_index_is_not_taken_unless_it_is_asked_for(
     (tmp_path / "wheels" / name).write_bytes(data)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
-    assert lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine).pins
+    assert lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine)).pins
     with pytest.raises(LockError, match="other versions than the cell") as caught:
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine, find_links=[str(tmp_path / "wheels")])
+        lock_pip(
+            cell,
+            exclude_newer=DAY,
+            resolver=Resolver(table=table, uv=uv, judge=fine, find_links=(str(tmp_path / "wheels"),)),
+        )
     assert "torch: the cell says 2.9.1+cu128, the resolver pinned torch 2.9.1+cpu" in caught.value.details
 
 
@@ -116,7 +126,7 @@ def test_a_local_build_beside_the_index_is_not_taken_unless_it_is_asked_for(
 def test_a_release_that_is_not_on_the_index_is_named(cell: Cell, table: ComponentTable, uv: Uv, component: str) -> None:
     wanted = dataclasses.replace(cell, components={**cell.components, component: "99.1"})
     with pytest.raises(LockError, match=rf"the package index has no {component}==99\.1"):
-        lock_pip(wanted, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+        lock_pip(wanted, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
 
 
 def given(tmp_path: Path, *, requires: tuple[str, ...] = (), cuda: bool = False) -> GivenArchive:
@@ -138,8 +148,8 @@ def test_an_archive_that_was_given_stands_for_what_the_index_has_not(
     index.add("my-ops", wheel("my-ops", "9.9"))  # another program, as on the real index
     archive = given(tmp_path, requires=("packaging", "numpy<2"))
     told = Compile(archives=(archive,), variables={"my-ops": (("MY_OPS", "1"),)})
-    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine, told=told)
-    pins = {p.name: p for p in pinned.pins}
+    lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine), compile=told)
+    pins = {p.name: p for p in lock.pins}
     assert (pins["my-ops"].version, pins["my-ops"].sdist, pins["my-ops"].artifacts) == (
         "0.1",
         True,
@@ -148,13 +158,12 @@ def test_an_archive_that_was_given_stands_for_what_the_index_has_not(
     assert pins["my-ops"].requires == ("numpy", "packaging")
     assert pins["numpy"].version == "1.26.4"
     # Built beside the cell's own torch, with what its setup imports and does not declare.
-    assert {p.name: p.version for p in pinned.build_pins}["torch"] == "2.9.1"
-    (source,) = pinned.compiled
+    assert {p.name: p.version for p in lock.build_pins}["torch"] == "2.9.1"
+    (source,) = lock.compiled
     assert (source.name, source.archive, source.toolkit) == ("my-ops", "file", False)
     assert dict(source.variables)["MY_OPS"] == "1"
-    lock = dataclasses.replace(lock_of(cell, pinned), compiled=pinned.compiled)
     assert "a folder" not in lock.text()
-    assert parse_lock(lock.text(), where="lock.json").compiled == pinned.compiled
+    assert parse_lock(lock.text(), where="lock.json").compiled == lock.compiled
 
 
 def test_what_is_compiled_with_variables_must_be_a_source_distribution_of_the_lock(
@@ -162,20 +171,23 @@ def test_what_is_compiled_with_variables_must_be_a_source_distribution_of_the_lo
 ) -> None:
     told = Compile(variables={"numpy": (("X", "1"),)})
     with pytest.raises(LockError, match="numpy: nothing of that name is compiled"):
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine, told=told)
+        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine), compile=told)
 
 
 def test_a_package_that_is_missing_is_named(index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv) -> None:
     index.add("torch", wheel("torch", "2.9.1", ["nowhere-to-be-found"]))
     with pytest.raises(LockError, match="nowhere-to-be-found") as caught:
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
     assert caught.value.exit_code == 4
 
 
 def test_packages_that_contradict_each_other_are_named(cell: Cell, table: ComponentTable, uv: Uv) -> None:
     with pytest.raises(LockError, match=r"numpy|contradict") as caught:
         lock_pip(
-            cell, constraints=[("numpy<2", "a"), ("numpy>=2", "b")], exclude_newer=DAY, table=table, uv=uv, judge=fine
+            cell,
+            constraints=[("numpy<2", "a"), ("numpy>=2", "b")],
+            exclude_newer=DAY,
+            resolver=Resolver(table=table, uv=uv, judge=fine),
         )
     assert any("numpy" in line for line in caught.value.details)
 
@@ -184,8 +196,8 @@ def test_a_file_that_the_index_gives_no_hash_for_is_hashed_all_the_same(
     index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv
 ) -> None:
     index.add("ninja", hashes=False)
-    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
-    artifact = next(p for p in pinned.pins if p.name == "ninja").artifacts[0]
+    lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
+    artifact = next(p for p in lock.pins if p.name == "ninja").artifacts[0]
     assert artifact.sha256 == hashlib.sha256(index.files["ninja"][artifact.filename]).hexdigest()
 
 
@@ -195,27 +207,27 @@ def test_an_sdist_that_is_not_what_the_index_names_is_refused(
     name, data = sdist("deepspeed", "0.18.5", requires=["torch"])
     (index.root / "deepspeed" / name).write_bytes(data + b"\0")
     with pytest.raises((ContentError, LockError), match="deepspeed"):
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
 
 
 def test_an_index_that_does_not_answer_is_a_network_error(cell: Cell, table: ComponentTable, tmp_path: Path) -> None:
     deaf = uv_for("http://127.0.0.1:9/simple", tmp_path / "cache")
     with pytest.raises(NetworkError, match=r"http://127\.0\.0\.1:9/simple.* cannot be reached") as caught:
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=deaf, judge=fine)
+        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=deaf, judge=fine))
     assert caught.value.exit_code == 5
 
 
 def test_a_rule_that_the_pinned_packages_break_refuses_the_lock(cell: Cell, table: ComponentTable, uv: Uv) -> None:
     with pytest.raises(LockError, match="break 1 rule") as caught:
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=bad)
+        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=bad))
     assert "numpy 2 breaks it [numpy-2-abi]" in caught.value.details
 
 
 def test_a_repair_that_leaves_the_cell_alone_is_made_a_constraint(cell: Cell, table: ComponentTable, uv: Uv) -> None:
     judge = functools.partial(bad, repair=(Change(component="numpy", old="2.3.0", new="1.26.4"),))
-    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=judge)
-    assert next(p for p in pinned.pins if p.name == "numpy").version == "1.26.4"
-    assert pinned.constraints == (("numpy==1.26.4", "numpy-2-abi"),)
+    lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=judge))
+    assert next(p for p in lock.pins if p.name == "numpy").version == "1.26.4"
+    assert lock.constraints == (("numpy==1.26.4", "numpy-2-abi"),)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +242,17 @@ def test_a_repair_that_would_change_the_cell_is_not_made(
     cell: Cell, table: ComponentTable, uv: Uv, change: Change
 ) -> None:
     with pytest.raises(LockError, match="break 1 rule"):
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=functools.partial(bad, repair=(change,)))
+        lock_pip(
+            cell,
+            exclude_newer=DAY,
+            resolver=Resolver(table=table, uv=uv, judge=functools.partial(bad, repair=(change,))),
+        )
 
 
 def test_a_repair_that_does_not_help_ends(cell: Cell, table: ComponentTable, uv: Uv) -> None:
     judge = functools.partial(bad, repair=(Change(component="numpy", old="2.3.0", new="2.3.0"),))
     with pytest.raises(LockError, match="break 1 rule"):
-        lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=judge)
+        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=judge))
 
 
 def test_what_is_built_against_torch_is_built_against_the_torch_of_the_cell(
@@ -245,11 +261,11 @@ def test_what_is_built_against_torch_is_built_against_the_torch_of_the_cell(
     index.add("torch", wheel("torch", "2.10.0"))
     needs = '[build-system]\nrequires = ["tiny-backend", "torch"]\nbuild-backend = "tiny_backend"\n'
     index.add("deepspeed", sdist("deepspeed", "0.18.5", requires=["torch"], extra={"pyproject.toml": needs}))
-    pinned = lock_pip(cell, exclude_newer=DAY, table=table, uv=uv, judge=fine)
-    assert {p.name: p.version for p in pinned.build_pins}["torch"] == "2.9.1"
+    lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
+    assert {p.name: p.version for p in lock.build_pins}["torch"] == "2.9.1"
 
 
 def test_a_component_that_is_not_on_the_index_cannot_be_locked(cell: Cell, table: ComponentTable, uv: Uv) -> None:
     wanted = dataclasses.replace(cell, components={**cell.components, "apex": "24.4"})
     with pytest.raises(LockError, match="apex is not on the package index"):
-        lock_pip(wanted, exclude_newer=DAY, table=table, uv=uv, judge=fine)
+        lock_pip(wanted, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))

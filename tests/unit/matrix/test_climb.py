@@ -5,9 +5,8 @@ from records_help import job, plan
 
 from envsmith.engines.base import Built
 from envsmith.errors import BuildError, LockError, NetworkError
-from envsmith.lock.resolve import Pinned
 from envsmith.matrix.campaign.climb import Ground, climb
-from envsmith.model.lock import Artifact, Pin
+from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.record import CaseOutcome, Expected, Rung, StepOutcome, Verdict
 from envsmith.smoke.verdict import SmokeResult
 
@@ -45,10 +44,18 @@ class World:
             raise answer
         return answer
 
-    def lock_pip(self, cell, *, judge, constraints, **_more):
-        self.judges.append((judge, constraints))
+    def lock_pip(self, cell, *, resolver, constraints, request, exclude_newer, **_more):
+        self.judges.append((resolver.judge, constraints))
         self._next(self.locks)
-        return Pinned(pins=(PIN,), build_pins=(), resolver="uv 0.13.8")
+        python = cell.components["python"]
+        return Lock(
+            cell=cell,
+            request=request,
+            exclude_newer=exclude_newer,
+            python_version=python,
+            pins=(PIN,),
+            resolver="uv 0.13.8",
+        )
 
     def realise(self, lock, directory, *, uv, torch_uv, **_more):
         self.torch_caches.append(torch_uv.cache)
@@ -173,9 +180,7 @@ def test_a_known_bad_cell_is_locked_without_its_rules_and_with_all_others(world)
     )
     ran(world, with_rules)
     judge, constraints = world.judges[0]
-    errors = {
-        f.rule for f in judge(dict(one.cell.components), one.cell.platform).findings if f.severity.value == "error"
-    }
+    errors = {f.rule for f in judge(one.cell, dict(one.cell.components)).findings if f.severity.value == "error"}
     assert not errors & set(with_rules.rules)
     assert any(rule == "deepspeed-pydantic2" for _, rule in constraints)
 
