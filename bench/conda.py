@@ -87,11 +87,12 @@ def timed(action: Callable[[], set[str]], repeat: int) -> tuple[float, float, se
 def ours(local, channel: Path, folder: Path) -> Callable[[], set[str]]:
     from envsmith.conda.files import write
     from envsmith.conda.lock import lock_conda
+    from envsmith.conda.model import CondaRequest
 
     cell, pins = local.cell(**local.DEEPSPEED), local.pins_for(local.DEEPSPEED)
 
     def action() -> set[str]:
-        lock = lock_conda(cell, pins, channels=(channel.as_uri(),), cache_dir=folder / "cache")
+        lock = lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=folder / "cache"))
         write(lock, folder / "ours")
         return {p.filename for p in lock.platforms[0].packages}
 
@@ -103,8 +104,8 @@ def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
     script = (
         f"import importlib.util as i, sys, pathlib; s=i.spec_from_file_location('l', {str(HERE.parent / 'tests/unit/conda/localchannel.py')!r});"
         "m=i.module_from_spec(s); sys.modules['l']=m; s.loader.exec_module(m);"
-        "from envsmith.conda.lock import lock_conda, write;"
-        f"k=lock_conda(m.cell(**m.DEEPSPEED), m.pins_for(m.DEEPSPEED), channels=({channel.as_uri()!r},), cache_dir=pathlib.Path({str(folder / 'cache')!r}));"
+        "from envsmith.conda.files import write; from envsmith.conda.lock import lock_conda; from envsmith.conda.model import CondaRequest;"
+        f"k=lock_conda(m.cell(**m.DEEPSPEED), m.pins_for(m.DEEPSPEED), CondaRequest(channels=({channel.as_uri()!r},), cache_dir=pathlib.Path({str(folder / 'cache')!r})));"
         f"write(k, pathlib.Path({str(folder / 'ours')!r})); print(*(p.filename for p in k.platforms[0].packages))"
     )
 

@@ -41,7 +41,7 @@ def options_of(framework, how, output):
         framework=(framework,), with_=(), python=how.python, torch=how.torch, cuda=None, nccl=None, driver=None, gpu=(),
         platform="linux-64", exclude_newer=None,
     )  # fmt: skip
-    return Options(request=flags.request(), request_text=flags.text(), output=output, smoke=False, conda=False)
+    return Options(request=flags.request(), request_text=flags.text(), output=output, smoke=False, conda=None)
 
 
 def lock_of(framework, how, engine):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.conda import lock as conda_lock
+from envsmith.conda.access import with_channels
 from envsmith.conda.lock import LOCK_FILE, narrow_to_channels
 from envsmith.engines.base import Engine, verify_content
 from envsmith.engines.bases import load_bases, pin_image
@@ -108,7 +109,9 @@ def lock_only(options: Options, *, progress: Progress = silent) -> Outcome:
 def _fitted(engine: Engine, options: Options) -> Engine:
     """The engine told what the user asked for: no network; and the channels with their credentials, which a Conda lock does not hold."""
     if isinstance(engine, CondaEngine):
-        return dataclasses.replace(engine, channels=options.conda_channels, offline=options.offline)
+        return dataclasses.replace(
+            engine, channels=options.conda.channels if options.conda else (), offline=options.offline
+        )
     if isinstance(engine, VenvEngine) and options.offline:
         return dataclasses.replace(engine, uv=Uv(offline=True))
     return engine
@@ -169,18 +172,12 @@ def choose(request: Request, options: Options, clock: Clock) -> Cell:
 
 def of_channels(request: Request, options: Options, progress: Progress) -> Request:
     """The request narrowed to what the Conda channels have, where Conda is to install the cell; as it is elsewhere."""
-    if not options.conda_needed:
+    if options.conda is None or not options.conda_needed:
         return request
-
-    ask = options.conda_ask()
     return narrow_to_channels(
         request,
         cells,
-        channels=ask.channels,
-        cache_dir=ask.cache_dir,
-        offline=ask.offline,
-        exclude_newer=ask.day(request.exclude_newer or last_day()),
-        tolerate=ask.tolerate,
+        with_channels(options.conda).until(request.exclude_newer or last_day()),
         progress=lambda line: progress(Event(kind=EventKind.LINE, step="solve", text=line)),
     )
 
@@ -258,11 +255,11 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _conda_difference(there: Lock, directory: Path, options: Options) -> tuple[str, ...]:
-    if not options.conda:
+    if options.conda is None:
         return ()
     from envsmith.conda import lock
 
-    return lock.difference(there, directory, options.conda_ask(), required=options.conda_needed)
+    return lock.difference(there, directory, options.conda, required=options.conda_needed)
 
 
 # From a cell to its lock, and to every file of the cell's folder.
@@ -307,10 +304,8 @@ def lock_and_render(
     files = dict(_python_files(lock))
     if options.conda_only:
         files = {name: text for name, text in files.items() if not name.startswith("requirements")}
-    notes = []
-    if options.conda or options.conda_needed:
-        note = _conda(lock, directory, options, files, clock)
-        notes += [note] if note else []
+    note = _conda(lock, directory, options, files, clock)
+    notes = [note] if note else []
     if lock.base is None:
         notes.append(f"no Dockerfile: {lock.image_note}")
     elif not options.conda_only:
@@ -361,11 +356,12 @@ def _conda(lock: Lock, directory: Path, options: Options, files: dict[str, str],
 
     Where nothing can be done without it, its error is the error.
     """
+    if options.conda is None:
+        return None
     clock.start("conda lock")
     try:
         _refuse_archives(lock)
-        ask = options.conda_ask()
-        part = conda_lock.conda_part(lock, directory, ask, progress=clock.progress)
+        part = conda_lock.conda_part(lock, directory, options.conda, progress=clock.progress)
     except EnvsmithError as error:
         if options.conda_needed:
             raise
@@ -374,7 +370,7 @@ def _conda(lock: Lock, directory: Path, options: Options, files: dict[str, str],
         return note
     files.update(part.texts)
     more = _conda_image(lock, part.lock, files)
-    clock.done("conda lock", f"{', '.join(sorted(part.texts))} from {', '.join(ask.channels)}", cached=part.kept)
+    clock.done("conda lock", f"{', '.join(sorted(part.texts))} from {', '.join(part.lock.channels)}", cached=part.kept)
     return "; ".join([*part.notes, *more]) or None
 
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envsmith.conda.access import default_channels
-from envsmith.conda.lock import CondaAsk
+from envsmith.conda.model import CondaRequest
 from envsmith.engines.base import Built
-from envsmith.files import cache_folder
-from envsmith.model.cell import Cell, Platform, Request
+from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import RUNTIME, Compile, Lock
 from envsmith.model.record import Record
 
@@ -19,7 +17,7 @@ from envsmith.model.record import Record
 class Options:
     """How to build. ``output`` is the folder under which each cell gets its own; ``base`` a base image asked for by name.
 
-    ``conda_only`` makes a Conda part that cannot be made an error instead of a note, chooses a cell that the channels have, and leaves
+    Without ``conda`` no Conda lock is tried. ``conda_only`` makes a Conda part that cannot be made an error instead of a note, chooses a cell that the channels have, and leaves
     pip's own files out. ``locked`` takes the lock that is there and fails when the request gives another now; ``frozen`` takes it unasked.
     ``compile`` is what the user says about what is compiled from source; its archives' versions are in ``request`` already.
     """
@@ -31,11 +29,8 @@ class Options:
     base: str | None = None
     tier: str = "quick"
     ranks: int = 4
-    conda: bool = True
+    conda: CondaRequest | None = field(default_factory=CondaRequest)
     conda_only: bool = False
-    conda_channels: tuple[str, ...] = ()
-    conda_platforms: tuple[Platform, ...] = ()
-    conda_tolerate: tuple[str, ...] = ()
     locked: bool = False
     frozen: bool = False
     offline: bool = False
@@ -48,17 +43,6 @@ class Options:
     def conda_needed(self) -> bool:
         """Nothing can be done without the Conda lock: it was asked for, or is what the engine installs."""
         return self.conda_only or self.engine == "conda"
-
-    def conda_ask(self) -> CondaAsk:
-        """What is asked of Conda beside the cell; ``DataError`` when what this machine says about channels does not parse."""
-        return CondaAsk(
-            channels=self.conda_channels or default_channels(),
-            platforms=self.conda_platforms,
-            tolerate=self.conda_tolerate,
-            offline=self.offline,
-            dated=self.request.exclude_newer is not None,
-            cache_dir=cache_folder() / "conda",
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -110,7 +110,7 @@ def options_of(flags: RequestFlags, how: Mapping[str, Any]) -> Options:
         base=how["base"],
         tier=str(how["tier"]),
         ranks=int(how["ranks"]),
-        **conda_settings(dict(how)),
+        **conda_settings(how, request.exclude_newer),
         smoke=not how["no_smoke"],
         oci=how["oci"],
     )

@@ -258,5 +258,5 @@ def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
             hint="a repair exists when versions that are known contradict a rule",
         )
     request, text = request_of(diagnosis.repair)
-    outcome = lock_only(Options(request=request, request_text=text, output=directory, conda=False))
+    outcome = lock_only(Options(request=request, request_text=text, output=directory, conda=None))
     return f"written to {outcome.directory}: {', '.join(outcome.files)}"

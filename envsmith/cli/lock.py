@@ -61,10 +61,11 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
         raise UsageError("nothing to lock", hint="name a framework: envsmith lock --framework deepspeed")
     if form == "conda" and how["no_conda"]:
         raise UsageError("--format conda and --no-conda exclude each other")
-    settings = conda_settings(how)
-    settings |= {"conda": settings["conda"] and form != "pip", "conda_only": form == "conda"}
     sources = parse_sources(how)
-    request, compiled = sources.read(flags.request(), offline=settings["offline"])
+    request, compiled = sources.read(flags.request(), offline=how["offline"])
+    settings = conda_settings(how, request.exclude_newer)
+    if form == "pip":
+        settings["conda"] = None
     options = envsmith_options.Options(
         request=request,
         request_text=flags.text(flavour=how["flavour"], sources=sources.text),
@@ -72,6 +73,7 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
         flavour=how["flavour"],
         output=how["output"],
         base=how["base"],
+        conda_only=form == "conda",
         **settings,
     )
     try:

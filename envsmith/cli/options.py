@@ -6,7 +6,7 @@ import datetime as dt
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -393,17 +393,24 @@ def talk_options(function: F) -> F:
     return decorated  # type: ignore[no-any-return]
 
 
-def conda_settings(how: dict[str, Any]) -> dict[str, Any]:
-    """What :func:`conda_options` gave, as fields of :class:`envsmith.options.Options`."""
+def conda_settings(how: Mapping[str, Any], exclude_newer: str | None) -> dict[str, Any]:
+    """Return what :func:`conda_options` gave, as fields of :class:`envsmith.options.Options`."""
+    from envsmith.conda.model import CondaRequest
+
     if how["locked"] and how["frozen"]:
         raise UsageError(
             "--locked and --frozen exclude each other", hint="--frozen does not look whether it is current"
         )
+    conda = CondaRequest(
+        channels=how["channel"],
+        platforms=tuple(parse_platform(p, "--conda-platform") for p in how["conda_platform"]),
+        tolerate=how["conda_tolerate"],
+        exclude_newer=exclude_newer,
+        offline=how["offline"],
+    )
+    needed = how.get("engine") == "conda"  # it installs the Conda lock
     return {
-        "conda": not how["no_conda"],
-        "conda_channels": how["channel"],
-        "conda_platforms": tuple(parse_platform(p, "--conda-platform") for p in how["conda_platform"]),
-        "conda_tolerate": how["conda_tolerate"],
+        "conda": conda if needed or not how["no_conda"] else None,
         "locked": how["locked"],
         "frozen": how["frozen"],
         "offline": how["offline"],

@@ -15,12 +15,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from envsmith.conda.model import CondaRequest
 from envsmith.conda.names import clean, public_url, require_rattler, scrub
 from envsmith.errors import DataError, UsageError
 
@@ -361,6 +362,11 @@ def read_settings(environ: Mapping[str, str] | None = None) -> ChannelSettings:
         no_proxy=tuple(own.proxy_non_proxy_hosts),
         auth_file=own.authentication_override_file,
     )
+
+
+def with_channels(conda: CondaRequest) -> CondaRequest:
+    """Return the request with the channels of this user's configuration where it names none. Errors as :func:`read_settings`."""
+    return conda if conda.channels else replace(conda, channels=default_channels())
 
 
 def default_channels() -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urldefrag
 
-from envsmith.conda.access import base_url
+from envsmith.conda.access import base_url, with_channels
 from envsmith.conda.channels import Index, Offers, fetch_indexes, opened
 from envsmith.conda.files import files, load_lock
-from envsmith.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock, RepoLimits, Tell
+from envsmith.conda.model import CondaLock, CondaPackage, CondaRequest, PipPackage, PlatformLock, RepoLimits, Tell
 from envsmith.conda.names import (
     candidates,
     clean,
@@ -44,58 +44,50 @@ _STALE_DAYS = 14
 def lock_conda(
     cell: Cell,
     pip_pins: Sequence[Pin],
+    conda: CondaRequest,
     *,
-    channels: Sequence[str] = ("conda-forge",),
-    platforms: Sequence[Platform] | None = None,
-    cache_dir: Path,
-    offline: bool = False,
     progress: Progress = silent,
-    exclude_newer: str | None = None,
-    tolerate: Sequence[str] = (),
-    limits: RepoLimits | None = None,
     more: More | None = None,
 ) -> CondaLock:
-    """Pin ``cell`` in Conda's terms, for its own platform or those given; what no channel has comes from ``pip_pins``.
+    """Pin ``cell`` in Conda's terms, for its own platform and those asked for; what no channel has comes from ``pip_pins``.
 
-    ``tolerate`` names components (``nccl``, ``cudnn``, ``triton``) that may be another release than in the pip lock: conda-forge builds
-    PyTorch against a newer NCCL than the wheels carry. Each such difference is in the lock's ``notes``, and :func:`compare` finds it.
-
-    ``more`` finds the files of a pin for platforms that the pip lock has none for.
+    Each difference that is tolerated is in the lock's ``notes``, and :func:`compare` finds it. ``more`` finds the files of a pin for
+    platforms that the pip lock has none for.
 
     Raises ``NetworkError`` when a channel cannot be reached or answers nonsense, ``LockError`` when it has no build of the cell
     (saying what it has), ``UsageError`` for a channel that is none or when py-rattler is missing. Nothing is written but the
     cache below ``cache_dir``.
     """
-    if not channels:
-        raise UsageError("no channel is given", hint="give --channel conda-forge, a URL or file:///path")
-    wanted = tuple(platforms or (cell.platform,))
-    bounds = limits or RepoLimits()
-    newest = cutoff(exclude_newer)
-    asked_of(cell, tolerate)  # a name that cannot be tolerated is told before any channel is asked
+    conda = with_channels(conda)
+    newest = cutoff(conda.exclude_newer)
+    asked_of(cell, conda.tolerate)  # a name that cannot be tolerated is told before any channel is asked
 
     def tell(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step="conda", text=line))
 
     parts: list[PlatformLock] = []
     notes: list[str] = []
-    for platform in sorted(wanted, key=lambda p: p.value):
+    for platform in conda.platforms_of(cell):
         indexes = fetch_indexes(
-            channels, [platform.value], cache_dir=cache_dir, offline=offline, progress=tell, limits=bounds
+            conda.channels,
+            [platform.value],
+            cache_dir=conda.cache_dir,
+            offline=conda.offline,
+            progress=tell,
+            limits=conda.limits,
         )
         notes += _stale(indexes)
         tell(f"solving for {platform.value}")
-        part, told = _lock_platform(cell, tolerate, pip_pins, indexes, platform, newest, bounds, more)
+        part, told = _lock_platform(cell, conda.tolerate, pip_pins, indexes, platform, newest, conda.limits, more)
         parts.append(part)
         notes += told
     lock = CondaLock(
         cell_id=str(cell.id),
-        channels=tuple(_shown(c) for c in channels),
+        channels=tuple(_shown(c) for c in conda.channels),
         platforms=tuple(parts),
-        request=request_hash(
-            cell, pip_pins, channels=channels, platforms=wanted, exclude_newer=exclude_newer, tolerate=tolerate
-        ),
+        request=request_hash(cell, pip_pins, conda),
     )
-    notes += _prove(cell, pip_pins, lock, tolerate)
+    notes += _prove(cell, pip_pins, lock, conda.tolerate)
     return dataclasses.replace(lock, notes=tuple(dict.fromkeys(notes)))
 
 
@@ -187,52 +179,32 @@ def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock, tolerate: Seque
     return [f.message for f in errors]
 
 
-def request_hash(
-    cell: Cell,
-    pip_pins: Sequence[Pin],
-    *,
-    channels: Sequence[str] = ("conda-forge",),
-    platforms: Sequence[Platform] | None = None,
-    exclude_newer: str | None = None,
-    tolerate: Sequence[str] = (),
-) -> str:
+def request_hash(cell: Cell, pip_pins: Sequence[Pin], conda: CondaRequest) -> str:
     """64 hex digits over everything that is asked. The state of the channel is not asked, so it does not count."""
     pins = [[fold(p.name), p.version, sorted(a.sha256 for a in p.artifacts)] for p in pip_pins]
     asked = {
         "format": _FORMAT,
         "cell": cell.to_json(),
         "pins": sorted(pins, key=lambda p: str(p[0])),
-        "channels": [_shown(c) for c in channels],
-        "platforms": sorted(p.value for p in platforms or (cell.platform,)),
-        "exclude_newer": exclude_newer,
-        "tolerate": sorted(tolerate),
+        "channels": [_shown(c) for c in conda.channels],
+        "platforms": [p.value for p in conda.platforms_of(cell)],
+        "exclude_newer": conda.exclude_newer,
+        "tolerate": sorted(conda.tolerate),
     }
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
-def up_to_date(
-    text: str,
-    cell: Cell,
-    pip_pins: Sequence[Pin],
-    *,
-    channels: Sequence[str] = ("conda-forge",),
-    platforms: Sequence[Platform] | None = None,
-    exclude_newer: str | None = None,
-    tolerate: Sequence[str] = (),
-) -> bool:
+def up_to_date(text: str, cell: Cell, pip_pins: Sequence[Pin], conda: CondaRequest) -> bool:
     """True when ``text`` is a Conda lock made for this very request, still whole and equal to the pip lock.
 
     No channel is asked. ``DataError`` when ``text`` is not a ``conda-lock.yml``.
     """
     lock = load_lock(text)
-    asked = request_hash(
-        cell, pip_pins, channels=channels, platforms=platforms, exclude_newer=exclude_newer, tolerate=tolerate
-    )
     whole = lock.facts.get("packages") == lock.facts.get("entries")
-    if not whole or lock.request != asked:
+    if not whole or lock.request != request_hash(cell, pip_pins, conda):
         return False
     errors = (f for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR)
-    return all(set(f.components) <= set(tolerate) for f in errors)
+    return all(set(f.components) <= set(conda.tolerate) for f in errors)
 
 
 # Which cells can be had from Conda channels at all: the solver is told before it chooses, not refused afterwards.
@@ -246,39 +218,32 @@ _TRIED = 5000
 
 
 def narrow_to_channels(
-    request: Request,
-    cells: Cells,
-    *,
-    channels: Sequence[str],
-    cache_dir: Path,
-    offline: bool = False,
-    exclude_newer: str | None = None,
-    tolerate: Sequence[str] = (),
-    progress: Tell = lambda _line: None,
-    limits: RepoLimits | None = None,
+    request: Request, cells: Cells, conda: CondaRequest, *, progress: Tell = lambda _line: None
 ) -> Request:
     """``request`` bound to the torch, CUDA and Python of the best cell that the channels can give.
 
     ``cells`` lists every valid cell of a request, best first. ``LockError`` says what the channels have instead; ``NetworkError`` as
     :func:`envsmith.conda.lock.lock_conda`.
     """
+    conda = with_channels(conda)
+    channels = conda.channels
     indexes = fetch_indexes(
         channels,
         [request.platform.value],
-        cache_dir=cache_dir,
-        offline=offline,
+        cache_dir=conda.cache_dir,
+        offline=conda.offline,
         progress=progress,
-        limits=limits or RepoLimits(),
+        limits=conda.limits,
     )
     with opened(indexes) as sparse:
-        offer = Offers(sparse, cutoff(exclude_newer))
+        offer = Offers(sparse, cutoff(conda.exclude_newer))
         builds = offer("pytorch")
         some = _roughly(request, builds, channels)
         first: list[str] = []
         for cell in _some(cells(some)):
             if cuda_of(cell) is None and "cuda" not in request.constraints:
                 continue  # nobody means a CPU build who did not say so
-            problems = core_problems(asked_of(cell, tolerate), offer, request.platform)
+            problems = core_problems(asked_of(cell, conda.tolerate), offer, request.platform)
             if not problems:
                 return _bound(request, cell, channels)
             first = first or problems
@@ -440,31 +405,6 @@ _MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CondaAsk:
-    """What is asked of Conda beside the cell. ``platforms`` besides the cell's own; ``tolerate`` as for :func:`lock_conda`.
-
-    ``dated`` is True when the user named the day: a day that is only our default does not hide what stands in a folder of this machine,
-    whose index says when it was indexed, not when its packages were made.
-    """
-
-    channels: tuple[str, ...] = ("conda-forge",)
-    platforms: tuple[Platform, ...] = ()
-    tolerate: tuple[str, ...] = ()
-    offline: bool = False
-    dated: bool = False
-    cache_dir: Path
-
-    def platforms_of(self, lock: Lock) -> tuple[Platform, ...]:
-        """The cell's own platform and those that were asked for, in one order."""
-        return tuple(sorted({lock.cell.platform, *self.platforms}, key=lambda p: p.value))
-
-    def day(self, default: str | None) -> str | None:
-        """The day after which packages are not seen."""
-        own = all(c.startswith(("file:", "/", "./", "../")) for c in self.channels)
-        return None if own and not self.dated else default
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
     """The files of a Conda lock with their text, what to tell, and whether they were there already."""
 
@@ -474,22 +414,17 @@ class Part:
     kept: bool = False
 
 
-def conda_part(lock: Lock, directory: Path, ask: CondaAsk, *, progress: Progress = silent) -> Part:
+def conda_part(lock: Lock, directory: Path, conda: CondaRequest, *, progress: Progress = silent) -> Part:
     """The Conda lock of ``lock``: what is in ``directory`` where that answers the same request, else a new one (errors as there)."""
-    kept = stored(lock, directory, ask)
+    kept = stored(lock, directory, conda)
     if kept is not None:
         return kept
     made = lock_conda(
         lock.cell,
         lock.pins,
-        channels=ask.channels,
-        platforms=ask.platforms_of(lock),
-        cache_dir=ask.cache_dir,
-        offline=ask.offline,
+        with_channels(conda).until(lock.exclude_newer),
         progress=progress,
-        exclude_newer=ask.day(lock.exclude_newer),
-        tolerate=ask.tolerate,
-        more=None if ask.offline else _files_on_index(),
+        more=None if conda.offline else _files_on_index(),
     )
     return Part(lock=made, texts=files(made), notes=made.notes)
 
@@ -511,11 +446,11 @@ def _files_on_index() -> More:
     return more
 
 
-def stored(lock: Lock, directory: Path, ask: CondaAsk) -> Part | None:
+def stored(lock: Lock, directory: Path, conda: CondaRequest) -> Part | None:
     """The Conda lock that is there when it was made for this request and every file of it stands; ``None`` otherwise."""
     try:
         text = _text(directory / LOCK_FILE)
-        if not _answers(text, lock, ask):
+        if not _answers(text, lock, conda):
             return None
         there = load_lock(text)
         names = sorted(files(there))
@@ -525,8 +460,8 @@ def stored(lock: Lock, directory: Path, ask: CondaAsk) -> Part | None:
     return Part(lock=there, texts=texts, notes=_tolerated(there, lock), kept=True)
 
 
-def difference(lock: Lock, directory: Path, ask: CondaAsk, *, required: bool) -> tuple[str, ...]:
-    """Why the Conda lock in ``directory`` is not what ``lock`` and ``ask`` give; empty when it is. No channel is asked.
+def difference(lock: Lock, directory: Path, conda: CondaRequest, *, required: bool) -> tuple[str, ...]:
+    """Why the Conda lock in ``directory`` is not what ``lock`` and ``conda`` give; empty when it is. No channel is asked.
 
     A folder without one is fine unless it is ``required``.
     """
@@ -535,30 +470,20 @@ def difference(lock: Lock, directory: Path, ask: CondaAsk, *, required: bool) ->
         return (f"{path}: no Conda lock is there",) if required else ()
     try:
         text = _text(path)
-        if _answers(text, lock, ask):
+        if _answers(text, lock, conda):
             return ()
         findings = compare(lock.cell, lock.pins, load_lock(text))
     except (DataError, StorageError) as error:
         return (error.message,)
-    errors = [f for f in findings if f.severity is Severity.ERROR and not set(f.components) <= set(ask.tolerate)]
+    errors = [f for f in findings if f.severity is Severity.ERROR and not set(f.components) <= set(conda.tolerate)]
     wrong = tuple(f"{path.name}: {f.message}" for f in errors)
     return wrong or (f"{path.name}: it was made from another request, or edited since",)
 
 
-def _answers(text: str, lock: Lock, ask: CondaAsk) -> bool:
-    days = dict.fromkeys((ask.day(lock.exclude_newer), lock.exclude_newer))
-    return any(
-        up_to_date(
-            text,
-            lock.cell,
-            lock.pins,
-            channels=ask.channels,
-            platforms=ask.platforms_of(lock),
-            exclude_newer=day,
-            tolerate=ask.tolerate,
-        )
-        for day in days
-    )
+def _answers(text: str, lock: Lock, conda: CondaRequest) -> bool:
+    conda = with_channels(conda)
+    asked = (conda.until(lock.exclude_newer), dataclasses.replace(conda, exclude_newer=lock.exclude_newer))
+    return any(up_to_date(text, lock.cell, lock.pins, each) for each in asked)
 
 
 def _tolerated(there: CondaLock, lock: Lock) -> tuple[str, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from envsmith.model.cell import Platform
+from envsmith.files import cache_folder
+from envsmith.model.cell import Cell, Platform
 
 # Told what is going on, one line at a time.
 Tell = Callable[[str], None]
@@ -30,6 +32,37 @@ class RepoLimits:
     def for_shard(self) -> RepoLimits:
         """The same for the shard of one name."""
         return dataclasses.replace(self, index_bytes=self.shard_bytes, download_bytes=self.shard_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CondaRequest:
+    """What is asked of Conda beside the cell.
+
+    Without ``channels`` those of this user's configuration count. ``platforms`` are locked besides the cell's own.
+    ``tolerate`` names components (``nccl``, ``cudnn``, ``triton``) that may be another release than in the pip lock: conda-forge builds
+    PyTorch against a newer NCCL than the wheels carry. ``exclude_newer`` is the day that the user named.
+    """
+
+    channels: tuple[str, ...] = ()
+    platforms: tuple[Platform, ...] = ()
+    tolerate: tuple[str, ...] = ()
+    exclude_newer: str | None = None
+    offline: bool = False
+    cache_dir: Path = field(default_factory=lambda: cache_folder() / "conda")
+    limits: RepoLimits = field(default_factory=RepoLimits)
+
+    def platforms_of(self, cell: Cell) -> tuple[Platform, ...]:
+        """Return the cell's own platform and those that were asked for, in one order."""
+        return tuple(sorted({cell.platform, *self.platforms}, key=lambda p: p.value))
+
+    def until(self, default: str | None) -> CondaRequest:
+        """Return the same with the day after which packages are not seen.
+
+        A day that is only our default does not hide what stands in a folder of this machine, whose index says when it was indexed,
+        not when its packages were made.
+        """
+        own = all(c.startswith(("file:", "/", "./", "../")) for c in self.channels)
+        return dataclasses.replace(self, exclude_newer=self.exclude_newer or (None if own else default))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

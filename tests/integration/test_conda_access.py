@@ -13,6 +13,7 @@ import pytest
 from envsmith.conda.files import files
 from envsmith.conda.install import realise
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.model import CondaRequest
 from envsmith.errors import NetworkError
 
 from .conda_packages import cell_of, pins_of, run
@@ -59,7 +60,7 @@ def test_private_channel_is_locked_and_installed_over_its_second_mirror(
     up = "http://channel.invalid/corp"
     with access.Guarded(channel, **guard).up() as server:
         access.config(home, f'[mirrors]\n"{up}" = ["http://127.0.0.1:9/none", "{server.url}"]\n')
-        lock = lock_conda(cell, pins, channels=(up,), cache_dir=tmp_path / "cache")
+        lock = lock_conda(cell, pins, CondaRequest(channels=(up,), cache_dir=tmp_path / "cache"))
         assert {p.url.rsplit("/", 2)[0] for p in lock.platforms[0].packages} == {up}
         realise(lock, tmp_path / "env", cache_dir=tmp_path / "cache")
         assert any(path.endswith(".tar.bz2") for path, _ in server.seen)
@@ -83,7 +84,7 @@ def test_login_in_the_alias_of_a_condarc_reaches_the_packages_too(
     cell, pins = cell_of(local, "deepspeed"), pins_of(local, wheels, "deepspeed")
     with access.Guarded(root, token=SECRET).up() as server:
         (home / ".condarc").write_text(f"channel_alias: {server.url}/t/${{CORP_TOKEN}}\n")
-        lock = lock_conda(cell, pins, channels=("corp",), cache_dir=tmp_path / "cache")
+        lock = lock_conda(cell, pins, CondaRequest(channels=("corp",), cache_dir=tmp_path / "cache"))
         assert all(p.url.startswith(f"{server.url}/corp/") for p in lock.platforms[0].packages)
         realise(lock, tmp_path / "env", cache_dir=tmp_path / "cache")
     assert run(tmp_path / "env", "hello-cell") == f"hello from {tmp_path / 'env'}"
@@ -99,12 +100,12 @@ def test_shards_of_rattlers_indexer_give_the_bytes_of_the_whole_index(access, ho
     for framework in ("deepspeed", "megatron_core", "colossalai"):
         cell, pins = cell_of(local, framework), pins_of(local, wheels, framework)
         with access.Guarded(sharded).up() as server:
-            lock = lock_conda(cell, pins, channels=(server.url,), cache_dir=tmp_path / f"a-{framework}")
+            lock = lock_conda(cell, pins, CondaRequest(channels=(server.url,), cache_dir=tmp_path / f"a-{framework}"))
             assert any("/shards/" in path for path, _ in server.seen)
             assert not any("repodata.json" in path for path, _ in server.seen)
             hidden = [p.rename(p.with_suffix(".away")) for p in sharded.rglob("repodata_shards.*")]
             server.seen.clear()
-            whole = lock_conda(cell, pins, channels=(server.url,), cache_dir=tmp_path / f"b-{framework}")
+            whole = lock_conda(cell, pins, CondaRequest(channels=(server.url,), cache_dir=tmp_path / f"b-{framework}"))
             assert not any("/shards/" in path for path, _ in server.seen)
             for path in hidden:
                 path.rename(path.with_suffix(".zst"))

@@ -15,6 +15,7 @@ import pytest
 
 from envsmith import build
 from envsmith import options as envsmith_options
+from envsmith.conda.model import CondaRequest
 from envsmith.engines.conda import CondaEngine, read_lock
 from envsmith.errors import ContentError, DataError, NetworkError
 from envsmith.model.cell import Request
@@ -54,8 +55,7 @@ def options(local, channel, wheels, tmp_path, monkeypatch) -> envsmith_options.O
         request_text="--framework megatron-core==0.16.1",
         output=tmp_path / "out",
         engine="conda",
-        conda_channels=(channel.as_uri(),),
-        conda_tolerate=("nccl", "cudnn", "triton"),
+        conda=CondaRequest(channels=(channel.as_uri(),), tolerate=("nccl", "cudnn", "triton")),
         smoke=False,
     )
 
@@ -94,7 +94,11 @@ def test_channel_that_cannot_be_reached_fails_a_conda_build_and_the_environment_
     made = build.build(options)
     assert made.built is not None
     with pytest.raises(NetworkError):
-        build.build(dataclasses.replace(options, conda_channels=("http://127.0.0.1:9/none",)))
+        build.build(
+            dataclasses.replace(
+                options, conda=dataclasses.replace(options.conda, channels=("http://127.0.0.1:9/none",))
+            )
+        )
     assert Path(made.built.python).exists()
     assert read_lock(made.directory).cell_id == str(made.cell.id)
 
@@ -115,7 +119,7 @@ def test_package_that_carries_another_torch_than_its_name_says_is_found_out(opti
     local.make_package(lying, record, fill, scratch=tmp_path / "scratch")
     local.index_channel(lying)
     with pytest.raises(ContentError) as caught:
-        build.build(dataclasses.replace(options, conda_channels=(lying.as_uri(),)))
+        build.build(dataclasses.replace(options, conda=dataclasses.replace(options.conda, channels=(lying.as_uri(),))))
     assert any(line.startswith("torch: the cell says 2.8.0+cu129") for line in caught.value.details)
     assert any(line.startswith("cuda: the cell says 12.9") for line in caught.value.details)
 

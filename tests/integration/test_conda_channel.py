@@ -10,6 +10,7 @@ import pytest
 from envsmith.conda.files import load_lock, write
 from envsmith.conda.install import realise
 from envsmith.conda.lock import lock_conda, up_to_date
+from envsmith.conda.model import CondaRequest
 from envsmith.conda.read import read_conda_file
 from envsmith.conda.solve import compare
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
@@ -26,7 +27,7 @@ pytestmark = [
 @pytest.mark.parametrize("framework", sorted(FRAMEWORKS))
 def test_cell_of_each_framework_is_locked_equal_installed_and_run(local, channel, wheels, framework, tmp_path):
     cell, pins = cell_of(local, framework), pins_of(local, wheels, framework)
-    lock = lock_conda(cell, pins, channels=(channel.as_uri(),), cache_dir=tmp_path / "cache")
+    lock = lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=tmp_path / "cache"))
     assert compare(cell, pins, lock) == ()
     python = realise(lock, tmp_path / "env", cache_dir=tmp_path / "cache")
     told = run(
@@ -49,10 +50,10 @@ def test_cell_of_each_framework_is_locked_equal_installed_and_run(local, channel
 def test_lock_read_back_from_its_file_installs_over_http(local, channel, wheels, tmp_path):
     cell, pins = cell_of(local, "megatron_core"), pins_of(local, wheels, "megatron_core")
     with served(channel) as url:
-        lock = lock_conda(cell, pins, channels=(url,), cache_dir=tmp_path / "cache")
+        lock = lock_conda(cell, pins, CondaRequest(channels=(url,), cache_dir=tmp_path / "cache"))
         paths = {p.name: p for p in write(lock, tmp_path)}
         text = paths["conda-lock.yml"].read_text()
-        assert up_to_date(text, cell, pins, channels=(url,))
+        assert up_to_date(text, cell, pins, CondaRequest(channels=(url,)))
         again = load_lock(text)
         assert compare(cell, pins, again) == ()
         realise(again, tmp_path / "env", cache_dir=tmp_path / "cache")
@@ -93,7 +94,7 @@ def test_package_that_is_not_what_the_channel_said_is_refused_and_the_old_enviro
         stack = contextlib.ExitStack()
         request.addfinalizer(stack.close)
         url = stack.enter_context(served(lying))
-    lock = lock_conda(cell, pins, channels=(url,), cache_dir=tmp_path / "cache")
+    lock = lock_conda(cell, pins, CondaRequest(channels=(url,), cache_dir=tmp_path / "cache"))
     realise(lock, tmp_path / "env", cache_dir=tmp_path / "cache")
     package = next((lying / "linux-64").glob("nccl-2.28.9.1-*.tar.bz2"))
     other = next((lying / "linux-64").glob("nccl-2.27.7.1-*.tar.bz2"))
@@ -113,7 +114,7 @@ def test_package_that_has_gone_and_a_wheel_that_changed_are_told_apart(local, ch
     cell, pins = cell_of(local, "megatron_core"), pins_of(local, wheels, "megatron_core")
     stale = tmp_path / "stale"
     shutil.copytree(channel, stale)
-    lock = lock_conda(cell, pins, channels=(stale.as_uri(),), cache_dir=tmp_path / "cache")
+    lock = lock_conda(cell, pins, CondaRequest(channels=(stale.as_uri(),), cache_dir=tmp_path / "cache"))
     gone = next((stale / "linux-64").glob("nccl-2.28.9.1-*.tar.bz2"))
     gone.rename(tmp_path / gone.name)
     with pytest.raises(NetworkError, match=r"nccl 2\.28\.9\.1"):
@@ -132,7 +133,7 @@ def test_package_that_has_gone_and_a_wheel_that_changed_are_told_apart(local, ch
 
 def test_folder_that_is_no_environment_is_not_touched(local, channel, wheels, tmp_path):
     cell, pins = cell_of(local, "deepspeed"), pins_of(local, wheels, "deepspeed")
-    lock = lock_conda(cell, pins, channels=(channel.as_uri(),), cache_dir=tmp_path / "cache")
+    lock = lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=tmp_path / "cache"))
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("mine")
     with pytest.raises(UsageError):
@@ -150,5 +151,5 @@ def test_wrong_nccl_in_a_channel_of_packages_is_refused(local, channel, wheels, 
         package.unlink()
     local.index_channel(poor)
     with pytest.raises(EnvsmithError) as caught:
-        lock_conda(cell, pins, channels=(poor.as_uri(),), cache_dir=tmp_path / "cache")
+        lock_conda(cell, pins, CondaRequest(channels=(poor.as_uri(),), cache_dir=tmp_path / "cache"))
     assert caught.value.details[0].startswith("nccl 2.28.9: the channel has nccl 2.28.7")

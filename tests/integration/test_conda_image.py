@@ -25,6 +25,7 @@ import pytest
 from envsmith.conda.files import files
 from envsmith.conda.install import realise
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.model import CondaRequest
 from envsmith.engines import buildkit
 from envsmith.engines.conda import content_digest
 from envsmith.errors import BuildError, ContentError
@@ -145,7 +146,7 @@ def locked(local, channel, wheels, base, tmp_path):
                 shutil.copyfile(wheels[pin.name], folder / artifact.filename)
                 artifact = dataclasses.replace(artifact, url=f"{url}/{artifact.filename}")
             pins.append(dataclasses.replace(pin, artifacts=(artifact,)))
-        conda = lock_conda(cell, pins, channels=(f"{url}/corp",), cache_dir=tmp_path / "cache")
+        conda = lock_conda(cell, pins, CondaRequest(channels=(f"{url}/corp",), cache_dir=tmp_path / "cache"))
         lock = Lock(
             cell=cell,
             request="--framework megatron-core",

@@ -13,6 +13,7 @@ import pytest
 from envsmith import build as pipeline
 from envsmith import options as envsmith_options
 from envsmith.conda.lock import stored
+from envsmith.conda.model import CondaRequest
 from envsmith.conda.solve import compare
 from envsmith.errors import NetworkError
 from envsmith.model.cell import Request
@@ -59,13 +60,13 @@ def test_pip_lock_and_conda_lock_are_one_cell(framework, local, tmp_path, monkey
         request_text=f"--framework {framework}",
         output=tmp_path / "out",
         conda_only=True,
-        conda_channels=(channel.as_uri(),),
+        conda=CondaRequest(channels=(channel.as_uri(),)),
     )
     try:
         made = pipeline.lock_only(options)
     except NetworkError as error:
         pytest.skip(f"no index: {error.message}")
-    part = stored(made.lock, made.directory, options.conda_ask())
+    part = stored(made.lock, made.directory, options.conda)
     assert part is not None
     assert compare(made.cell, made.lock.pins, part.lock) == ()
     assert framework in {p.name for p in part.lock.platforms[0].pip}

@@ -6,7 +6,6 @@ it) and Python the wheels are fetched; the interpreter of the tests must be the 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from envsmith import build
 from envsmith import options as envsmith_options
 from envsmith.conda.lock import stored
+from envsmith.conda.model import CondaRequest
 from envsmith.conda.solve import compare
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
@@ -88,7 +88,7 @@ def options_for(wheels: list[conda_torch.Wheel], url: str, output: Path, monkeyp
         request_text="--framework deepspeed --cuda cpu",
         output=output,
         engine="conda",
-        conda_channels=(url,),
+        conda=CondaRequest(channels=(url,)),
     )
 
 
@@ -107,7 +107,7 @@ def test_cell_of_a_real_torch_passes_its_smoke_test_in_a_conda_prefix(wheels, ch
     assert written["cases"]["counts"]["pass"] >= 90
     assert written["cases"]["bad"] == []
     assert written["loaded"]["torch"] == next(w.version for w in wheels if w.name == "torch")
-    part = stored(made.lock, made.directory, dataclasses.replace(options.conda_ask(), channels=(url,)))
+    part = stored(made.lock, made.directory, options.conda)
     assert part is not None
     assert compare(made.cell, made.lock.pins, part.lock) == ()
     assert "deepspeed" in {p.name for p in part.lock.platforms[0].pip}

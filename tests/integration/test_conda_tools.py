@@ -14,6 +14,7 @@ import pytest
 
 from envsmith.conda.files import files, write
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.model import CondaRequest
 from envsmith.conda.read import read_conda_file
 from envsmith.model.cell import Platform
 
@@ -78,7 +79,7 @@ def test_conda_lock_itself_reads_the_file_and_agrees_on_its_hash(
     local, channel, wheels, conda_lock_python, framework, tmp_path
 ):
     cell, pins = cell_of(local, framework), pins_of(local, wheels, framework)
-    lock = lock_conda(cell, pins, channels=(channel.as_uri(),), cache_dir=tmp_path / "cache")
+    lock = lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=tmp_path / "cache"))
     told = read_by_conda_lock(lock, tmp_path, conda_lock_python)
     part = lock.platforms[0]
     ours = [("conda", p.name, p.version, "linux-64", p.url, p.sha256) for p in part.packages]
@@ -95,7 +96,7 @@ def test_conda_lock_itself_reads_the_file_and_agrees_on_its_hash(
 
 def test_conda_lock_check_input_hash_says_already_locked(local, channel, wheels, conda_lock_python, tmp_path):
     cell, pins = cell_of(local, "megatron_core"), pins_of(local, wheels, "megatron_core")
-    write(lock_conda(cell, pins, channels=(channel.as_uri(),), cache_dir=tmp_path / "cache"), tmp_path)
+    write(lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=tmp_path / "cache")), tmp_path)
     (tmp_path / "lookup.json").write_text("{}")
     command = [
         conda_lock_python,
@@ -120,7 +121,7 @@ def test_rattler_reads_pixi_lock_and_explicit_file(local, channel, wheels, tmp_p
     from rattler.explicit_environment import ExplicitEnvironmentSpec
 
     cell, pins = cell_of(local, "megatron_core"), pins_of(local, wheels, "megatron_core")
-    lock = lock_conda(cell, pins, channels=(channel.as_uri(),), cache_dir=tmp_path / "cache")
+    lock = lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=tmp_path / "cache"))
     write(lock, tmp_path)
     environment = LockFile.from_path(tmp_path / "pixi.lock").default_environment()
     place = environment.platforms()[0]
@@ -156,9 +157,11 @@ def test_two_platforms_with_different_requests_agree_with_conda_lock(local, cond
     lock = lock_conda(
         local.cell(**components),
         pins,
-        channels=((root / "conda-forge").as_uri(),),
-        platforms=[Platform.LINUX_64, Platform.LINUX_AARCH64],
-        cache_dir=tmp_path / "cache",
+        CondaRequest(
+            channels=((root / "conda-forge").as_uri(),),
+            platforms=[Platform.LINUX_64, Platform.LINUX_AARCH64],
+            cache_dir=tmp_path / "cache",
+        ),
     )
     assert [[p.name for p in part.pip] for part in lock.platforms] == [[], ["flash-attn"]]
     told = read_by_conda_lock(lock, tmp_path, conda_lock_python)

@@ -195,7 +195,7 @@ def given(world, monkeypatch):
 
 def test_a_lock_is_kept_when_the_same_archive_lies_elsewhere_and_knows_where(given, tmp_path, monkeypatch):
     first = build.lock_only(given(tmp_path, "one"))
-    assert build.lock_difference(given(tmp_path, "two", conda=False)) == ()
+    assert build.lock_difference(given(tmp_path, "two", conda=None)) == ()
     monkeypatch.setattr(build, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
     second = build.lock_only(given(tmp_path, "two"))
     assert second.lock.digest == first.lock.digest
@@ -209,7 +209,7 @@ def test_what_will_be_compiled_is_told(given, tmp_path):
 
 
 def test_compiling_in_another_way_makes_a_lock_old(given, tmp_path, monkeypatch):
-    options = given(tmp_path, "one", conda=False)
+    options = given(tmp_path, "one", conda=None)
     build.lock_only(options)
     now = build.lock_cell
 

@@ -22,7 +22,7 @@ from envsmith.conda.access import base_url, default_channels, find_logins, read_
 from envsmith.conda.channels import network_for
 from envsmith.conda.files import files
 from envsmith.conda.lock import lock_conda
-from envsmith.conda.model import RepoLimits
+from envsmith.conda.model import CondaRequest, RepoLimits
 from envsmith.conda.names import scrub
 from envsmith.errors import DataError, EnvsmithError, NetworkError, UsageError
 
@@ -167,11 +167,11 @@ def no_keyring():
 def test_login_is_found_where_rattler_keeps_it_and_never_written(way, home, monkeypatch, channels, megatron, tmp_path):
     with Guarded(channels, **way(home, monkeypatch)).up() as server:
         channel = (server.url + "/conda-forge",)
-        lock = lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "cache", limits=QUICK)
+        lock = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "cache", limits=QUICK))
         assert all(p.url.startswith(f"{server.url}/conda-forge/") for p in lock.platforms[0].packages)
         server.header, server.token = "Bearer other", ""
         with pytest.raises(NetworkError) as caught:
-            lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "cold", limits=QUICK)
+            lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "cold", limits=QUICK))
     assert "the server answers 401" in caught.value.message
     assert SECRET not in str(caught.value)
     assert not any(SECRET in text for text in files(lock).values())
@@ -186,7 +186,9 @@ def test_refusal_says_what_was_sent_and_what_could_not_be_read(home, channels, m
             if entry:
                 store_file(home, entry)
             with pytest.raises(NetworkError) as caught:
-                lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+                lock_conda(
+                    *megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+                )
             assert said in caught.value.details[0]
             assert "not readable as a netrc" in caught.value.details[1]
             assert "pixi auth login" in (caught.value.hint or "")
@@ -210,7 +212,7 @@ def test_broken_store_is_named_by_file_and_host_and_shows_nothing(home, text, sa
     path = store_file(home, {})
     path.write_text(text)
     with pytest.raises(DataError) as caught:
-        lock_conda(*megatron, channels=("http://127.0.0.1:9/ch",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=("http://127.0.0.1:9/ch",), cache_dir=tmp_path, limits=QUICK))
     assert caught.value.message.startswith(str(path))
     assert said in caught.value.message
     assert SECRET not in str(caught.value)
@@ -232,7 +234,7 @@ def test_secret_does_not_follow_a_redirect_to_another_server(home, channels, meg
         place = urllib.parse.urlsplit(server.url).netloc
         server.move = {"moved": f"http://localhost:{other.http.server_port}"}
         channel = (f"http://ann:{SECRET}@{place}/moved/conda-forge",)
-        lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
         assert {header for _, header in server.seen} == {BASIC}
         assert {header for _, header in other.seen} == {""}
 
@@ -242,7 +244,7 @@ def test_redirect_on_the_same_server_keeps_what_was_sent(home, channels, megatro
         place = urllib.parse.urlsplit(server.url).netloc
         server.move = {"moved": server.url}
         channel = (f"http://ann:{SECRET}@{place}/moved/conda-forge",)
-        assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK).platforms
+        assert lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK)).platforms
 
 
 @pytest.mark.parametrize("tool", ["rattler", "pixi"])
@@ -253,14 +255,14 @@ def test_dead_first_mirror_is_passed_over_and_the_lock_names_the_channel(
     with Guarded(channels, header=f"Bearer {SECRET}").up() as server:
         up = "http://channel.invalid/conda-forge"
         config(home, f'[mirrors]\n"{up}" = ["http://127.0.0.1:9/x", "{server.url}/conda-forge"]\n', tool)
-        lock = lock_conda(*megatron, channels=(up,), cache_dir=tmp_path / "a", limits=QUICK)
+        lock = lock_conda(*megatron, CondaRequest(channels=(up,), cache_dir=tmp_path / "a", limits=QUICK))
         assert server.seen
-    by_file = lock_conda(*megatron, channels=forge, cache_dir=tmp_path / "b", limits=QUICK)
+    by_file = lock_conda(*megatron, CondaRequest(channels=forge, cache_dir=tmp_path / "b", limits=QUICK))
     assert [p.filename for p in lock.platforms[0].packages] == [p.filename for p in by_file.platforms[0].packages]
     assert {p.url.rsplit("/", 2)[0] for p in lock.platforms[0].packages} == {up}
     assert server.url not in files(lock)["conda-lock.yml"]
     with pytest.raises(NetworkError) as caught:
-        lock_conda(*megatron, channels=(up,), cache_dir=tmp_path / "c", limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=(up,), cache_dir=tmp_path / "c", limits=QUICK))
     assert f"channel {up} cannot be reached" in caught.value.message
 
 
@@ -268,7 +270,10 @@ def test_mirror_that_wants_a_login_is_not_passed_over(home, channels, megatron, 
     with Guarded(channels, header="Bearer x").up() as closed, Guarded(channels).up() as fine:
         config(home, f'[mirrors]\n"http://channel.invalid" = ["{closed.url}", "{fine.url}"]\n')
         with pytest.raises(NetworkError, match="the server answers 401") as caught:
-            lock_conda(*megatron, channels=("http://channel.invalid/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+            lock_conda(
+                *megatron,
+                CondaRequest(channels=("http://channel.invalid/conda-forge",), cache_dir=tmp_path, limits=QUICK),
+            )
         assert closed.url in caught.value.details[0]
         assert fine.seen == []
 
@@ -289,7 +294,7 @@ mirrored_channels:
         assert base_url("conda-forge") == f"{server.url}/t/{SECRET}/conda-forge"
         assert base_url("pytorch") == f"{server.url}/t/{SECRET}/pytorch"
         assert read_settings().places(f"{base_url('nvidia')}/noarch/x")[1].endswith("/nvidia/noarch/x")
-        lock = lock_conda(*megatron, channels=default_channels(), cache_dir=tmp_path, limits=QUICK)
+        lock = lock_conda(*megatron, CondaRequest(channels=default_channels(), cache_dir=tmp_path, limits=QUICK))
         assert lock.channels == ("conda-forge",)
         assert not any(SECRET in text for text in files(lock).values())
         assert all(p.url.startswith(f"{server.url}/conda-forge/") for p in lock.platforms[0].packages)
@@ -348,16 +353,18 @@ def test_broken_configuration_of_rattler_is_named_and_not_shown(home):
 def test_certificates_that_are_none_are_a_usage_error(home, megatron, tmp_path, monkeypatch):
     monkeypatch.setenv("CONDA_SSL_VERIFY", str(home / "none.pem"))
     with pytest.raises(UsageError, match="holds no certificates"):
-        lock_conda(*megatron, channels=("https://127.0.0.1:9/ch",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=("https://127.0.0.1:9/ch",), cache_dir=tmp_path, limits=QUICK))
 
 
 def test_proxy_is_asked_but_for_the_hosts_that_need_none(home, channels, megatron, tmp_path):
     with Guarded(channels).up() as server, Guarded(channels).up() as proxy:
         config(home, f'[proxy-config]\nhttp = "{proxy.url}"\nnon-proxy-hosts = ["127.0.0.1"]\n')
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
         assert (bool(server.seen), proxy.seen) == (True, [])
         with pytest.raises(EnvsmithError):
-            lock_conda(*megatron, channels=("http://far.invalid/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+            lock_conda(
+                *megatron, CondaRequest(channels=("http://far.invalid/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+            )
         assert proxy.seen[0][0].startswith("http://far.invalid/conda-forge/")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from envsmith.conda.files import files
 from envsmith.conda.lock import lock_conda
-from envsmith.conda.model import RepoLimits
+from envsmith.conda.model import CondaRequest, RepoLimits
 from envsmith.conda.names import public_url
 from envsmith.errors import LockError, NetworkError
 
@@ -77,38 +77,38 @@ REPODATA = "/conda-forge/linux-64/repodata.json"
 
 
 def test_channel_over_http_gives_the_lock_of_the_folder(server, megatron, forge, tmp_path):
-    by_http = lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path)
-    by_file = lock_conda(*megatron, channels=forge, cache_dir=tmp_path)
+    by_http = lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
+    by_file = lock_conda(*megatron, CondaRequest(channels=forge, cache_dir=tmp_path))
     assert [p.filename for p in by_http.platforms[0].packages] == [p.filename for p in by_file.platforms[0].packages]
     assert all(p.url.startswith(server.url) for p in by_http.platforms[0].packages)
 
 
 def test_second_run_asks_whether_the_index_changed_and_transfers_nothing(server, megatron, tmp_path):
     channel = (server.url + "/conda-forge",)
-    first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path)
+    first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path))
     server.seen.clear()
-    assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path) == first
+    assert lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path)) == first
     codes = [code for path, code in server.seen if path.endswith("repodata.json")]
     assert codes == [304, 304]
 
 
 def test_offline_works_from_the_cache_and_without_one_says_so(server, megatron, tmp_path):
     channel = (server.url + "/conda-forge",)
-    first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "warm")
+    first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "warm"))
     server.seen.clear()
-    assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "warm", offline=True) == first
+    assert lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "warm", offline=True)) == first
     assert server.seen == []
     with pytest.raises(NetworkError, match="no copy of its linux-64 index is in the cache"):
-        lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "cold", offline=True)
+        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "cold", offline=True))
 
 
 def test_old_copy_is_used_offline_with_a_note(server, megatron, tmp_path):
     channel = (server.url + "/conda-forge",)
-    lock_conda(*megatron, channels=channel, cache_dir=tmp_path)
+    lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path))
     for path in tmp_path.rglob("meta.json"):
         meta = json.loads(path.read_text())
         path.write_text(json.dumps(meta | {"fetched": meta["fetched"] - 40 * 86400}))
-    lock = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, offline=True)
+    lock = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, offline=True))
     assert any("40 days old" in note for note in lock.notes)
 
 
@@ -134,21 +134,23 @@ def bent(body: bytes, *, status: int = 200, **headers: str) -> tuple[int, dict[s
 def test_damaged_answer_is_told_and_the_copy_stays(server, megatron, tmp_path, answer, said):
     limits = RepoLimits(attempts=1, connect_seconds=2, index_bytes=2_000_000)
     channel = (server.url + "/conda-forge",)
-    first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=limits)
+    first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=limits))
     kept = {p: p.read_bytes() for p in tmp_path.rglob("repodata.json")}
     server.bend[REPODATA] = answer
     with pytest.raises(NetworkError) as caught:
-        lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=limits)
+        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=limits))
     assert said in caught.value.message
     assert "the copy in the cache is kept" in caught.value.message
     assert {p: p.read_bytes() for p in tmp_path.rglob("repodata.json")} == kept
     assert not list(tmp_path.rglob(".new-*"))
-    assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path, offline=True, limits=limits) == first
+    assert (
+        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, offline=True, limits=limits)) == first
+    )
 
 
 def test_unreachable_channel_is_one_sentence(megatron, tmp_path):
     with pytest.raises(NetworkError) as caught:
-        lock_conda(*megatron, channels=("http://127.0.0.1:9/ch",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=("http://127.0.0.1:9/ch",), cache_dir=tmp_path, limits=QUICK))
     assert caught.value.message.startswith("channel http://127.0.0.1:9/ch cannot be reached")
     assert "the rest of the build needs no channel" in caught.value.hint
 
@@ -156,7 +158,7 @@ def test_unreachable_channel_is_one_sentence(megatron, tmp_path):
 def test_channel_without_the_platform_but_with_noarch_is_read(server, local, megatron, tmp_path):
     server.bend[REPODATA] = bent(b"", status=404)
     with pytest.raises(LockError) as caught:
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
     assert "the channel has no pytorch for linux-64" in caught.value.details[0]
 
 
@@ -164,9 +166,11 @@ def test_password_and_token_are_used_and_never_written(server, megatron, tmp_pat
     server.user = "ann:s3cret"
     place = urllib.parse.urlsplit(server.url).netloc
     with pytest.raises(NetworkError) as caught:
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
     assert "401" in caught.value.message
-    lock = lock_conda(*megatron, channels=(f"http://ann:s3cret@{place}/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    lock = lock_conda(
+        *megatron, CondaRequest(channels=(f"http://ann:s3cret@{place}/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    )
     assert not any("s3cret" in text for text in files(lock).values())
     assert not any(b"s3cret" in p.read_bytes() for p in tmp_path.rglob("meta.json"))
     assert public_url("https://user:pa%40ss@host.example/t/tk-1/ch/x?q=1") == "https://host.example/ch/x"
@@ -176,7 +180,9 @@ def test_token_in_the_address_is_left_out_of_the_lock(server, megatron, tmp_path
     for subdir in ("linux-64", "noarch"):
         body = (channels / "conda-forge" / subdir / "repodata.json").read_bytes()
         server.bend[f"/t/tk-s3cret/conda-forge/{subdir}/repodata.json"] = bent(body)
-    lock = lock_conda(*megatron, channels=(server.url + "/t/tk-s3cret/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    lock = lock_conda(
+        *megatron, CondaRequest(channels=(server.url + "/t/tk-s3cret/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+    )
     assert not any("s3cret" in text for text in files(lock).values())
     assert all(p.url.startswith(server.url + "/conda-forge/") for p in lock.platforms[0].packages)
 
@@ -191,20 +197,20 @@ def test_packed_index_is_preferred_and_a_damaged_one_refused(server, megatron, t
     channel = (server.url + "/conda-forge",)
     server.bend[REPODATA + ".zst"] = bent(zst(body))
     server.bend[REPODATA] = bent(b"", status=500)
-    lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+    lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
     server.bend[REPODATA + ".zst"] = bent(zst(body)[:-400])
     with pytest.raises(NetworkError, match="not usable"):
-        lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
     server.bend[REPODATA + ".zst"] = bent(b"this is no zstd")
     with pytest.raises(NetworkError, match="not usable"):
-        lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
 
 
 def test_bomb_is_cut_off_at_the_limit(server, megatron, tmp_path):
     server.bend[REPODATA + ".zst"] = bent(zst(b" " * 300_000_000))
     limits = RepoLimits(attempts=1, index_bytes=5_000_000)
     with pytest.raises(NetworkError, match="larger than 4 MiB"):
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=limits)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=limits))
     assert sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()) < 10_000_000
 
 
@@ -227,7 +233,9 @@ def hostile(local, root: Path, name: str, **change) -> tuple[str, ...]:
 )
 def test_hostile_record_of_a_component_is_an_error_not_a_crash(local, megatron, tmp_path, change, error, said):
     with pytest.raises(error) as caught:
-        lock_conda(*megatron, channels=hostile(local, tmp_path / "ch", "nccl", **change), cache_dir=tmp_path)
+        lock_conda(
+            *megatron, CondaRequest(channels=hostile(local, tmp_path / "ch", "nccl", **change), cache_dir=tmp_path)
+        )
     assert said in str(caught.value)
     assert "\x1b" not in str(caught.value)
 
@@ -236,7 +244,7 @@ def test_record_without_a_hash_is_refused(local, megatron, tmp_path):
     records = [{k: v for k, v in r.items() if r["name"] != "nccl" or k != "md5"} for r in local.real_records()]
     root = local.write_index(tmp_path / "ch", records)
     with pytest.raises(LockError, match=r"the record of nccl 2\.28\.9\.1 has no md5"):
-        lock_conda(*megatron, channels=((root / "conda-forge").as_uri(),), cache_dir=tmp_path)
+        lock_conda(*megatron, CondaRequest(channels=((root / "conda-forge").as_uri(),), cache_dir=tmp_path))
 
 
 def test_record_that_points_into_this_machine_is_refused(server, channels, megatron, tmp_path):
@@ -244,25 +252,25 @@ def test_record_that_points_into_this_machine_is_refused(server, channels, megat
     data["info"]["base_url"] = "file:///etc/"
     server.bend[REPODATA] = bent(json.dumps(data).encode())
     with pytest.raises((LockError, NetworkError), match="points outside of the channel"):
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
 
 
 def test_file_name_that_climbs_is_refused(local, megatron, tmp_path):
     records = [{**r, "file": "nccl-../../../etc-0.conda"} if r["name"] == "nccl" else r for r in local.real_records()]
     root = local.write_index(tmp_path / "ch", records)
     with pytest.raises(LockError, match="which that package is not called"):
-        lock_conda(*megatron, channels=((root / "conda-forge").as_uri(),), cache_dir=tmp_path)
+        lock_conda(*megatron, CondaRequest(channels=((root / "conda-forge").as_uri(),), cache_dir=tmp_path))
 
 
 def test_changed_folder_is_read_again(local, megatron, tmp_path):
     cell, pins = megatron
     root = local.write_index(tmp_path / "ch", local.real_records())
     channel = ((root / "conda-forge").as_uri(),)
-    lock_conda(cell, pins, channels=channel, cache_dir=tmp_path)
+    lock_conda(cell, pins, CondaRequest(channels=channel, cache_dir=tmp_path))
     local.write_index(
         tmp_path / "ch",
         [r for r in local.real_records() if r["name"] != "nccl" or not r["version"].startswith("2.28.9")],
     )
     with pytest.raises(LockError) as caught:
-        lock_conda(cell, pins, channels=channel, cache_dir=tmp_path)
+        lock_conda(cell, pins, CondaRequest(channels=channel, cache_dir=tmp_path))
     assert caught.value.details[0].startswith("nccl 2.28.9: the channel has nccl 2.28.7")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from envsmith.conda.files import files, load_lock
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.model import CondaRequest
 from envsmith.conda.read import kind_of, load_yaml, read_conda_file, split_filename
 from envsmith.errors import DataError
 
@@ -59,7 +60,7 @@ def test_conda_list_json_gives_the_same():
 
 
 def test_every_file_of_a_lock_tells_the_same_components(deepspeed, forge, tmp_path):
-    texts = files(lock_conda(*deepspeed, channels=forge, cache_dir=tmp_path))
+    texts = files(lock_conda(*deepspeed, CondaRequest(channels=forge, cache_dir=tmp_path)))
     for name in ("conda-lock.yml", "pixi.lock", "conda-linux-64.lock"):
         assert core(texts[name]) == EXPECTED, name
     wanted = read_conda_file(texts["environment.yml"])
@@ -68,13 +69,13 @@ def test_every_file_of_a_lock_tells_the_same_components(deepspeed, forge, tmp_pa
 
 
 def test_pip_section_is_read_from_every_file(megatron, forge, tmp_path):
-    texts = files(lock_conda(*megatron, channels=forge, cache_dir=tmp_path))
+    texts = files(lock_conda(*megatron, CondaRequest(channels=forge, cache_dir=tmp_path)))
     for name in ("conda-lock.yml", "pixi.lock", "conda-linux-64.lock", "environment.yml"):
         assert read_conda_file(texts[name]).pip == {"megatron-core": "0.16.1", "hjson": "3.1.0"}, name
 
 
 def test_lock_read_back_is_the_lock_as_far_as_the_format_goes(megatron, forge, tmp_path):
-    lock = lock_conda(*megatron, channels=forge, cache_dir=tmp_path)
+    lock = lock_conda(*megatron, CondaRequest(channels=forge, cache_dir=tmp_path))
     again = load_lock(files(lock)["conda-lock.yml"])
     ours = {
         (p.name, p.version, p.build, p.build_number, p.sha256, p.md5, p.url, p.noarch)

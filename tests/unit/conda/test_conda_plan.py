@@ -15,7 +15,7 @@ from envsmith.conda.files import (
     virtual_packages_yml,
 )
 from envsmith.conda.lock import pip_section
-from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
+from envsmith.conda.model import CondaLock, CondaPackage, CondaRequest, CondaSpec, PipPackage, PlatformLock
 from envsmith.conda.names import candidates, clean, component_version, cuda_of_build, listing, same_version
 from envsmith.conda.plan import make_plan, virtual_packages
 from envsmith.conda.solve import compare
@@ -309,8 +309,7 @@ def test_lock_files_are_those_that_were_reviewed(request, local, channels, tmp_p
     lock = lock_conda(
         local.cell(**local.MEGATRON),
         local.pins_for(local.MEGATRON),
-        channels=((channels / "conda-forge").as_uri(),),
-        cache_dir=tmp_path,
+        CondaRequest(channels=((channels / "conda-forge").as_uri(),), cache_dir=tmp_path),
     )
     golden = request.config.rootpath / "tests" / "cases" / "conda" / "golden"
     place = (channels / "conda-forge").as_uri()

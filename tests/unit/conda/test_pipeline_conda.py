@@ -10,6 +10,7 @@ import pytest
 from envsmith import build
 from envsmith import options as envsmith_options
 from envsmith.cli.app import run
+from envsmith.conda.model import CondaRequest
 from envsmith.engines.conda import read_lock
 from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError
 from envsmith.lock import store
@@ -56,8 +57,7 @@ def options(tmp_path, forge) -> envsmith_options.Options:
         request=REQUEST,
         request_text=TEXT,
         output=tmp_path / "out",
-        conda_channels=forge,
-        conda_tolerate=TOLERATE,
+        conda=CondaRequest(channels=forge, tolerate=TOLERATE),
         conda_only=True,
     )
 
@@ -107,7 +107,7 @@ def test_check_finds_the_lock_current_then_edited_then_of_another_request(option
     assert build.lock_difference(options)[0].endswith("no lock of this request is there")
     made = build.lock_only(options)
     assert build.lock_difference(options) == ()
-    wider = dataclasses.replace(options, conda_platforms=(Platform.LINUX_AARCH64,))
+    wider = dataclasses.replace(options, conda=dataclasses.replace(options.conda, platforms=(Platform.LINUX_AARCH64,)))
     assert build.lock_difference(wider) == ("conda-lock.yml: it was made from another request, or edited since",)
     path = made.directory / "conda-lock.yml"
     honest = path.read_text()
@@ -130,9 +130,9 @@ def test_lock_of_a_cell_of_the_channels_is_current_for_a_check_that_does_not_say
     plain = dataclasses.replace(free, conda_only=False)
     assert solve(request).cell.components["python"] != "3.10"
     assert build.lock_difference(plain) == ()
-    without = dataclasses.replace(plain, conda=False)
+    without = dataclasses.replace(plain, conda=None)
     assert any(line.startswith("python: 3.10 -> ") for line in build.lock_difference(without))
-    gone = dataclasses.replace(plain, conda_channels=("http://127.0.0.1:9/none",))
+    gone = dataclasses.replace(plain, conda=CondaRequest(channels=("http://127.0.0.1:9/none",)))
     assert any(line.startswith("python: 3.10 -> ") for line in build.lock_difference(gone))
 
 
@@ -159,7 +159,7 @@ def test_lock_of_an_earlier_day_is_current_while_nothing_is_said_about_the_day(o
 
 
 def test_unreachable_channel_is_an_error_for_conda_and_a_note_for_all(options, uv_asked):
-    dead = dataclasses.replace(options, conda_channels=("http://127.0.0.1:9/ch",))
+    dead = dataclasses.replace(options, conda=dataclasses.replace(options.conda, channels=("http://127.0.0.1:9/ch",)))
     with pytest.raises(NetworkError):
         build.lock_only(dead)
     made = build.lock_only(dataclasses.replace(dead, conda_only=False))
@@ -171,7 +171,9 @@ def test_unreachable_channel_is_an_error_for_conda_and_a_note_for_all(options, u
 def test_conda_lock_that_was_there_stays_when_the_channel_goes_away(options, uv_asked):
     made = build.lock_only(options)
     before = (made.directory / "conda-lock.yml").read_bytes()
-    gone = dataclasses.replace(options, conda_channels=("http://127.0.0.1:9/ch",), conda_only=False)
+    gone = dataclasses.replace(
+        options, conda=dataclasses.replace(options.conda, channels=("http://127.0.0.1:9/ch",)), conda_only=False
+    )
     request = dataclasses.replace(REQUEST, constraints={**REQUEST.constraints, "cuda": "==12.9"})
     build.lock_only(dataclasses.replace(gone, request=request))
     assert (made.directory / "conda-lock.yml").read_bytes() == before
@@ -179,7 +181,9 @@ def test_conda_lock_that_was_there_stays_when_the_channel_goes_away(options, uv_
 
 def test_wrong_nccl_is_refused_with_what_the_channel_has_and_the_way_out(options, uv_asked):
     with pytest.raises(LockError) as caught:
-        build.lock_only(dataclasses.replace(options, conda_tolerate=("cudnn", "triton")))
+        build.lock_only(
+            dataclasses.replace(options, conda=dataclasses.replace(options.conda, tolerate=("cudnn", "triton")))
+        )
     assert any(line.startswith("nccl ") and "the channel" in line for line in caught.value.details)
     assert "--conda-tolerate nccl" in (caught.value.hint or "")
 

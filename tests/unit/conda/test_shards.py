@@ -14,7 +14,7 @@ import pytest
 from envsmith.conda.download import needed
 from envsmith.conda.files import files
 from envsmith.conda.lock import lock_conda
-from envsmith.conda.model import RepoLimits
+from envsmith.conda.model import CondaRequest, RepoLimits
 from envsmith.errors import LockError, NetworkError
 
 from .test_access import Guarded
@@ -67,13 +67,17 @@ def test_lock_from_shards_is_the_lock_from_the_whole_index(sharded, cell, tmp_pa
     what = request.getfixturevalue(cell)
     with Guarded(sharded).up() as server:
         channel = (server.url + "/conda-forge",)
-        by_shards = lock_conda(*what, channels=channel, cache_dir=tmp_path / "a", limits=QUICK, tolerate=("nccl",))
+        by_shards = lock_conda(
+            *what, CondaRequest(channels=channel, cache_dir=tmp_path / "a", limits=QUICK, tolerate=("nccl",))
+        )
         assert asked(server, "/shards/")
         assert not asked(server, "repodata.json")
         for subdir in ("linux-64", "noarch"):
             (sharded / "conda-forge" / subdir / INDEX).unlink()
         server.seen.clear()
-        whole = lock_conda(*what, channels=channel, cache_dir=tmp_path / "b", limits=QUICK, tolerate=("nccl",))
+        whole = lock_conda(
+            *what, CondaRequest(channels=channel, cache_dir=tmp_path / "b", limits=QUICK, tolerate=("nccl",))
+        )
         assert asked(server, "repodata.json")
         assert not asked(server, "/shards/")
     assert files(by_shards) == files(whole)
@@ -81,7 +85,7 @@ def test_lock_from_shards_is_the_lock_from_the_whole_index(sharded, cell, tmp_pa
 
 def test_only_names_that_the_solve_can_touch_are_fetched(sharded, megatron, tmp_path):
     with Guarded(sharded).up() as server:
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
         fetched = len(set(asked(server, "/shards/")))
     there = len(list(sharded.rglob("shards/*")))
     assert 0 < fetched < there
@@ -91,15 +95,15 @@ def test_only_names_that_the_solve_can_touch_are_fetched(sharded, megatron, tmp_
 def test_second_run_transfers_no_shard_and_offline_needs_no_server(sharded, megatron, tmp_path):
     with Guarded(sharded).up() as server:
         channel = (server.url + "/conda-forge",)
-        first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "c", limits=QUICK)
+        first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "c", limits=QUICK))
         server.seen.clear()
-        assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "c", limits=QUICK) == first
+        assert lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "c", limits=QUICK)) == first
         assert not asked(server, "/shards/")
-    again = lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "c", limits=QUICK, offline=True)
+    again = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "c", limits=QUICK, offline=True))
     assert again == first
     shutil.rmtree(tmp_path / "c" / "conda" / "shards")
     with pytest.raises(NetworkError, match="no copy of what it says about"):
-        lock_conda(*megatron, channels=channel, cache_dir=tmp_path / "c", limits=QUICK, offline=True)
+        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "c", limits=QUICK, offline=True))
 
 
 def shard_of(root: Path, name: str, subdir: str = "linux-64") -> Path:
@@ -117,10 +121,10 @@ def test_shard_that_is_not_what_the_index_says_is_refused_and_not_kept(sharded, 
     with Guarded(sharded).up() as server:
         channel = (server.url + "/conda-forge",)
         with pytest.raises(NetworkError, match=r"the shard of nccl is not usable: its sha256 is") as caught:
-            lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+            lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
         assert "the index says" in caught.value.message
         shard_of(sharded, "nccl").write_bytes(honest)
-        assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK).platforms
+        assert lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK)).platforms
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_hostile_shard_with_an_honest_hash_is_told(sharded, megatron, tmp_path, 
     (place / INDEX).write_bytes(pack(index))
     (place / "shards" / f"{hashlib.sha256(body).hexdigest()}.msgpack.zst").write_bytes(body)
     with Guarded(sharded).up() as server, pytest.raises(NetworkError) as caught:
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
     assert said in caught.value.message
     assert "conda-forge" in caught.value.message
 
@@ -160,31 +164,35 @@ def test_hostile_shard_with_an_honest_hash_is_told(sharded, megatron, tmp_path, 
 def test_damaged_index_of_shards_is_told_and_the_copy_stays(sharded, megatron, tmp_path, change, said):
     with Guarded(sharded).up() as server:
         channel = (server.url + "/conda-forge",)
-        first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+        first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
         place = sharded / "conda-forge" / "linux-64"
         old = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
         (place / INDEX).write_bytes(pack({**old, **change}))
         later = (place / INDEX).stat().st_mtime + 2  # HTTP dates have whole seconds: within one, nothing is newer
         os.utime((place / INDEX), (later, later))
         with pytest.raises(NetworkError) as caught:
-            lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+            lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
     assert said in caught.value.message
     assert "the copy in the cache is kept" in caught.value.message
-    assert lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK, offline=True) == first
+    assert (
+        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK, offline=True)) == first
+    )
 
 
 def test_shards_that_lie_on_this_machine_are_not_read(sharded, megatron, tmp_path):
     for subdir in ("linux-64", "noarch"):
         write_shards(sharded / "conda-forge" / subdir, base="file:///etc/")
     with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its address is file:///etc/"):
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
 
 
 def test_shards_may_lie_on_another_server(sharded, megatron, tmp_path):
     with Guarded(sharded).up() as server, Guarded(sharded).up() as far:
         for subdir in ("linux-64", "noarch"):
             write_shards(sharded / "conda-forge" / subdir, base=f"{far.url}/conda-forge/{subdir}/shards")
-        lock = lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        lock = lock_conda(
+            *megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        )
         assert not asked(server, "/shards/")
     assert all(p.url.startswith(f"{server.url}/conda-forge/") for p in lock.platforms[0].packages)
 
@@ -193,19 +201,23 @@ def test_channel_that_begins_or_ceases_to_offer_shards_is_read_anew(sharded, meg
     place = sharded / "conda-forge"
     with Guarded(sharded).up() as server:
         channel = (server.url + "/conda-forge",)
-        first = lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)
+        first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
         for subdir in ("linux-64", "noarch"):
             (place / subdir / INDEX).rename(place / subdir / "away")
-        assert files(lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)) == files(first)
+        assert files(lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))) == files(
+            first
+        )
         for subdir in ("linux-64", "noarch"):
             (place / subdir / "away").rename(place / subdir / INDEX)
-        assert files(lock_conda(*megatron, channels=channel, cache_dir=tmp_path, limits=QUICK)) == files(first)
+        assert files(lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))) == files(
+            first
+        )
 
 
 def test_missing_msgpack_means_the_whole_index(sharded, megatron, tmp_path, monkeypatch):
     monkeypatch.setattr("envsmith.conda.channels.shards_readable", lambda: False)
     with Guarded(sharded).up() as server:
-        lock_conda(*megatron, channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
         assert not asked(server, "shards")
 
 
@@ -215,9 +227,7 @@ def test_component_that_the_shards_lack_is_refused_with_what_they_have(sharded, 
         lock_conda(
             local.cell(**other),
             local.pins_for(other),
-            channels=(server.url + "/conda-forge",),
-            cache_dir=tmp_path,
-            limits=QUICK,
+            CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK),
         )
     assert caught.value.details[0].startswith("nccl 2.20.5: the channel has nccl 2.28")
 
