@@ -326,7 +326,7 @@ def many(
         if any(hosts):
             raise UsageError("--rdzv goes with a number of nodes: each of them runs this command")
         where = Rendezvous(endpoint=ways["rdzv"], nodes=len(hosts), ranks_per_node=ranks)
-        return _met(where, _python_here(interpreter), wanted=wanted, narrow=narrow, console=console)
+        return _under_torchrun(where, _python_here(interpreter), wanted=wanted, console=console)
     launcher = _launcher(hosts, addresses, ways["rsh"], gpus)
     return _central(hosts, launcher, interpreter, ranks=ranks, wanted=wanted, narrow=narrow, console=console)
 
@@ -358,27 +358,15 @@ def _central(
     return replace(result, narrowed=found.to_json(), blame=(*result.blame, found.sentence))
 
 
-def _met(
-    where: Rendezvous, python: str, *, wanted: Mapping[str, str | None], narrow: bool, console: Console
+def _under_torchrun(
+    where: Rendezvous, python: str, *, wanted: Mapping[str, str | None], console: Console
 ) -> SmokeResult:
-    """The same command on every node: torchrun brings the ranks together, and a meeting the nodes when it failed."""
-    from envsmith.smoke.rendezvous import run_rendezvous, run_until_narrowed
+    """Run this node's part of a run that the same command starts on every node."""
+    from envsmith.smoke.rendezvous import run_rendezvous
 
-    where.parts()  # a wrong endpoint is told before anything is started
-    versions = _probe_here(python)
-
-    def plan_of(nodes: int) -> Plan:
-        few = {**wanted, "machine": None} if nodes < where.nodes else wanted
-        return _plan(("",) * nodes, where.ranks_per_node, few, versions)
-
-    def talk(text: str) -> None:
-        if not console.quiet:
-            say(f"  {clean(text)}")
-
-    plan = plan_of(where.nodes)
-    if not narrow or where.nodes < _FEWEST_TO_NARROW:
-        return _shown(console, plan, lambda: run_rendezvous(plan, where, python=python))
-    return _shown(console, plan, lambda: run_until_narrowed(plan, where, python=python, plan_of=plan_of, say=talk))
+    where.parts()  # a wrong endpoint is refused before anything is started
+    plan = _plan(("",) * where.nodes, where.ranks_per_node, wanted, _probe_here(python))
+    return _shown(console, plan, lambda: run_rendezvous(plan, where, python=python))
 
 
 def _versions_of_any(ask: Callable[[str], Mapping[str, str]], hosts: Sequence[str]) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
-from envsmith.errors import DataError, SmokeError, UsageError
+from envsmith.errors import SmokeError, UsageError
 from envsmith.smoke.blame import SmokeExit
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.run import BOOTSTRAP, agent_input
@@ -403,23 +403,6 @@ class Narrowed:
     first: tuple[Outcome, ...] = ()
     second: tuple[Outcome, ...] = ()
 
-    @classmethod
-    def parse(cls, row: object) -> Narrowed:
-        """What :meth:`to_json` wrote, from somewhere else. Raises :class:`~envsmith.errors.DataError`."""
-        if not isinstance(row, dict):
-            raise DataError("an object is due")
-        sentence = row.get("sentence")
-        if not isinstance(sentence, str):
-            raise DataError("sentence: a string is due")
-        return cls(
-            bad=_names(row.get("bad"), "bad"),
-            good=_names(row.get("good"), "good"),
-            links=tuple(_names(group, "links") for group in _rows(row.get("links"), "links")),
-            sentence=sentence,
-            first=tuple(_outcome(o, "first") for o in _rows(row.get("first"), "first")),
-            second=tuple(_outcome(o, "second") for o in _rows(row.get("second"), "second")),
-        )
-
     def to_json(self) -> dict[str, object]:
         """One object."""
 
@@ -434,25 +417,6 @@ class Narrowed:
             "first": rows(self.first),
             "second": rows(self.second),
         }
-
-
-def _rows(value: object, key: str) -> list[object]:
-    if not isinstance(value, list):
-        raise DataError(f"{key}: a list is due")
-    return value
-
-
-def _names(value: object, key: str) -> tuple[str, ...]:
-    names = _rows(value, key)
-    if not all(isinstance(name, str) for name in names):
-        raise DataError(f"{key}: names are due")
-    return tuple(map(str, names))
-
-
-def _outcome(row: object, key: str) -> Outcome:
-    if not isinstance(row, dict) or not isinstance(row.get("passed"), bool) or not isinstance(row.get("summary"), str):
-        raise DataError(f"{key}: nodes, passed and summary are due")
-    return Outcome(group=_names(row.get("nodes"), f"{key}.nodes"), passed=row["passed"], summary=row["summary"])
 
 
 def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:

@@ -1,7 +1,6 @@
-"""The smoke test started by torchrun on every node: the same command everywhere, one verdict, and the bad node found without a remote shell.
+"""The smoke test started by torchrun: the same command on every node, and the same verdict.
 
-The ranks exchange their events through torch's store, so that every node comes to the same verdict. When the run failed and there are three
-nodes or more, the nodes find the bad one among themselves (:mod:`envsmith.smoke.meeting`).
+The ranks exchange their events through torch's store, so that every node comes to the same verdict.
 """
 
 from __future__ import annotations
@@ -13,19 +12,16 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envsmith.errors import EnvsmithError, SmokeError, UsageError
-from envsmith.smoke.blame import SmokeExit
-from envsmith.smoke.meeting import Meeting, Patience, Report, attend, free_port, hold, opened, port_after
+from envsmith.errors import SmokeError, UsageError
 from envsmith.smoke.nodes import extended_plan, is_host_name, with_nodes
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import agent_source, torchrun_argv
 from envsmith.smoke.verdict import SmokeResult, judge
 
-_GRACE = 20.0
 # torchrun's own default: how long the first command waits for the last one.
 _JOIN = 600.0
 
@@ -129,83 +125,3 @@ def _address_towards(host: str, port: int) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:
         return None
-
-
-# -- and which node is it? ---------------------------------------------------------------------------------------------
-
-
-def run_until_narrowed(
-    plan: Plan,
-    where: Rendezvous,
-    *,
-    python: str,
-    plan_of: Callable[[int], Plan],
-    say: Callable[[str], None],
-) -> SmokeResult:
-    """:func:`run_rendezvous`, then a meeting of all nodes; ``plan_of`` makes the plan for a group of so many nodes.
-
-    Raises :class:`SmokeError` when no rank began here and no meeting says why.
-    """
-    host, port = where.parts()
-    times = plan.timeouts
-    late = times.init + times.case + _GRACE
-    group = plan_of(3).outer_deadline + times.init + _GRACE
-    patience = Patience(late=late, group=group, wait=plan.outer_deadline + where.join + group)
-
-    def again(endpoint: str, nodes: int) -> Report:
-        there = replace(where, endpoint=endpoint, nodes=nodes, join=times.init)
-        return _report(_tried(plan_of(nodes), there, python))
-
-    server = opened(host, port_after(port))
-    with server or contextlib.nullcontext():
-        result = _tried(plan, where, python)
-        own, expected = _report(result), where.nodes
-        if not own.passed:
-            say(f"failed here: {own.summary}")
-            say(f"the nodes meet at {host}:{port_after(port)} to find out which one it is")
-        try:
-            if server:
-                met = hold(server, own, address=host, expected=expected, run=again, patience=patience, say=say)
-            else:
-                met = attend(host, port_after(port), own, expected=expected, run=again, patience=patience, say=say)
-        except SmokeError as error:
-            return _without_meeting(result, error)
-    return _with_meeting(result, met)
-
-
-def _tried(plan: Plan, where: Rendezvous, python: str) -> SmokeResult | EnvsmithError:
-    try:
-        return run_rendezvous(plan, where, python=python)
-    except EnvsmithError as error:
-        return error
-
-
-def _report(result: SmokeResult | EnvsmithError) -> Report:
-    if isinstance(result, SmokeResult):
-        return Report(passed=result.passed, summary=result.summary, port=free_port())
-    last = f": {result.details[-1]}" if result.details else ""
-    return Report(passed=False, summary=result.message + last, port=free_port(), judged=False)
-
-
-def _without_meeting(result: SmokeResult | EnvsmithError, why: EnvsmithError) -> SmokeResult:
-    if isinstance(result, EnvsmithError):
-        raise result
-    return replace(result, notes=(*result.notes, f"{why.message}; this verdict is this node's own"))
-
-
-def _with_meeting(result: SmokeResult | EnvsmithError, met: Meeting) -> SmokeResult:
-    """The verdict of this node with what all of them found; a node that passed has not, when another one failed."""
-    if met.narrowed is None and isinstance(result, EnvsmithError):
-        raise result
-    notes = () if met.came == met.expected else (f"{met.came} of {met.expected} nodes came to the meeting",)
-    if isinstance(result, EnvsmithError):
-        result = SmokeResult(
-            passed=False, exit_code=int(SmokeExit.ERROR), summary=result.message, blame=(result.message,)
-        )
-    elif result.passed and met.failed:
-        words = f"passed here, but failed on another node: {met.failed}"
-        result = replace(result, passed=False, exit_code=int(SmokeExit.ERROR), summary=words, blame=(words,))
-    result = replace(result, notes=(*result.notes, *notes))
-    if met.narrowed is None:
-        return result
-    return replace(result, narrowed=met.narrowed.to_json(), blame=(*result.blame, met.narrowed.sentence))

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -180,60 +179,6 @@ def _everywhere(nodes: tuple[str, ...], *args: str, env: Mapping[str, Mapping[st
     for process, (out, err) in zip(started, answers, strict=True):
         assert process.returncode == 1, (out[-500:], err.decode()[-2000:])
     return [json.loads(out) for out, _ in answers]
-
-
-@pytest.mark.parametrize("bad", [2, 0])
-def test_nodes_that_only_share_a_rendezvous_name_the_bad_one(nodes: tuple[str, ...], bad: int) -> None:
-    """One node names an interface that it does not have: it fails with everybody. The node of the rendezvous may be the bad one itself."""
-    where = ["--nodes", str(COUNT), "--rdzv", f"{ADDRESSES[nodes[0]]}:29487"]
-    answers = _everywhere(nodes, *where, env={nodes[bad]: {"GLOO_SOCKET_IFNAME": "eth7"}})
-    address = ADDRESSES[nodes[bad]]
-    for answer in answers:
-        found = answer["narrowed"]
-        assert len(found["bad"]) == 1, found
-        assert address in found["bad"][0]  # the namespaces share the machine's name, so that the address is part of it
-        assert sorted(found["good"]) == sorted(
-            f"{socket.gethostname()} ({a})" for a in ADDRESSES.values() if a != address
-        )
-        assert len(found["first"]) + len(found["second"]) == COUNT
-        assert found["sentence"].startswith(f"node {found['bad'][0]} is bad")
-        assert answer["blame"][-1] == found["sentence"]
-    assert not _left(ADDRESSES[nodes[0]])
-
-
-# One node's part of a run in which torchrun waits seconds, not minutes, for the last node.
-PART = """
-import json, sys
-from envsmith.smoke.nodes import plan_for_nodes
-from envsmith.smoke.plan import Plan, Timeouts
-from envsmith.smoke.rendezvous import Rendezvous, run_until_narrowed
-
-def plan_of(nodes):
-    plan = Plan.build({}, ranks=nodes, backend="gloo", steps=False, nodes=nodes)
-    times = Timeouts(init=40.0, case=8.0, group=60.0, tier=120.0, first=10.0, imports=60.0)
-    return plan_for_nodes(plan, nodes=nodes, ranks_per_node=1).with_(timeouts=times)
-
-where = Rendezvous(endpoint=sys.argv[1], nodes=4, ranks_per_node=1, join=30.0)
-result = run_until_narrowed(plan_of(4), where, python=sys.argv[2], plan_of=plan_of, say=lambda text: None)
-print(json.dumps(result.to_json()))
-"""
-
-
-def test_a_node_that_never_comes_to_the_rendezvous_is_missed_at_the_meeting(nodes: tuple[str, ...]) -> None:
-    command = [sys.executable, "-c", PART, f"{ADDRESSES[nodes[0]]}:29497", PYTHON]
-    started = [
-        subprocess.Popen(["ip", "netns", "exec", name, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for name in nodes[:3]
-    ]
-    answers = [process.communicate(timeout=550) for process in started]
-    for out, err in answers:
-        answer = json.loads(out or f'"{err.decode()[-500:]}"')
-        assert not answer["passed"]
-        assert answer["summary"].startswith("torchrun started no rank on this node")
-        assert answer["notes"][-1] == "3 of 4 nodes came to the meeting"
-        assert "look at the 1 that did not" in answer["narrowed"]["sentence"]
-        assert len(answer["narrowed"]["good"]) == 3
-        assert not answer["narrowed"]["bad"]
 
 
 def test_command_line_with_a_remote_shell(nodes: tuple[str, ...], tmp_path: Path) -> None:
