@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from envsmith.engines.base import Engine, verify_content
 from envsmith.engines.venv import inspect_python
 from envsmith.errors import ContentError, EnvsmithError, SmokeError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
 from envsmith.model.record import Failure, Record, Rung, Verdict, record_text
@@ -106,7 +107,6 @@ def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
 # nobody solved or locked it, and the record claims neither.
 
 
-_FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 # The parts that speak for the cell; how ranks shared a GPU, or what the older engine did, is told in the notes.
 _MAIN, _STEPS, _BANDWIDTH = "full", "framework", "bandwidth"
 
@@ -142,7 +142,7 @@ def find_cell(python: Path, loaded: Mapping[str, object]) -> Found:
         cell, components = str(lock.cell.id), lock.cell.components
         return Found(cell=cell, components=components, engine="venv", environment=environment, lock=lock.digest)
     components = _components(loaded)
-    chosen = tuple((n, components[n]) for n in (*_FRAMEWORKS, "torch", "cuda", "python") if n in components)
+    chosen = tuple((n, components[n]) for n in (*FRAMEWORKS, "torch", "cuda", "python") if n in components)
     return Found(
         cell=str(CellId(chosen, _platform(loaded))), components=components, engine="found", environment=environment
     )
@@ -164,7 +164,7 @@ def _components(loaded: Mapping[str, object]) -> dict[str, str]:
     torch, cuda = str(loaded.get("torch") or ""), str(loaded.get("cuda") or "cpu")
     if "+" not in torch:
         torch += "+cpu" if cuda == "cpu" else "+cu" + cuda.replace(".", "")
-    found = {name: installed[name] for name in _FRAMEWORKS if name in installed}
+    found = {name: installed[name] for name in FRAMEWORKS if name in installed}
     found |= {"torch": torch, "cuda": cuda, "python": ".".join(str(loaded.get("python") or "").split(".")[:2])}
     nccl = str(loaded.get("nccl_runtime") or loaded.get("nccl") or "")
     cudnn = next((v for k, v in installed.items() if k.startswith("nvidia-cudnn-")), "")
@@ -228,7 +228,7 @@ def _proved(main: SmokeResult | None, steps: SmokeResult | None, said: SmokeResu
         rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
     ran = [s for s in (steps.steps if steps else ()) if s.verdict is not Verdict.SKIPPED]
     # torch's own steps are the control: without a framework nothing is proved of one.
-    if any(s.name.startswith(_FRAMEWORKS) for s in ran) and all(s.verdict.good for s in ran):
+    if any(s.name.startswith(tuple(FRAMEWORKS)) for s in ran) and all(s.verdict.good for s in ran):
         rungs.append(Rung.FRAMEWORK_GPU if gpu else Rung.FRAMEWORK_CPU)
     return rungs
 

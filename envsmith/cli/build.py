@@ -23,6 +23,7 @@ from envsmith.cli.options import (
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import parse_sources, source_options
 from envsmith.errors import StorageError, UnsatisfiableError, UsageError
+from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.model.cell import CellId
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def build(*, flags: RequestFlags, as_json: bool, talk: dict[str, bool], **how: A
     if how["all_frameworks"] or how["cells"]:
         return build_cells(flags, how, as_json=as_json, talk=talk)
     if not flags.framework:
-        raise UsageError("nothing to build", hint="name a framework: envsmith build --framework deepspeed")
+        raise UsageError("nothing to build", hint=f"name a framework: envsmith build --framework {EXAMPLE}")
     options = options_of(flags, how)
     try:
         with Console(**talk) as console:
@@ -174,7 +175,6 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
 # ``envsmith build --all-frameworks`` and ``--cells FILE``: many cells in one go.
 
 
-_FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 _MAX_CELLS = 500
 
 
@@ -224,8 +224,8 @@ def _flags_of(cell: CellId) -> RequestFlags:
     """The request that has this cell as its answer."""
     exact = dict(cell.components)
     torch, cuda, python = (exact.pop(name, None) for name in ("torch", "cuda", "python"))
-    frameworks = tuple(f"{name}=={version}" for name, version in exact.items() if name in _FRAMEWORKS)
-    others = tuple(f"{name}=={version}" for name, version in exact.items() if name not in _FRAMEWORKS)
+    frameworks = tuple(f"{name}=={version}" for name, version in exact.items() if name in FRAMEWORKS)
+    others = tuple(f"{name}=={version}" for name, version in exact.items() if name not in FRAMEWORKS)
     return RequestFlags(
         framework=frameworks,
         with_=others,
@@ -265,7 +265,7 @@ def _asked(flags: RequestFlags, how: Mapping[str, Any]) -> tuple[RequestFlags, .
             "--locked and --frozen are for one cell", hint="a batch takes every lock that is current by itself"
         )
     if how["all_frameworks"]:
-        return tuple(dataclasses.replace(flags, framework=(name,)) for name in _FRAMEWORKS)
+        return tuple(dataclasses.replace(flags, framework=(name,)) for name in FRAMEWORKS)
     path: Path = how["cells"]
     try:
         return read_cells(path.read_text(encoding="utf-8"), str(path))

@@ -19,6 +19,7 @@ from envsmith.cli.options import (
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import parse_sources, source_options
 from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.frameworks import EXAMPLE
 
 if TYPE_CHECKING:
     from envsmith.options import Options
@@ -58,7 +59,7 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
     from envsmith import options as envsmith_options
 
     if not flags.framework and not flags.with_ and flags.torch is None:
-        raise UsageError("nothing to lock", hint="name a framework: envsmith lock --framework deepspeed")
+        raise UsageError("nothing to lock", hint=f"name a framework: envsmith lock --framework {EXAMPLE}")
     if form == "conda" and how["no_conda"]:
         raise UsageError("--format conda and --no-conda exclude each other")
     sources = parse_sources(how)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.console import clean, dumps, say, table
-from envsmith.cli.options import matrix_option
+from envsmith.cli.options import alternatives, matrix_option
 from envsmith.errors import InterruptedRunError, UsageError
+from envsmith.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from envsmith.matrix.campaign.drive import Executor, State, Tally
@@ -139,7 +140,7 @@ def _show(plan: Plan, root: Path) -> None:
     "clones",
     multiple=True,
     metavar="NAME=FOLDER",
-    help="Also read a clone of colossalai or megatron-core: what its own CI and locks say was tested (repeatable).",
+    help=f"Also read a clone of {alternatives(sorted(n for n, f in FRAMEWORKS.items() if f.checkout))}: what its own CI and locks say was tested (repeatable).",
 )
 def refresh(
     *,

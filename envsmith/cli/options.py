@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from envsmith.errors import UsageError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.lock import FLAVOURS, RUNTIME
@@ -22,6 +23,12 @@ from envsmith.model.version import Spec, parse_version
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
 _LONGEST = 300
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Return ``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +127,7 @@ def request_options(function: F) -> F:
             multiple=True,
             metavar="NAME[SPEC]",
             shell_complete=_complete_framework,
-            help="deepspeed, megatron-core or colossalai; repeatable.",
+            help=f"{alternatives(FRAMEWORKS)}; repeatable.",
         ),
         click.option(
             "--with",

@@ -17,6 +17,7 @@ from envsmith.conda.names import (
     torch_release,
 )
 from envsmith.errors import LockError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Pin
 from envsmith.model.version import WORDS
@@ -26,8 +27,6 @@ Offer = Callable[[str], Sequence[CondaPackage]]
 # What the machine is, not what is installed; `gcc` and `toolkit` come back as compilers.
 _HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
 _CORE = frozenset({"python", "torch", "cuda", "nccl", "cudnn", "triton"})
-# Frameworks that compile extensions at build time or at first use (DeepSpeed's op_builder, Colossal-AI's kernel loader).
-BUILDERS = frozenset({"deepspeed", "colossalai"})
 # torch wheels of these years are manylinux_2_28; conda-lock assumes the same glibc and kernel when nothing is said.
 _GLIBC, _KERNEL = "2.28", "5.10"
 
@@ -236,7 +235,8 @@ def _fits(builds: Sequence[CondaPackage], component: str, version: str) -> bool:
 
 def _compilers(cell: Cell, offer: Offer, problems: list[str]) -> list[CondaSpec]:
     """A C and a C++ compiler and nvcc, where a framework of the cell compiles extensions."""
-    if not BUILDERS & set(cell.components):
+    builders = sorted(name for name in cell.frameworks if FRAMEWORKS[name].compiles)
+    if not builders:
         return []
     gcc = cell.components.get("gcc")
     specs = [CondaSpec(n, f"{gcc.split('.')[0]}.*") for n in ("gcc", "gxx")] if gcc else []
@@ -244,7 +244,7 @@ def _compilers(cell: Cell, offer: Offer, problems: list[str]) -> list[CondaSpec]
     if cuda := cuda_of(cell):
         toolkit = ".".join(cell.components.get("toolkit", cuda).split(".")[:2])
         specs.append(_exact("toolkit", CondaSpec("cuda-nvcc", f"{toolkit}.*"), toolkit, offer, problems))
-    frameworks = " and ".join(sorted(BUILDERS & set(cell.components)))
+    frameworks = " and ".join(builders)
     problems += [
         f"{s.name}: {frameworks} compiles extensions, and the channel does not have it"
         for s in specs

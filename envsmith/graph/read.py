@@ -13,6 +13,7 @@ from typing import Any
 from packaging.version import Version
 
 from envsmith.errors import DataError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.fields import Node, Problems, named_evidence, parse_json, parse_yaml, read_evidence, with_hash
 from envsmith.graph.files import DataFiles, find_matrix, list_files
 from envsmith.graph.torch import Device, read_builds, read_devices, torch_releases, torch_rules
@@ -98,11 +99,21 @@ def _unique(rules: list[Rule], problems: Problems) -> None:
 
 
 def read_components(root: Node | None, problems: Problems) -> ComponentTable:
-    """The table of components.yaml; problems are collected."""
+    """Read components.yaml into a table, with the frameworks before it; problems are collected."""
     if root is None:
         return ComponentTable.of([])
     fields = root.fields(("components",))
-    found = []
+    found = [
+        Component(
+            name=f.name,
+            role=Role.FRAMEWORK,
+            short=f.short,
+            title=f.title,
+            distributions=f.distributions,
+            aliases=f.aliases,
+        )
+        for f in FRAMEWORKS.values()
+    ]
     for line in fields["components"].sequence() if "components" in fields else []:
         own = line.fields(("name", "role", "short", "title"), ("distributions", "aliases"))
         name, role = (

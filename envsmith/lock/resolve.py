@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.errors import LockError, NetworkError, StorageError, UsageError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components
 from envsmith.http import HttpClient
 from envsmith.lock.build_requires import build_requires
@@ -481,14 +482,6 @@ def refuse_rules(cell: Cell, judged: Judgement) -> LockError:
 
 # What torch brings in exact versions: checked afterwards, never asked for.
 _FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
-# What runs but is not declared: object collectives of torch pickle through numpy; torch.utils.cpp_extension, with which the
-# frameworks compile their operators at run time, imports setuptools and starts ninja;
-# megatron-core 0.13 compares versions with packaging and says so when it runs.
-_UNDECLARED = {
-    "deepspeed": ("numpy", "setuptools", "ninja"),
-    "colossalai": ("numpy", "setuptools", "ninja"),
-    "megatron-core": ("numpy", "packaging", "setuptools"),
-}
 # The C library that a lock is made for when the cell does not name one: the oldest that today's torch wheels run on.
 DEFAULT_GLIBC = "2.28"
 # The platforms that uv knows by their C library (uv 0.13), ascending.
@@ -521,7 +514,8 @@ def wanted(
     asked = _requirements(cell, table, given)
     lines: dict[str, str] = {canonicalize_name(_name(line)): line for line in asked}
     lines = {name: line for name, line in lines.items() if name not in given}
-    extra = ["numpy"] + [name for framework in cell.frameworks for name in _UNDECLARED.get(framework, ())]
+    # Object collectives of torch pickle through numpy, which it does not declare.
+    extra = ["numpy"] + [name for framework in cell.frameworks for name in FRAMEWORKS[framework].undeclared]
     for name in extra:
         lines.setdefault(name, name)
     for text, rule in constraints:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry
 from envsmith.model.cell import CellId
 from envsmith.model.record import Rung, Stored
 
-_FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 _LADDER = list(Rung)
 
 
@@ -40,7 +40,7 @@ class CellState:
     def to_json(self) -> dict[str, Any]:
         """One entry of ``cells`` in ``matrix.json``."""
         best, failure = self.best, self.best.failure
-        framework = next((n for n in _FRAMEWORKS if n in best.components), None)
+        framework = next((n for n in FRAMEWORKS if n in best.components), None)
         return {
             "id": self.id,
             "framework": framework,

@@ -10,6 +10,7 @@ from typing import Any
 
 from envsmith import __version__
 from envsmith.errors import DataError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry, load_expiry
 from envsmith.graph.fields import Node, Problems, parse_yaml
 from envsmith.graph.read import read_gpus
@@ -125,9 +126,6 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
 
 
 # What the solver says of every framework release with every torch release: possible, with which Pythons, or forbidden by which rules.
-
-
-FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 
 
 def stable(releases: Sequence[Release]) -> list[Release]:

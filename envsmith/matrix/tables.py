@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 from envsmith.errors import StorageError, UsageError
 from envsmith.files import write_whole
+from envsmith.frameworks import EXAMPLE
 from envsmith.model.record import Stored, read_records
 
 # ``matrix.json`` and what is made of it: the knowledge and its records as data for other programs and for the page.
@@ -233,7 +234,7 @@ def with_table(text: str, document: Mapping[str, Any]) -> str:
     if not _MARKERS.search(text):
         raise UsageError(
             "no markers are in that file",
-            hint="put <!-- envsmith:matrix deepspeed --> and <!-- envsmith:end --> on two lines where the table belongs",
+            hint=f"put <!-- envsmith:matrix {EXAMPLE} --> and <!-- envsmith:end --> on two lines where the table belongs",
         )
     return _MARKERS.sub(lambda m: m[1] + markdown_table(document, m["ask"].strip()) + m[3], text)
 

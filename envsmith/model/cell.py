@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.version import Spec, version_key
 
 # The platforms for which cells are solved.
@@ -81,18 +82,14 @@ def _specs(wanted: Mapping[str, Spec | str] | Iterable[str]) -> dict[str, Spec]:
 
 # Components whose release is spelt without dots in an id, as wheel tags do: cu128, py312, sm90.
 _DOTLESS = frozenset({"cuda", "python"})
-# As components.yaml spells them (`short`); every other component by its own name. A test keeps the two equal.
+# As components.yaml spells them (`short`); frameworks state theirs, every other component has its own name. A test keeps the two equal.
 _SHORT = {
-    "deepspeed": "ds",
-    "megatron-core": "mc",
-    "colossalai": "ca",
     "cuda": "cu",
     "python": "py",
     "transformer-engine": "te",
     "flash-attn": "fa",
     "huggingface-hub": "hub",
     "mpi4py": "mpipy",
-    "deepspeed-kernels": "dskernels",
     "nvidia-modelopt": "modelopt",
     "nvidia-resiliency-ext": "nvrx",
     "nvidia-ml-py": "nvml",
@@ -104,8 +101,14 @@ _SHORT = {
     "pybind11": "pybind",
     "nemo-toolkit": "nemo",
 }
-_LONG = {short: name for name, short in _SHORT.items()}
 _TOKEN = re.compile(r"([a-z_]+)(\d[0-9a-z.+_!]*)")
+
+
+def short_names() -> dict[str, str]:
+    """Return how cell ids spell the components that they do not spell by their own name."""
+    frameworks = FRAMEWORKS.values()
+    parts = {name: short for framework in frameworks for name, short in framework.parts.items()}
+    return {framework.name: framework.short for framework in frameworks} | parts | _SHORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ class CellId:
         if tokens[-1] == "aarch64":
             platform = Platform.LINUX_AARCH64
             tokens.pop()
+        names = {short: name for name, short in short_names().items()}
         parsed: dict[str, str] = {}
         for token in tokens:
             if token == "cpu":  # noqa: S105 - a word of an id
@@ -136,7 +140,7 @@ class CellId:
                 raise ValueError(
                     f"{text!r} is not a cell id: {token!r} is not NAMEVERSION (example: ds0.19.8-torch2.13.0-cu130-py312)"
                 )
-            name = _LONG.get(match[1], match[1].replace("_", "-"))
+            name = names.get(match[1], match[1].replace("_", "-"))
             parsed[name] = _undot(match[2]) if name in _DOTLESS else match[2].replace("_", "+")
             version_key(parsed[name])
         if "torch" in parsed and "cuda" in parsed:
@@ -146,9 +150,10 @@ class CellId:
 
     def __str__(self) -> str:
         tokens = []
+        names = short_names()
         for name, version in self.components:
             shown = version.split("+", maxsplit=1)[0] if name == "torch" else version.replace("+", "_")
-            short = _SHORT.get(name, name.replace("-", "_"))
+            short = names.get(name, name.replace("-", "_"))
             if name == "cuda" and version == "cpu":
                 tokens.append("cpu")
             else:
@@ -185,7 +190,7 @@ class Cell:
     @property
     def frameworks(self) -> tuple[str, ...]:
         """Names of the frameworks of the cell, in order."""
-        return tuple(n for n in self.components if n in {"deepspeed", "megatron-core", "colossalai"})
+        return tuple(n for n in self.components if n in FRAMEWORKS)
 
     def to_json(self) -> dict[str, object]:
         """``{"id", "platform", "components": {name: version}}``."""

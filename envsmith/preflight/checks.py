@@ -13,11 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.smoke import agent
 
 # Ranks of one job that differ here compute different things or do not understand each other.
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")
-_PACKAGES = ("deepspeed", "megatron-core", "colossalai", "transformer-engine", "flash-attn", "apex")
+_PACKAGES = (*FRAMEWORKS, "transformer-engine", "flash-attn", "apex")
 _NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 

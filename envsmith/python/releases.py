@@ -1,7 +1,7 @@
 """One release of a distribution, read: what its metadata declares and what its own code enforces while it is built.
 
 The metadata comes from where it is cheapest: alone from the index (PEP 658), out of a wheel by range requests, or out of the sdist, whose
-``setup.py`` and, for DeepSpeed, op builder are read as well. No code of a distribution is ever run.
+``setup.py`` and, where a framework has one, table of toolkits are read as well. No code of a distribution is ever run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from envsmith.errors import NetworkError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.http import Fetcher, NotFoundError
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
@@ -20,17 +21,16 @@ from envsmith.python.torch_wheel import linux_wheels
 from envsmith.python.wheels import RemoteWheel
 
 _METADATA = 4 << 20
-_SDIST_MEMBERS = ("PKG-INFO", "*/requires.txt", "setup.py", "op_builder/builder.py")
+_TOOLKIT_TABLES = tuple(f.toolkit_table for f in FRAMEWORKS.values() if f.toolkit_table is not None)
+_SDIST_MEMBERS = ("PKG-INFO", "*/requires.txt", "setup.py", *(table.file for table in _TOOLKIT_TABLES))
 _TRIPLE = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)
-_TABLE = re.compile(r"^cuda_minor_mismatch_ok\s*=\s*\{([^{}]{0,4000})\}", re.MULTILINE)
-_ENTRY = re.compile(r"""(\d+)\s*:\s*\[((?:\s*["']\d+\.\d+["']\s*,?)*)\s*\]""")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseFacts:
     """What one file of a release says. ``setup_imports`` are modules that ``setup.py`` imports unguarded at its top.
 
-    ``cuda_minors`` is DeepSpeed's table: for a CUDA major the minors that its op builder takes for one another.
+    ``cuda_minors`` is a framework's table of toolkits: for a CUDA major the minors that it takes for one another.
     """
 
     filename: str
@@ -96,13 +96,10 @@ def setup_imports(source: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def cuda_minor_table(source: bytes) -> dict[str, tuple[str, ...]]:
-    """DeepSpeed's ``cuda_minor_mismatch_ok`` out of ``op_builder/builder.py``: ``{"12": ("12.0", …)}``; empty when it has none."""
-    match = _TABLE.search(source.decode("utf-8", "replace"))
-    if match is None:
-        return {}
-    entries = _ENTRY.findall(match[1])
-    return {major: tuple(re.findall(r"\d+\.\d+", minors)) for major, minors in entries}
+def _toolkit_table(members: Mapping[str, bytes]) -> dict[str, tuple[str, ...]]:
+    """The table of the framework whose sdist this is; empty for any other."""
+    found = (table.read(members[table.file]) for table in _TOOLKIT_TABLES if table.file in members)
+    return next((minors for minors in found if minors), {})
 
 
 def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
@@ -116,7 +113,7 @@ def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
         _facts(file, metadata),
         requires=requires,
         setup_imports=setup_imports(members.get("setup.py", b"")),
-        cuda_minors=cuda_minor_table(members.get("op_builder/builder.py", b"")),
+        cuda_minors=_toolkit_table(members),
     )
 
 

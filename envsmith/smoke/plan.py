@@ -9,16 +9,19 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from envsmith.errors import UsageError
-from envsmith.frameworks.steps import Step, framework_steps
+from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks.framework import Step
 from envsmith.model.cell import Cell
+from envsmith.model.version import Spec
 from envsmith.smoke.bandwidth import PREFIX, Floor, bandwidth_cases, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
 from envsmith.smoke.expect import Expect, Expectations, load_expectations
 
 BACKENDS = ("auto", "gloo", "nccl")
 SHARING = ("hostid", "multi-rank")
-FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 MAX_RANKS = 1024
+# torch 2.6.0 on the CPU, measured: its fully_shard records events on a stream, and the CPU's stand-in for one has none. 2.9.1 and later pass.
+_FSDP2_STOPS = r"'Stream' object has no attribute 'record_event'"
 
 
 class Tier(str, Enum):
@@ -192,6 +195,33 @@ class Plan:
             "cases": rows,
             "steps": [step.to_json() for step in self.steps],
         }
+
+
+def framework_steps(frameworks: Mapping[str, str], *, every: bool, control: bool, torch: str = "") -> tuple[Step, ...]:
+    """Return the quick step of each framework, or ``every`` one; ``control`` adds torch's own data parallelism first."""
+    steps = _control_steps(torch, every=every) if control else []
+    for name in frameworks:
+        if name in FRAMEWORKS:
+            steps.extend(FRAMEWORKS[name].steps if every else FRAMEWORKS[name].quick_steps)
+    return tuple(steps)
+
+
+def _control_steps(torch: str, *, every: bool) -> list[Step]:
+    ddp = Step(name="torch ddp fp32", kind="ddp", issues=("all_reduce",), native=True)
+    fsdp2 = Step(
+        name="torch fsdp2 fp32",
+        kind="fsdp2",
+        issues=("all_gather_single", "reduce_scatter_single"),
+        stops_with=_FSDP2_STOPS,
+    )
+    steps = [ddp, fsdp2] if every else [ddp]
+    if torch and Spec.parse(">=2.15").contains(torch):
+        # Two engines stand behind the name nccl in torch 2.15; written from its sources, not run by us.
+        why = "needs a GPU: torch 2.15 has two engines for NCCL, gloo has one"
+        for engine in ("2", "legacy"):
+            name = f"torch ddp fp32, nccl engine {engine}"
+            steps.append(replace(ddp, name=name, options={"engine": engine}, needs="gpu", why=why))
+    return steps
 
 
 def _refuse(*, count: int, backend: str, engine: str | None, sharing: str | None) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
 from envsmith.errors import EnvsmithError, SmokeError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
 
@@ -27,9 +28,10 @@ _MAX_LINE = 8 << 20
 _MAX_WORDS = 64 << 10
 _PROBE_SECONDS = 300.0
 # The versions that expectations depend on, asked of a cell that nobody has told us about. Reads metadata, imports nothing.
+_PROBED = ("torch", "numpy", *FRAMEWORKS, "transformer-engine", "flash-attn")
 _PROBE = (
     "import json,sys\nfrom importlib import metadata as m\nf={'python':'%d.%d.%d'%sys.version_info[:3]}\n"
-    "for n in ('torch','numpy','deepspeed','megatron-core','colossalai','transformer-engine','flash-attn'):\n"
+    f"for n in {_PROBED!r}:\n"
     " try:f[n]=m.version(n)\n except Exception:pass\n"
     "for n in ('nvidia-nccl-cu11','nvidia-nccl-cu12','nvidia-nccl-cu13'):\n"
     " try:f['nccl']=m.version(n)\n except Exception:pass\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envsmith.frameworks.steps import Step
+from envsmith.frameworks.framework import Step
 from envsmith.model.record import CaseOutcome, Failure, Rung, StepOutcome, Verdict
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame import (

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from envsmith.errors import UsageError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
@@ -338,7 +339,7 @@ def _same(component: str, key: Version, other: Version) -> bool:
     return plain and shorter and other.pre is None and component not in _EXACT
 
 
-_EXACT = frozenset({"deepspeed", "megatron-core", "colossalai", "gpu", "gcc"})
+_EXACT = frozenset({*FRAMEWORKS, "gpu", "gcc"})
 
 
 def known_pair(solver: Solver, problem: Problem, given: Given, framework: str) -> str | None:

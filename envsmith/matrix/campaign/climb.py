@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 
 from envsmith.engines.base import Built
 from envsmith.errors import EnvsmithError, InterruptedRunError, NetworkError, StorageError
+from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks.framework import ImportWithoutGpu
 from envsmith.lock.files import layer_text
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.campaign.plan import without
@@ -47,7 +49,6 @@ _TRANSIENT = frozenset({Verdict.HANG, Verdict.CRASH, Verdict.NOT_RUN})
 # A campaign shares its machine: a case that takes seconds under load does not hang.
 _PATIENCE = {"imports": 600.0, "init": 180.0, "first": 120.0, "case": 30.0, "group": 300.0, "tier": 600.0}
 _STEP_PATIENCE = 900.0
-_NEEDS_EXTENSION = "intel_extension_for_pytorch"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +213,7 @@ class _Target:
 
 
 def _target(ground: Ground, built: Built) -> _Target:
-    """With ccache on the host, what DeepSpeed compiles at its start is compiled once per torch and source, not once per cell."""
+    """With ccache on the host, what a framework compiles at its start is compiled once per torch and source, not once per cell."""
     path = [str(Path(built.python).parent)]
     variables = {"TORCH_EXTENSIONS_DIR": str(ground.slot / "torch-extensions")}
     if (folder := ccache_folder()) is not None:
@@ -251,8 +252,10 @@ def _smoke(state: _Climb) -> None:
     result = state.result = run(plan, _target(state.ground, state.built), progress=line)
     reached = list(rungs_of(result))
     state.failure = failure_of(result, reached)
-    if state.failure is not None and _NEEDS_EXTENSION in state.failure.symptom:
-        state.failure = _import_without_accelerator(state)
+    for name in state.job.cell.frameworks:
+        trick = FRAMEWORKS[name].import_without_gpu
+        if state.failure is not None and trick is not None and trick.needs in state.failure.symptom:
+            state.failure = _import_without_gpu(state, FRAMEWORKS[name].module, trick)
     if state.failure is not None:
         ladder = list(Rung)
         if ladder.index(state.failure.rung) > ladder.index(Rung.IMPORTED) and Rung.IMPORTED not in reached:
@@ -263,18 +266,15 @@ def _smoke(state: _Climb) -> None:
     state.rungs = reached
 
 
-def _import_without_accelerator(state: _Climb) -> Failure:
-    """DeepSpeed before 0.14.3 imports on a host without a GPU only with Intel's extension; with CUDA named it can at least be imported.
-
-    What fails then is the cell's own; what does not is left to a host with a GPU.
-    """
+def _import_without_gpu(state: _Climb, module: str, trick: ImportWithoutGpu) -> Failure:
+    """Import the framework as ``trick`` says and return what fails then: that is the cell's own, the rest is left to a host with a GPU."""
     built = state.built
     python = built.python if built else sys.executable
     target = _target(state.ground, built) if built else None
-    variables = {**os.environ, **(target.env() if target else {}), "DS_ACCELERATOR": "cuda"}
+    variables = {**os.environ, **(target.env() if target else {}), **trick.variables}
     try:
-        done = subprocess.run(
-            [python, "-I", "-c", "import deepspeed"],
+        finished = subprocess.run(
+            [python, "-I", "-c", f"import {module}"],
             env=variables,
             capture_output=True,
             text=True,
@@ -284,14 +284,14 @@ def _import_without_accelerator(state: _Climb) -> Failure:
         )
     except (OSError, subprocess.SubprocessError) as error:
         return Failure(rung=Rung.IMPORTED, symptom=f"the import could not be tried: {error}", of_host=True)
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    if done.returncode == 0:
-        told = f"{_NEEDS_EXTENSION} is needed to train on the CPU; imported with DS_ACCELERATOR=cuda, not run further"
-        return Failure(rung=Rung.FRAMEWORK_CPU, symptom=told, of_host=True)
-    symptom = lines[-1] if lines else f"status {done.returncode}"
-    # Releases about 0.12 look for the accelerator while they look for it, when it is named.
+    lines = [line for line in finished.stderr.splitlines() if line.strip()]
+    if finished.returncode == 0:
+        variable = " ".join(f"{name}={value}" for name, value in trick.variables.items())
+        symptom = f"{trick.needs} is needed to train on the CPU; imported with {variable}, not run further"
+        return Failure(rung=Rung.FRAMEWORK_CPU, symptom=symptom, of_host=True)
+    symptom = lines[-1] if lines else f"status {finished.returncode}"
     # Triton finds no driver where there is none.
-    of_host = symptom.startswith("RecursionError") or "0 active drivers" in symptom
+    of_host = symptom.startswith(trick.host_errors) or "0 active drivers" in symptom
     return Failure(rung=Rung.IMPORTED, symptom=symptom, log=tuple(lines), of_host=of_host)
 
 

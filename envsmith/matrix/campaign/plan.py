@@ -12,6 +12,7 @@ from itertools import combinations
 from pathlib import Path
 
 from envsmith.errors import DataError, UsageError
+from envsmith.frameworks import EXAMPLE
 from envsmith.graph.expiry import latest, load_expiry
 from envsmith.graph.fields import Node, Problems, parse_yaml
 from envsmith.matrix.campaign.job import Job, Plan
@@ -419,7 +420,7 @@ def _valid(choice: Choice, composer: Composer) -> Iterator[Cell]:
     frameworks = [n for n in specs if roles.get(n) is Role.FRAMEWORK]
     if not frameworks:
         raise UsageError(
-            f"{choice.kind}: no framework is named", hint=f"{choice.kind}: {{deepspeed: '*', torch: '>=2.4'}}"
+            f"{choice.kind}: no framework is named", hint=f"{choice.kind}: {{{EXAMPLE}: '*', torch: '>=2.4'}}"
         )
     narrowed = _narrowed(composer)
     for framework in frameworks:

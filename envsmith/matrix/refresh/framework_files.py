@@ -6,10 +6,9 @@ clone is run. What is left out: a torch that the release itself excludes, and wh
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,78 +16,19 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import DataError, UsageError
+from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks.framework import Checkout, ToolkitTable
 from envsmith.matrix.refresh.tables import Table, flow, parse_record
 from envsmith.model.version import Spec
 from envsmith.python.releases import ReleaseFacts
 
 _MAX_FILE = 16 << 20
 _MAX_TAGS = 5000
-_Row = dict[str, Any]
 
 
-def compatibility_rows(text: str) -> list[_Row]:
-    """``.compatibility`` of Colossal-AI: ``2.5.1-12.4.1`` a line, torch and the CUDA of the image that its CI uses."""
-    pairs = (re.fullmatch(r"\s*(\d+(?:\.\d+){1,3})-(\d+\.\d+)(?:\.\d+)?\s*", line) for line in text.splitlines()[:200])
-    return [{"torch": m[1], "cuda": m[2], "kind": "ci"} for m in pairs if m]
-
-
-def cuda_ext_rows(text: str) -> list[_Row]:
-    """``.cuda_ext.json`` of Colossal-AI: the torch that is installed and the CUDA of the image in which extensions are compiled."""
-    try:
-        listed = json.loads(text)["build"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
-    rows = []
-    for item in listed[:200] if isinstance(listed, list) else []:
-        said = item if isinstance(item, dict) else {}
-        torch = re.search(r"\btorch==(\d+(?:\.\d+)+)", str(said.get("torch_command", "")))
-        cuda = re.search(r":(\d+\.\d+)\b", str(said.get("cuda_image", "")))
-        if torch and cuda:
-            rows.append({"torch": torch[1], "cuda": cuda[1], "kind": "build"})
-    return rows
-
-
-def uv_lock_rows(text: str) -> list[_Row]:
-    """``uv.lock``: the torch of the index that it holds (a lock with a pre-release of an image's own is left out)."""
-    versions = re.findall(r'^name = "torch"\nversion = "(\d+(?:\.\d+){1,2})"$', text, re.MULTILINE)
-    return [{"torch": v, "kind": "lock"} for v in dict.fromkeys(versions)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """One file of a repository that says what was tested. ``key`` ends the name of its evidence."""
-
-    path: str
-    key: str
-    note: str
-    rows: Callable[[str], list[_Row]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkout:
-    """A repository: its name in evidence, how a tag names a release, and the files that are read."""
-
-    repository: str
-    tag: str
-    sources: tuple[Source, ...]
-
-
-_LOCK_NOTE = "what their lock file holds; their CI images bring a torch of their own"
-CHECKOUTS: Mapping[str, Checkout] = {
-    "colossalai": Checkout(
-        repository="hpcaitech/ColossalAI",
-        tag=r"v(\d+(?:\.\d+)+)",
-        sources=(
-            Source(path=".compatibility", key="compatibility", note="what their CI runs", rows=compatibility_rows),
-            Source(path=".cuda_ext.json", key="cuda_ext", note="what their CI compiles", rows=cuda_ext_rows),
-        ),
-    ),
-    "megatron-core": Checkout(
-        repository="NVIDIA/Megatron-LM",
-        tag=r"core_v(\d+(?:\.\d+)+)",
-        sources=(Source(path="uv.lock", key="uv", note=_LOCK_NOTE, rows=uv_lock_rows),),
-    ),
-}
+def checkouts() -> dict[str, Checkout]:
+    """Return the repositories that are read, by framework."""
+    return {name: f.checkout for name, f in FRAMEWORKS.items() if f.checkout is not None}
 
 
 def _git(folder: Path, *words: str) -> str | None:
@@ -153,7 +93,7 @@ def update_tested(table: Table, releases: Table, framework: str, folder: Path, d
 
     Only releases that the package index or the table has are looked at. Raises ``UsageError`` for what is no clone, ``DataError`` when it has no such tag.
     """
-    checkout = CHECKOUTS[framework]
+    checkout = checkouts()[framework]
     tags = _tags(folder, checkout.tag)
     if not tags:
         raise DataError(f"{folder} has no tag like {checkout.tag}", hint=f"fetch the tags of {checkout.repository}")
@@ -161,7 +101,7 @@ def update_tested(table: Table, releases: Table, framework: str, folder: Path, d
     known = {str(r["version"]) for r in (*releases.records, *table.records)}
     summary = []
     for version, tag in tags.items():
-        for source in checkout.sources:
+        for source in checkout.files:
             key = f"v{version.replace('.', '_')}_{source.key}"
             if version not in known:
                 continue
@@ -179,64 +119,55 @@ def update_tested(table: Table, releases: Table, framework: str, folder: Path, d
     return summary
 
 
-# The rows of ``deepspeed-toolkit-cuda``: which toolkits DeepSpeed's op builder takes for which CUDA, release by release.
+# The rows of the rule about the toolkits that a framework compiles with, release by release.
 #
-# The rule is written by people; here only its rows follow the table ``cuda_minor_mismatch_ok`` of releases that were read. A release whose table
-# says what the rows say already changes nothing. Otherwise the rows of that CUDA major end before it, and new ones begin with it.
-
-
-RULE = "deepspeed-toolkit-cuda"
+# The rule is written by people; here only its rows follow the table in the sources of releases that were read. A release whose table says
+# what the rows say already changes nothing. Otherwise the rows of that CUDA major end before it, and new ones begin with it.
 
 
 @dataclass(frozen=True, slots=True)
-class _BuilderRow:
+class _Row:
+    framework: str
     text: str
     data: Mapping[str, Any]
 
     def speaks_of(self, release: str, cuda: str) -> bool:
         when = self.data["when"]
-        return Spec.parse(when["deepspeed"]).contains(release) and Spec.parse(when["cuda"]).contains(cuda)
+        return Spec.parse(when[self.framework]).contains(release) and Spec.parse(when["cuda"]).contains(cuda)
+
+    def ended_before(self, release: str) -> str:
+        name, old = self.framework, self.data["when"][self.framework]
+        text = self.text.replace(f'{{when: {{{name}: "{old}"', f'{{when: {{{name}: "{old},<{release}"', 1)
+        if text == self.text:
+            raise DataError(
+                f"rules/toolkit.yaml: cannot edit {flow(self.data)[:80]}",
+                hint=f'write it as {{when: {{{name}: ">=…", cuda: …}}',
+            )
+        return text
 
 
-def rule_rows(lines: Sequence[str]) -> list[tuple[int, _BuilderRow]]:
-    """Line number and row of each row of the rule; ``DataError`` when the rule is not there or a row is not one line."""
-    start = next((i for i, line in enumerate(lines) if line.strip() == f"- id: {RULE}"), None)
-    if start is None:
-        raise DataError(
-            f"rules/toolkit.yaml has no rule {RULE}", hint="restore it, or take the builder out of the refresh"
-        )
-    found = []
-    for i in range(start + 1, len(lines)):
-        if lines[i].startswith("- id: "):
-            break
-        if lines[i].startswith("  - {when:"):
-            data = parse_record(lines[i][4:], f"rules/toolkit.yaml:{i + 1}")
-            found.append((i, _BuilderRow(lines[i], data)))
-    return found
+def accepts(rows: Iterable[_Row], release: str, cuda: str, toolkit: str) -> bool:
+    """Return whether the rows allow an op that ``release`` compiles with ``toolkit`` for a torch of ``cuda``."""
+    needs = [row.data["needs"]["toolkit"] for row in rows if row.speaks_of(release, cuda)]
+    return all(Spec.parse(spec).contains(toolkit) for spec in needs)
 
 
-def accepts(rows: Iterable[_BuilderRow], release: str, cuda: str, toolkit: str) -> bool:
-    """What the rows say of an op that ``release`` compiles with ``toolkit`` for a torch of ``cuda``."""
-    wanted = [row.data["needs"]["toolkit"] for row in rows if row.speaks_of(release, cuda)]
-    return all(Spec.parse(spec).contains(toolkit) for spec in wanted)
-
-
-def _builder_accepts(table: Mapping[str, Sequence[str]], cuda: str, toolkit: str) -> bool:
-    """What ``assert_no_cuda_mismatch`` says: the same minor, or both in the table of their major."""
-    minors = table.get(cuda.partition(".")[0], ())
+def _table_accepts(minors_of: Mapping[str, Sequence[str]], cuda: str, toolkit: str) -> bool:
+    """Return what the framework's own check says: the same minor, or both in the table of their major."""
+    minors = minors_of.get(cuda.partition(".")[0], ())
     return cuda == toolkit or (cuda in minors and toolkit in minors)
 
 
 def _differing(
-    rows: Sequence[_BuilderRow], release: str, table: Mapping[str, Sequence[str]], minors: Sequence[str]
+    rows: Sequence[_Row], release: str, minors_of: Mapping[str, Sequence[str]], minors: Sequence[str]
 ) -> list[str]:
-    """The CUDA majors of which rows and table do not say the same."""
+    """Return the CUDA majors of which rows and table do not say the same."""
     majors = dict.fromkeys(m.partition(".")[0] for m in minors)
     return [
         major
         for major in majors
         if any(
-            accepts(rows, release, cuda, toolkit) != _builder_accepts(table, cuda, toolkit)
+            accepts(rows, release, cuda, toolkit) != _table_accepts(minors_of, cuda, toolkit)
             for cuda in minors
             if cuda.startswith(major + ".")
             for toolkit in minors
@@ -244,78 +175,89 @@ def _differing(
     ]
 
 
-def _new_rows(release: str, facts: ReleaseFacts, major: str, minors: Sequence[str], day: str) -> list[str]:
-    source = f"op_builder/builder.py in {facts.filename}: cuda_minor_mismatch_ok"
-    alike = [m for m in facts.cuda_minors.get(major, ()) if m.startswith(major + ".")]
-    groups = [" || ".join(alike)] if alike else []
-    groups += [m for m in minors if m.startswith(major + ".") and m not in alike]
-    said = f'{{kind: measured, source: "{source}", date: {day}, sha256: "{facts.sha256}"}}'
-    return [
-        f'  - {{when: {{deepspeed: ">={release}", cuda: "{group}"}}, needs: {{toolkit: "{group}"}}, evidence: [{said}]}}'
-        for group in groups
-    ]
+@dataclass(frozen=True, slots=True)
+class ToolkitRule:
+    """The rule about the toolkits of ``framework`` in ``rules/toolkit.yaml``, which follows ``table``."""
 
+    framework: str
+    table: ToolkitTable
 
-def _ended(row: _BuilderRow, release: str) -> str:
-    """The row, ending before ``release``."""
-    old = row.data["when"]["deepspeed"]
-    text = row.text.replace(f'{{when: {{deepspeed: "{old}"', f'{{when: {{deepspeed: "{old},<{release}"', 1)
-    if text == row.text:
-        raise DataError(
-            f"rules/toolkit.yaml: cannot edit {flow(row.data)[:80]}",
-            hint='write it as {when: {deepspeed: ">=…", cuda: …}',
+    def rows(self, lines: Sequence[str]) -> list[tuple[int, _Row]]:
+        """Return line number and row of each row; ``DataError`` when the rule is missing or a row is not one line."""
+        start = next((i for i, line in enumerate(lines) if line.strip() == f"- id: {self.table.rule}"), None)
+        if start is None:
+            raise DataError(
+                f"rules/toolkit.yaml has no rule {self.table.rule}",
+                hint="restore it, or take the builder out of the refresh",
+            )
+        rows = []
+        for i in range(start + 1, len(lines)):
+            if lines[i].startswith("- id: "):
+                break
+            if lines[i].startswith("  - {when:"):
+                data = parse_record(lines[i][4:], f"rules/toolkit.yaml:{i + 1}")
+                rows.append((i, _Row(self.framework, lines[i], data)))
+        return rows
+
+    def update(
+        self, text: str, read: Mapping[str, ReleaseFacts], releases: Iterable[str], minors: Iterable[str], day: str
+    ) -> tuple[str, list[str], list[str]]:
+        """Return the text of ``rules/toolkit.yaml`` after the tables of the releases in ``read``, what changed, and what could not be done.
+
+        ``releases`` are all that the matrix lists, ``minors`` the CUDA minors (``12.8``). A row that ends before a release ends for all later
+        ones too, so a table is only followed when every later release was read as well. Releases without a table say nothing. A minor that
+        no row speaks of is newer than every table that was read: it goes with itself alone.
+        """
+        rule, name = self.table.rule, self.framework
+        all_minors = sorted({m for m in minors if re.fullmatch(r"\d+\.\d+", m)}, key=Version)
+        text, summary = self._with_new_minors(text, all_minors)
+        newest_unread = max((Version(v) for v in releases if v not in read), default=Version("0"))
+        doubts: list[str] = []
+        for release in sorted((v for v, f in read.items() if f.cuda_minors), key=Version):
+            minors_of = read[release].cuda_minors
+            listed = sorted({*all_minors, *(m for ms in minors_of.values() for m in ms)}, key=Version)
+            rows = [row for _, row in self.rows(text.split("\n"))]
+            for major in _differing(rows, release, minors_of, listed):
+                if Version(release) < newest_unread:
+                    doubts.append(
+                        f"{rule}: {name} {release} has another table for CUDA {major} than the rows say; edit them by hand"
+                    )
+                    continue
+                of_major = [m for m in listed if m.startswith(major + ".")]
+                text = self._followed(text, release, read[release], of_major, day)
+                summary.append(f"{rule}: from {name} {release} on another table for CUDA {major}")
+        return text, summary, doubts
+
+    def _with_new_minors(self, text: str, minors: Sequence[str]) -> tuple[str, list[str]]:
+        lines = text.split("\n")
+        numbered = self.rows(lines)
+        specs = [Spec.parse(row.data["when"]["cuda"]) for _, row in numbered]
+        new = [m for m in minors if not any(spec.contains(m) for spec in specs)]
+        last = max((i for i, _ in numbered), default=len(lines) - 1)
+        lines[last + 1 : last + 1] = [self._row_text(self.table.since, m, "") for m in new]
+        return "\n".join(lines), [f"{self.table.rule}: CUDA {m} is new and goes with its own toolkit" for m in new]
+
+    def _followed(self, text: str, release: str, facts: ReleaseFacts, minors: Sequence[str], day: str) -> str:
+        """Return the text in which the rows for ``minors`` (of one major) end before ``release`` and new ones begin with it."""
+        lines = text.split("\n")
+        numbered = self.rows(lines)
+        for i, row in numbered:
+            if any(row.speaks_of(release, cuda) for cuda in minors):
+                lines[i] = row.ended_before(release)
+        last = max((i for i, _ in numbered), default=len(lines) - 1)
+        lines[last + 1 : last + 1] = self._new_rows(release, facts, minors, day)
+        return "\n".join(lines)
+
+    def _new_rows(self, release: str, facts: ReleaseFacts, minors: Sequence[str], day: str) -> list[str]:
+        major = minors[0].partition(".")[0]
+        source = f"{self.table.file} in {facts.filename}: {self.table.variable}"
+        alike = [m for m in facts.cuda_minors.get(major, ()) if m.startswith(major + ".")]
+        groups = [" || ".join(alike)] if alike else []
+        groups += [m for m in minors if m not in alike]
+        evidence = f', evidence: [{{kind: measured, source: "{source}", date: {day}, sha256: "{facts.sha256}"}}]'
+        return [self._row_text(release, group, evidence) for group in groups]
+
+    def _row_text(self, release: str, cuda: str, evidence: str) -> str:
+        return (
+            f'  - {{when: {{{self.framework}: ">={release}", cuda: "{cuda}"}}, needs: {{toolkit: "{cuda}"}}{evidence}}}'
         )
-    return text
-
-
-def update_builder(
-    text: str, read: Mapping[str, ReleaseFacts], releases: Iterable[str], minors: Iterable[str], day: str
-) -> tuple[str, list[str], list[str]]:
-    """The text of ``rules/toolkit.yaml`` after the tables of the releases in ``read``, what changed in words, and what could not be done.
-
-    ``releases`` are all that are known, ``minors`` the CUDA minors (``12.8``). A row that ends before a release ends for all later ones too,
-    so a table is only followed when every later release was read as well. Releases without a table (before 0.4.0) say nothing. A minor that
-    no row speaks of is newer than every table that was read: it goes with itself alone.
-    """
-    known = sorted({m for m in minors if re.fullmatch(r"\d+\.\d+", m)}, key=Version)
-    text, summary = _spoken_of(text, known)
-    newest_unread = max((Version(v) for v in releases if v not in read), default=Version("0"))
-    doubts: list[str] = []
-    for release in sorted((v for v, f in read.items() if f.cuda_minors), key=Version):
-        listed = sorted({*known, *(m for ms in read[release].cuda_minors.values() for m in ms)}, key=Version)
-        rows = [row for _, row in rule_rows(text.split("\n"))]
-        for major in _differing(rows, release, read[release].cuda_minors, listed):
-            if Version(release) < newest_unread:
-                doubts.append(
-                    f"{RULE}: deepspeed {release} has another table for CUDA {major} than the rows say; edit them by hand"
-                )
-                continue
-            there = [m for m in listed if m.startswith(major + ".")]
-            text = _followed(text, release, read[release], there, day)
-            summary.append(f"{RULE}: from deepspeed {release} on another table for CUDA {major}")
-    return text, summary, doubts
-
-
-def _spoken_of(text: str, minors: Sequence[str]) -> tuple[str, list[str]]:
-    """The text with a row for each minor that no row names."""
-    lines = text.split("\n")
-    numbered = rule_rows(lines)
-    specs = [Spec.parse(row.data["when"]["cuda"]) for _, row in numbered]
-    new = [m for m in minors if not any(spec.contains(m) for spec in specs)]
-    last = max((i for i, _ in numbered), default=len(lines) - 1)
-    lines[last + 1 : last + 1] = [
-        f'  - {{when: {{deepspeed: ">=0.4.0", cuda: "{m}"}}, needs: {{toolkit: "{m}"}}}}' for m in new
-    ]
-    return "\n".join(lines), [f"{RULE}: CUDA {m} is new and goes with its own toolkit" for m in new]
-
-
-def _followed(text: str, release: str, facts: ReleaseFacts, minors: Sequence[str], day: str) -> str:
-    """The text in which the rows for ``minors`` (of one major) end before ``release`` and new ones begin with it."""
-    lines = text.split("\n")
-    numbered = rule_rows(lines)
-    for i, row in numbered:
-        if any(row.speaks_of(release, cuda) for cuda in minors):
-            lines[i] = _ended(row, release)
-    last = max((i for i, _ in numbered), default=len(lines) - 1)
-    lines[last + 1 : last + 1] = _new_rows(release, facts, minors[0].partition(".")[0], minors, day)
-    return "\n".join(lines)

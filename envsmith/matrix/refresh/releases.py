@@ -16,6 +16,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from envsmith.errors import NetworkError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.http import NotFoundError
 from envsmith.matrix.refresh.base import Context, in_parallel, same_spec, spec_text, yanked_text
 from envsmith.matrix.refresh.tables import Table
@@ -50,15 +51,19 @@ class Policy:
     sdist_facts: bool = False
 
 
-POLICIES: Mapping[str, Policy] = {
-    # setup.py of deepspeed adds nvidia-ml-py where it finds a GPU.
-    "deepspeed": Policy(read_all=True, finals=False, ignore=frozenset({"nvidia-ml-py"}), sdist_facts=True),
-    "megatron-core": Policy(read_all=True, finals=False),
-    "colossalai": Policy(read_all=True, finals=False, sdist_facts=True),
+_POLICIES: Mapping[str, Policy] = {
     "transformer-engine": Policy(read_all=True, joins=("transformer-engine-torch",), cuda_core="transformer-engine"),
     "flash-attn": Policy(read_all=True, sdist_facts=True),
     "horovod": Policy(read_all=True, sdist_facts=True),
 }
+
+
+def policy_of(component: str) -> Policy:
+    """Return how the file of a component is kept."""
+    framework = FRAMEWORKS.get(component)
+    if framework is None:
+        return _POLICIES.get(component, Policy())
+    return Policy(read_all=True, finals=False, ignore=framework.ignored_requirements, sdist_facts=framework.reads_sdist)
 
 
 def _minors(requires_python: str | None) -> list[str]:
@@ -207,7 +212,7 @@ def _joined(context: Context, policy: Policy, version: str, facts: ReleaseFacts)
 
 def update_releases(table: Table, context: Context, component: str) -> list[str]:
     """Bring one file up to date; says what changed, line by line. ``NetworkError`` when the index does not have the component or does not answer."""
-    policy = POLICIES.get(component, Policy())
+    policy = policy_of(component)
     found = context.components.by_name.get(component)
     if found is None or not found.distributions:
         raise NetworkError(f"{component} has no distribution on the package index")
@@ -270,7 +275,7 @@ def _merge(
     joined: list[str],
 ) -> list[str]:
     """Put a release that was read into the table."""
-    policy = POLICIES.get(component, Policy())
+    policy = policy_of(component)
     listed = [*facts.requires, *joined]
     requires = declared(listed, facts.requires_python, context.components, own=component, policy=policy)
     key = _evidence(table, context, policy)

@@ -15,11 +15,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from envsmith.errors import DataError, NetworkError, StorageError, UsageError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.fields import Problems, parse_yaml
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient, cache_root
 from envsmith.matrix.refresh.base import Context, FactStore, Progress
-from envsmith.matrix.refresh.framework_files import CHECKOUTS, update_builder, update_tested
+from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
 from envsmith.matrix.refresh.releases import update_releases
 from envsmith.matrix.refresh.tables import Table
 from envsmith.matrix.refresh.torch import (
@@ -205,15 +206,17 @@ class _Run:
             return lambda: update_cuda(table, context, self.table("torch"))
         if name == "toolkit":
             return lambda: update_toolkit(table, context)
-        if name == "deepspeed":
-            return lambda: [*update_releases(table, context, name), *self._builder()]
+        framework = FRAMEWORKS.get(name)
+        if framework and framework.toolkit_table:
+            toolkit_rule = ToolkitRule(name, framework.toolkit_table)
+            return lambda: [*update_releases(table, context, name), *self._builder(toolkit_rule)]
         return lambda: update_releases(table, context, name)
 
     def read_checkout(self, framework: str, folder: Path) -> None:
         """Bring ``tested/<framework>.yaml`` up to date from a clone."""
-        if framework not in CHECKOUTS:
+        if framework not in checkouts():
             raise UsageError(
-                f"--checkout {framework}: nothing is read from it", hint="it can be one of: " + ", ".join(CHECKOUTS)
+                f"--checkout {framework}: nothing is read from it", hint="it can be one of: " + ", ".join(checkouts())
             )
         path = self._releases.parent / "tested" / f"{framework}.yaml"
         try:
@@ -225,17 +228,17 @@ class _Run:
         if table.text() != old:
             self._others.append(FileChange(path=path, old=old, new=table.text(), summary=tuple(summary)))
 
-    def _builder(self) -> list[str]:
-        """The rows of the toolkit rule, after the op builders of the deepspeed releases that were opened."""
+    def _builder(self, rule: ToolkitRule) -> list[str]:
+        """Update the rows of the toolkit rule after the tables of the framework's releases that were opened."""
         path = self._releases.parent / "rules" / "toolkit.yaml"
-        read = self._context.read.get("deepspeed", {})
+        read = self._context.read.get(rule.framework, {})
         if not path.is_file():
             return []
         toolkits = [str(r["version"]) for name in ("toolkit", "cuda") for r in self.table(name).records]
         old = path.read_text(encoding="utf-8")
-        releases = [str(r["version"]) for r in self.table("deepspeed").records]
+        releases = [str(r["version"]) for r in self.table(rule.framework).records]
         minors = (".".join(v.split(".")[:2]) for v in toolkits)
-        new, summary, doubts = update_builder(old, read, releases, minors, self._context.today)
+        new, summary, doubts = rule.update(old, read, releases, minors, self._context.today)
         self._context.problems += doubts
         if new != old:
             self._others.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))

@@ -10,10 +10,11 @@ import zipfile
 import pytest
 
 from envsmith.errors import ContentError, NetworkError
+from envsmith.frameworks.deepspeed import cuda_minor_table
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active, parse_metadata, parse_requires_txt, read_members
-from envsmith.python.releases import ReleaseFacts, best_file, cuda_minor_table, read_release, setup_imports
+from envsmith.python.releases import ReleaseFacts, best_file, read_release, setup_imports
 
 PKG_INFO = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nRequires-Python: >=3.8\n"
 BUILDER = b"cuda_minor_mismatch_ok = {\n    10: ['10.0', '10.2'],\n    12: ['12.0', '12.1'],\n}\nraise SystemExit('never run')\n"

@@ -7,11 +7,10 @@ import json
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.frameworks.steps import framework_steps
 from envsmith.model.cell import Cell
 from envsmith.smoke import agent
 from envsmith.smoke.cases import full_cases, quick_cases
-from envsmith.smoke.plan import Plan, Tier
+from envsmith.smoke.plan import Plan, Tier, framework_steps
 
 TORCH = {"torch": "2.13.0+cpu", "deepspeed": "0.19.8"}
 
@@ -94,7 +93,7 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
     every = framework_steps(frameworks, every=True, control=True)
     assert {step.kind for step in every} == set(agent.STEP_KINDS)
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
-    assert all(step.why or step.told for step in every if step.needs == "gpu"), (
+    assert all(step.why or step.stops_with for step in every if step.needs == "gpu"), (
         "skipped with a reason, or tried and stopped with one"
     )
     assert all(step.issues for step in every if step.needs != "gpu")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envsmith.frameworks.steps import Step
+from envsmith.frameworks.framework import Step
 from envsmith.model.record import StepOutcome, Verdict
 from envsmith.smoke.verdict import compare_families, judge_step
 

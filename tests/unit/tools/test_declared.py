@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.matrix.refresh.base import same_spec, spec_text, yanked_text
-from envsmith.matrix.refresh.framework_files import accepts, rule_rows, update_builder
+from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
 from envsmith.matrix.refresh.releases import Policy, declared
 from envsmith.matrix.refresh.run import read_component_table, refreshable
 from envsmith.python.index import IndexFile
@@ -15,6 +16,7 @@ from envsmith.python.releases import ReleaseFacts
 
 MATRIX = Path(__file__).parents[3] / "matrix"
 COMPONENTS = read_component_table(MATRIX)
+RULE = ToolkitRule(DEEPSPEED.name, DEEPSPEED.toolkit_table)
 # cuda_minor_mismatch_ok as it stood in the sdists of these releases; every other release has the table of the one before it.
 TABLES = {
     "0.4.0": {"10": "0 1 2", "11": "0 1 2 3"},
@@ -41,7 +43,7 @@ MINORS = [
 
 @pytest.mark.parametrize("release", TABLES)
 def test_the_rows_of_the_toolkit_rule_say_what_the_op_builder_of_a_release_does(release):
-    rows = [row for _, row in rule_rows((MATRIX / "rules/toolkit.yaml").read_text(encoding="utf-8").split("\n"))]
+    rows = [row for _, row in RULE.rows((MATRIX / "rules/toolkit.yaml").read_text(encoding="utf-8").split("\n"))]
     table = {major: {f"{major}.{n}" for n in minors.split()} for major, minors in TABLES[release].items()}
     for cuda in MINORS:
         for toolkit in MINORS:
@@ -54,7 +56,7 @@ def test_a_table_in_the_middle_is_not_followed_blindly():
     row = '  - {when: {deepspeed: ">=0.4.0", cuda: "%s"}, needs: {toolkit: "%s"}}\n'
     text = "rules:\n- id: deepspeed-toolkit-cuda\n  rows:\n" + row % ("12.4", "12.4") + row % ("12.8", "12.8")
     facts = ReleaseFacts(filename="deepspeed-0.5.0.tar.gz", sha256="a" * 64, cuda_minors={"12": ("12.4", "12.8")})
-    same, summary, doubts = update_builder(text, {"0.5.0": facts}, ["0.5.0", "0.6.0"], ["12.4", "12.8"], "2026-12-01")
+    same, summary, doubts = RULE.update(text, {"0.5.0": facts}, ["0.5.0", "0.6.0"], ["12.4", "12.8"], "2026-12-01")
     assert (same, summary) == (text, [])
     assert "0.5.0" in doubts[0]
 

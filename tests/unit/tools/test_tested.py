@@ -8,13 +8,11 @@ import pytest
 import yaml
 
 from envsmith.errors import DataError, UsageError
+from envsmith.frameworks.colossalai import compatibility_rows, cuda_ext_rows
+from envsmith.frameworks.megatron_core import uv_lock_rows
 from envsmith.graph.read import read_knowledge
-from envsmith.matrix.refresh.framework_files import compatibility_rows, cuda_ext_rows, uv_lock_rows
 from envsmith.matrix.refresh.run import apply
 
-COMPONENT = (
-    "- {name: colossalai, role: framework, short: ca, title: Colossal-AI, distributions: [colossalai], aliases: []}\n"
-)
 RELEASES = """component: colossalai
 evidence:
   index: {kind: declared, source: "list", date: 2026-01-01}
@@ -65,8 +63,6 @@ def clone(tmp_path):
 
 @pytest.fixture
 def tested(knowledge):
-    components = knowledge / "components.yaml"
-    components.write_text(components.read_text() + COMPONENT)
     (knowledge / "releases/colossalai.yaml").write_text(RELEASES)
     (knowledge / "tested").mkdir()
     path = knowledge / "tested/colossalai.yaml"

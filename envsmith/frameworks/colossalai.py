@@ -1,0 +1,125 @@
+"""Colossal-AI. What its plugins do on the CPU was read in 0.5.0 and seen on torch 2.13.0; the GPU steps were not run by us, for want of a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from envsmith.frameworks.framework import Checkout, CheckoutFile, Framework, Row, Step
+
+# It imports 1,500 modules.
+_DEADLINE = 300.0
+_HYBRID_ADAM_DEADLINE = 600.0
+# The words with which its CPU accelerator stops a plugin. Such a step is tried on the CPU all the same: the record has the error and the
+# line of code of this very release, or, should one ever work there, its losses.
+_ZERO_STOPS = r"device is required"
+# HybridAdam's kernel for the host's part is only built where torch.cuda.is_available() (cuda_extension.py, which cpu_adam_x86.py asks).
+_GEMINI_STOPS = r"not supported for cpu accelerator|No usable kernel found for CPUAdamLoader"
+_TENSOR_STOPS = r"get_rng_state\(\) takes"
+
+
+def compatibility_rows(text: str) -> list[Row]:
+    """Read ``.compatibility``: ``2.5.1-12.4.1`` a line, torch and the CUDA of the image that the project's CI uses."""
+    pairs = (re.fullmatch(r"\s*(\d+(?:\.\d+){1,3})-(\d+\.\d+)(?:\.\d+)?\s*", line) for line in text.splitlines()[:200])
+    return [{"torch": m[1], "cuda": m[2], "kind": "ci"} for m in pairs if m]
+
+
+def cuda_ext_rows(text: str) -> list[Row]:
+    """Read ``.cuda_ext.json``: the torch that is installed and the CUDA of the image in which extensions are compiled."""
+    try:
+        builds = json.loads(text)["build"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+    rows: list[Row] = []
+    for item in builds[:200] if isinstance(builds, list) else []:
+        build = item if isinstance(item, dict) else {}
+        torch = re.search(r"\btorch==(\d+(?:\.\d+)+)", str(build.get("torch_command", "")))
+        cuda = re.search(r":(\d+\.\d+)\b", str(build.get("cuda_image", "")))
+        if torch and cuda:
+            rows.append({"torch": torch[1], "cuda": cuda[1], "kind": "build"})
+    return rows
+
+
+_BOOSTER = Step(
+    name="colossalai booster ddp fp32",
+    kind="colossalai",
+    options={"plugin": "TorchDDPPlugin"},
+    issues=("all_reduce",),
+    native=True,
+    deadline=_DEADLINE,
+)
+_PIPELINE = Step(
+    name="colossalai 3d pp=2 fp32",
+    kind="colossalai-3d",
+    options={"pp": 2},
+    issues=("send", "recv"),
+    tolerance=1e-3,
+    deadline=_DEADLINE,
+)
+_TENSOR = Step(
+    name="colossalai 3d tp=2 fp32",
+    kind="colossalai-3d",
+    options={"tp": 2},
+    tolerance=1e-3,
+    issues=("all_reduce",),
+    needs="gpu",
+    stops_with=_TENSOR_STOPS,
+    deadline=_DEADLINE,
+)
+_ZERO_3D = Step(
+    name="colossalai 3d zero-1 bf16",
+    kind="colossalai-3d",
+    options={"zero": 1, "precision": "bf16"},
+    tolerance=5e-2,
+    needs="gpu",
+    stops_with=_ZERO_STOPS,
+    deadline=_DEADLINE,
+)
+
+
+def _low_level_zero(stage: int) -> Step:
+    return Step(
+        name=f"colossalai low-level zero-{stage} bf16",
+        kind="colossalai",
+        options={"plugin": "LowLevelZeroPlugin", "stage": stage, "precision": "bf16"},
+        tolerance=5e-2,
+        needs="gpu",
+        stops_with=_ZERO_STOPS,
+        deadline=_DEADLINE,
+    )
+
+
+_GEMINI = Step(
+    name="colossalai gemini bf16",
+    kind="colossalai",
+    options={"plugin": "GeminiPlugin", "precision": "bf16", "optimizer": "HybridAdam"},
+    tolerance=5e-2,
+    needs="gpu",
+    stops_with=_GEMINI_STOPS,
+    deadline=_HYBRID_ADAM_DEADLINE,
+)
+
+COLOSSALAI = Framework(
+    name="colossalai",
+    short="ca",
+    title="Colossal-AI",
+    distributions=("colossalai",),
+    module="colossalai",
+    aliases=("colossal-ai", "colossal"),
+    # torch.utils.cpp_extension, with which it compiles its kernels, imports setuptools and starts ninja.
+    undeclared=("numpy", "setuptools", "ninja"),
+    compiles=True,
+    quick_steps=(_BOOSTER,),
+    steps=(_BOOSTER, _PIPELINE, _TENSOR, _ZERO_3D, _low_level_zero(1), _low_level_zero(2), _GEMINI),
+    reads_sdist=True,
+    checkout=Checkout(
+        repository="hpcaitech/ColossalAI",
+        tag=r"v(\d+(?:\.\d+)+)",
+        files=(
+            CheckoutFile(
+                path=".compatibility", key="compatibility", note="what their CI runs", rows=compatibility_rows
+            ),
+            CheckoutFile(path=".cuda_ext.json", key="cuda_ext", note="what their CI compiles", rows=cuda_ext_rows),
+        ),
+    ),
+)

@@ -1,0 +1,90 @@
+"""What code knows of a framework stands in its plugin, and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import envsmith
+from envsmith.frameworks import EXAMPLE, FRAMEWORKS
+from envsmith.graph.load import components
+from envsmith.model.cell import CellId, short_names
+from envsmith.model.component import Role
+
+ROOT = Path(envsmith.__file__).parent
+NAMES = re.compile("deepspeed|megatron|colossal", re.IGNORECASE)
+# Help texts, examples of what may be typed and hints.
+HELP_TEXTS = {"cli/check.py", "cli/explain.py", "cli/options.py", "cli/sources.py", "graph/read.py"}
+# Still to be moved into the plugins.
+UNFINISHED = ("doctor/", "ci/since.py")
+PLUGINS = ("frameworks/", "smoke/agent")
+
+
+def _strings(tree: ast.Module) -> set[str]:
+    """Return the string constants that are not docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    constants = (n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in docstrings)
+    return {n.value for n in constants if isinstance(n.value, str)}
+
+
+def test_no_module_outside_the_plugins_names_a_framework():
+    modules = {str(path.relative_to(ROOT)): path for path in ROOT.rglob("*.py")}
+    naming = {
+        name
+        for name, path in modules.items()
+        if not name.startswith((*PLUGINS, *UNFINISHED))
+        and any(NAMES.search(text) for text in _strings(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert naming == HELP_TEXTS
+
+
+def test_frameworks_are_registered_under_their_names():
+    assert {name: framework.name for name, framework in FRAMEWORKS.items()} == {name: name for name in FRAMEWORKS}
+    assert EXAMPLE in FRAMEWORKS
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_is_a_component_with_releases_and_rules(name):
+    component = components().by_name[name]
+    assert (component.role, component.short) == (Role.FRAMEWORK, FRAMEWORKS[name].short)
+    matrix = ROOT.parent / "matrix"
+    assert (matrix / "releases" / f"{name}.yaml").is_file()
+    assert (matrix / "rules" / f"{name}.yaml").is_file()
+
+
+def test_short_names_are_those_of_the_components():
+    table = components().by_name
+    spelt = short_names()
+    assert {name: spelt.get(name, name.replace("-", "_")) for name in table} == {n: c.short for n, c in table.items()}
+    assert len(set(spelt.values())) == len(spelt)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_cell_id_spells_the_framework_short_and_is_read_back(name):
+    cell = CellId(((name, "1.2"), ("torch", "2.13.0+cu130"), ("cuda", "13.0"), ("python", "3.12")))
+    assert str(cell) == f"{FRAMEWORKS[name].short}1.2-torch2.13.0-cu130-py312"
+    assert CellId.parse(str(cell)) == cell
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_every_step_begins_with_the_name_of_its_framework(name):
+    steps = (*FRAMEWORKS[name].quick_steps, *FRAMEWORKS[name].steps)
+    assert FRAMEWORKS[name].quick_steps
+    assert all(step.name.startswith(f"{name} ") for step in steps)
+
+
+def test_the_package_imports_nothing_heavy():
+    heavy = ("yaml", "packaging", "networkx", "click", "envsmith.model", "envsmith.graph")
+    code = f"import sys, envsmith.frameworks; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
