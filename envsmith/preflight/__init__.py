@@ -149,14 +149,14 @@ def _collective(
 ) -> list[Finding]:
     """One all_reduce; every rank tells how it ended, and every rank hears it."""
     from envsmith.preflight.group import agree, try_collective
-    from envsmith.smoke import agent
+    from envsmith.smoke.agent.store import stored
 
     device = mine["gpu"]["index"] if isinstance(mine.get("gpu"), Mapping) else None
     answer = try_collective(place, backend, device, timeout)
     answers, missing = agree(place, "collective", answer, timeout + 2.0)
     if all(a.get("ok") for a in answers.values()) and not missing:
         return []
-    absent = [rank for rank in range(place.world) if not agent.stored(place.store, f"entered/{rank}")]
+    absent = [rank for rank in range(place.world) if not stored(place.store, f"entered/{rank}")]
     bad = {rank: a for rank, a in answers.items() if not a.get("ok")}
     said = next((a for a in bad.values() if not a.get("hang")), next(iter(bad.values()), {"detail": "no answer"}))
     if absent and len(absent) < place.world:

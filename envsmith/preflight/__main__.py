@@ -75,9 +75,9 @@ def main(argv: list[str] | None = None) -> int:
 def _my_rank() -> int:
     import os
 
-    from envsmith.smoke import agent
+    from envsmith.smoke.agent.launchers import discover
 
-    return int((agent.discover(os.environ, {}) or {"rank": 0})["rank"])
+    return int((discover(os.environ, {}) or {"rank": 0})["rank"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.smoke import agent
+from envsmith.smoke.agent.machine import host_facts, loaded_facts
+from envsmith.smoke.agent.processes import read_text
+from envsmith.smoke.agent.protocol import one_line
+from envsmith.smoke.agent.store import ALSO_TELLING, TELLING
 
 # Ranks of one job that differ here compute different things or do not understand each other.
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")
@@ -138,8 +141,8 @@ def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
     """
     import torch
 
-    loaded, host = agent.loaded_facts(), agent.host_facts()
-    names = (*agent.TELLING, "MASTER_ADDR")
+    loaded, host = loaded_facts(), host_facts()
+    names = (*TELLING, "MASTER_ADDR")
     facts: dict[str, Any] = {
         **{key: loaded.get(key) for key in ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "numpy")},
         **{key: host.get(key) for key in (*_KEPT, "container")},
@@ -153,7 +156,7 @@ def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
         "local": local,
         "infiniband": os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband")),  # noqa: PTH112, PTH208 - pathlib costs more than the call
         "gpus": len(host["gpus"]) if isinstance(host["gpus"], list) else 0,
-        "env": {k: v for k, v in os.environ.items() if k.startswith(names) or k in agent.ALSO_TELLING},
+        "env": {k: v for k, v in os.environ.items() if k.startswith(names) or k in ALSO_TELLING},
     }
     facts["gpu"] = _gpu(torch, local, facts) if gpu and loaded.get("cuda") and facts["gpus"] else None
     return facts
@@ -161,7 +164,7 @@ def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
 
 def _nccl_path() -> str | None:
     """Which ``libnccl`` is mapped into this process, when it is a library of its own."""
-    found = re.search(r"(/\S*libnccl\.so\S*)", agent.read_text("/proc/self/maps", 1 << 22))
+    found = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
     return found[1] if found else None
 
 
@@ -182,7 +185,7 @@ def _gpu(torch: Any, local: int, facts: dict[str, Any]) -> dict[str, Any]:
             torch.zeros(1, device=f"cuda:{index}").add_(1).item()
             seen["free"], seen["total"] = torch.cuda.mem_get_info(index)
     except Exception as error:  # noqa: BLE001 - whatever CUDA says is the finding
-        seen["error"] = agent.one_line(error)
+        seen["error"] = one_line(error)
     facts["cuda_usable"] = seen["error"] is None
     return seen
 

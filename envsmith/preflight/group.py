@@ -13,7 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from envsmith.errors import SmokeError
-from envsmith.smoke import agent
+from envsmith.smoke.agent.launchers import discover
+from envsmith.smoke.agent.protocol import one_line
 
 _CALLS = itertools.count()
 _OWN: dict[tuple[str, int], Any] = {}  # stores that we host: they must outlive every rank's last question
@@ -44,7 +45,7 @@ def find_place(timeout: float) -> Place:
         base, how = dist.distributed_c10d._get_default_store(), "the process group"  # noqa: SLF001 - torch has no public name for it
         rank, world = dist.get_rank(), dist.get_world_size()
     else:
-        found = agent.discover(os.environ, {}) if dist.is_available() else None
+        found = discover(os.environ, {}) if dist.is_available() else None
         if found is None or found["world"] < 2:
             return Place(rank=0, world=1, local=local, how="alone")
         rank, world, how = found["rank"], found["world"], str(found["how"])
@@ -76,7 +77,7 @@ def _launcher_store(found: Mapping[str, Any], timeout: float) -> Any:
     except Exception as error:
         who = "cannot open" if owner else "cannot reach"
         raise SmokeError(
-            f"rank {found['rank']} {who} the store at {host}:{port}: {agent.one_line(error)}",
+            f"rank {found['rank']} {who} the store at {host}:{port}: {one_line(error)}",
             hint="is that address right on every node, and the port open between them? ENVSMITH_MASTER_PORT names another",
         ) from error
     _OWN[host, port] = store
@@ -140,7 +141,7 @@ def try_collective(place: Place, backend: str, device: int | None, timeout: floa
             **kwargs,
         )
     except Exception as error:  # noqa: BLE001 - whatever the backend says is the finding
-        return {"ok": False, "stage": "making a group", "detail": agent.one_line(error)}
+        return {"ok": False, "stage": "making a group", "detail": one_line(error)}
     try:
         answer = _reduce(torch, dist, place, device if backend == "nccl" else None, timeout)
     finally:
@@ -164,7 +165,7 @@ def _reduce(torch: Any, dist: Any, place: Place, device: int | None, timeout: fl
         work.wait()
         got = tensor.cpu()
     except Exception as error:  # noqa: BLE001 - whatever the backend says is the finding
-        return {"ok": False, "stage": "all_reduce", "detail": agent.one_line(error)}
+        return {"ok": False, "stage": "all_reduce", "detail": one_line(error)}
     due = index * (place.world * (place.world + 1) // 2)
     if bool((got == due).all()):
         return {"ok": True}

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from envsmith.preflight.group import Place, find_place, second_connection
-from envsmith.smoke import agent
+from envsmith.smoke.agent.processes import read_text
+from envsmith.smoke.agent.store import stored
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -253,7 +254,7 @@ def _hear(store: Any, world: int, seen: dict[int, tuple[bytes, Sample]]) -> dict
     """Everybody's last sample; ``heard`` is when it last changed, by this rank's clock. An empty one says that the rank has stopped."""
     clock = time.monotonic()
     for rank in range(world):
-        if not agent.stored(store, f"watch/{rank}"):
+        if not stored(store, f"watch/{rank}"):
             continue
         text = store.get(f"watch/{rank}")
         if not text:
@@ -282,7 +283,7 @@ def _own_alerts(first: Sample | None, now: Sample, limits: Limits) -> list[Alert
 def _rss() -> int:
     import mmap
 
-    fields = agent.read_text("/proc/self/statm", 256).split()
+    fields = read_text("/proc/self/statm", 256).split()
     return int(fields[1]) * mmap.PAGESIZE if len(fields) > 1 else 0
 
 

@@ -14,12 +14,12 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
 from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.smoke.bundle import bundle
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
 
@@ -325,10 +325,9 @@ class LocalTarget:
         process.kill()
 
 
-@cache
 def agent_source() -> bytes:
-    """The text of ``agent.py``, as shipped."""
-    return Path(__file__).with_name("agent.py").read_bytes()
+    """Return the text of ``agent.py``, as it is sent."""
+    return bundle()
 
 
 def agent_arguments() -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke import agent, run
+from envsmith.smoke import run
 from envsmith.smoke.cases import Case, quick_cases
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import LocalTarget, srun_argv, torchrun_argv
@@ -111,11 +111,16 @@ def test_three_ranks_pass_too() -> None:
     assert result.passed, result.blame
 
 
+def _agent(folder: Path) -> str:
+    (folder / "agent.py").write_bytes(run.agent_source())
+    return str(folder / "agent.py")
+
+
 def _torchrun(tmp_path: Path, plan: Plan) -> tuple[int, SmokeResult, list[dict[str, Any]]]:
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
     command = torchrun_argv(
         python=PYTHON or "",
-        agent=agent.__file__,
+        agent=_agent(tmp_path),
         plan=str(tmp_path / "plan.json"),
         events=str(tmp_path / "events.%r"),
         ranks=2,
@@ -175,7 +180,7 @@ def test_agent_runs_alone_from_a_plan_file(tmp_path) -> None:
     )
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
     done = subprocess.run(
-        [PYTHON or "", "-I", agent.__file__, "--plan", str(tmp_path / "plan.json")],
+        [PYTHON or "", "-I", _agent(tmp_path), "--plan", str(tmp_path / "plan.json")],
         capture_output=True,
         timeout=60,
         check=False,
@@ -199,7 +204,7 @@ def test_srun_starts_the_agent_on_two_nodes(tmp_path, fault, code) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
     command = srun_argv(
         python=PYTHON or "",
-        agent=agent.__file__,
+        agent=_agent(tmp_path),
         plan=str(tmp_path / "plan.json"),
         events=str(tmp_path / "events.%r"),
         nodes=2,

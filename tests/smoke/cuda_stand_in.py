@@ -7,7 +7,6 @@ argument that this torch does not have is found without a GPU. Prints `ok NAME` 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import inspect
 import sys
 import types
@@ -18,22 +17,21 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
 
-HERE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from envsmith.smoke.agent.board import Board
+from envsmith.smoke.agent.cases import OPERATIONS
+from envsmith.smoke.agent.kit import Kit
+from envsmith.smoke.agent.protocol import Skip
+from envsmith.smoke.agent.steps.stage import Stage
+from envsmith.smoke.agent.world import World, free_bytes
+
 CALLS: list[str] = []
 
 
 def say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def load_agent() -> Any:
-    spec = importlib.util.spec_from_file_location("agent", HERE / "envsmith/smoke/agent.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def bound(real: Any, name: str, stand_in: Any) -> Any:
@@ -137,11 +135,11 @@ class Distributed:
         return dist.all_reduce(*args, **kwargs)
 
 
-def world_of(agent: Any) -> Any:
-    world = agent.World.__new__(agent.World)
+def world_of() -> Any:
+    world = World.__new__(World)
     fake = Torch()
     job = {"devices": [0], "timeouts": {"group": 60, "init": 60}, "sharing": "multi-rank", "backend": "nccl"}
-    world.torch, world.dist, world.job, world.board, world.log = fake, Distributed(fake.cuda), job, agent.Board(), None
+    world.torch, world.dist, world.job, world.board, world.log = fake, Distributed(fake.cuda), job, Board(), None
     world.rank, world.size, world.backend = 0, 1, "nccl"
     # The only device that there is, with a number as a GPU has.
     world.device, world.cuda, world.groups, world.free = (
@@ -154,18 +152,18 @@ def world_of(agent: Any) -> Any:
     return world
 
 
-def run(agent: Any, world: Any, op: str, **more: Any) -> None:
+def run(world: Any, op: str, **more: Any) -> None:
     case = {"op": op, "id": op, "dtype": "float32", "redop": "sum", "n": 1024, **more}
-    kit = agent.Kit(world, 0, case, None)
+    kit = Kit(world, 0, case, None)
     kit.fit([1 << 40])
-    agent.OPERATIONS[op](kit)
+    OPERATIONS[op].run(kit)
     kit.guards()
     if op.startswith("bw_"):
         assert kit.measured["us"] == [500.0] * 50, kit.measured
     say(f"ok {op}")
 
 
-def init_group(agent: Any, world: Any) -> None:
+def init_group(world: Any) -> None:
     """`device_id` reaches init_process_group, and nothing that it does not take."""
     given: dict[str, Any] = {}
     world.dist.init_process_group = bound(
@@ -176,8 +174,8 @@ def init_group(agent: Any, world: Any) -> None:
     say("ok init_group")
 
 
-def stage_binds_device(agent: Any) -> None:
-    stage = agent.Stage.__new__(agent.Stage)
+def stage_binds_device() -> None:
+    stage = Stage.__new__(Stage)
     stage.torch, stage.cuda, stage.device = torch, True, torch.device("cuda", 3)
     given: dict[str, Any] = {}
     real = dist.init_process_group
@@ -193,32 +191,31 @@ def stage_binds_device(agent: Any) -> None:
 
 def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    agent = load_agent()
-    world = world_of(agent)
+    world = world_of()
     symm.empty = bound(symm.empty, "symm.empty", lambda n, dtype, device: torch.empty(n, dtype=dtype, device=device))
     symm.rendezvous = bound(symm.rendezvous, "rendezvous", lambda _t, _group: None)
     symm.enable_symm_mem_for_group = lambda _name: None
     for op in ("all_reduce", "compute_overlap", "cuda_graph", "symmetric_memory", "barrier", "coalesced"):
-        run(agent, world, op)
-    run(agent, world, "all_reduce", mode="async")
-    run(agent, world, "all_gather_object")
-    for op in sorted(name for name in agent.OPERATIONS if name.startswith("bw_") and "send" not in name):
-        run(agent, world, op)
+        run(world, op)
+    run(world, "all_reduce", mode="async")
+    run(world, "all_gather_object")
+    for op in sorted(name for name in OPERATIONS if name.startswith("bw_") and "send" not in name):
+        run(world, op)
     try:
-        run(agent, world, "bw_all_reduce", n=1 << 30)
-    except agent.Skip as reason:
+        run(world, "bw_all_reduce", n=1 << 30)
+    except Skip as reason:
         say(f"ok limit: {reason}")
     world.size = 2
-    kit = agent.Kit(world, 0, {"op": "split_group", "id": "s", "dtype": "float32", "redop": "sum", "n": 17}, None)
+    kit = Kit(world, 0, {"op": "split_group", "id": "s", "dtype": "float32", "redop": "sum", "n": 17}, None)
     kit.ranks, kit.size = [0], 1
     kit.reduced = lambda _parts=None: kit.pattern(0)
-    agent.OPERATIONS["split_group"](kit)
+    OPERATIONS["split_group"].run(kit)
     say("ok split_group")
     world.size = 1
-    assert agent.free_bytes(world) == (120 << 30) - (4 << 30) - (1 << 30)
+    assert free_bytes(world) == (120 << 30) - (4 << 30) - (1 << 30)
     say("ok free_bytes")
-    init_group(agent, world)
-    stage_binds_device(agent)
+    init_group(world)
+    stage_binds_device()
     missing = {
         "graph",
         "CUDAGraph",

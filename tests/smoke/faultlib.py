@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envsmith.smoke import agent
 from envsmith.smoke.cases import Case
 from envsmith.smoke.plan import Plan, Timeouts
-from envsmith.smoke.run import LocalTarget, torchrun_argv
+from envsmith.smoke.run import LocalTarget, agent_source, torchrun_argv
 
 FAULTS = Path(__file__).parent / "faults"
 LAUNCHED = Path(__file__).parent / "launched"
@@ -36,9 +35,10 @@ def launched_files() -> list[Path]:
 def torchrun(plan: Plan, directory: Path) -> tuple[int, list[Any]]:
     """The agent's exit status and all ranks' events, started by the torchrun of the interpreter under test."""
     (directory / "plan.json").write_text(json.dumps(plan.to_json()))
+    (directory / "agent.py").write_bytes(agent_source())
     command = torchrun_argv(
         python=torch_python() or "",
-        agent=agent.__file__,
+        agent=str(directory / "agent.py"),
         plan=str(directory / "plan.json"),
         events=str(directory / "events.%r"),
         ranks=plan.ranks,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,22 +14,40 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.smoke import agent, run
+from envsmith.smoke import run
+from envsmith.smoke.agent.board import Board, Phase, Startup
+from envsmith.smoke.agent.counter import flight_entries
+from envsmith.smoke.agent.launchers import discover, ranks_here
+from envsmith.smoke.agent.machine import host_facts, memory_limit
+from envsmith.smoke.agent.placement import place_direct, place_nccl
+from envsmith.smoke.agent.processes import describe_exit, kill_group, process_state
+from envsmith.smoke.agent.protocol import Exit, Lines, Log
+from envsmith.smoke.agent.rank import _stopped
+from envsmith.smoke.agent.store import compare_manifests
+from envsmith.smoke.agent.supervisor import Supervisor
+from envsmith.smoke.agent.world import group_layouts
 
-SOURCE = run.agent_source().decode()
+FOLDER = Path(run.__file__).with_name("agent")
+MODULES = sorted(FOLDER.rglob("*.py"))
 
 
-def test_agent_imports_only_the_standard_library_when_it_is_loaded() -> None:
-    top = [node for node in ast.parse(SOURCE).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {
-        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0] for node in top
-    }
-    assert names <= set(sys.stdlib_module_names)
+def _imports(tree: ast.AST) -> set[str]:
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {(node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name for node in nodes}
 
 
-def test_agent_parses_as_python_3_9_and_never_imports_envsmith() -> None:
-    ast.parse(SOURCE, feature_version=(3, 9))
-    assert not re.search(r"^\s*(from|import) envsmith", SOURCE, re.MULTILINE)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_module_of_the_agent_parses_as_python_3_9_and_needs_the_standard_library_and_its_own_package_only(path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    top = ast.Module(body=[node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)])
+    outside = {name for name in _imports(top) if not name.startswith("envsmith.smoke.agent")}
+    assert {name.partition(".")[0] for name in outside} <= set(sys.stdlib_module_names)
+    assert not [name for name in _imports(tree) if name.startswith("envsmith") and name not in _imports(top)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_module_of_the_agent_can_be_read_on_two_screens(path) -> None:
+    assert len(path.read_text().splitlines()) <= 750
 
 
 def test_bootstrap_runs_the_source_from_standard_input_and_complains_about_a_missing_torch() -> None:
@@ -43,7 +60,7 @@ def test_bootstrap_runs_the_source_from_standard_input_and_complains_about_a_mis
         process.stdin.write(run.agent_input(plan))
         process.stdin.flush()
         said = process.stdout.read()
-    assert process.returncode == agent.CONFIGURATION
+    assert process.returncode == Exit.CONFIGURATION
     assert b"No module named 'torch'" in said
 
 
@@ -86,17 +103,14 @@ def test_agent_ends_when_its_outer_parent_goes_away() -> None:
     ],
 )
 def test_rank_is_discovered_in_the_documented_order(env, due) -> None:
-    found = agent.discover(env, {})
+    found = discover(env, {})
     assert (found["how"], found["rank"], found["world"], found["master"], found["port"]) == due
 
 
 def test_flags_win_over_every_launcher_and_nothing_means_no_rank() -> None:
-    assert (
-        agent.discover({"RANK": "3", "WORLD_SIZE": "8"}, {"rank": 0, "world_size": 2, "master_port": 7})["how"]
-        == "flags"
-    )
-    assert agent.discover({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, {}) is None
-    assert agent.discover({}, {}) is None
+    assert discover({"RANK": "3", "WORLD_SIZE": "8"}, {"rank": 0, "world_size": 2, "master_port": 7})["how"] == "flags"
+    assert discover({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, {}) is None
+    assert discover({}, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -112,7 +126,7 @@ def test_flags_win_over_every_launcher_and_nothing_means_no_rank() -> None:
 def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says_so(
     gpus, nccl, ranks, devices, word
 ) -> None:
-    placement = agent.place_nccl(ranks, gpus, nccl, {}, "/run")
+    placement = place_nccl(ranks, gpus, nccl, {}, "/run")
     assert placement["devices"] == devices
     assert word in placement["sentence"]
     assert placement["ranks"] == len(devices) == len(placement["rank_env"])
@@ -130,20 +144,20 @@ def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says
 
 @pytest.mark.parametrize(("wanted", "nccl"), [("hostid", "2.30.7"), ("multi-rank", "2.30.7"), ("hostid", "2.21.5")])
 def test_plan_that_asks_for_it_puts_two_ranks_on_the_first_of_many_gpus(wanted, nccl) -> None:
-    placement = agent.place_nccl(4, 8, nccl, {"sharing": wanted}, "/run")
+    placement = place_nccl(4, 8, nccl, {"sharing": wanted}, "/run")
     assert (placement["devices"], placement["sharing"]) == ([0, 0], wanted)
     assert ("NCCL_HOSTID" in placement["rank_env"][1]) == (wanted == "hostid")
     assert "on 1 GPU (" in placement["sentence"]
 
 
 def test_one_rank_has_a_gpu_of_its_own() -> None:
-    placement = agent.place_nccl(1, 1, "2.28.9", {}, "/run")
+    placement = place_nccl(1, 1, "2.28.9", {}, "/run")
     assert (placement["sentence"], placement["env"], placement.get("sharing")) == ("1 rank on 1 GPU", {}, None)
 
 
-def _supervisor(plan: dict[str, object]) -> agent.Supervisor:
+def _supervisor(plan: dict[str, object]) -> Supervisor:
     """Without starting anything."""
-    supervisor = agent.Supervisor.__new__(agent.Supervisor)
+    supervisor = Supervisor.__new__(Supervisor)
     supervisor.plan = plan
     return supervisor
 
@@ -151,8 +165,8 @@ def _supervisor(plan: dict[str, object]) -> agent.Supervisor:
 def test_nccl_has_time_to_make_its_communicator_with_the_group() -> None:
     times = {"init": 30.0, "first": 60.0, "case": 3.0}
     supervisor = _supervisor({"cases": [{"op": "barrier"}, {"op": "barrier"}], "timeouts": times})
-    assert supervisor._case_deadline(agent.GROUP, {"backend": "nccl"}) == 90.0
-    assert supervisor._case_deadline(agent.GROUP, {"backend": "gloo"}) == 30.0
+    assert supervisor._case_deadline(Startup.GROUP, {"backend": "nccl"}) == 90.0
+    assert supervisor._case_deadline(Startup.GROUP, {"backend": "gloo"}) == 30.0
     assert [supervisor._case_deadline(case, {"backend": "nccl"}) for case in (0, 1)] == [60.0, 3.0]
 
 
@@ -187,7 +201,7 @@ def test_flight_recorder_of_the_group_s_backend_is_read(monkeypatch, names, due)
     inner._distributed_c10d = c10d
     for name, module in (("torch", types.ModuleType("torch")), ("torch._C", inner), (c10d.__name__, c10d)):
         monkeypatch.setitem(sys.modules, name, module)
-    assert agent.flight_entries() == [{"profiling_name": f"{due}:all_reduce"}]
+    assert flight_entries() == [{"profiling_name": f"{due}:all_reduce"}]
 
 
 def _stage(told: str, cuda: bool) -> object:
@@ -197,17 +211,14 @@ def _stage(told: str, cuda: bool) -> object:
 
 
 def test_step_that_stops_for_want_of_a_gpu_is_skipped_with_the_words_and_any_other_raise_is_an_error() -> None:
-    row = agent._stopped(_stage("device is required", cuda=False), AssertionError("device is required"), "train step 0")
+    row = _stopped(_stage("device is required", cuda=False), AssertionError("device is required"), "train step 0")
     assert row["status"] == "skipped"
     assert row["facts"]["needs a GPU"]["error"] == "AssertionError: device is required"
+    assert _stopped(_stage("device is required", cuda=False), AssertionError("out of luck"), "")["status"] == "error"
     assert (
-        agent._stopped(_stage("device is required", cuda=False), AssertionError("out of luck"), "")["status"] == "error"
+        _stopped(_stage("device is required", cuda=True), AssertionError("device is required"), "")["status"] == "error"
     )
-    assert (
-        agent._stopped(_stage("device is required", cuda=True), AssertionError("device is required"), "")["status"]
-        == "error"
-    )
-    assert agent._stopped(_stage("", cuda=False), AssertionError("device is required"), "")["status"] == "error"
+    assert _stopped(_stage("", cuda=False), AssertionError("device is required"), "")["status"] == "error"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +232,7 @@ def test_step_that_stops_for_want_of_a_gpu_is_skipped_with_the_words_and_any_oth
     ],
 )
 def test_launcher_says_how_many_ranks_a_node_has(env, world, due) -> None:
-    assert agent.ranks_here(env, world) == due
+    assert ranks_here(env, world) == due
 
 
 def _place(rank: int, world: int = 4) -> dict[str, object]:
@@ -230,7 +241,7 @@ def _place(rank: int, world: int = 4) -> dict[str, object]:
 
 def test_ranks_of_a_launcher_that_share_a_gpu_are_hosts_of_their_own_on_every_node() -> None:
     env = {"LOCAL_WORLD_SIZE": "2"}
-    placed = [agent.place_direct(_place(rank), env, 1, "2.28.9", {}) for rank in range(4)]
+    placed = [place_direct(_place(rank), env, 1, "2.28.9", {}) for rank in range(4)]
     assert len({p["env"]["NCCL_HOSTID"] for p in placed}) == 4
     assert "NCCL_SOCKET_IFNAME" not in placed[0]["env"], "ranks of two nodes do not meet on the loopback interface"
     assert "NCCL_HOSTID, sockets" in placed[0]["sentence"]
@@ -238,23 +249,23 @@ def test_ranks_of_a_launcher_that_share_a_gpu_are_hosts_of_their_own_on_every_no
 
 
 def test_ranks_of_a_launcher_share_a_gpu_by_the_variable_of_new_nccl() -> None:
-    placed = agent.place_direct(_place(3), {"LOCAL_WORLD_SIZE": "3"}, 1, "2.30.7", {"engine": "legacy"})
+    placed = place_direct(_place(3), {"LOCAL_WORLD_SIZE": "3"}, 1, "2.30.7", {"engine": "legacy"})
     assert placed["env"]["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
     assert placed["env"]["TORCH_DIST_USE_NCCL2"] == "0"
     assert "two ranks on a GPU, not more" in placed["sentence"]
 
 
 def test_ranks_of_a_launcher_with_enough_gpus_are_left_alone() -> None:
-    placed = agent.place_direct(_place(3), {"LOCAL_WORLD_SIZE": "2"}, 2, "2.28.9", {})
+    placed = place_direct(_place(3), {"LOCAL_WORLD_SIZE": "2"}, 2, "2.28.9", {})
     assert placed == {"devices": [1] * 4, "env": {}, "sentence": "4 ranks started by torchrun"}
-    assert agent.place_direct(_place(3), {}, 0, "0", {})["devices"] is None
+    assert place_direct(_place(3), {}, 0, "0", {})["devices"] is None
     slurm = {"SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "3"}
-    assert agent.place_direct(_place(1), slurm, 1, "2.28.9", {})["env"] == {}
+    assert place_direct(_place(1), slurm, 1, "2.28.9", {})["env"] == {}
 
 
 @pytest.mark.parametrize(("engine", "value"), [("legacy", "0"), ("2", "1")])
 def test_engine_of_torch_2_15_is_chosen_by_the_plan(engine, value) -> None:
-    assert agent.place_nccl(2, 2, "2.30.7", {"engine": engine}, "/run")["env"]["TORCH_DIST_USE_NCCL2"] == value
+    assert place_nccl(2, 2, "2.30.7", {"engine": engine}, "/run")["env"]["TORCH_DIST_USE_NCCL2"] == value
 
 
 def _manifest(**must: object) -> dict[str, dict[str, object]]:
@@ -263,40 +274,40 @@ def _manifest(**must: object) -> dict[str, dict[str, object]]:
 
 def test_manifests_blame_the_minority_and_rank_0s_side_wins_a_tie() -> None:
     three = [_manifest(), _manifest(), _manifest(torch="2.12.1")]
-    assert agent.compare_manifests(three[0], three, "must") == {"torch": [2]}
-    assert agent.compare_manifests(three[0], [_manifest(torch="1"), *[_manifest()] * 2], "must") == {"torch": [0]}
-    assert agent.compare_manifests(three[0], three[1:], "must") == {"torch": [1]}
-    assert agent.compare_manifests(three[0], three[:2], "must") == {}
+    assert compare_manifests(three[0], three, "must") == {"torch": [2]}
+    assert compare_manifests(three[0], [_manifest(torch="1"), *[_manifest()] * 2], "must") == {"torch": [0]}
+    assert compare_manifests(three[0], three[1:], "must") == {"torch": [1]}
+    assert compare_manifests(three[0], three[:2], "must") == {}
 
 
 @pytest.mark.parametrize("world", range(1, 10))
 def test_groups_of_a_layout_never_overlap_and_never_name_a_rank_that_is_not_there(world) -> None:
-    for ranks in agent.group_layouts(world).values():
+    for ranks in group_layouts(world).values():
         flat = [rank for group in ranks for rank in group]
         assert len(set(flat)) == len(flat)
         assert all(0 <= rank < world for rank in flat)
 
 
 def test_board_keeps_every_ranks_place_apart_and_survives_a_fork() -> None:
-    board = agent.Board()
+    board = Board()
     board.clear()
-    assert board.row(5)[0] == agent.START
+    assert board.row(5)[0] == Startup.START
     pid = os.fork()
     if pid == 0:
         board.sign(3, "all_reduce[float32,sum,3]" + "x" * 1000)
-        board.mark(3, 17, agent.ENTERED)
+        board.mark(3, 17, Phase.ENTERED)
         board.port = 4711
         os._exit(0)
     os.waitpid(pid, 0)
     case, step, age, signature = board.row(3)
-    assert (case, step, board.port) == (17, agent.ENTERED, 4711)
+    assert (case, step, board.port) == (17, Phase.ENTERED, 4711)
     assert 0 <= age < 60
     assert signature.startswith("all_reduce[float32,sum,3]xxx")
-    assert board.row(2)[0] == board.row(4)[0] == agent.START
+    assert board.row(2)[0] == board.row(4)[0] == Startup.START
 
 
 def test_lines_come_whole_out_of_pieces() -> None:
-    lines = agent.Lines()
+    lines = Lines()
     assert list(lines.feed(b'{"a":1}\n{"b"')) == [{"a": 1}]
     assert list(lines.feed(b":2}\n\n")) == [{"b": 2}]
 
@@ -306,20 +317,20 @@ def test_kill_reaches_the_helpers_of_a_rank_and_nobody_else() -> None:
     rank = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True)
     assert rank.stdout is not None
     helper = int(rank.stdout.readline())
-    agent._kill_group(rank.pid, signal.SIGKILL)
+    kill_group(rank.pid, signal.SIGKILL)
     rank.wait(5)
     rank.stdout.close()
     until = time.monotonic() + 5
-    while agent.process_state(helper)[0] not in ("", "Z") and time.monotonic() < until:
+    while process_state(helper)[0] not in ("", "Z") and time.monotonic() < until:
         time.sleep(0.02)
-    assert agent.process_state(helper)[0] in ("", "Z")
+    assert process_state(helper)[0] in ("", "Z")
     assert bystander.poll() is None
     bystander.kill()
     bystander.wait()
 
 
 def test_host_facts_name_no_host_and_no_user() -> None:
-    facts = agent.host_facts()
+    facts = host_facts()
     assert facts["cpus"] >= 1
     assert facts["memory_bytes"] > 0
     assert os.uname().nodename not in [str(value) for value in facts.values()]
@@ -336,18 +347,19 @@ def test_host_facts_name_no_host_and_no_user() -> None:
     ],
 )
 def test_exit_is_described_in_words(code, text) -> None:
-    assert agent.describe_exit(code) == text
+    assert describe_exit(code) == text
 
 
-def test_agent_without_a_plan_says_what_it_needs() -> None:
-    path = Path(agent.__file__)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, timeout=30, check=False, text=True)
-    assert done.returncode == agent.CONFIGURATION
+def test_agent_without_a_plan_says_what_it_needs(tmp_path) -> None:
+    path = tmp_path / "agent.py"
+    path.write_bytes(run.agent_source())
+    done = subprocess.run([sys.executable, "-I", str(path)], capture_output=True, timeout=30, check=False, text=True)
+    assert done.returncode == Exit.CONFIGURATION
     assert "--plan" in done.stderr
 
 
 def test_lock_of_a_compilation_that_was_ended_is_dropped_before_the_next_step_waits_for_it() -> None:
-    supervisor = agent.Supervisor({"timeouts": {}}, agent.Log(2), watch_stdin=False)
+    supervisor = Supervisor({"timeouts": {}}, Log(2), watch_stdin=False)
     folder = Path(supervisor.directory) / "torch_extensions_dir" / "py311_cpu" / "deepspeed_shm_comm"
     folder.mkdir(parents=True)
     for name in ("lock", "deepspeed_shm_comm.so"):
@@ -367,5 +379,5 @@ def test_page_cache_that_a_control_group_can_give_back_is_available(monkeypatch,
         "/sys/fs/cgroup/memory.current": "10000000\n",
         "/sys/fs/cgroup/memory.stat": stat,
     }
-    monkeypatch.setattr(agent, "read_text", lambda path, _limit=0: files.get(path, ""))
-    assert agent.memory_limit() == (10_000_000, free)
+    monkeypatch.setattr("envsmith.smoke.agent.machine.read_text", lambda path, _limit=0: files.get(path, ""))
+    assert memory_limit() == (10_000_000, free)

@@ -10,7 +10,7 @@ import pytest
 
 from envsmith.errors import DataError, UsageError
 from envsmith.model.record import Verdict
-from envsmith.smoke.agent import OPERATIONS
+from envsmith.smoke.agent.cases import OPERATIONS
 from envsmith.smoke.bandwidth import (
     FACTORS,
     PREFIX,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import DataError
-from envsmith.smoke.agent import OPERATIONS
+from envsmith.smoke.agent.cases import OPERATIONS
 from envsmith.smoke.expect import Expect, load_expectations
 
 GOOD = """

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke import agent, run
+from envsmith.smoke import run
+from envsmith.smoke.agent.limits import limit_findings, open_files_needed
+from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import judge
 
@@ -25,7 +27,7 @@ NCCL = {"backend": "nccl", "ranks": 2, "devices": [0, 0], "env": {}}
 
 
 def _found(plan: Any = QUICK, placement: Any = GLOO, cuda: Any = None, **host: object) -> list[tuple[str, str]]:
-    findings = agent.limit_findings({**HOST, **host}, plan, placement, cuda or {})
+    findings = limit_findings({**HOST, **host}, plan, placement, cuda or {})
     assert all(finding["fix"] for finding in findings)
     return [(finding["limit"], finding["severity"]) for finding in findings]
 
@@ -66,16 +68,16 @@ def test_memory_of_a_gpu_is_divided_by_the_ranks_on_it(free, severity) -> None:
 
 
 def test_files_that_are_needed_grow_with_ranks_and_groups_and_stay_above_what_was_measured() -> None:
-    assert 44 <= agent.open_files_needed(4, 3) <= 64
-    assert 56 <= agent.open_files_needed(8, 3) <= 80
-    assert agent.open_files_needed(64, 3) > agent.open_files_needed(8, 3)
+    assert 44 <= open_files_needed(4, 3) <= 64
+    assert 56 <= open_files_needed(8, 3) <= 80
+    assert open_files_needed(64, 3) > open_files_needed(8, 3)
 
 
 def test_error_is_the_verdict_with_the_code_of_memory_and_what_to_do() -> None:
     events = [
         {"event": "hello"},
         {"event": "placement", "backend": "gloo", "ranks": 4, "sentence": "4 ranks on the CPU"},
-        {"event": "limits", "findings": agent.limit_findings({**HOST, "open_files": 40}, QUICK, GLOO, {})},
+        {"event": "limits", "findings": limit_findings({**HOST, "open_files": 40}, QUICK, GLOO, {})},
         {
             "event": "halt",
             "run": "placement",
@@ -92,7 +94,7 @@ def test_error_is_the_verdict_with_the_code_of_memory_and_what_to_do() -> None:
 
 
 def test_warnings_are_notes_of_the_result_and_nonsense_is_left_out() -> None:
-    findings = [*agent.limit_findings({**HOST, "memory_free_bytes": 1}, QUICK, GLOO, {}), "nonsense", {"limit": 3}]
+    findings = [*limit_findings({**HOST, "memory_free_bytes": 1}, QUICK, GLOO, {}), "nonsense", {"limit": 3}]
     result = judge(Plan.build({"torch": "2.13.0"}), [{"event": "limits", "findings": findings}])
     assert len(result.limits) == 1
     assert any(note.startswith("memory: 0 MiB of memory are available for 4 ranks") for note in result.notes)
@@ -118,7 +120,7 @@ def test_supervisor_refuses_before_a_rank_is_started() -> None:
         done.stdin.write(run.agent_input(plan))
         done.stdin.flush()
         events = [json.loads(line) for line in done.stdout.read().splitlines()]
-    assert done.returncode == agent.MEMORY
+    assert done.returncode == Exit.MEMORY
     assert [event["event"] for event in events][-3:] == ["limits", "halt", "bye"]
     assert "64 open files are allowed, a rank of 16 with 3 groups needs about 84" in events[-2]["detail"]
     assert not [event for event in events if event["event"] in {"row", "end"}]

@@ -12,7 +12,8 @@ import pytest
 
 from envsmith.errors import SmokeError
 from envsmith.model.record import Rung, StepOutcome, Verdict
-from envsmith.smoke import agent
+from envsmith.smoke.agent.processes import of_session, process_state, starved
+from envsmith.smoke.agent.supervisor import Supervisor
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import LocalTarget, probe
 from envsmith.smoke.verdict import failure_of, judge
@@ -43,23 +44,23 @@ SLEEPS = "import time; print('.', flush=True); time.sleep(600)"
 
 
 def test_who_wants_to_run_and_has_had_little_is_starved(started) -> None:
-    assert agent.starved([started(LOOPS).pid], waited=3600.0)
+    assert starved([started(LOOPS).pid], waited=3600.0)
 
 
 def test_who_sleeps_is_not_starved_however_little_it_has_had(started) -> None:
     pid = started(SLEEPS).pid
     until = time.monotonic() + 60
-    while agent.process_state(pid)[0] != "S" and time.monotonic() < until:
+    while process_state(pid)[0] != "S" and time.monotonic() < until:
         time.sleep(0.05)  # what it printed is here before it sleeps
-    assert not agent.starved([pid], waited=3600.0, samples=3)
+    assert not starved([pid], waited=3600.0, samples=3)
 
 
 def test_who_has_had_its_time_is_not_starved(started) -> None:
     process = started(LOOPS)
     until = time.monotonic() + 60
-    while agent.process_state(process.pid)[1] < 20 and time.monotonic() < until:
+    while process_state(process.pid)[1] < 20 and time.monotonic() < until:
         time.sleep(0.05)
-    assert not agent.starved([process.pid], waited=20 / os.sysconf("SC_CLK_TCK"))
+    assert not starved([process.pid], waited=20 / os.sysconf("SC_CLK_TCK"))
 
 
 def test_compiler_that_a_rank_started_belongs_to_its_session(started) -> None:
@@ -67,17 +68,17 @@ def test_compiler_that_a_rank_started_belongs_to_its_session(started) -> None:
         "import subprocess,sys; subprocess.Popen([sys.executable,'-S','-c','import time; time.sleep(600)']); " + SLEEPS
     )
     process = started(code)
-    assert len(agent.of_session(process.pid)) == 2
+    assert len(of_session(process.pid)) == 2
 
 
-def _supervisor(**plan: object) -> agent.Supervisor:
-    supervisor = agent.Supervisor.__new__(agent.Supervisor)
+def _supervisor(**plan: object) -> Supervisor:
+    supervisor = Supervisor.__new__(Supervisor)
     supervisor.plan = plan
     return supervisor
 
 
 def test_patience_ends_at_four_limits_and_where_the_plan_has_none(monkeypatch) -> None:
-    monkeypatch.setattr(agent, "starved", lambda *_: True)
+    monkeypatch.setattr("envsmith.smoke.agent.supervisor.starved", lambda *_: True)
     assert _supervisor()._may_wait([1], 399.0, 100.0)
     assert not _supervisor()._may_wait([1], 401.0, 100.0)
     assert not _supervisor(patience=False)._may_wait([1], 101.0, 100.0)

@@ -8,7 +8,8 @@ import pytest
 
 from envsmith.errors import UsageError
 from envsmith.model.cell import Cell
-from envsmith.smoke import agent
+from envsmith.smoke.agent.cases import OPERATIONS
+from envsmith.smoke.agent.steps import STEPS
 from envsmith.smoke.cases import full_cases, quick_cases
 from envsmith.smoke.plan import Plan, Tier, framework_steps
 
@@ -20,7 +21,7 @@ TORCH = {"torch": "2.13.0+cpu", "deepspeed": "0.19.8"}
 def test_case_names_are_unique_and_every_operation_is_known_to_the_agent(cases, ranks) -> None:
     found = cases(ranks)
     assert len({case.id for case in found}) == len(found)
-    assert {case.op for case in found} <= set(agent.OPERATIONS)
+    assert {case.op for case in found} <= set(OPERATIONS)
 
 
 def test_quick_tier_has_at_least_85_cases_and_full_at_least_1200_verifiable_ones() -> None:
@@ -37,7 +38,7 @@ def test_every_root_is_asked_in_both_tiers() -> None:
 
 
 def test_every_operation_of_the_agent_is_asked_by_the_full_tier() -> None:
-    full = {op for op in agent.OPERATIONS if not op.startswith("bw_")}
+    full = {op for op in OPERATIONS if not op.startswith("bw_")}
     assert {case.op for case in full_cases(4)} == full
 
 
@@ -91,7 +92,7 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
     frameworks = {"deepspeed": "1", "megatron-core": "1", "colossalai": "1"}
     assert len(framework_steps(frameworks, every=False, control=False)) == 3
     every = framework_steps(frameworks, every=True, control=True)
-    assert {step.kind for step in every} == set(agent.STEP_KINDS)
+    assert {step.kind for step in every} == set(STEPS)
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
     assert all(step.why or step.stops_with for step in every if step.needs == "gpu"), (
         "skipped with a reason, or tried and stopped with one"

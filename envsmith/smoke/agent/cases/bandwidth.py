@@ -1,0 +1,114 @@
+"""The same operations with a clock. Sizes are counted as nccl-tests counts them (the whole buffer of a gather or a scatter)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from envsmith.smoke.agent.kit import Kit, operation
+from envsmith.smoke.agent.protocol import Skip
+
+CPU_LIMIT = 64 << 20  # bytes; beyond this gloo over loopback measures the memory of the host
+# Ranks that share a GPU: over sockets a large buffer takes minutes and measures loopback; in one memory it measures nothing that training has.
+SHARING_LIMITS = {"hostid": CPU_LIMIT, "multi-rank": 2 << 30}
+
+
+def measured(k: Kit, call: Callable[[], Any]) -> None:
+    """Warm up, then time every call: CUDA events on a GPU; on a CPU the wall clock from a barrier on. Microseconds go into the row."""
+    size = k.n * k.torch.empty(0, dtype=k.dtype).element_size()
+    rounds = 50 if size <= 1 << 20 else 20
+    for _ in range(5 if size <= 1 << 24 else 2):
+        call()
+    k.world.sync()
+    times = _on_gpu(k, call, rounds) if k.world.cuda else _on_cpu(k, call, rounds)
+    k.measured = {"bytes": size, "us": [round(t, 2) for t in times]}
+
+
+def _on_gpu(k: Kit, call: Callable[[], Any], rounds: int) -> list[float]:
+    marks = [k.torch.cuda.Event(enable_timing=True) for _ in range(rounds + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        call()
+        mark.record()
+    k.world.sync()
+    return [before.elapsed_time(after) * 1e3 for before, after in zip(marks, marks[1:])]
+
+
+def _on_cpu(k: Kit, call: Callable[[], Any], rounds: int) -> list[float]:
+    times = []
+    for _ in range(rounds):
+        k.dist.barrier(group=k.group)
+        started = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - started) * 1e6)
+    return times
+
+
+def _buffers(k: Kit) -> tuple[Any, Any]:
+    """The whole buffer and this rank's share of one; `Skip` where it cannot be shared out or would measure something else."""
+    size = k.n * k.torch.empty(0, dtype=k.dtype).element_size()
+    if not k.world.cuda and size > CPU_LIMIT:
+        raise Skip(f"on a CPU nothing beyond {CPU_LIMIT >> 20} MiB is measured")
+    sharing = str(k.world.job.get("sharing") or "")
+    if sharing and size > SHARING_LIMITS[sharing]:
+        raise Skip(f"ranks that share a GPU ({sharing}) measure nothing beyond {SHARING_LIMITS[sharing] >> 20} MiB")
+    if k.n % k.size:
+        raise Skip(f"{k.n} elements cannot be shared out among {k.size} ranks")
+    whole = k.torch.ones(k.n, dtype=k.dtype, device=k.world.device)
+    return whole, k.torch.ones(k.n // k.size, dtype=k.dtype, device=k.world.device)
+
+
+def _timed(k: Kit, make: Callable[[Any, Any], Callable[[], Any]]) -> None:
+    whole, share = _buffers(k)
+    k.issue(lambda: measured(k, make(whole, share)))
+
+
+@operation()
+def bw_all_reduce(k: Kit) -> None:
+    # The largest of equal values: a sum would grow with every round.
+    _timed(k, lambda whole, share: lambda: k.dist.all_reduce(whole, k.dist.ReduceOp.MAX, group=k.group))
+
+
+@operation()
+def bw_reduce(k: Kit) -> None:
+    _timed(k, lambda whole, share: lambda: k.dist.reduce(whole, k.ranks[0], k.dist.ReduceOp.MAX, group=k.group))
+
+
+@operation()
+def bw_broadcast(k: Kit) -> None:
+    _timed(k, lambda whole, share: lambda: k.dist.broadcast(whole, k.ranks[0], group=k.group))
+
+
+@operation()
+def bw_all_gather_single(k: Kit) -> None:
+    gather_into = k.single("all_gather_single", "all_gather_into_tensor")
+    _timed(k, lambda whole, share: lambda: gather_into(whole, share, group=k.group))
+
+
+@operation()
+def bw_reduce_scatter_single(k: Kit) -> None:
+    scatter_from = k.single("reduce_scatter_single", "reduce_scatter_tensor")
+    _timed(k, lambda whole, share: lambda: scatter_from(share, whole, k.dist.ReduceOp.MAX, group=k.group))
+
+
+@operation()
+def bw_all_to_all_single(k: Kit) -> None:
+    def make(whole: Any, share: Any) -> Callable[[], Any]:
+        received = k.torch.empty_like(whole)
+        return lambda: k.dist.all_to_all_single(received, whole, group=k.group)
+
+    _timed(k, make)
+
+
+@operation()
+def bw_send_recv(k: Kit) -> None:
+    """Every rank sends to the next and receives from the one before, as sendrecv_perf does."""
+
+    def make(whole: Any, share: Any) -> Callable[[], Any]:
+        received = k.torch.empty_like(whole)
+        after, before = k.ranks[(k.me + 1) % k.size], k.ranks[(k.me - 1) % k.size]
+        both = [k.dist.P2POp(k.dist.isend, whole, after), k.dist.P2POp(k.dist.irecv, received, before)]
+        return lambda: [work.wait() for work in k.dist.batch_isend_irecv(both)]
+
+    _timed(k, make)

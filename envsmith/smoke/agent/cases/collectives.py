@@ -1,0 +1,254 @@
+"""Collectives of torch.distributed, several at once, coalesced, and as functional operators."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from envsmith.smoke.agent.kit import Kit, operation
+from envsmith.smoke.agent.protocol import Skip, Wrong
+from envsmith.smoke.agent.store import seconds
+
+
+@operation(reducing=True)
+def all_reduce(k: Kit) -> None:
+    t = k.input(k.pattern(k.me), frozen=False)
+    k.issue(lambda: k.dist.all_reduce(t, k.op, group=k.group, async_op=k.later))
+    k.expect(t, k.reduced())
+
+
+@operation(reducing=True)
+def reduce(k: Kit) -> None:
+    """What the other ranks' tensors hold afterwards is nobody's business."""
+    t = k.input(k.pattern(k.me), frozen=False)
+    k.issue(lambda: k.dist.reduce(t, k.src, k.op, group=k.group, async_op=k.later))
+    if k.me == k.root:
+        k.expect(t, k.reduced())
+
+
+@operation()
+def broadcast(k: Kit) -> None:
+    t = k.input(k.pattern(k.me), frozen=False)
+    k.issue(lambda: k.dist.broadcast(t, k.src, group=k.group, async_op=k.later))
+    k.expect(t, k.pattern(k.root))
+
+
+@operation(wide=True)
+def all_gather(k: Kit) -> None:
+    outs = [k.output() for _ in range(k.size)]
+    t = k.input(k.pattern(k.me))
+    k.issue(lambda: k.dist.all_gather(outs, t, group=k.group, async_op=k.later))
+    for r, out in enumerate(outs):
+        k.expect(out, k.pattern(r), f"part of rank {r}")
+
+
+@operation(wide=True)
+def all_gather_single(k: Kit) -> None:
+    call = k.single("all_gather_single", "all_gather_into_tensor")
+    out = k.output(k.n * k.size)
+    if k.mode == "in":
+        t = out[k.me * k.n : (k.me + 1) * k.n]
+        t.copy_(k.pattern(k.me))
+    else:
+        t = k.input(k.pattern(k.me))
+    k.issue(lambda: call(out, t, group=k.group, async_op=k.later))
+    k.expect(out, k.torch.cat([k.pattern(r) for r in range(k.size)]))
+
+
+@operation(wide=True)
+def gather(k: Kit) -> None:
+    outs = [k.output() for _ in range(k.size)] if k.me == k.root else None
+    t = k.input(k.pattern(k.me))
+    k.issue(lambda: k.dist.gather(t, outs, k.src, group=k.group, async_op=k.later))
+    for r, out in enumerate(outs or ()):
+        k.expect(out, k.pattern(r), f"part of rank {r}")
+
+
+@operation(wide=True)
+def scatter(k: Kit) -> None:
+    parts = [k.input(k.pattern(r)) for r in range(k.size)] if k.me == k.root else None
+    out = k.output()
+    k.issue(lambda: k.dist.scatter(out, parts, k.src, group=k.group, async_op=k.later))
+    k.expect(out, k.pattern(k.me))
+
+
+def _chunks(k: Kit) -> tuple[list[Any], list[Any]]:
+    """What this rank sends to each, and what it receives from each."""
+    whole = [k.pattern(r, k.n * k.size) for r in range(k.size)]
+    mine = slice(k.me * k.n, (k.me + 1) * k.n)
+    return [whole[k.me][r * k.n : (r + 1) * k.n] for r in range(k.size)], [w[mine] for w in whole]
+
+
+@operation(reducing=True, wide=True)
+def reduce_scatter(k: Kit) -> None:
+    sent, due = _chunks(k)
+    out, parts = k.output(), [k.input(part) for part in sent]
+    k.issue(lambda: k.dist.reduce_scatter(out, parts, k.op, group=k.group, async_op=k.later))
+    k.expect(out, k.reduced(due))
+
+
+@operation(reducing=True, wide=True)
+def reduce_scatter_single(k: Kit) -> None:
+    call = k.single("reduce_scatter_single", "reduce_scatter_tensor")
+    sent, due = _chunks(k)
+    t = k.input(k.torch.cat(sent), frozen=k.mode != "in")
+    out = t[k.me * k.n : (k.me + 1) * k.n] if k.mode == "in" else k.output()
+    k.issue(lambda: call(out, t, k.op, group=k.group, async_op=k.later))
+    k.expect(out, k.reduced(due))
+
+
+@operation(wide=True)
+def all_to_all(k: Kit) -> None:
+    sent, due = _chunks(k)
+    outs, parts = [k.output() for _ in range(k.size)], [k.input(part) for part in sent]
+    k.issue(lambda: k.dist.all_to_all(outs, parts, group=k.group, async_op=k.later))
+    for r, out in enumerate(outs):
+        k.expect(out, due[r], f"part of rank {r}")
+
+
+@operation(wide=True)
+def all_to_all_single(k: Kit) -> None:
+    sent, due = _chunks(k)
+    t, out = k.input(k.torch.cat(sent)), k.output(k.n * k.size)
+    k.issue(lambda: k.dist.all_to_all_single(out, t, group=k.group, async_op=k.later))
+    k.expect(out, k.torch.cat(due))
+
+
+@operation(wide=True)
+def all_to_all_uneven(k: Kit) -> None:
+    """Expert parallelism: a different count to every rank, some of them zero."""
+
+    def count(a: int, b: int) -> int:
+        return (a + 2 * b) % 3 * k.n
+
+    give, take = [count(k.me, r) for r in range(k.size)], [count(r, k.me) for r in range(k.size)]
+    t, out = k.input(k.pattern(k.me, sum(give))), k.output(sum(take))
+    k.issue(lambda: k.dist.all_to_all_single(out, t, take, give, group=k.group, async_op=k.later))
+    due = []
+    for r in range(k.size):
+        start = sum(count(r, s) for s in range(k.me))
+        due.append(k.pattern(r, count(r, k.me), start))
+    k.expect(out, k.torch.cat(due))
+
+
+def _meet(k: Kit, barrier: Callable[[], Any]) -> None:
+    """A barrier is proved by what is known after it: nobody leaves before all have entered."""
+    key = f"meet/{k.index}"
+    k.world.store.add(f"{key}/{k.world.rank}", 1)  # unlike `set`, answered before it returns
+    k.issue(barrier)
+    if not all(k.world.store.add(f"{key}/{r}", 0) for r in k.ranks):
+        raise Wrong("left the barrier before every rank had entered it")
+
+
+@operation()
+def barrier(k: Kit) -> None:
+    kwargs = {"device_ids": [k.world.device.index]} if k.world.cuda else {}
+    _meet(k, lambda: k.dist.barrier(group=k.group, async_op=k.later, **kwargs))
+
+
+@operation()
+def monitored_barrier(k: Kit) -> None:
+    _meet(k, lambda: k.dist.monitored_barrier(group=k.group, timeout=seconds(k.world.job["timeouts"]["group"])))
+
+
+@operation(reducing=True)
+def overlap16(k: Kit) -> None:
+    """Sixteen reductions in flight, waited for in the opposite order."""
+    ts = [k.input(k.pattern(k.me, start=j), frozen=False) for j in range(16)]
+
+    def all_at_once() -> None:
+        works = [k.dist.all_reduce(t, k.op, group=k.group, async_op=True) for t in ts]
+        for work in reversed(works):
+            work.wait()
+
+    k.issue(all_at_once)
+    for j, t in enumerate(ts):
+        k.expect(t, k.reduced([k.pattern(r, start=j) for r in range(k.size)]), f"tensor {j}")
+
+
+@operation(reducing=True)
+def coalesced(k: Kit) -> None:
+    """Four reductions in one launch, as DDP and FSDP do."""
+    manager = getattr(k.dist.distributed_c10d, "_coalescing_manager", None)
+    if manager is None or "reqs" in inspect.signature(manager).parameters:
+        raise Skip(f"torch {k.torch.__version__} has no coalescing manager of the present form")
+    ts = [k.input(k.pattern(k.me, start=j), frozen=False) for j in range(4)]
+
+    def together() -> None:
+        # No device: that is for backends without an operation for several tensors, and NCCL and gloo have one.
+        with manager(group=k.group):
+            for t in ts:
+                k.dist.all_reduce(t, k.op, group=k.group)
+
+    k.issue(together)
+    for j, t in enumerate(ts):
+        k.expect(t, k.reduced([k.pattern(r, start=j) for r in range(k.size)]), f"tensor {j}")
+
+
+def _functional(k: Kit, name: str) -> tuple[Any, Any, str]:
+    """The raw operator, its wait and the group's name: `torch.distributed._functional_collectives` would import dynamo (2 s)."""
+    namespace = getattr(k.torch.ops, "_c10d_functional", None)
+    if namespace is None or not hasattr(namespace, name) or not hasattr(k.group, "group_name"):
+        raise Skip(f"torch {k.torch.__version__} has no operator _c10d_functional.{name}")
+    try:
+        k.torch._C._distributed_c10d._resolve_process_group(k.group.group_name)
+    except Exception:
+        raise Skip(f"torch {k.torch.__version__} does not register its groups for functional operators") from None
+    return getattr(namespace, name), namespace.wait_tensor, k.group.group_name
+
+
+@operation(reducing=True)
+def functional_all_reduce(k: Kit) -> None:
+    call, wait, name = _functional(k, "all_reduce")
+    t = k.input(k.pattern(k.me))
+    out: list[Any] = []
+    k.issue(lambda: out.append(wait(call(t, k.redop, name))))
+    k.expect(out[0], k.reduced())
+
+
+@operation(wide=True)
+def functional_all_gather(k: Kit) -> None:
+    call, wait, name = _functional(k, "all_gather_into_tensor")
+    t = k.input(k.pattern(k.me))
+    out: list[Any] = []
+    k.issue(lambda: out.append(wait(call(t, k.size, name))))
+    k.expect(out[0], k.torch.cat([k.pattern(r) for r in range(k.size)]))
+
+
+@operation(reducing=True, wide=True)
+def functional_reduce_scatter(k: Kit) -> None:
+    call, wait, name = _functional(k, "reduce_scatter_tensor")
+    sent, due = _chunks(k)
+    t = k.input(k.torch.cat(sent))
+    out: list[Any] = []
+    k.issue(lambda: out.append(wait(call(t, k.redop, k.size, name))))
+    k.expect(out[0], k.reduced(due))
+
+
+@operation(wide=True)
+def functional_all_to_all(k: Kit) -> None:
+    call, wait, name = _functional(k, "all_to_all_single")
+    sent, due = _chunks(k)
+    t = k.input(k.torch.cat(sent))
+    out: list[Any] = []
+    k.issue(lambda: out.append(wait(call(t, [k.n] * k.size, [k.n] * k.size, name))))
+    k.expect(out[0], k.torch.cat(due))
+
+
+@operation()
+def functional_broadcast(k: Kit) -> None:
+    call, wait, name = _functional(k, "broadcast")
+    t = k.input(k.pattern(k.me))
+    out: list[Any] = []
+    k.issue(lambda: out.append(wait(call(t, k.root, name))))
+    k.expect(out[0], k.pattern(k.root))
+
+
+@operation(wide=True)
+def bytes_all_gather(k: Kit) -> None:
+    """A dtype that the backend does not know travels as bytes (float8 in FSDP and ZeRO++)."""
+    call = k.single("all_gather_single", "all_gather_into_tensor")
+    t, out = k.input(k.pattern(k.me)), k.output(k.n * k.size)
+    k.issue(lambda: call(out.view(k.torch.uint8), t.view(k.torch.uint8), group=k.group))
+    k.expect(out, k.torch.cat([k.pattern(r) for r in range(k.size)]))

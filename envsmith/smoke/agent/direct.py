@@ -1,0 +1,299 @@
+"""One rank that torchrun, srun or mpirun started. It watches itself and, on rank 0, the others."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from envsmith.smoke.agent.board import FINISHED, Board, Phase, Startup
+from envsmith.smoke.agent.launchers import interface_towards, node_name
+from envsmith.smoke.agent.machine import host_facts, loaded_facts
+from envsmith.smoke.agent.placement import evidence_env, place_direct
+from envsmith.smoke.agent.processes import process_space, process_started, process_state
+from envsmith.smoke.agent.protocol import (
+    PROTOCOL,
+    Exit,
+    KeepingLog,
+    Log,
+    TaggedLog,
+    one_line,
+)
+from envsmith.smoke.agent.rank import rank_main
+from envsmith.smoke.agent.store import seconds, stored
+
+
+def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoReturn:
+    """One rank that somebody else started. Progress goes through the store, so that rank 0 can name who is behind.
+
+    Ends the process by `os._exit`: what is left of torch may take its time over an orderly end, and the others wait for our connections.
+    """
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGTERM}
+    )  # before torch makes threads: `_announce_termination` takes it
+    import torch
+
+    torch.set_num_threads(1)
+    rank, world = place["rank"], place["world"]
+    facts = loaded_facts()
+    gpus = torch.cuda.device_count() if facts.get("cuda") else 0
+    backend = plan["backend"] if plan["backend"] != "auto" else ("nccl" if gpus and facts.get("has_nccl") else "gloo")
+    nccl = str(facts.get("nccl_runtime") or facts.get("nccl") or "0")
+    placement = place_direct(place, os.environ, gpus if backend == "nccl" else 0, nccl, plan)
+    job: dict[str, Any] = {
+        "kind": "collectives", "run": "collectives", "rank": rank, "world": world, "backend": backend, "direct": True,
+        "devices": placement["devices"], "env": {**placement["env"], **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
+        "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"], "sharing": placement.get("sharing", ""),
+        "port": place["port"], "fault": plan.get("fault"), "image": plan.get("image"), "local": place["local"],
+    }  # fmt: skip
+    nodes = int(plan.get("nodes") or 1)
+    job["env"].update(plan.get("env") or {})
+    if nodes > 1 and backend == "gloo" and "GLOO_SOCKET_IFNAME" not in {**os.environ, **job["env"]}:
+        job["env"].update(interface_towards(place["master"], place["port"]))
+    os.environ.update(job["env"])
+    if rank == 0:
+        out.write(
+            {
+                "event": "hello",
+                "protocol": PROTOCOL,
+                "pid": os.getpid(),
+                "python": platform.python_version(),
+                "launcher": place["how"],
+                # With this a reader of the logs alone can make the plan again.
+                "plan": {
+                    **{k: plan.get(k) for k in ("tier", "backend", "engine", "digest")},
+                    "ranks": world,
+                    "nodes": nodes,
+                },
+            }
+        )
+        out.write({"event": "host", **host_facts()})
+        out.write({"event": "loaded", **facts})
+        out.write(
+            {
+                "event": "placement",
+                "backend": backend,
+                "ranks": world,
+                "devices": job["devices"],
+                "sentence": placement["sentence"],
+                "env": placement["env"],
+            }
+        )
+    board = Board()
+    board.clear()
+    log = TaggedLog(out.fd, "collectives", getattr(out, "kept", None))
+    log.write({"row": "node", "rank": rank, "node": node_name(plan, rank)})
+    heard = _Conversation()
+    for guard, more in ((_announce_termination, (board, out, log)), (_watch, (board, out, heard))):
+        threading.Thread(target=guard, args=(job, *more), daemon=True).start()
+    code: int = Exit.ERROR
+    try:
+        code = rank_main(job, board, log)
+    except BaseException:
+        traceback.print_exc()
+    heard.failed = code != Exit.OK
+    out.write({"event": "end", "run": "collectives", "exits": [{"rank": rank, "code": code}]})
+    until = time.monotonic() + 1.5
+    while heard.failed and not heard.told and time.monotonic() < until:
+        time.sleep(0.02)  # the others end because of us; say so before our connections close
+    _share_events(job, out, 15.0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _share_events(job: Mapping[str, Any], out: Log, limit: float) -> None:
+    """Exchange events through the store: the first rank of every node writes down those of all, so that every node comes to the same verdict.
+
+    What a rank that is stuck or dead did not share is waited for until `limit`. Rank 0 owns the store and stays until the others have read.
+    """
+    if not isinstance(out, KeepingLog):
+        return
+    import torch.distributed as dist
+
+    rank, world, until = job["rank"], job["world"], time.monotonic() + limit
+    kept = list(out.kept)
+    try:
+        store = dist.TCPStore(job["master"], job["port"], world, False, seconds(limit), wait_for_workers=False)
+        store.set(f"events/{rank}", json.dumps(kept, default=str))
+        for other in range(world) if job["local"] == 0 else ():
+            if other == rank:
+                continue
+            while not stored(store, f"events/{other}") and time.monotonic() < until:
+                time.sleep(0.05)
+            for row in json.loads(store.get(f"events/{other}")) if stored(store, f"events/{other}") else ():
+                Log.write(out, row)
+        store.set(f"read/{rank}", "1")
+        while rank == 0 and time.monotonic() < until and not all(stored(store, f"read/{r}") for r in range(world)):
+            time.sleep(0.05)
+    except Exception as error:
+        Log.write(
+            out,
+            {
+                "event": "row",
+                "run": "collectives",
+                "row": "note",
+                "rank": rank,
+                "detail": f"no exchange of results: {one_line(error)}",
+            },
+        )
+
+
+class _Conversation:
+    """What the guards of a rank share. `places` and `ticks` are rank 0's: what each rank told last and when, and the processor time it had then."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+        self.halt = ""
+        self.failed = False  # this rank's own end is an error
+        self.told = False  # and rank 0 can know it
+        self.places: dict[int, tuple[str, float]] = {}
+        self.ticks: dict[int, int] = {}
+
+
+def _announce_termination(job: Mapping[str, Any], board: Board, out: Log, log: Log) -> None:
+    """A launcher ends the ranks that are left when one has failed: say that it was so, or this rank would pass for one that died by itself."""
+    signal.sigwait({signal.SIGTERM})
+    case, step, age, signature = board.row(job["rank"])
+    where = {"case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature}
+    log.write({"row": "told", "rank": job["rank"], "signal": "SIGTERM", **where})
+    _share_events(job, out, 6.0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)  # its action is the default one: the launcher sees the end that it asked for
+
+
+def _watch(job: Mapping[str, Any], board: Board, out: Log, heard: _Conversation) -> None:
+    """Judge what the teller hears; it may itself be stuck in a store whose owner, rank 0, is stopped."""
+    rank, limits = job["rank"], job["timeouts"]
+    threading.Thread(target=_publish_place, args=(job, board, heard), daemon=True).start()
+    while True:
+        time.sleep(0.25)
+        case, step, age, signature = board.row(rank)
+        if case == FINISHED or heard.failed:
+            return
+        silent = time.monotonic() - heard.at
+        if not heard.halt and (case < 0 or silent < limits["case"] + 2 or age < limits["case"]):
+            continue
+        if heard.halt:
+            halt = json.loads(heard.halt)
+        else:
+            here = {"rank": rank, "case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature, "state": "", "pid": os.getpid()}  # fmt: skip
+            owner = _process_of(job, 0)
+            halt = {"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1), "owner": owner}  # fmt: skip
+        if rank == 0 or not heard.halt:
+            out.write(halt)
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        _end_laggards(halt, rank, 7.0 if isinstance(out, KeepingLog) else 2.0)
+        _share_events(job, out, 6.0)
+        os._exit(Exit.HANG)
+
+
+def _process_of(job: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """The process of a rank, as its manifest tells it, and its state."""
+    own = job["peers"][rank] if job.get("peers") else {}
+    row = {"pid": own.get("pid", 0), "started": own.get("started", 0), "space": own.get("space", "")}
+    return {**row, "state": _state_of(row)}
+
+
+def _state_of(row: Mapping[str, Any]) -> str:
+    """The kernel's letter for a rank in our space of pids, nothing for one elsewhere or gone."""
+    here = row.get("pid") and row.get("space") == process_space() and process_started(row["pid"]) == row.get("started")
+    return process_state(row["pid"])[0] if here else ""
+
+
+def _end_laggards(halt: Mapping[str, Any], rank: int, patience: float) -> None:
+    """Give who is behind a moment to end by itself, then end it, where it is ours to see: a launcher waits half a minute for a stopped rank."""
+    late = [row for row in halt["where"] if row["rank"] in halt.get("laggards", ()) and row["rank"] != rank]
+    late += [halt["owner"]] if halt.get("owner") else []
+    until = time.monotonic() + patience
+    time.sleep(0.5)
+    while time.monotonic() < until and any(_state_of(row) not in ("", "T", "Z") for row in late):
+        time.sleep(0.05)
+    for row in late:
+        if _state_of(row) not in ("", "Z"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(row["pid"], signal.SIGKILL)
+
+
+def _publish_place(job: Mapping[str, Any], board: Board, heard: _Conversation) -> None:
+    """Publish where this rank is, four times a second; rank 0 reads all, names the laggards and tells every rank to end."""
+    import torch.distributed as dist
+
+    rank, world, limits = job["rank"], job["world"], job["timeouts"]
+    while board.row(rank)[0] < Startup.MANIFEST:
+        time.sleep(0.1)
+    try:
+        store = dist.TCPStore(job["master"], job["port"], world, False, seconds(limits["init"]), wait_for_workers=False)
+        while not heard.halt:
+            failed, (case, step, age, signature) = heard.failed, board.row(rank)
+            moved = round(time.monotonic() - age, 1)
+            store.set(f"at/{rank}", json.dumps([case, step, signature, moved, failed]))
+            heard.told = heard.told or failed
+            if stored(store, "halt"):
+                heard.halt = store.get("halt").decode()
+            elif rank == 0:
+                heard.halt = _judge_places(store, job, heard)
+                if heard.halt:
+                    store.set("halt", heard.halt)
+            heard.at = time.monotonic()
+            time.sleep(0.05 if heard.failed else 0.25)
+    except Exception:
+        return  # the watch notices the silence
+
+
+def _judge_places(store: Any, job: Mapping[str, Any], heard: _Conversation) -> str:
+    """A halt event when a rank failed a second ago and others are still here, or when the laggards are late; nothing otherwise."""
+    now, rows, limits = time.monotonic(), [], job["timeouts"]
+    for rank in range(job["world"]):
+        nothing = json.dumps([Startup.START, Phase.PREP, "", 0, False])
+        text = store.get(f"at/{rank}").decode() if stored(store, f"at/{rank}") else nothing
+        if heard.places.get(rank, ("", 0.0))[0] != text:
+            heard.places[rank] = (text, now)
+        case, step, signature, _, failed = json.loads(text)
+        where = {"rank": rank, "case": case, "step": Phase(step).word, "signature": signature, "failed": failed}
+        rows.append({**where, "age": round(now - heard.places[rank][1], 3), **_process_of(job, rank)})
+    ended = [row for row in rows if row["failed"]]
+    orders = [(row["case"], Phase[row["step"].upper()].value) for row in rows]
+    # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
+    behind, ahead = min(orders), max(orders)
+    laggards = [row for row, order in zip(rows, orders) if order == behind]
+    nccl = job["backend"] == "nccl"
+    starting = limits["init"] + (limits["first"] if nccl else 0.0)
+    limit = starting if ahead[0] < 0 else limits["first" if behind[0] == 0 and nccl else "case"]
+    age = min(row["age"] for row in laggards)
+    if ended:
+        # They lose their connections to it and say so themselves, or the launcher ends them; NCCL may do neither.
+        laggards, late = [row for row in rows if not row["failed"]], max(row["age"] for row in ended) > 1.0
+    else:
+        late = behind[0] != FINISHED and age > limit and (age > 4 * limit or not _waits(laggards, heard))
+    if not late:
+        if age <= limit:
+            heard.ticks.clear()
+        return ""
+    halt: dict[str, Any] = {
+        "event": "halt",
+        "run": "collectives",
+        "reason": "raised" if ended else "deadline",
+        "where": rows,
+        "stacks": {},
+    }
+    exits = [{"rank": row["rank"], "code": Exit.ERROR} for row in ended]
+    return json.dumps({**halt, "exits": exits, "laggards": [row["rank"] for row in laggards], "limit": limit})
+
+
+def _waits(laggards: Sequence[Mapping[str, Any]], heard: _Conversation) -> bool:
+    """Does one of them only wait for a processor? As `Supervisor._starved`, for the ranks that we can see."""
+    waits = False
+    for row in laggards:
+        ticks = process_state(row["pid"])[1] if row["state"] else 0
+        waits = waits or (row["state"] == "R" and ticks - heard.ticks.setdefault(row["rank"], ticks) <= 50)
+    return waits

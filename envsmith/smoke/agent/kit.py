@@ -1,0 +1,265 @@
+"""The kit of a case: inputs that depend on rank and index, poisoned outputs, guard zones, exact expectations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from envsmith.smoke.agent.board import Phase
+from envsmith.smoke.agent.protocol import Skip, Wrong
+from envsmith.smoke.agent.world import World, group_layouts
+
+POISON = 0x5A
+
+
+class Kit:
+    """One case on one rank. Operations build buffers with `input`, `output`, call with `issue`, compare with `expect`."""
+
+    GUARD = 64  # elements before and after every buffer
+
+    def __init__(self, world: World, index: int, case: Mapping[str, Any], fault: Optional[Mapping[str, Any]]) -> None:
+        self.world, self.torch, self.dist, self.index, self.case = world, world.torch, world.dist, index, case
+        self.fault = fault
+        self.operation = OPERATIONS[case["op"]]
+        self.n, self.redop, self.mode = int(case.get("n", 0)), str(case.get("redop", "sum")), str(case.get("mode", ""))
+        dtype = getattr(self.torch, case.get("dtype", "float32"), None)
+        if dtype is None:
+            raise Skip(f"torch {self.torch.__version__} has no dtype {case.get('dtype')}")
+        self.dtype = dtype
+        if case.get("group", "world") != "world" and not group_layouts(world.size).get(case["group"]):
+            raise Skip(f"there is no group {case['group']} of {world.size} rank{'s' if world.size > 1 else ''}")
+        named = world.groups.get(case.get("group", "world"))
+        self.member = named is not None
+        self.group: Any = named[0] if named else None
+        self.ranks: list[int] = named[1] if named else []
+        self.size = len(self.ranks)
+        self.me = self.ranks.index(world.rank) if self.member else -1
+        self.root = int(case.get("root", 0))
+        if self.member and self.root >= self.size:
+            raise Skip(f"root {self.root} is not in a group of {self.size}")
+        if case.get("min_ranks", 1) > world.size:
+            raise Skip(f"needs {case['min_ranks']} ranks, the run has {world.size}")
+        expected = case.get("expected", {}).get(world.backend, {})
+        if expected.get("expect") == "avoid":
+            raise Skip(expected.get("note") or "avoided")
+        minimum = expected.get("min_sm")
+        if (
+            minimum
+            and world.cuda
+            and self.torch.cuda.get_device_capability(world.device) < (minimum // 10, minimum % 10)
+        ):
+            raise Skip(f"needs sm_{minimum}")
+        self.signature = ""
+        self.measured: dict[str, Any] = {}
+        self._zones: list[tuple[Any, int, int, str]] = []
+        self._frozen: list[tuple[Any, Any, str]] = []
+
+    # -- budget ------------------------------------------------------------------------------------------------------
+
+    def fit(self, frees: Sequence[int]) -> None:
+        """Skip, on every rank alike, what the poorest rank has no room for; never shrink a case silently."""
+        width = self.world.size + 1 if self.operation.wide else 1
+        itemsize = self.torch.empty(0, dtype=self.dtype).element_size()
+        # Three buffers (sent, received, due); the large operations keep one and the backend's scratch is another.
+        bytes_needed = self.n * itemsize * (2 if self.case["op"].startswith("large_") else 3 * width)
+        if bytes_needed > min(frees):
+            poorest = frees.index(min(frees))
+            raise Skip(
+                f"memory: needs {bytes_needed / 2**30:.1f} GiB, smallest rank {poorest} has {min(frees) / 2**30:.1f} GiB"
+            )
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def pattern(self, rank: int, n: Optional[int] = None, start: int = 0) -> Any:
+        """The data of `rank` (number in the group), on the host: small integers, exact in every dtype, that depend on rank and index."""
+        torch, n = self.torch, self.n if n is None else n
+        i = torch.arange(start, start + n, dtype=torch.int64)
+        if self.dtype == torch.bool:
+            return (i + 3 * rank) % 5 < 2
+        if self.redop == "product" and self.operation.reducing:
+            values = (i + rank) % 2 + 1 if self.world.size <= 6 else (i + rank) % 16 // 15 + 1
+        elif self.operation.reducing:
+            values = (3 * i + 5 * rank) % max(2, min(11, 120 // max(self.world.size, 1))) + 1
+        else:
+            values = (i + 31 * rank) % (7 if "float8" in str(self.dtype) else 113) + 1
+        if self.dtype.is_complex:
+            return torch.complex(values.to(torch.float64), ((i + rank) % 3).to(torch.float64)).to(self.dtype)
+        return values.to(torch.float32).to(self.dtype) if "float8" in str(self.dtype) else values.to(self.dtype)
+
+    def reduced(self, parts: Optional[Sequence[Any]] = None) -> Any:
+        """The reduction of every rank's pattern (or of `parts`), computed here, exactly."""
+        torch = self.torch
+        parts = [self.pattern(r) for r in range(self.size)] if parts is None else parts
+        if self.dtype == torch.bool:
+            fold: Callable[[Any, Any], Any] = {
+                "sum": torch.logical_or, "max": torch.logical_or, "bor": torch.logical_or, "product": torch.logical_and,
+                "min": torch.logical_and, "band": torch.logical_and, "bxor": torch.logical_xor, "avg": torch.logical_or,
+            }[self.redop]  # fmt: skip
+        else:
+            fold = {
+                "sum": torch.add, "avg": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum,
+                "band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor,
+            }[self.redop]  # fmt: skip
+        exact = (
+            torch.bool
+            if self.dtype == torch.bool
+            else torch.complex128
+            if self.dtype.is_complex
+            else torch.float64
+            if self.dtype.is_floating_point
+            else torch.int64
+        )
+        total = parts[0].to(exact)
+        for part in parts[1:]:
+            total = fold(total, part.to(exact))
+        return (total / self.size if self.redop == "avg" else total).to(self.dtype)
+
+    def needs_peer(self) -> None:
+        """Skip the case where a rank has nobody to talk to."""
+        if self.size < 2:
+            raise Skip("needs two ranks in the group")
+
+    @property
+    def op(self) -> Any:
+        """The ReduceOp; `Skip` when this torch has none of that name."""
+        found = getattr(self.dist.ReduceOp, self.redop.upper(), None)
+        if found is None:
+            raise Skip(f"torch {self.torch.__version__} has no ReduceOp.{self.redop.upper()}")
+        return found
+
+    @property
+    def src(self) -> int:
+        """The root's number in the world."""
+        return int(self.ranks[self.root])
+
+    def single(self, new: str, old: str) -> Callable[..., Any]:
+        """A collective under its new name (torch 2.13) or the old one."""
+        call: Callable[..., Any] = getattr(self.dist, new, None) or getattr(self.dist, old)
+        return call
+
+    # -- buffers -----------------------------------------------------------------------------------------------------
+
+    def _buffer(self, n: int, what: str) -> Any:
+        torch, guard = self.torch, self.GUARD + (1 if self.mode == "odd" else 0)
+        whole = torch.empty(n + 2 * guard, dtype=self.dtype, device=self.world.device)
+        self.bytes_of(whole).fill_(POISON)
+        self._zones.append((whole, guard, n, what))
+        return whole[guard : guard + n]
+
+    def input(self, values: Any, *, frozen: bool = True) -> Any:
+        """A guarded copy of `values` on the device; a frozen one must be unchanged at the end."""
+        buffer = self._buffer(values.numel(), "input")
+        buffer.copy_(values)
+        if frozen:
+            self._frozen.append((buffer, values, "input"))
+        return buffer
+
+    def output(self, n: Optional[int] = None) -> Any:
+        """A guarded buffer full of poison, so that an element that nobody wrote is seen."""
+        return self._buffer(self.n if n is None else n, "output")
+
+    def bytes_of(self, tensor: Any) -> Any:
+        torch = self.torch
+        if tensor.dtype.is_complex:
+            tensor = torch.view_as_real(tensor)
+        return tensor.view(torch.uint8)
+
+    # -- the call ----------------------------------------------------------------------------------------------------
+
+    def issue(self, call: Callable[[], Any]) -> Any:
+        """Enter, issue, synchronise; the signature is what this rank is really about to call."""
+        board, rank = self.world.board, self.world.rank
+        c = self.case
+        self.signature = (
+            f"{c['op']}[{c.get('dtype', '')},{c.get('redop', '')},{self.n},root={self.root},{c.get('group', 'world')}]"
+        )
+        board.sign(rank, self.signature)
+        board.mark(rank, self.index, Phase.ENTERED)
+        work = call()
+        board.mark(rank, self.index, Phase.ISSUED)
+        if self.mode == "async" and work is not None and hasattr(work, "wait"):
+            work.wait()
+        self.world.sync()
+        board.mark(rank, self.index, Phase.SYNCED)
+        return work
+
+    @property
+    def later(self) -> bool:
+        return self.mode == "async"
+
+    # -- the comparison ----------------------------------------------------------------------------------------------
+
+    def expect(self, got: Any, want: Any, what: str = "") -> None:
+        """Bitwise; says how many elements differ and the first of them."""
+        if self.fault and self.fault["kind"] == "wrong" and got.numel():
+            self.bytes_of(got.view(-1)[got.numel() // 2 :][:1])[..., 0] ^= 1  # one bit of one element
+        if got.numel() != want.numel():
+            raise Wrong(f"{what or 'result'} has {got.numel()} elements, {want.numel()} were due")
+        if not want.numel():
+            return
+        have, due = got.detach().to("cpu").contiguous().view(-1), want.contiguous().view(-1)
+        if self.torch.equal(self.bytes_of(have), self.bytes_of(due)) or self._same_truth(have, due):
+            return
+        if self._close_enough(have, due):
+            return
+        width = self.bytes_of(due).numel() // due.numel()
+        unequal = (self.bytes_of(have).view(-1, width) != self.bytes_of(due).view(-1, width)).any(1).nonzero().view(-1)
+        first = int(unequal[0])
+        poisoned = bool((self.bytes_of(have).view(-1, width)[first] == POISON).all())
+        raise Wrong(
+            f"{what + ': ' if what else ''}read {self._show(have, first)} where {self._show(due, first)} was due at element {first} "
+            f"({len(unequal)} of {due.numel()} wrong{', never written' if poisoned else ''})"
+        )
+
+    def _same_truth(self, have: Any, due: Any) -> bool:
+        """Gloo adds booleans as bytes (true + true = 2, `bool_bytes` looks at that); here they are compared as truth values."""
+        if self.dtype != self.torch.bool or have.dtype != self.torch.bool:
+            return False
+        raw = self.bytes_of(have)
+        return bool((((raw != 0) == due) & (raw != POISON)).all())
+
+    def _show(self, tensor: Any, index: int) -> str:
+        value = tensor[index]
+        return str(value.to(self.torch.float32).item() if "float8" in str(tensor.dtype) else value.item())
+
+    def _close_enough(self, have: Any, due: Any) -> bool:
+        """An average over a number of ranks that is no power of two is rounded once or twice, at the library's choice."""
+        if self.redop != "avg" or not (self.size & (self.size - 1)) or not self.dtype.is_floating_point:
+            return False
+        eps = float(self.torch.finfo(self.dtype).eps)
+        return bool(((have.double() - due.double()).abs() <= 2 * eps * due.double().abs()).all())
+
+    def guards(self) -> None:
+        """Nothing beside a buffer was written, and no input was changed."""
+        for whole, guard, n, what in self._zones:
+            raw = self.bytes_of(whole).view(-1)
+            width = raw.numel() // max(whole.numel(), 1)
+            edge = guard * width
+            if not (bool((raw[:edge] == POISON).all()) and bool((raw[edge + n * width :] == POISON).all())):
+                raise Wrong(f"the guard zone beside the {what} buffer was written")
+        for buffer, values, what in self._frozen:
+            if not self.torch.equal(self.bytes_of(buffer.to("cpu").contiguous()), self.bytes_of(values.contiguous())):
+                raise Wrong(f"the {what} was changed by an out-of-place operation")
+
+
+class Operation(NamedTuple):
+    """An operation: what runs, whether its values stay small, whether its buffers are as large as the group."""
+
+    run: Callable[[Kit], None]
+    reducing: bool
+    wide: bool
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(
+    *, reducing: bool = False, wide: bool = False
+) -> Callable[[Callable[[Kit], None]], Callable[[Kit], None]]:
+    """Register under the function's name. `reducing`: values stay small; `wide`: buffers are as large as the group."""
+
+    def register(function: Callable[[Kit], None]) -> Callable[[Kit], None]:
+        OPERATIONS[function.__name__] = Operation(function, reducing, wide)
+        return function
+
+    return register

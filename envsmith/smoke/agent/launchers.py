@@ -1,0 +1,107 @@
+"""Who started this process as a rank: flags, torchrun, Slurm, Open MPI or PMI, and what the launcher says."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any, Optional
+
+
+def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+    """Rank, world, local rank, master and port; flags first, then torchrun, Slurm, Open MPI, PMI. `None`: nobody started us as a rank."""
+    if flags.get("rank") is not None and flags.get("world_size") is not None:
+        found: dict[str, Any] = {
+            "how": "flags",
+            "rank": flags["rank"],
+            "world": flags["world_size"],
+            "local": flags.get("local_rank") or 0,
+        }
+    elif "RANK" in env and "WORLD_SIZE" in env:
+        found = {"how": "torchrun", "rank": env["RANK"], "world": env["WORLD_SIZE"], "local": env.get("LOCAL_RANK", 0)}
+    elif "SLURM_PROCID" in env and int(env.get("SLURM_NTASKS", "1")) > 1:
+        found = {
+            "how": "slurm",
+            "rank": env["SLURM_PROCID"],
+            "world": env["SLURM_NTASKS"],
+            "local": env.get("SLURM_LOCALID", 0),
+        }
+    elif "OMPI_COMM_WORLD_RANK" in env:
+        found = {
+            "how": "openmpi",
+            "rank": env["OMPI_COMM_WORLD_RANK"],
+            "world": env["OMPI_COMM_WORLD_SIZE"],
+            "local": env.get("OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        }
+    elif "PMI_RANK" in env and "PMI_SIZE" in env:
+        found = {
+            "how": "pmi",
+            "rank": env["PMI_RANK"],
+            "world": env["PMI_SIZE"],
+            "local": env.get("MPI_LOCALRANKID", 0),
+        }
+    else:
+        return None
+    for key in ("rank", "world", "local"):
+        found[key] = int(found[key])
+    found["master"] = flags.get("master_addr") or env.get("MASTER_ADDR") or first_host(env) or "127.0.0.1"
+    port = flags.get("master_port") or env.get("ENVSMITH_MASTER_PORT")
+    if not port and env.get("MASTER_PORT"):
+        port = int(env["MASTER_PORT"]) + (
+            1 if found["how"] == "torchrun" else 0
+        )  # torchrun's own store listens on MASTER_PORT
+    if not port and env.get("SLURM_JOB_ID", "").isdigit():
+        port = 20000 + int(env["SLURM_JOB_ID"]) % 20000
+    found["port"] = int(port) if port else 29411
+    return found
+
+
+def first_host(env: Mapping[str, str]) -> Optional[str]:
+    """The first node of a Slurm list: `node[03-05,9],x` is node03."""
+    text = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
+    found = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?", text)
+    return (found[1] + (found[2] or "")) if found else None
+
+
+def node_name(plan: Mapping[str, Any], rank: int) -> str:
+    """What the person calls this node: the name in the plan, Slurm's, or the machine's own."""
+    names = plan.get("node_of_rank") or []
+    if rank < len(names):
+        return str(names[rank])
+    number = os.environ.get("GROUP_RANK")
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname() + (f" (node {number})" if number else "")
+
+
+def interface_towards(host: str, port: int) -> dict[str, str]:
+    """The interface from which the master is reached. Gloo takes the one that the host's own name resolves to, which is often loopback."""
+    import fcntl
+
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(address)  # sends nothing
+            mine = probe.getsockname()[0]
+            for _, name in socket.if_nameindex():
+                try:
+                    answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                except OSError:
+                    continue
+                if socket.inet_ntoa(answer[20:24]) == mine:
+                    return {"GLOO_SOCKET_IFNAME": name}
+    except (OSError, AttributeError, IndexError):
+        pass
+    return {}
+
+
+def ranks_here(env: Mapping[str, str], world: int) -> int:
+    """How many ranks this node has, as the launcher says; all of them where it says nothing."""
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if env.get(name, "").isdigit():
+            return max(1, int(env[name]))
+    # "2(x3),1": the tasks of each node of the step; the largest is what the GPUs must bear.
+    counts = re.findall(
+        r"(\d+)(?:\(x\d+\))?", env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or ""
+    )
+    return max((int(count) for count in counts), default=world)

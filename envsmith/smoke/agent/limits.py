@@ -1,0 +1,131 @@
+"""Limits of the machine, checked before a rank starts: open files, /dev/shm, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# DeepSpeed's shared-memory op maps 2 x 1 MiB + 2 x 32 MiB per rank (csrc/cpu/comm/shm.cpp, `struct allreduce_workspace`).
+DEEPSPEED_SHM = 66 << 20
+# NCCL wants 1 GiB of /dev/shm in a container (its own troubleshooting guide); with less than this no pair of ranks has a segment.
+NCCL_SHM, NCCL_SHM_FLOOR = 1 << 30, 33 << 20
+# What a CUDA context with its kernels takes before the first tensor, and what the quick tier and NCCL's buffers take with it.
+GPU_FLOOR, GPU_ROOM = 512 << 20, 2 << 30
+
+
+def open_files_needed(ranks: int, groups: int) -> int:
+    """Descriptors of one rank: Python, torch, logs and store, then for each group a connection to every other rank and gloo's own.
+
+    Measured on torch 2.13 with the quick tier (three groups): 4 ranks fail with 40 and run with 44, 8 ranks fail with 48 and run with 56.
+    """
+    return 24 + groups * (ranks + 4)
+
+
+def limit_findings(
+    host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]
+) -> list[dict[str, str]]:
+    """What of this machine is too small for the run: `error` when it cannot work, `warning` when training will suffer, `note` otherwise."""
+    found = [
+        *_open_files(host, plan, placement),
+        *_shared_memory(host, plan, placement),
+        *_memory(host, placement, cuda),
+    ]
+    memlock = host.get("memlock_bytes")
+    if placement["backend"] == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
+        found.append(
+            _limit_finding(
+                "memlock", "note", f"memlock is limited to {memlock >> 10} KiB: InfiniBand cannot register its buffers",
+                "ulimit -l unlimited, docker run --ulimit memlock=-1, in Slurm PropagateResourceLimits or LimitMEMLOCK=infinity of slurmd",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _limit_finding(limit: str, severity: str, message: str, fix: str) -> dict[str, str]:
+    return {"limit": limit, "severity": severity, "message": message, "fix": fix}
+
+
+def _open_files(host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any]) -> list[dict[str, str]]:
+    files, ranks = host.get("open_files"), int(placement["ranks"])
+    if not isinstance(files, int):
+        return []
+    groups = len({case.get("group", "world") for case in plan.get("cases", ())} | {"world"})
+    fix = "ulimit -n 65536, docker run --ulimit nofile=65536, in systemd LimitNOFILE=65536"
+    need = open_files_needed(ranks, groups)
+    if files < need:
+        text = f"{files} open files are allowed, a rank of {ranks} with {groups} groups needs about {need}"
+        return [_limit_finding("open files", "error", text, fix)]
+    if placement["backend"] == "nccl" and files < 4096:
+        text = f"only {files} open files are allowed; NCCL opens hundreds per rank when it trains"
+        return [_limit_finding("open files", "warning", text, fix)]
+    return []
+
+
+def _shared_memory(
+    host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any]
+) -> list[dict[str, str]]:
+    size, free = int(host.get("shm_bytes") or 0), int(host.get("shm_free_bytes") or 0)
+    fix = "docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir with medium: Memory on /dev/shm"
+    nccl = placement["backend"] == "nccl"
+    if not size:
+        return [_limit_finding("/dev/shm", "warning", "there is no /dev/shm", fix)] if nccl else []
+    deepspeed = max(
+        (int(s.get("ranks", 2)) for s in plan.get("steps", ()) if str(s.get("kind", "")).startswith("deepspeed")),
+        default=0,
+    )
+    if not nccl and free < deepspeed * DEEPSPEED_SHM:
+        text = (
+            f"/dev/shm has {free >> 20} MiB free of {size >> 20}: DeepSpeed's op for the CPU takes {DEEPSPEED_SHM >> 20} MiB for each of {deepspeed} "
+            "ranks, and a rank that cannot have it is killed by SIGBUS"
+        )
+        return [_limit_finding("/dev/shm", "error", text, fix)]
+    alone = int(placement["ranks"]) == 1  # has nobody to share a segment with
+    if nccl and not alone and free < NCCL_SHM_FLOOR and placement["env"].get("NCCL_SHM_DISABLE") != "1":
+        return [
+            _limit_finding(
+                "/dev/shm",
+                "error",
+                f"/dev/shm has {free >> 20} MiB free of {size >> 20}: NCCL cannot make its segments",
+                fix,
+            )
+        ]
+    if host.get("container") and size < NCCL_SHM:
+        return [
+            _limit_finding(
+                "/dev/shm",
+                "warning" if nccl else "note",
+                f"the container's /dev/shm is {size >> 20} MiB; NCCL wants 1 GiB",
+                fix,
+            )
+        ]
+    return []
+
+
+def _memory(host: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]) -> list[dict[str, str]]:
+    found = []
+    free, ranks = int(host.get("memory_free_bytes") or 0), int(placement["ranks"])
+    if 0 < free < ranks * (128 << 20):
+        text = f"{free >> 20} MiB of memory are available for {ranks} ranks"
+        found.append(_limit_finding("memory", "warning", text, "fewer ranks (--ranks), or a larger memory limit"))
+    devices = placement.get("devices") or []
+    for device in sorted(set(devices)):
+        sharing = list(devices).count(device)
+        frees = cuda.get("free") or []
+        if device >= len(frees):
+            continue
+        share = int(frees[device]) // sharing
+        if share < GPU_ROOM:
+            severity = "error" if share < GPU_FLOOR else "warning"
+            text = (
+                f"GPU {device} has {int(frees[device]) >> 20} MiB free for {sharing} rank{'s' if sharing > 1 else ''}"
+            )
+            text += ": not enough for a CUDA context" if severity == "error" else ""
+            found.append(
+                _limit_finding(
+                    "GPU memory",
+                    severity,
+                    text,
+                    "end what else runs there (nvidia-smi), or choose another GPU (CUDA_VISIBLE_DEVICES)",
+                )
+            )
+    return found

@@ -1,0 +1,216 @@
+"""Facts of the machine and of what is loaded: GPUs, memory, versions. None of them names a host or a user."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import resource
+from typing import Any, Optional
+
+from envsmith.smoke.agent.processes import read_text
+from envsmith.smoke.agent.protocol import one_line
+
+DISTRIBUTIONS = (
+    "torch", "numpy", "triton", "deepspeed", "megatron-core", "colossalai", "transformer-engine", "flash-attn", "apex",
+    "transformers", "pydantic", "ninja", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu11",
+    "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime",
+)  # fmt: skip
+
+
+def nvml_gpus() -> tuple[list[dict[str, object]], str]:
+    """GPUs and driver version through NVML, which creates no CUDA context: `([], "")` where there is no driver."""
+    try:
+        lib = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return [], ""
+    if lib.nvmlInit_v2() != 0:
+        return [], ""
+    try:
+        buffer = ctypes.create_string_buffer(96)
+        driver = buffer.value.decode() if lib.nvmlSystemGetDriverVersion(buffer, 96) == 0 else ""
+        count = ctypes.c_uint(0)
+        lib.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        return [_nvml_gpu(lib, index) for index in range(count.value)], driver
+    finally:
+        lib.nvmlShutdown()
+
+
+def _nvml_gpu(lib: Any, index: int) -> dict[str, object]:
+    class Memory(ctypes.Structure):
+        _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+    handle = ctypes.c_void_p()
+    gpu: dict[str, object] = {"index": index}
+    if lib.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
+        return gpu
+    text = ctypes.create_string_buffer(96)
+    if lib.nvmlDeviceGetName(handle, text, 96) == 0:
+        gpu["name"] = text.value.decode(errors="replace")
+    if lib.nvmlDeviceGetUUID(handle, text, 96) == 0:
+        gpu["uuid"] = text.value.decode(errors="replace")
+    memory = Memory()
+    if lib.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+        gpu["memory_bytes"] = memory.total
+    major, minor = ctypes.c_int(0), ctypes.c_int(0)
+    if lib.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0:
+        gpu["arch"] = f"sm_{major.value}{minor.value}"
+    return gpu
+
+
+def memory_limit() -> tuple[int, int]:
+    """Bytes of memory in all and available now, for this process: the machine's or its control group's, whichever is less.
+
+    A group's usage counts the page cache, which the kernel gives back: what of it is not in use is available, as on the machine itself.
+    """
+    info = dict(re.findall(r"(\w+):\s+(\d+) kB", read_text("/proc/meminfo")))
+    total, free = int(info.get("MemTotal", 0)) * 1024, int(info.get("MemAvailable", 0)) * 1024
+    for limit_file, used_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        limit, used = read_text(limit_file).strip(), read_text(used_file).strip()
+        if limit.isdigit() and used.isdigit() and int(limit) < total:
+            kept = re.search(
+                r"^(?:total_)?inactive_file (\d+)$", read_text(os.path.dirname(limit_file) + "/memory.stat"), re.M
+            )
+            taken = int(used) - (int(kept[1]) if kept else 0)
+            total, free = int(limit), max(0, min(free, int(limit) - taken))
+    return total, free
+
+
+def oom_kills() -> int:
+    """How many processes of this control group the kernel has killed for memory."""
+    found = re.search(r"^oom_kill (\d+)", read_text("/sys/fs/cgroup/memory.events"), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def shm_bytes() -> tuple[int, int]:
+    """Size and free bytes of /dev/shm; zeros where there is none."""
+    try:
+        stat = os.statvfs("/dev/shm")
+    except OSError:
+        return 0, 0
+    return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
+
+
+def host_facts() -> dict[str, object]:
+    """What an environment's failure is most often blamed on, before anything runs. No host name, no user name."""
+    total, free = memory_limit()
+    shm_size, shm_free = shm_bytes()
+    gpus, driver = nvml_gpus()
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', read_text("/etc/os-release"), re.MULTILINE))
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "cpus": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "memory_bytes": total, "memory_free_bytes": free, "shm_bytes": shm_size, "shm_free_bytes": shm_free,
+        "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE),
+        "kernel": platform.release(), "machine": platform.machine(), "os": release.get("PRETTY_NAME", ""),
+        "container": os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"),
+        "driver": driver, "gpus": gpus,
+    }  # fmt: skip
+
+
+def _limit(which: int) -> object:
+    soft = resource.getrlimit(which)[0]
+    return "unlimited" if soft == resource.RLIM_INFINITY else soft
+
+
+def installed_versions() -> dict[str, str]:
+    """What the cell's metadata says of the packages that matter."""
+    from importlib import metadata
+
+    found = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except (metadata.PackageNotFoundError, ValueError, TypeError):
+            continue
+    return found
+
+
+def loaded_facts() -> dict[str, object]:
+    """What is really loaded, asked of the loaded things; the caller has imported torch. Creates no CUDA context."""
+    import torch
+
+    facts: dict[str, object] = {
+        "python": platform.python_version(), "glibc": " ".join(platform.libc_ver()), "torch": str(torch.__version__),
+        "torch_git": getattr(torch.version, "git_version", None), "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None), "cxx11_abi": bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", False)),
+        "installed": installed_versions(), "arch_list": _arch_list(torch), "numpy": _numpy_version(),
+    }  # fmt: skip
+    import torch.distributed as dist
+
+    facts["distributed"] = dist.is_available()
+    for name in ("gloo", "nccl", "mpi", "ucc", "xccl"):
+        probe = getattr(dist, f"is_{name}_available", None)
+        facts[f"has_{name}"] = bool(probe and probe())
+    facts.update(_cuda_libraries(torch))
+    return facts
+
+
+def _numpy_version() -> Optional[str]:
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return str(numpy.__version__)
+
+
+def _arch_list(torch: Any) -> list[str]:
+    flags = getattr(torch._C, "_cuda_getArchFlags", None)
+    return (flags() or "").split() if flags else []
+
+
+def _cuda_libraries(torch: Any) -> dict[str, object]:
+    """NCCL as torch reports it and as the loaded library says; cuDNN's runtime version."""
+    facts: dict[str, object] = {}
+    try:
+        version = torch.cuda.nccl.version()
+        facts["nccl"] = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
+    except Exception:  # a build without NCCL
+        facts["nccl"] = None
+    if facts["nccl"]:
+        facts["nccl_runtime"] = _nccl_runtime()
+    try:
+        facts["cudnn"] = torch.backends.cudnn.version() if torch.version.cuda else None
+    except Exception as error:
+        facts["cudnn"] = one_line(error)
+    return facts
+
+
+def _nccl_runtime() -> Optional[str]:
+    """The version of the libnccl that is mapped into this process, when it is a library of its own."""
+    found = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
+    if not found:
+        return None
+    number = ctypes.c_int(0)
+    if ctypes.CDLL(found[1]).ncclGetVersion(ctypes.byref(number)) != 0:
+        return None
+    value = number.value
+    return (
+        f"{value // 10000}.{value // 100 % 100}.{value % 100}"
+        if value >= 10000
+        else f"{value // 1000}.{value // 100 % 10}.{value % 100}"
+    )
+
+
+def cuda_probe() -> dict[str, object]:
+    """What CUDA says when it is really started; run in a process of its own, because a context does not survive a fork."""
+    import torch
+
+    facts: dict[str, object] = {"available": False, "count": 0}
+    try:
+        facts["count"] = torch.cuda.device_count()
+        facts["available"] = torch.cuda.is_available()
+        if facts["available"]:
+            torch.zeros(1, device="cuda").add_(1).item()  # is there a kernel for this architecture?
+            facts["free"] = [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
+            facts["arch"] = [
+                "sm_%d%d" % torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())
+            ]
+    except Exception as error:
+        facts["available"] = False
+        facts["error"] = one_line(error)
+    return facts

@@ -1,0 +1,141 @@
+"""Where the ranks go: a GPU for each, several on one, or the CPU, and the variables that this needs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from envsmith.smoke.agent.launchers import ranks_here
+
+
+def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, str]:
+    """The switches that make torch and NCCL leave evidence. torch calls the old names deprecated where it knows the new ones."""
+    old = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) < (2, 10)
+    env = {"TORCH_NCCL_TRACE_BUFFER_SIZE" if old else "TORCH_FR_BUFFER_SIZE": "2000"}
+    if directory:
+        env["TORCH_NCCL_DEBUG_INFO_TEMP_FILE" if old else "TORCH_FR_DUMP_TEMP_FILE"] = os.path.join(directory, "fr_")
+    if backend == "nccl":
+        env.update({
+            "TORCH_FR_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
+            "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30",
+            "TORCH_NCCL_COORD_CHECK_MILSEC": "1000", "TORCH_NCCL_PROPAGATE_ERROR": "1", "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "INFO"),
+            "NCCL_DEBUG_SUBSYS": os.environ.get("NCCL_DEBUG_SUBSYS", "INIT,NET,P2P,SHM,ENV"),
+        })  # fmt: skip
+    return env
+
+
+def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """One rank per GPU when there are enough; otherwise several on one, by the way that this NCCL knows.
+
+    From 2.30 on NCCL_MULTI_RANK_GPU_ENABLE allows it (P2P and shared memory are used); older ones refuse equal bus ids on one host, so that
+    each rank claims to be a host of its own (sockets only). Neither says anything about NVLink, and the sentence says which one it was.
+    """
+    env = _engine_env(plan)
+    wanted = str(plan.get("sharing") or "")
+    if gpus >= ranks and not wanted:
+        devices = list(range(ranks))
+        return {
+            "backend": "nccl",
+            "ranks": ranks,
+            "devices": devices,
+            "env": env,
+            "rank_env": [_nccl_log(directory, r) for r in devices],
+            "sentence": f"{ranks} ranks on {ranks} GPUs" if ranks > 1 else "1 rank on 1 GPU",
+        }
+    if wanted:
+        gpus = 1  # the first one holds them all, however many there are
+    if gpus == 1:
+        ranks = min(ranks, 2)  # NCCL documents two ranks on one GPU
+    devices = [rank % gpus for rank in range(ranks)]
+    rank_env = [_nccl_log(directory, r) for r in range(ranks)]
+    for rank in range(ranks):
+        shared, how = sharing_env(nccl, rank, wanted)
+        if "NCCL_HOSTID" in shared:
+            rank_env[rank]["NCCL_HOSTID"] = shared.pop("NCCL_HOSTID")
+            shared["NCCL_SOCKET_IFNAME"] = "lo"  # one host: the ranks only claim to be several
+        env.update(shared)
+    sentence = (
+        f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network"
+    )
+    return {
+        "backend": "nccl",
+        "ranks": ranks,
+        "devices": devices,
+        "env": env,
+        "rank_env": rank_env,
+        "sentence": sentence,
+        "sharing": sharing_way(nccl, wanted),
+    }
+
+
+def count_ranks(count: int) -> str:
+    return f"{count} rank{'' if count == 1 else 's'}"
+
+
+def _nccl_log(directory: str, rank: int) -> dict[str, str]:
+    return {"NCCL_DEBUG_FILE": os.path.join(directory, f"nccl.{rank}.log")}
+
+
+def place_direct(
+    place: Mapping[str, Any], env: Mapping[str, str], gpus: int, nccl: str, plan: Mapping[str, Any]
+) -> dict[str, Any]:
+    """This rank's device and variables under torchrun, srun or mpirun. Several ranks share a GPU there as they do under our own supervisor."""
+    world, local, here = int(place["world"]), int(place["local"]), ranks_here(env, int(place["world"]))
+    nodes = int(plan.get("nodes") or 1)
+    started = (
+        f"{world} ranks{f' on {nodes} nodes' if nodes > 1 else ''} started by {plan.get('launcher') or place['how']}"
+    )
+    if not gpus:
+        return {"devices": None, "env": {}, "sentence": started}
+    if (
+        gpus == 1
+        and env.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0
+        and here > 1
+        and env.get("SLURM_GPUS_PER_TASK")
+    ):
+        # Slurm shows each task its own GPU as number 0: they are not shared.
+        return {"devices": [0] * world, "env": _engine_env(plan), "sentence": started + ", a GPU for each"}
+    # Only this rank's entry is used; the others are told apart by their manifests.
+    devices = [local % gpus] * world
+    if here <= gpus:
+        return {"devices": devices, "env": _engine_env(plan), "sentence": started}
+    shared, how = sharing_env(nccl, int(place["rank"]))
+    more = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
+    sentence = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network{more}"
+    return {
+        "devices": devices,
+        "env": {**_engine_env(plan), **shared},
+        "sentence": sentence,
+        "sharing": sharing_way(nccl),
+    }
+
+
+def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Which of torch 2.15's engines; nothing where the plan leaves it to torch."""
+    engine = str(plan.get("engine") or "")
+    return {"TORCH_DIST_USE_NCCL2": "0" if engine == "legacy" else "1"} if engine in ("legacy", "2") else {}
+
+
+def sharing_way(nccl: str, wanted: str = "") -> str:
+    """How ranks share a GPU: what is `wanted`, or `multi-rank` from NCCL 2.30 on and `hostid` before."""
+    version = tuple(int(part) for part in re.findall(r"\d+", nccl)[:2])
+    return wanted or ("multi-rank" if version >= (2, 30) else "hostid")
+
+
+def sharing_env(nccl: str, rank: int, wanted: str = "") -> tuple[dict[str, str], str]:
+    """Variables with which several ranks may share a GPU, and how that is called. `rank` is the rank in the world: no two hosts have the same."""
+    # torch's symmetric memory has a refusal of its own; with this it leaves multicast out instead.
+    both = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
+    if sharing_way(nccl, wanted) == "multi-rank":
+        env = {**both, "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1"}
+        return env, "NCCL_MULTI_RANK_GPU_ENABLE, P2P and shared memory"
+    env = {
+        **both,
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_HOSTID": f"envsmith-rank-{rank}",
+    }
+    return env, "NCCL_HOSTID, sockets"

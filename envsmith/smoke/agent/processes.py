@@ -1,0 +1,119 @@
+"""Processes and files as the kernel shows them: states, sessions, kills, and the beginning or the end of a text."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterable
+from typing import Optional
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def read_text(path: str, limit: int = 1 << 16) -> str:
+    """The file's first characters, or nothing when it cannot be read."""
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(limit)
+    except OSError:
+        return ""
+
+
+def tail_text(path: str, limit: int = 3000) -> str:
+    """The file's last characters: what a dead rank said last."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - limit))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux only; elsewhere orphans are prevented by the supervisor alone."""
+    try:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+def process_state(pid: int) -> tuple[str, int]:
+    """The kernel's letter for the process (R, S, T stopped, D, Z) and the clock ticks it has used; `("", 0)` when it is gone."""
+    text = read_text(f"/proc/{pid}/stat", 1024)
+    fields = text.rpartition(")")[2].split()
+    return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
+
+
+def process_started(pid: int) -> int:
+    """When the process began, in clock ticks since boot: with it a pid is exact. 0 when it is gone."""
+    fields = read_text(f"/proc/{pid}/stat", 1024).rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 else 0
+
+
+# How many times its limit something may take that only waits for a processor or the disk: a machine that others use as well is slow, not broken.
+PATIENCE = 4.0
+
+
+def of_session(pid: int) -> list[int]:
+    """The processes whose session is `pid`: a rank and what it started (a compiler)."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            fields = read_text(f"/proc/{name}/stat", 1024).rpartition(")")[2].split()
+            if len(fields) > 3 and int(fields[3]) == pid:
+                found.append(int(name))
+    return found
+
+
+def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
+    """Whether one of the processes wants to run, or waits for the disk, and has had less than half of the time that has gone by.
+
+    What hangs sleeps or is stopped; what loops for ever on a machine that is free has had more than half.
+    """
+    known = list(pids)
+    for _ in range(samples):
+        states = [process_state(pid) for pid in known]
+        if any(state in ("R", "D") and ticks < 0.5 * waited * os.sysconf("SC_CLK_TCK") for state, ticks in states):
+            return True
+        time.sleep(0.03)
+    return False
+
+
+def busy() -> str:
+    """How busy the machine is, for whoever reads that something took too long."""
+    try:
+        return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors"
+    except OSError:
+        return "load not known"
+
+
+def process_space() -> str:
+    """In which space of pids we are: two processes with the same one can see, and end, each other."""
+    try:
+        return f"{read_text('/proc/sys/kernel/random/boot_id').strip()}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+def kill_group(pid: int, number: int) -> None:
+    """The rank and what it started: its process group carries its pid. Never anything else."""
+    for send in (os.killpg, os.kill):
+        try:
+            send(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def describe_exit(code: Optional[int]) -> str:
+    """`killed by SIGSEGV`, `exit code 4`."""
+    if code is None:
+        return "still running"
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exit code {code}"

@@ -1,0 +1,93 @@
+"""What the agent writes: events as JSON lines, and the exit codes of a rank and of the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Any, Optional
+
+PROTOCOL = 1
+
+
+class Exit(IntEnum):
+    """How a rank or the agent ends. No rank chooses CRASH: a crash is a signal."""
+
+    OK = 0
+    ERROR = 1
+    CONFIGURATION = 2
+    MISMATCH = 3
+    WRONG = 4
+    HANG = 5
+    CRASH = 6
+    REGRESSED = 7
+    MEMORY = 8
+
+
+class Skip(Exception):
+    """The case cannot be asked of this torch or machine; every rank comes to the same answer."""
+
+
+class Wrong(Exception):
+    """A value, a guard zone or an input is not what it must be."""
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """`RuntimeError: first line of its message`, and what caused it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' | '.join(lines[:2])}"[:limit]
+
+
+class Log:
+    """JSON lines, each written at once by one system call: a killed rank leaves its history."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.lock = threading.Lock()
+
+    def write(self, row: Mapping[str, object]) -> None:
+        data = json.dumps(row, separators=(",", ":"), default=str).encode() + b"\n"
+        with self.lock:
+            while data:
+                data = data[os.write(self.fd, data) :]
+
+
+class Lines:
+    """Whole JSON lines out of a non-blocking socket or file."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        *whole, self.rest = (self.rest + data).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield json.loads(line)
+
+
+class KeepingLog(Log):
+    """Remembers what it wrote, for the nodes that cannot read this one's output."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.kept: list[Mapping[str, object]] = []
+
+    def write(self, row: Mapping[str, object]) -> None:
+        self.kept.append(row)
+        super().write(row)
+
+
+class TaggedLog(Log):
+    """Rows of a rank that has no supervisor go straight to its output."""
+
+    def __init__(self, fd: int, run: str, kept: Optional[list[Mapping[str, object]]] = None) -> None:
+        super().__init__(fd)
+        self.run, self.kept = run, kept
+
+    def write(self, row: Mapping[str, object]) -> None:
+        event = {"event": "row", "run": self.run, **row}
+        if self.kept is not None:
+            self.kept.append(event)
+        super().write(event)

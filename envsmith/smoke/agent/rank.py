@@ -1,0 +1,225 @@
+"""A rank: the collective cases, or one step of a framework, whoever started the process."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from envsmith.smoke.agent.board import FINISHED, Board, Phase, Startup
+from envsmith.smoke.agent.cases import OPERATIONS
+from envsmith.smoke.agent.counter import flight_entries
+from envsmith.smoke.agent.faults import altered_case, fault_of_case, inject_before
+from envsmith.smoke.agent.kit import Kit
+from envsmith.smoke.agent.protocol import Exit, Log, Skip, Wrong, one_line
+from envsmith.smoke.agent.steps import STEPS
+from envsmith.smoke.agent.steps.stage import Stage
+from envsmith.smoke.agent.store import agree, open_store
+from envsmith.smoke.agent.world import World, free_bytes
+
+
+def rank_main(job: dict[str, Any], board: Board, log: Log) -> int:
+    """Everything a rank does, whoever started it; returns its exit code."""
+    rank = job["rank"]
+    board.mark(rank, Startup.START, Phase.PREP)
+    stack = open(job["stack"] % rank, "w") if job.get("stack") else sys.stderr
+    faulthandler.enable(file=stack, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+    os.environ.update(job.get("env", {}))
+    os.environ.update(job.get("rank_env", [{}] * (rank + 1))[rank])
+    warnings.simplefilter("ignore")
+    threading.Thread(target=_evidence, args=(rank, board, log), daemon=True).start()
+    return run_cases(job, board, log) if job["kind"] == "collectives" else run_step(job, board, log)
+
+
+def _evidence(rank: int, board: Board, log: Log) -> None:
+    """Wait for the supervisor's flag, then write down the last entries of torch's flight recorder."""
+    while not board.dump:
+        time.sleep(0.05)
+    try:
+        entries = flight_entries()
+        if entries is None:
+            return
+        keep = (
+            "collective_seq_id",
+            "p2p_seq_id",
+            "op_id",
+            "profiling_name",
+            "state",
+            "input_sizes",
+            "input_dtypes",
+            "pg_name",
+            "process_group",
+        )
+        log.write(
+            {
+                "row": "flight",
+                "rank": rank,
+                "entries": [{k: e[k] for k in keep if k in e} for e in entries[-3:]],
+                "count": len(entries),
+            }
+        )
+    except Exception as error:
+        log.write({"row": "flight", "rank": rank, "detail": one_line(error)})
+
+
+def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
+    """The collective cases on one rank. Stops at the first raise that the others do not share: a broken group breaks every later case."""
+    rank = job["rank"]
+    board.mark(rank, Startup.STORE, Phase.PREP)
+    try:
+        store = open_store(job, board)
+        board.mark(rank, Startup.MANIFEST, Phase.PREP)
+        same, everyone = agree(job, store, log)
+        job["peers"] = [one["own"] for one in everyone]
+        if not same:
+            return Exit.MISMATCH
+        board.mark(rank, Startup.GROUP, Phase.PREP)
+        world = World(job, board, log)
+        world.store = store
+        world.init_group(store)
+        board.mark(rank, Startup.SUBGROUPS, Phase.PREP)
+        world.open_groups(case.get("group", "world") for case in job["cases"])
+        board.mark(rank, Startup.BUDGET, Phase.PREP)
+        store.set(f"free/{rank}", str(free_bytes(world)))
+        frees = [int(store.get(f"free/{r}")) for r in range(world.size)]
+    except Exception as error:
+        log.write(
+            {
+                "row": "failed",
+                "rank": rank,
+                "stage": Startup(board.row(rank)[0]).name.lower(),
+                "detail": one_line(error, 600),
+                "trace": traceback.format_exc()[-3000:],
+            }
+        )
+        return Exit.ERROR
+    if rank == 0:
+        log.write({"row": "group", "implementation": world.implementation(), "free": frees})
+    world.free = min(frees)
+    for index, case in enumerate(job["cases"]):
+        if not run_case(world, index, case, frees):
+            return Exit.ERROR
+    board.mark(rank, FINISHED, Phase.DONE)
+    log.write({"row": "finished", "rank": rank})
+    try:
+        world.dist.destroy_process_group()
+    except Exception as error:
+        log.write({"row": "note", "rank": rank, "detail": f"destroy_process_group: {one_line(error)}"})
+    return Exit.OK
+
+
+def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int]) -> bool:
+    """One case on this rank, one row in its log; false when nothing may follow it."""
+    board, rank = world.board, world.rank
+    board.sign(rank, "")
+    board.mark(rank, index, Phase.PREP)
+    started = time.perf_counter()
+    row: dict[str, Any] = {"row": "case", "rank": rank, "case": index}
+    kit: Optional[Kit] = None
+    try:
+        fault = fault_of_case(world, index, case)
+        kit = Kit(world, index, altered_case(case, fault), fault)
+        kit.fit(frees)
+        if kit.member:
+            if fault:
+                inject_before(fault, world)
+            OPERATIONS[case["op"]].run(kit)
+            kit.guards()
+        row["status"] = "ok"
+    except Skip as reason:
+        row.update(status="skipped", detail=str(reason))
+    except Wrong as error:
+        row.update(status="wrong", detail=str(error))
+    except Exception as error:
+        row.update(status="error", detail=one_line(error, 500))
+        if _everyone_raised(world, index, kit) and _canary(kit):
+            row["status"] = "refused"
+        else:
+            row["trace"] = traceback.format_exc()[-1500:]
+    board.mark(rank, index, Phase.DONE)
+    row["ms"] = round((time.perf_counter() - started) * 1000, 3)
+    if kit is not None and kit.signature:
+        row["sig"] = kit.signature
+    if kit is not None and kit.measured:
+        row["measured"] = kit.measured
+    world.log.write(row)
+    return bool(row["status"] != "error")
+
+
+def _everyone_raised(world: World, index: int, kit: Optional[Kit]) -> bool:
+    """A refusal is told from an accident by its symmetry: every member of the group raised in the same case, within a second."""
+    world.board.mark(world.rank, index, Phase.RAISED)
+    if kit is None or world.job.get("direct"):
+        return False
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        rows = [world.board.row(rank)[:2] for rank in kit.ranks]
+        if all(case > index or (case == index and step in (Phase.RAISED, Phase.DONE)) for case, step in rows):
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def _canary(k: Optional[Kit]) -> bool:
+    """After a refusal the group must still work, or what follows would be its cascade."""
+    assert k is not None
+    try:
+        probe = k.torch.full((3,), float(k.world.rank + 1), device=k.world.device)
+        k.dist.all_reduce(probe, group=k.group)
+        k.world.sync()
+        return bool((probe.cpu() == sum(rank + 1 for rank in k.ranks)).all())
+    except Exception:
+        return False
+
+
+def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
+    """One framework step on one rank; one row says what came of it."""
+    started = time.monotonic()
+    stage = Stage(job, board)
+    stage.bind_device()
+    row: dict[str, Any] = {"row": "step", "rank": job["rank"], "step": job["run"]}
+    try:
+        row.update(status="ok", **STEPS[stage.step["kind"]](stage))
+    except Skip as reason:
+        row.update(status="skipped", detail=str(reason))
+    except Exception as error:
+        row.update(_stopped(stage, error, board.row(job["rank"])[3]))
+    row["seconds"] = round(time.monotonic() - started, 3)
+    row["collectives"] = stage.counter.counts()
+    recorded = stage.counter.recorded() if row["status"] == "ok" else None
+    if recorded:
+        row["recorded"] = recorded
+    log.write(row)
+    dist = sys.modules["torch"].distributed
+    if row["status"] == "ok" and dist.is_initialized():
+        stage.enter("destroy_process_group")
+        try:
+            dist.destroy_process_group()
+        except Exception as error:
+            log.write({"row": "note", "rank": job["rank"], "detail": f"destroy_process_group: {one_line(error)}"})
+    board.mark(job["rank"], FINISHED, Phase.DONE)
+    return Exit.OK if row["status"] != "error" else Exit.ERROR
+
+
+def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
+    """What a raise says: that this machine has no GPU, where the step knows such words and has none; otherwise that the step failed.
+
+    Either way with the innermost line outside of the standard library (and of torch, where there is one), so that a record names the code and not only the words.
+    """
+    told, trace = str(stage.step.get("told") or ""), traceback.format_exc()[-4000:]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages/" in frame.filename]
+    places = [f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno}" for frame in frames]
+    place = next((p for p in reversed(places) if not p.startswith("torch/")), places[-1] if places else "")
+    if not told or stage.cuda or not re.search(told, f"{type(error).__name__}: {error}"):
+        return {"status": "error", "detail": one_line(error, 600), "trace": trace, "stage": doing}
+    facts = {"needs a GPU": {"error": one_line(error), "at": place, "while": doing}}
+    return {"status": "skipped", "detail": f"needs a GPU: {one_line(error, 160)} ({place})", "facts": facts}

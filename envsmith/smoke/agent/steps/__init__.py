@@ -1,0 +1,41 @@
+"""The registry of framework steps: a few training steps each, judged by their losses against a reference without any collective.
+
+A step of a plan names a ``kind``, and ``STEPS[kind]`` is the function that each rank calls with its
+:class:`~envsmith.smoke.agent.steps.stage.Stage`. It returns ``{"losses": [...], "facts": {...}}``, and ``"reference": [...]`` where it
+has one. It calls ``stage.enter("what comes next")`` before each part that may hang, raises ``Skip`` where the step cannot be asked of this
+machine and ``Wrong`` where a value is wrong. It imports its framework inside the function.
+
+A framework is one module here, with a dict ``STEPS`` of its kinds, and one line below. ``PRELOAD`` has the frameworks that the nursery may
+import once for all ranks, by the beginning of the kinds.
+
+A module from outside is sent along with ``bundle(extra={"NAME": source})``, or an entry in ``envsmith.smoke.bundle.EXTRA``. The agent imports
+it in the cell as ``envsmith.smoke.agent.steps.NAME`` before anything else runs, and it registers itself:
+
+    from envsmith.smoke.agent.steps import STEPS
+
+    def step(stage):
+        stage.init_group()
+        return {"losses": [1.0, 0.5], "facts": {}}
+
+    STEPS["dummy"] = step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from envsmith.smoke.agent.steps import colossalai, deepspeed, megatron_core, torch
+from envsmith.smoke.agent.steps.stage import Preload, Stage
+
+STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
+    **torch.STEPS,
+    **deepspeed.STEPS,
+    **megatron_core.STEPS,
+    **colossalai.STEPS,
+}
+PRELOAD: dict[str, Preload] = {
+    "megatron": megatron_core.PRELOAD,
+    "deepspeed": deepspeed.PRELOAD,
+    "colossalai": colossalai.PRELOAD,
+}

@@ -1,0 +1,203 @@
+"""What a framework's step sees: the rank, the device, a toy problem, and the CPU where it asks for a GPU by name."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from envsmith.smoke.agent.board import Board, Phase
+from envsmith.smoke.agent.counter import Counter
+from envsmith.smoke.agent.faults import inject_before
+from envsmith.smoke.agent.store import seconds
+
+
+class Preload(NamedTuple):
+    """What the nursery imports once for all ranks, on the CPU: modules, the variables that must stand before, and what to do first."""
+
+    modules: tuple[str, ...]
+    env: Mapping[str, str]
+    prepare: Callable[[], object] = lambda: None
+
+
+@functools.cache
+def hide_toolkit() -> str:
+    """Let torch see no CUDA toolkit in this process, as on most hosts without a GPU. Return where the toolkit is, or an empty text.
+
+    megatron-core 0.15 compiles for CUDA while it is imported where there is a toolkit, and without a GPU torch has no architecture to name.
+    """
+    try:
+        from torch.utils import cpp_extension
+    except ImportError:  # it needs setuptools; who has none cannot compile either
+        return ""
+    place, cpp_extension.CUDA_HOME = cpp_extension.CUDA_HOME, None
+    return str(place or "")
+
+
+@contextlib.contextmanager
+def cpu_for_cuda(s: "Stage", package: str) -> Iterator[dict[str, int]]:
+    """Megatron asks for the current GPU by name even where every tensor could live on the CPU: give it the CPU, and note every place that asked.
+
+    `torch.cuda.current_device()` answers `cpu`, a tensor asked for on `cuda` is made on the CPU, streams and events wait for nothing. No more is replaced:
+    layers, schedules, dispatchers and collectives are the framework's own. Yields {file:line of the framework: how often}; on a GPU nothing is done.
+    """
+    asked: dict[str, int] = {}
+    if s.cuda:
+        yield asked
+        return
+    torch = s.torch
+    cpu = torch.device("cpu")
+
+    def note() -> None:
+        frame: Any = sys._getframe(1)
+        while frame is not None and f"/{package}/" not in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame is not None:
+            place = f"{frame.f_code.co_filename.rpartition(f'/{package}/')[2]}:{frame.f_lineno}"
+            asked[place] = asked.get(place, 0) + 1
+
+    def is_cuda(value: Any) -> bool:
+        if isinstance(value, torch.device):
+            return bool(value.type == "cuda")
+        return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
+
+    class OnTheCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if func is torch.Tensor.cuda:
+                note()
+                return args[0]
+            if func is not torch.device and (any(map(is_cuda, args)) or is_cuda(kwargs.get("device"))):
+                note()
+                args = tuple(cpu if is_cuda(a) else a for a in args)
+                if is_cuda(kwargs.get("device")):
+                    kwargs["device"] = cpu
+            return func(*args, **kwargs)
+
+    def current_device() -> Any:
+        note()
+        return cpu
+
+    class InOrder:
+        """A stream or an event of a device that does one thing after the other: there is nothing to wait for."""
+
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+            note()
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in ("wait_stream", "wait_event", "record_event", "record", "wait", "synchronize", "query"):
+                raise AttributeError(name)
+            return lambda *_args, **_kwargs: InOrder() if name == "record_event" else True
+
+    replaced = {
+        "current_device": current_device, "synchronize": InOrder, "Stream": InOrder, "Event": InOrder, "current_stream": InOrder,
+        "default_stream": InOrder, "stream": contextlib.nullcontext,
+    }  # fmt: skip
+    kept = {name: getattr(torch.cuda, name) for name in replaced}
+    for name, stand_in in replaced.items():
+        setattr(torch.cuda, name, stand_in)
+    try:
+        with OnTheCpu():
+            yield asked
+    finally:
+        for name, original in kept.items():
+            setattr(torch.cuda, name, original)
+
+
+TRAIN_STEPS = 5
+
+
+class Stage:
+    """What a framework step sees: who it is, the device, and where to say how far it has come."""
+
+    def __init__(self, job: Mapping[str, Any], board: Board) -> None:
+        import torch
+
+        self.torch, self.job, self.board = torch, job, board
+        self.rank, self.size, self.step = job["rank"], job["world"], job["step"]
+        devices = job.get("devices")
+        self.device = torch.device("cuda", devices[self.rank]) if devices else torch.device("cpu")
+        self.cuda = self.device.type == "cuda"
+        if self.cuda:
+            torch.cuda.set_device(self.device)
+        self.at = 0
+        self.counter = Counter.of_process(torch)
+
+    def enter(self, what: str) -> None:
+        """Said before it is done, so that a hang has a name."""
+        self.board.sign(self.rank, what)
+        self.board.mark(self.rank, self.at, Phase.ENTERED)
+        self.at += 1
+        fault = self.job.get("fault") or {}
+        if fault.get("rank") == self.rank and fault.get("at") == what:
+            inject_before(fault, self)
+
+    # -- the toy problem, the same for every data-parallel engine -----------------------------------------------------
+
+    def model(self) -> Any:
+        nn = self.torch.nn
+        self.torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    def optimizer(self, model: Any) -> Any:
+        return self.torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def batch(self, rank: int) -> tuple[Any, Any]:
+        x = self.torch.randn(4, 16, generator=self.torch.Generator().manual_seed(100 + rank))
+        return x, x.sum(1, keepdim=True)
+
+    def reference(self) -> list[float]:
+        """This rank's losses under plain data parallelism, computed here alone: the mean of all ranks' losses has the averaged gradient."""
+        model = self.model()
+        optimizer, batches, losses = self.optimizer(model), [self.batch(r) for r in range(self.size)], []
+        for _ in range(TRAIN_STEPS):
+            each = [((model(x) - y) ** 2).mean() for x, y in batches]
+            losses.append(float(each[self.rank].item()))
+            optimizer.zero_grad()
+            (sum(each) / self.size).backward()
+            optimizer.step()
+        return losses
+
+    def init_group(self) -> None:
+        dist = self.torch.distributed
+        dist.init_process_group(self.job["backend"], timeout=seconds(self.job["timeouts"]["group"]))
+
+    def bind_device(self) -> None:
+        """Whoever makes the group, this test or a framework: on a GPU `init_process_group` is told the rank's device, where torch knows `device_id`.
+
+        Without it torch 2.15 guesses a device, and on several ranks the same one.
+        """
+        dist = self.torch.distributed
+        original = dist.init_process_group
+        if not self.cuda or "device_id" not in inspect.signature(original).parameters:
+            return
+
+        @functools.wraps(original)
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            backend = str(args[0] if args else kwargs.get("backend") or "nccl")
+            if "nccl" in backend and kwargs.get("device_id") is None:
+                kwargs["device_id"] = self.device
+            return original(*args, **kwargs)
+
+        dist.init_process_group = dist.distributed_c10d.init_process_group = bound
+
+    def train(
+        self, forward: Callable[[Any], Any], backward: Callable[[Any], None], step: Callable[[], None]
+    ) -> list[float]:
+        x, y = (t.to(self.device) for t in self.batch(self.rank))
+        losses = []
+        for i in range(TRAIN_STEPS):
+            self.enter(f"train step {i}")
+            loss = ((forward(x).float() - y) ** 2).mean()
+            backward(loss)
+            step()
+            losses.append(float(loss.item()))
+        return losses
+
+
+def stated_version(module: Any) -> str:
+    """What a framework says of itself; megatron-core before 0.7 says nothing."""
+    return str(getattr(module, "__version__", "not told"))

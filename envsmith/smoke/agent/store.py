@@ -1,0 +1,115 @@
+"""Where ranks meet before any group exists: the TCP store, and the manifests that they compare through it."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from envsmith.smoke.agent.board import Board
+from envsmith.smoke.agent.machine import loaded_facts
+from envsmith.smoke.agent.processes import process_space, process_started, read_text
+from envsmith.smoke.agent.protocol import PROTOCOL, Log
+
+# The variables that change how a collective runs; they stand in every manifest.
+TELLING = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "DS_", "RCCL_", "HSA_")
+ALSO_TELLING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+PER_RANK = {"NCCL_HOSTID", "NCCL_DEBUG_FILE", "CUDA_VISIBLE_DEVICES"}
+
+
+def seconds(value: float) -> datetime.timedelta:
+    return datetime.timedelta(seconds=value)
+
+
+def stored(store: Any, key: str) -> bool:
+    """Is there such a key? The store of torch before 2.3 has no `check`; waiting a moment for the key tells the same."""
+    if hasattr(store, "check"):
+        return bool(store.check([key]))
+    try:
+        store.wait([key], datetime.timedelta(milliseconds=2))
+    except Exception:
+        return False
+    return True
+
+
+def open_store(job: Mapping[str, Any], board: Optional[Board]) -> Any:
+    """The TCP store of the run. Rank 0 lets the kernel choose a port unless the plan names one, and tells it through the board."""
+    import torch.distributed as dist
+
+    rank, world, limit = job["rank"], job["world"], seconds(job["timeouts"]["init"])
+    host, port = job.get("master") or "127.0.0.1", int(job.get("port") or 0)
+    if rank == 0:
+        store = dist.TCPStore(host, port, world, True, limit, wait_for_workers=False)
+        if board is not None:
+            board.port = store.port
+        return store
+    deadline = time.monotonic() + job["timeouts"]["init"]
+    while board is not None and not port:
+        port = board.port
+        if time.monotonic() > deadline:
+            raise RuntimeError("rank 0 opened no store")
+        time.sleep(0.002)
+    return dist.TCPStore(host, port, world, False, limit, wait_for_workers=False)
+
+
+def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, object]:
+    """What must agree between ranks, and what may differ, apart."""
+    env = {k: v for k, v in os.environ.items() if k.startswith(TELLING) or k in ALSO_TELLING}
+    files = {}
+    for path in ("/etc/nccl.conf", os.path.expanduser("~/.nccl.conf")):
+        text = read_text(path)
+        if text:
+            files[os.path.basename(path)] = hashlib.sha256(text.encode()).hexdigest()
+    version_keys = ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "cudnn", "numpy", "installed")
+    return {
+        "must": {**{k: facts.get(k) for k in version_keys}, "cases": job["digest"], "world": job["world"], "backend": job["backend"], "agent": PROTOCOL},
+        "should": {**{k: v for k, v in sorted(env.items()) if k not in PER_RANK}, **files, "image": job.get("image")},
+        "own": {**{k: v for k, v in env.items() if k in PER_RANK}, "device": job.get("device"),
+                "pid": os.getpid(), "started": process_started(os.getpid()), "space": process_space()},
+    }  # fmt: skip
+
+
+def compare_manifests(
+    mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str
+) -> dict[str, list[int]]:
+    """Keys of `part` on which ranks differ, each with the ranks that are not in the majority (rank 0's side wins a tie)."""
+    found = {}
+    for key in sorted({k for m in all_of_them for k in m[part]}):
+        values = [json.dumps(m[part].get(key), sort_keys=True) for m in all_of_them]
+        if len(set(values)) > 1:
+            common = max(dict.fromkeys(values), key=values.count)
+            found[key] = [rank for rank, value in enumerate(values) if value != common]
+    return found
+
+
+def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict[str, Any]]]:
+    """Exchange manifests through the store, before any group exists; false when ranks must not talk to each other."""
+    facts = loaded_facts()
+    fault = job.get("fault") or {}
+    if fault.get("kind") == "version" and fault.get("rank") == job["rank"]:
+        facts["torch"] = fault.get("value", "0.0.0")
+    mine = manifest(job, facts)
+    store.set(f"manifest/{job['rank']}", json.dumps(mine, sort_keys=True))
+    others = [json.loads(store.get(f"manifest/{rank}")) for rank in range(job["world"])]
+    bad, odd = compare_manifests(mine, others, "must"), compare_manifests(mine, others, "should")
+    if job["rank"] == 0 or bad:
+        differing = {
+            key: {str(rank): others[rank]["must"].get(key) for rank in range(job["world"])}
+            for key in bad
+            if key != "installed"
+        }
+        log.write(
+            {
+                "row": "manifest",
+                "rank": job["rank"],
+                "mismatch": bad,
+                "values": differing,
+                "warnings": odd,
+                "manifest": mine,
+            }
+        )
+    return not bad, others
