@@ -166,7 +166,7 @@ VARIABLES: dict[str, str] = {
     "HOME": "Where the user's configuration and cache lie.",
     "LOGNAME": "The user's name, which is taken out of records and snapshots.",
     "MAX_JOBS": "Compilations at once, where a source is compiled; default: by processors and memory.",
-    "NETRC": "Another `.netrc` for logins of Conda channels.",
+    "NETRC": "Another `.netrc` for logins of indexes and Conda channels.",
     "NO_COLOR": "Set: no colours.",
     "PATH": "Where interpreters, engines and uv are looked for.",
     "PIP_CONFIG_FILE": "Another configuration of pip: index, CA, proxy.",

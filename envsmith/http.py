@@ -1,7 +1,7 @@
-"""Polite HTTP for sources that are read often: cached on disk, conditional, a few requests at once, bounded in size.
+"""The one way to the network: proxies, trusted authorities, logins, retries, a cache on disk, and a bound on every body.
 
-Nothing here knows a host. A reply is at most ``max_bytes`` long, never follows a redirect from https to http, and is kept under the
-user's cache folder so that a run that was interrupted continues where it stopped. Credentials of an address never reach a message.
+Nothing here knows a host. :class:`HttpWire` sends one request and streams the answer, for layers as large as they come.
+:class:`HttpClient` reads documents and stretches of files with it, follows redirects and keeps documents for the next run.
 """
 
 from __future__ import annotations
@@ -9,33 +9,38 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import io
 import json
+import netrc
 import os
 import ssl
 import tempfile
 import threading
 import time
+import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, cast
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from typing import IO, TYPE_CHECKING, Protocol
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 from envsmith import __version__
 from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.files import cache_folder
 from envsmith.pip_settings import pip_values
 
 if TYPE_CHECKING:
-    from urllib.request import HTTPRedirectHandler, OpenerDirector, Request
-
+    import httpx
+    from typing_extensions import Self
 
 # A page that was read this recently is not asked for again; indexes tell their own clients about the same.
 FRESH_SECONDS = 600.0
-# Attempts for a reply that may come right by itself (timeout, 429, 5xx).
-_ATTEMPTS = 4
-_RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# Answers that may come right by themselves.
+RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 30.0
+_HOPS = 10
 _CHUNK = 1 << 16
 # Where a CA bundle is named, the first first.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
@@ -43,57 +48,6 @@ _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_C
 
 class NotFoundError(NetworkError):
     """The server answers, and says that it has no such thing (404, 410)."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
-    """A whole body. ``url`` is where it came from in the end; ``cached`` when no byte of it crossed the network now."""
-
-    body: bytes
-    url: str
-    content_type: str = ""
-    cached: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RangeReply:
-    """A body that is still open, from byte ``start``; ``total`` is the length of the whole file."""
-
-    stream: IO[bytes]
-    start: int
-    total: int
-
-
-class Fetcher(Protocol):
-    """What the index and wheel readers need of the network; tests give them a folder."""
-
-    def get(
-        self, url: str, *, max_bytes: int, accept: str | None = None, sha256: str | None = None, keep: bool = True
-    ) -> Reply:
-        """A whole body; with ``sha256`` it is checked, and kept for ever unless ``keep`` is false."""
-        ...
-
-    def open_range(
-        self, url: str, start: int, stop: int | None = None
-    ) -> contextlib.AbstractContextManager[RangeReply]:
-        """Bytes ``start`` to ``stop`` (exclusive; ``None`` is the end); a negative ``start`` counts from the end."""
-        ...
-
-
-def cache_root(environ: Mapping[str, str] | None = None) -> Path:
-    """``$XDG_CACHE_HOME/envsmith`` or ``~/.cache/envsmith``; a relative XDG_CACHE_HOME is ignored, as its specification says."""
-    base = (environ if environ is not None else os.environ).get("XDG_CACHE_HOME", "")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "envsmith"
-
-
-def redact(url: str) -> str:
-    """The address without user, password and fragment."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    with contextlib.suppress(ValueError):
-        if parts.port:
-            host = f"{host}:{parts.port}"
-    return urlunsplit(SplitResult(parts.scheme, host, parts.path, parts.query, ""))
 
 
 def ca_bundle(environ: Mapping[str, str] | None = None) -> Path | None:
@@ -117,7 +71,7 @@ def ssl_context() -> ssl.SSLContext:
     if bundle := ca_bundle():
         try:
             context.load_verify_locations(cafile=bundle)
-        except (ssl.SSLError, OSError) as error:
+        except OSError as error:
             raise UsageError(
                 f"{bundle}: no CA bundle that can be used: {error.strerror or error}",
                 hint=f"mend the file, or the one of {', '.join(_CA_VARIABLES)} and pip's cert setting that names it",
@@ -125,8 +79,220 @@ def ssl_context() -> ssl.SSLContext:
     return context
 
 
+def redact(url: str) -> str:
+    """Return the address without user, password and fragment."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    with contextlib.suppress(ValueError):
+        if parts.port:
+            host = f"{host}:{parts.port}"
+    return urlunsplit(SplitResult(parts.scheme, host, parts.path, parts.query, ""))
+
+
+def is_loopback(host: str | None) -> bool:
+    """Tell whether ``host`` is this machine: the only place that is spoken to without TLS and without a proxy."""
+    return host in {"localhost", "127.0.0.1", "::1"}
+
+
+# -- one request -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Response:
+    """Status, headers with lower-case names, and the body, still open. A context manager that closes it."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: IO[bytes]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.body.close()
+
+
+class Wire(Protocol):
+    """Sends one request, follows no redirect, and returns whatever status comes back."""
+
+    def __call__(
+        self, method: str, url: str, headers: Mapping[str, str], body: Iterable[bytes] | bytes | None = None
+    ) -> Response:
+        """Raise ``OSError`` when there is no answer, an ``ssl.SSLError`` when the server is not trusted."""
+        ...
+
+
+class HttpWire:
+    """A :class:`Wire` with the user's proxies and authorities; at most ``connections`` answers are open at once."""
+
+    def __init__(self, *, timeout: float = 60.0, connections: int | None = None) -> None:
+        self.requests = 0
+        self.bytes_read = 0
+        self._timeout = timeout
+        self._connections = connections
+        self._lock = threading.Lock()
+        self._client: httpx.Client | None = None
+
+    def __call__(
+        self, method: str, url: str, headers: Mapping[str, str], body: Iterable[bytes] | bytes | None = None
+    ) -> Response:
+        """Send it; the length of a body that is not bytes stands in ``headers``."""
+        import httpx
+
+        self.requests += 1
+        client = self._connect()
+        try:
+            request = client.build_request(method, url, headers=dict(headers), content=body)
+            answer = client.send(request, stream=True)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _no_answer(error) from None
+        body_file = io.BufferedReader(_Body(self, answer, url), _CHUNK)
+        return Response(status=answer.status_code, headers=dict(answer.headers), body=body_file)
+
+    def _connect(self) -> httpx.Client:
+        import httpx
+
+        with self._lock:
+            if self._client is None:
+                try:
+                    self._client = httpx.Client(
+                        verify=ssl_context(),
+                        timeout=httpx.Timeout(self._timeout, pool=None),
+                        limits=httpx.Limits(
+                            max_connections=self._connections, max_keepalive_connections=self._connections
+                        ),
+                        headers={"User-Agent": f"envsmith/{__version__}", "Accept-Encoding": "identity"},
+                        mounts=dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]")),
+                    )
+                except (ValueError, ImportError, httpx.InvalidURL) as error:
+                    raise UsageError(
+                        f"the proxy that the environment names cannot be used: {error}",
+                        hint="set HTTPS_PROXY, HTTP_PROXY and ALL_PROXY to addresses of proxies, or unset them",
+                    ) from None
+                weakref.finalize(self, self._client.close)
+            return self._client
+
+
+class _Body(io.RawIOBase):
+    """The bytes of an answer as they come; a connection that breaks is a ``NetworkError``."""
+
+    def __init__(self, wire: HttpWire, answer: httpx.Response, url: str) -> None:
+        super().__init__()
+        self._wire, self._answer, self._url = wire, answer, url
+        self._chunks = answer.iter_raw()
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        import httpx
+
+        try:
+            while not self._rest:
+                self._rest = next(self._chunks)
+        except StopIteration:
+            return 0
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise NetworkError(
+                f"{redact(self._url)}: the connection broke: {_no_answer(error)}",
+                hint="run the command again: it resumes",
+            ) from None
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        self._wire.bytes_read += size
+        return size
+
+    def close(self) -> None:
+        self._answer.close()
+        super().close()
+
+
+def _no_answer(error: Exception) -> OSError:
+    """What stopped a request, in the words of the lowest layer that has some."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return ConnectionError(str(error) or type(error).__name__)
+
+
+def ask(
+    wire: Wire,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | None = None,
+    *,
+    attempts: int = 4,
+    wait: Callable[[float], None] | None = None,
+) -> Response:
+    """Send a request as often as is sensible: again when there was no answer, or one that may come right by itself.
+
+    Raise ``OSError`` as ``wire`` does. A server that is not trusted is not asked again.
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            response = wire(method, url, headers, body)
+        except OSError as error:
+            if attempt == attempts or isinstance(error, ssl.SSLError):
+                raise
+            seconds = pause(attempt)
+        else:
+            if response.status not in RETRY or attempt == attempts:
+                return response
+            response.body.close()
+            seconds = pause(attempt, response.headers.get("retry-after", ""))
+        (wait or time.sleep)(seconds)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def pause(attempt: int, retry_after: str = "") -> float:
+    """Return how many seconds to wait after the failed ``attempt``, as the server says or ever longer."""
+    return min(float(retry_after) if retry_after.isdecimal() else 0.5 * 2.0 ** (attempt - 1), _LONGEST_WAIT)
+
+
+# -- documents and stretches of files ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """A whole body. ``url`` is where it came from in the end; ``cached`` when no byte of it crossed the network now."""
+
+    body: bytes
+    url: str
+    content_type: str = ""
+    cached: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RangeReply:
+    """A body that is still open, from byte ``start``; ``total`` is the length of the whole file."""
+
+    stream: IO[bytes]
+    start: int
+    total: int
+
+
+class Fetcher(Protocol):
+    """What the readers of indexes and wheels need of the network; tests give them a folder."""
+
+    def get(
+        self, url: str, *, max_bytes: int, accept: str | None = None, sha256: str | None = None, keep: bool = True
+    ) -> Reply:
+        """Return a whole body; with ``sha256`` it is checked, and kept for ever unless ``keep`` is false."""
+        ...
+
+    def open_range(
+        self, url: str, start: int, stop: int | None = None
+    ) -> contextlib.AbstractContextManager[RangeReply]:
+        """Open bytes ``start`` to ``stop`` (exclusive; ``None`` is the end); a negative ``start`` counts from the end."""
+        ...
+
+
 class HttpClient:
-    """A :class:`Fetcher` over the standard library. ``jobs`` requests at once at most; ``offline`` answers from the cache only.
+    """A :class:`Fetcher` over the network. At most ``jobs`` requests run at once; ``offline`` answers from the cache only.
 
     Raises ``NotFoundError``, ``NetworkError`` (no answer, or one that cannot be used) and ``ContentError`` (a hash differs).
     """
@@ -139,208 +305,125 @@ class HttpClient:
         offline: bool = False,
         timeout: float = 60.0,
         fresh_for: float = FRESH_SECONDS,
+        wire: Wire | None = None,
+        wait: Callable[[float], None] | None = None,
     ) -> None:
         self.offline = offline
-        self._cache = (cache if cache is not None else cache_root()) / "http"
-        self._slots = threading.BoundedSemaphore(max(1, jobs))
-        self._timeout = timeout
+        self._cache = (cache if cache is not None else cache_folder()) / "http"
         self._fresh_for = fresh_for
-        self._opener: OpenerDirector | None = None
-        self._lock = threading.Lock()
-        self.requests = 0
-        self.bytes_read = 0
+        self._counts = HttpWire(timeout=timeout, connections=max(1, jobs))
+        self._wire = wire or self._counts
+        self._wait = wait
 
-    # -- the two verbs -------------------------------------------------------------------------------------------------
+    @property
+    def requests(self) -> int:
+        """How many requests were sent."""
+        return self._counts.requests
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes of bodies were read."""
+        return self._counts.bytes_read
 
     def get(
         self, url: str, *, max_bytes: int, accept: str | None = None, sha256: str | None = None, keep: bool = True
     ) -> Reply:
-        """See :class:`Fetcher`."""
-        entry = _Entry(self._cache, url, accept)
-        kept = entry.load(max_bytes)
-        if kept and sha256 and hashlib.sha256(kept.body).hexdigest() != sha256:
-            kept = None
-        if kept and (self.offline or sha256 or kept.age() < self._fresh_for):
-            return kept.reply()
+        """Return a body out of the cache while it is fresh or hashed, else ask the server whether it has changed."""
+        path = self._cache / _entry_name(url, accept)
+        entry = _Entry.load(path, max_bytes)
+        if entry and sha256 and hashlib.sha256(entry.body).hexdigest() != sha256:
+            entry = None
+        if entry and (self.offline or sha256 or time.time() - entry.stored < self._fresh_for):
+            return entry.reply()
         if self.offline:
             raise NetworkError(
                 f"{redact(url)} is not in the cache, and the network is switched off",
                 hint="run the same command once without --offline",
             )
-        headers = {"Accept": accept} if accept else {}
-        if kept:
-            headers |= kept.conditions()
-        reply, fields = self._download(url, headers, max_bytes, kept)
+        headers = {"Accept-Encoding": "gzip", **({"Accept": accept} if accept else {})}
+        with self._open(url, headers | (entry.conditions() if entry else {})) as (response, place):
+            fields = response.headers
+            if response.status == 304 and entry:
+                reply, fields = entry.reply(), {**entry.fields, **fields}
+            else:
+                body = _unpacked(response, max_bytes, url)
+                reply = Reply(body=body, url=place, content_type=fields.get("content-type", ""))
         if sha256 and hashlib.sha256(reply.body).hexdigest() != sha256:
             raise ContentError(
                 f"{redact(url)}: its sha256 is not the one that the index names ({sha256[:16]}…)",
                 hint="a proxy or mirror serves another file; nothing was taken from it",
             )
         if keep:
-            entry.store(reply, fields)
+            _store(path, reply, fields)
         return reply
 
     @contextlib.contextmanager
     def open_range(self, url: str, start: int, stop: int | None = None) -> Iterator[RangeReply]:
-        """See :class:`Fetcher`. A server that ignores ranges is refused unless the whole file is small."""
+        """Open a stretch of a file; a server that ignores ranges is refused."""
         if self.offline:
             raise NetworkError(f"{redact(url)} would have to be read, and the network is switched off")
-        asked = f"bytes={start}" if start < 0 else f"bytes={start}-{'' if stop is None else stop - 1}"
-        with self._open(url, {"Range": asked, "Accept-Encoding": "identity"}) as response:
-            status = response.status
-            if status != 206:
+        span = f"bytes={start}" if start < 0 else f"bytes={start}-{'' if stop is None else stop - 1}"
+        with self._open(url, {"Range": span}) as (response, _):
+            if response.status != 206:
                 raise NetworkError(
-                    f"{redact(url)}: the server ignores range requests (status {status})",
+                    f"{redact(url)}: the server ignores range requests (status {response.status})",
                     hint="point the index setting of uv or pip at an index that serves ranges",
                 )
-            first, total = _content_range(response.headers.get("Content-Range", ""), url)
+            first, total = _content_range(response.headers.get("content-range", ""), url)
             if first != (start if start >= 0 else max(0, total + start)):
                 raise NetworkError(f"{redact(url)}: the server answered with another range than the one asked for")
-            yield RangeReply(stream=_Counted(self, response), start=first, total=total)  # type: ignore[arg-type]
-
-    # -- underneath ----------------------------------------------------------------------------------------------------
-
-    def _download(
-        self, url: str, headers: dict[str, str], max_bytes: int, kept: _Kept | None
-    ) -> tuple[Reply, Mapping[str, str]]:
-        with self._open(url, {"Accept-Encoding": "gzip", **headers}) as response:
-            fields = {k.lower(): v for k, v in response.headers.items()}
-            if response.status == 304 and kept:
-                return kept.reply(), {**kept.fields, **fields}
-            body = _bounded(_Counted(self, response), fields.get("content-encoding", ""), max_bytes, url)
-            return Reply(body=body, url=response.url, content_type=fields.get("content-type", "")), fields
+            yield RangeReply(stream=response.body, start=first, total=total)
 
     @contextlib.contextmanager
-    def _open(self, url: str, headers: Mapping[str, str]) -> Iterator[_Response]:
-        """One response, holding one of the client's slots while it is open."""
-        import http.client
+    def _open(self, url: str, headers: dict[str, str]) -> Iterator[tuple[Response, str]]:
+        """The answer at the end of all redirects, and its address. A login does not follow to another server."""
+        place = url
+        headers |= _login(url)
+        for _ in range(_HOPS):
+            with self._answer(place, headers) as response:
+                if response.status not in REDIRECTS:
+                    if response.status >= 300 and response.status != 304:
+                        raise _refused(url, response.status)
+                    yield response, place
+                    return
+            before, place = place, urljoin(place, response.headers.get("location", ""))
+            if place.partition(":")[0] != "https" and before.partition(":")[0] == "https":
+                raise NetworkError(f"{redact(before)} redirects to an unencrypted address")
+            if _origin(place) != _origin(before):
+                headers.pop("Authorization", None)
+        raise NetworkError(f"{redact(url)}: redirected again and again")
 
-        with self._slots, contextlib.closing(self._answer(url, headers)) as response:
-            try:
-                yield response
-            except (http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
-                raise NetworkError(
-                    f"{redact(url)}: the connection broke: {error}", hint="run the command again: it resumes"
-                ) from None
-
-    def _answer(self, url: str, headers: Mapping[str, str]) -> _Response:
-        """The response to one request, after as many attempts as are sensible; 304 is an answer too."""
-        import http.client
-        import urllib.error
-
-        for attempt in range(_ATTEMPTS):
-            last = attempt == _ATTEMPTS - 1
-            self.requests += 1
-            try:
-                answer: _Response = self._connect().open(self._request(url, headers), timeout=self._timeout)
-            except urllib.error.HTTPError as error:
-                if error.code == 304:
-                    return cast("_Response", error)
-                error.close()
-                if error.code not in _RETRY or last:
-                    raise _refused(url, error.code) from None
-                time.sleep(_wait(attempt, error.headers.get("Retry-After")))
-            except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-                if last or _hopeless(error):
-                    reason = getattr(error, "reason", None) or error
-                    hint = "check the network, the proxy and the CA settings"
-                    raise NetworkError(f"{redact(url)} cannot be reached: {reason}", hint=hint) from None
-                time.sleep(_wait(attempt, None))
-            else:
-                return answer
-        raise AssertionError("the last attempt returns or raises")
-
-    def _connect(self) -> OpenerDirector:
-        with self._lock:
-            if self._opener is None:
-                import urllib.request
-
-                self._opener = urllib.request.build_opener(
-                    urllib.request.HTTPSHandler(context=ssl_context()), _redirects()
-                )
-            return self._opener
-
-    def _request(self, url: str, headers: Mapping[str, str]) -> Request:
-        import urllib.request
-
+    def _answer(self, url: str, headers: Mapping[str, str]) -> Response:
         parts = urlsplit(url)
         if parts.scheme not in {"https", "http"} or not parts.hostname:
             raise NetworkError(
                 f"{redact(url)} is not an http address", hint="set the index of uv or pip to an http(s) address"
             )
-        plain = urlunsplit(SplitResult(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
-        request = urllib.request.Request(plain, headers={"User-Agent": f"envsmith/{__version__}", **headers})  # noqa: S310 - the scheme was checked
-        secret = _credentials(parts)
-        if secret:
-            request.add_unredirected_header("Authorization", secret)
-        return request
+        plain = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+        try:
+            return ask(self._wire, "GET", plain, headers, wait=self._wait)
+        except OSError as error:
+            raise NetworkError(
+                f"{redact(url)} cannot be reached: {error}", hint="check the network, the proxy and the CA settings"
+            ) from None
 
 
-class _Response(Protocol):
-    """The part of ``http.client.HTTPResponse`` that is used."""
-
-    status: int
-    url: str
-    headers: Mapping[str, str]
-
-    def read(self, size: int = -1, /) -> bytes: ...
-    def close(self) -> None: ...
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.rpartition("@")[2]
 
 
-class _Counted:
-    """A response that counts what was read, for the summary of a run."""
-
-    def __init__(self, client: HttpClient, response: _Response) -> None:
-        self._client = client
-        self._response = response
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._response.read(size)
-        self._client.bytes_read += len(data)
-        return data
-
-
-def _redirects() -> type[HTTPRedirectHandler]:
-    import urllib.error
-    import urllib.request
-
-    class Redirects(urllib.request.HTTPRedirectHandler):
-        """Follows up to ten redirects, none from https to http."""
-
-        def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, PLR0917
-            if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
-                raise NetworkError(f"{redact(req.full_url)} redirects to an unencrypted address")
-            return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-    return Redirects
-
-
-def _credentials(parts: SplitResult) -> str | None:
-    """Basic credentials from the address, else from ``~/.netrc``, as pip and uv do."""
-    user, password = parts.username, parts.password
+def _login(url: str) -> dict[str, str]:
+    """Basic credentials from the address, else from ``NETRC`` or ``~/.netrc``, as pip and uv do."""
+    parts = urlsplit(url)
+    user, password = parts.username, unquote(parts.password or "")
     if user is None and parts.hostname:
-        import netrc
-
         with contextlib.suppress(OSError, netrc.NetrcParseError):
-            found = netrc.netrc().authenticators(parts.hostname)
-            if found:
-                user, password = found[0], found[2]
+            if entry := netrc.netrc(os.environ.get("NETRC")).authenticators(parts.hostname):
+                user, password = entry[0], entry[2] or ""
     if user is None:
-        return None
-    pair = f"{unquote(user)}:{unquote(password or '')}"
-    return "Basic " + base64.b64encode(pair.encode()).decode()
-
-
-def _hopeless(error: BaseException) -> bool:
-    """A certificate that is not trusted and a malformed address do not get better by asking again."""
-    reason = getattr(error, "reason", error)
-    return isinstance(reason, (ssl.SSLCertVerificationError, ValueError))
-
-
-def _wait(attempt: int, told: str | None) -> float:
-    if told and told.isdecimal():
-        return min(float(told), _LONGEST_WAIT)
-    return min(0.5 * 3.0**attempt, _LONGEST_WAIT)
+        return {}
+    return {"Authorization": "Basic " + base64.b64encode(f"{unquote(user)}:{password}".encode()).decode()}
 
 
 def _refused(url: str, status: int) -> NetworkError:
@@ -350,13 +433,14 @@ def _refused(url: str, status: int) -> NetworkError:
     return NetworkError(f"{redact(url)}: the server answers with status {status}", hint=hint)
 
 
-def _bounded(stream: _Counted, encoding: str, max_bytes: int, url: str) -> bytes:
+def _unpacked(response: Response, max_bytes: int, url: str) -> bytes:
     """The whole body, decompressed, or ``NetworkError`` as soon as it is longer than allowed."""
-    inflate = zlib.decompressobj(31) if encoding.lower() in {"gzip", "x-gzip"} else None
-    if encoding and inflate is None and encoding.lower() != "identity":
+    encoding = response.headers.get("content-encoding", "").lower()
+    if encoding not in {"", "identity", "gzip", "x-gzip"}:
         raise NetworkError(f"{redact(url)}: unknown encoding {encoding[:20]!r}")
+    inflate = zlib.decompressobj(31) if "gzip" in encoding else None
     body = bytearray()
-    while chunk := stream.read(_CHUNK):
+    while chunk := response.body.read(_CHUNK):
         try:
             body += inflate.decompress(chunk, max_bytes + 1 - len(body)) if inflate else chunk
         except zlib.error as error:
@@ -367,69 +451,63 @@ def _bounded(stream: _Counted, encoding: str, max_bytes: int, url: str) -> bytes
 
 
 def _content_range(text: str, url: str) -> tuple[int, int]:
-    unit, _, rest = text.partition(" ")
-    span, _, total = rest.partition("/")
-    first = span.partition("-")[0]
+    unit, _, span = text.partition(" ")
+    first, total = span.partition("-")[0], span.partition("/")[2]
     if unit != "bytes" or not first.isdecimal() or not total.isdecimal():
         raise NetworkError(f"{redact(url)}: unusable Content-Range {text[:60]!r}")
     return int(first), int(total)
 
 
-# -- the cache ---------------------------------------------------------------------------------------------------------
+# -- the cache: a line of JSON, then the body --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Kept:
+@dataclass(frozen=True, slots=True)
+class _Entry:
     body: bytes
     url: str
     stored: float
     fields: Mapping[str, str]
 
-    def age(self) -> float:
-        return max(0.0, time.time() - self.stored)
+    @classmethod
+    def load(cls, path: Path, max_bytes: int) -> _Entry | None:
+        """What the cache has; a damaged file is as good as none."""
+        try:
+            if path.stat().st_size > max_bytes + _CHUNK:
+                return None
+            line, _, body = path.read_bytes().partition(b"\n")
+            head = json.loads(line)
+            if hashlib.sha256(body).hexdigest() != head["sha256"]:
+                return None
+            return cls(body, str(head["url"]), float(head["stored"]), dict(head["fields"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def conditions(self) -> dict[str, str]:
         """Headers that let the server answer 304; empty when it named no validator."""
         pairs = {"If-None-Match": self.fields.get("etag"), "If-Modified-Since": self.fields.get("last-modified")}
-        return {k: v for k, v in pairs.items() if v}
+        return {key: value for key, value in pairs.items() if value}
 
     def reply(self) -> Reply:
         return Reply(body=self.body, url=self.url, content_type=self.fields.get("content-type", ""), cached=True)
 
 
-class _Entry:
-    """One file of the cache: a line of JSON, then the body. Written beside and renamed, so that no reader sees half of it."""
+def _entry_name(url: str, accept: str | None) -> str:
+    name = hashlib.sha256(f"{url}\n{accept or ''}".encode()).hexdigest()
+    return f"{name[:2]}/{name}"
 
-    def __init__(self, folder: Path, url: str, accept: str | None) -> None:
-        name = hashlib.sha256(f"{url}\n{accept or ''}".encode()).hexdigest()
-        self._path = folder / name[:2] / name
 
-    def load(self, max_bytes: int) -> _Kept | None:
-        """What is kept, or ``None`` when nothing usable is; a damaged file is as good as none."""
+def _store(path: Path, reply: Reply, fields: Mapping[str, str]) -> None:
+    """Write beside and rename; a cache that cannot be written is no reason to fail."""
+    validators = {key: fields[key] for key in ("etag", "last-modified", "content-type") if key in fields}
+    digest = hashlib.sha256(reply.body).hexdigest()
+    head = {"url": redact(reply.url), "stored": time.time(), "fields": validators, "sha256": digest}
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
         try:
-            if self._path.stat().st_size > max_bytes + (1 << 16):
-                return None
-            head, _, body = self._path.read_bytes().partition(b"\n")
-            known = json.loads(head)
-            if hashlib.sha256(body).hexdigest() != known["sha256"]:
-                return None
-            fields = {str(k): str(v) for k, v in known["fields"].items()}
-            return _Kept(body=body, url=str(known["url"]), stored=float(known["stored"]), fields=fields)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-
-    def store(self, reply: Reply, fields: Mapping[str, str]) -> None:
-        """Keep it; a cache that cannot be written is no reason to fail."""
-        wanted = {k: fields[k] for k in ("etag", "last-modified", "content-type") if k in fields}
-        digest = hashlib.sha256(reply.body).hexdigest()
-        head = {"url": redact(reply.url), "stored": time.time(), "fields": wanted, "sha256": digest}
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".part-")
-            try:
-                with os.fdopen(handle, "wb") as out:
-                    out.write(json.dumps(head).encode() + b"\n" + reply.body)
-                Path(temporary).replace(self._path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            with os.fdopen(handle, "wb") as out:
+                out.write(json.dumps(head).encode() + b"\n" + reply.body)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise

@@ -32,7 +32,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envsmith.errors import EnvsmithError
-from envsmith.http import HttpClient, cache_root
+from envsmith.files import cache_folder
+from envsmith.http import HttpClient
 from envsmith.python.index import PackageIndex, find_index
 
 # The import name where it is not the distribution's.
@@ -64,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--judge", action="store_true", help="say what envsmith check says of the corners of each gap")
     parser.add_argument("--new", action="store_true", help="only what no rule calls bad yet")
-    parser.add_argument("--cache", type=Path, default=cache_root() / "names")
+    parser.add_argument("--cache", type=Path, default=cache_folder() / "names")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     index = PackageIndex(HttpClient(), find_index())

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -162,7 +163,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self):
         path = self.host + self.path
-        self.server.seen.append(self)
+        self.server.seen.append(SimpleNamespace(path=path, command=self.command, headers=self.headers))
         routes = self.server.routes
         routes.get(f"{self.command} {path}", routes.get(path, lambda h: h.reply(404)))(self)
 
@@ -176,6 +177,10 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", buffering=0)
         self.host = self.path.removesuffix(":443")
         self.close_connection = False
+
+    def finish(self):
+        super().finish()
+        self.connection.close()
 
     def reply(self, status, body=b"", **headers):
         self.send_response(status)

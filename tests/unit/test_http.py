@@ -9,19 +9,13 @@ import threading
 
 import pytest
 
-from envsmith import http
 from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.http import HttpClient, NotFoundError, ca_bundle, cache_root, redact, ssl_context
+from envsmith.http import HttpClient, NotFoundError, ca_bundle, redact, ssl_context
 
 
 @pytest.fixture
 def client(tmp_path):
-    return HttpClient(cache=tmp_path, timeout=5)
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch):
-    monkeypatch.setattr(http.time, "sleep", lambda _: None)
+    return HttpClient(cache=tmp_path, timeout=5, wait=lambda _: None)
 
 
 def test_a_fresh_page_is_not_asked_for_again(server, client):
@@ -135,12 +129,79 @@ def test_credentials_do_not_follow_a_redirect(server, client):
     assert server.seen[1].headers["Authorization"] is None
 
 
-def test_a_redirect_to_an_unencrypted_address_is_refused():
-    from urllib.request import Request
+def test_credentials_follow_a_redirect_on_the_same_server(server, client):
+    server.routes["/page"] = lambda h: h.reply(302, Location="/there")
+    server.routes["/there"] = lambda h: h.reply(200, b"ok")
+    client.get(server.url.replace("//", "//user:hunter2@") + "/page", max_bytes=100)
+    assert server.seen[1].headers["Authorization"].startswith("Basic ")
 
-    handler = http._redirects()()
+
+def test_a_login_of_netrc_is_sent(server, client, tmp_path, monkeypatch):
+    (tmp_path / "logins").write_text("machine 127.0.0.1 login user password hunter2\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "logins"))
+    server.routes["/page"] = lambda h: h.reply(200, b"ok")
+    client.get(server.url + "/page", max_bytes=100)
+    assert server.seen[0].headers["Authorization"] == "Basic dXNlcjpodW50ZXIy"
+
+
+def test_redirects_end(server, client):
+    server.routes["/page"] = lambda h: h.reply(302, Location="/page")
+    with pytest.raises(NetworkError, match="again and again"):
+        client.get(server.url + "/page", max_bytes=100)
+
+
+def test_a_redirect_to_an_unencrypted_address_is_refused(tls_server, client, tmp_path, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_server.ca))
+    tls_server.routes["/x"] = lambda h: h.reply(302, Location="http://localhost:9/x")
     with pytest.raises(NetworkError, match="unencrypted"):
-        handler.redirect_request(Request("https://index.test/x"), None, 302, "", {}, "http://index.test/x")
+        client.get(tls_server.url + "/x", max_bytes=100)
+
+
+def test_a_redirect_to_a_file_is_refused(server, client):
+    server.routes["/x"] = lambda h: h.reply(302, Location="file:///etc/passwd")
+    with pytest.raises(NetworkError, match="not an http address"):
+        client.get(server.url + "/x", max_bytes=100)
+
+
+def test_a_server_that_is_not_trusted_is_asked_once(tls_server, tmp_path, clean_trust):
+    waits = []
+    with pytest.raises(NetworkError, match="certificate"):
+        HttpClient(cache=tmp_path, wait=waits.append).get(tls_server.url + "/x", max_bytes=100)
+    assert waits == []
+
+
+def test_the_proxy_of_the_environment_is_used_but_not_for_this_machine(tls_proxy, server, client, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_proxy.ca))
+    tls_proxy.routes["index.corp.invalid/x"] = lambda h: h.reply(200, b"far")
+    server.routes["/x"] = lambda h: h.reply(200, b"near")
+    assert client.get("https://index.corp.invalid/x", max_bytes=100).body == b"far"
+    assert client.get(server.url + "/x", max_bytes=100).body == b"near"
+
+
+def test_a_proxy_that_is_none_is_a_usage_error(client, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "nonsense://proxy:1")
+    with pytest.raises(UsageError, match="proxy"):
+        client.get("https://index.invalid/x", max_bytes=100)
+
+
+def test_a_connection_that_breaks_in_the_body_is_told(server, client):
+    def broken(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100")
+        handler.end_headers()
+        handler.wfile.write(b"half")
+        handler.close_connection = True
+
+    server.routes["/page"] = broken
+    with pytest.raises(NetworkError, match="connection broke"):
+        client.get(server.url + "/page", max_bytes=1000)
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "deflate"])
+def test_an_encoding_that_was_not_offered_is_refused(server, client, encoding):
+    server.routes["/page"] = lambda h: h.reply(200, b"xx", Content_Encoding=encoding)
+    with pytest.raises(NetworkError, match="unknown encoding"):
+        client.get(server.url + "/page", max_bytes=1000)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://index.test/x", "https:///nohost"])
@@ -242,8 +303,3 @@ def test_a_bundle_without_a_certificate_is_a_usage_error_that_names_it(tmp_path,
 
 def test_redact_keeps_what_identifies_and_drops_what_opens():
     assert redact("https://user:secret@index.test:8443/simple/x/#sha256=1") == "https://index.test:8443/simple/x/"
-
-
-def test_the_cache_lies_where_xdg_says(tmp_path):
-    assert cache_root({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "envsmith"
-    assert cache_root({"XDG_CACHE_HOME": "relative"}).parts[-2:] == (".cache", "envsmith")

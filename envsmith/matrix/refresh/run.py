@@ -15,10 +15,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from envsmith.errors import DataError, NetworkError, StorageError, UsageError
+from envsmith.files import cache_folder
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.fields import Problems, parse_yaml
 from envsmith.graph.read import read_components
-from envsmith.http import HttpClient, cache_root
+from envsmith.http import HttpClient
 from envsmith.matrix.refresh.base import Context, FactStore, Progress
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
 from envsmith.matrix.refresh.releases import update_releases
@@ -132,7 +133,7 @@ def plan_refresh(
     METADATA is kept in step (default: the one beside ``matrix_dir``, where there is one). Raises ``UsageError``, ``DataError``,
     ``NetworkError`` (the index itself cannot be read), ``EngineError`` (no uv to ask for the index).
     """
-    store = cache if cache is not None else cache_root()
+    store = cache if cache is not None else cache_folder()
     client = None
     if index is None:
         client = HttpClient(cache=store, jobs=jobs, offline=offline)
