@@ -1,19 +1,19 @@
 """What a change makes possible or impossible, and which kind of release it asks for.
 
-The study of 849 bug reports (arXiv 2512.20345) advises library maintainers to follow semantic versioning strictly for communication features and
-APIs: a break there asks for a major version. Here a break is what can be read out of the source without running it: a public function, class
-or method that is gone, or that can no longer be called as before, in a module that imports a communication library.
+The study of 849 bug reports (arXiv 2512.20345) advises library maintainers to follow semantic versioning strictly for communication features
+and APIs: a break there asks for a major version. Here a break is what griffe reads out of two versions of a module that imports a
+communication library, without running either.
 """
 
 from __future__ import annotations
 
-import ast
+import datetime as dt
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
@@ -22,25 +22,34 @@ from envsmith.ci.declared import FILES
 from envsmith.ci.library import CONFIG, Library, read_library
 from envsmith.ci.possible import space_of
 from envsmith.errors import DataError, EnvsmithError, UsageError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.version import version_key
 
-_STUDY = "arXiv 2512.20345: advice to maintainers: semantic versions, a major one for a break in a communication API"
-_STUDY_READ = "2026-11-20"
-# Who imports one of these speaks to other ranks.
-_COMMUNICATION = (
-    "torch.distributed",
-    "deepspeed.comm",
-    "deepspeed",
-    "megatron.core",
-    "colossalai",
-    "mpi4py",
-    "horovod",
-    "oneccl_bindings_for_pytorch",
+if TYPE_CHECKING:
+    from griffe import Breakage, Module
+
+_STUDY = Evidence(
+    kind=EvidenceKind.DOCUMENTED,
+    source="arXiv 2512.20345: advice to maintainers: semantic versions, a major one for a break in a communication API",
+    date="2026-11-20",
 )
+# Who imports one of these speaks to other ranks.
+_COMMUNICATION = ("torch.distributed", "mpi4py", "horovod", "oneccl_bindings_for_pytorch")
 _MAX_MODULES = 4000
 _LEVELS = ("patch", "minor", "major")
+# What griffe calls each break that stops a call which worked, in our words. A changed default or type is not one.
+_BREAKS = {
+    "OBJECT_REMOVED": "{name} is gone",
+    "OBJECT_CHANGED_KIND": "{name}: a {old} and a {new} are not called alike",
+    "PARAMETER_REMOVED": "{name}: parameter {parameter} is gone",
+    "PARAMETER_ADDED_REQUIRED": "{name}: parameter {parameter} is required now",
+    "PARAMETER_CHANGED_REQUIRED": "{name}: parameter {parameter} is required now",
+    "PARAMETER_CHANGED_KIND": "{name}: parameter {parameter} was {old} and is {new}",
+    "PARAMETER_MOVED": "{name}: the order of its parameters changed",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +66,7 @@ class Comparison:
     findings: tuple[Located, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """For programs."""
+        """Return plain values for programs."""
         return {
             "base": self.base,
             "combinations": {"before": self.before, "after": self.after},
@@ -69,47 +78,42 @@ class Comparison:
 
 
 def changed(root: Path, base: str) -> bool:
-    """Whether anything that decides the matrix differs from ``base``: what is declared, or the configuration. ``UsageError`` when git cannot say."""
-    names = [CONFIG, *FILES, "requirements"]
-    done = _git(root, "diff", "--name-only", base, "--", *names)
-    return bool(done.strip())
+    """Return whether anything that decides the matrix differs from ``base``: what is declared, or the configuration."""
+    return bool(_git(root, "diff", "--name-only", base, "--", CONFIG, *FILES, "requirements").strip())
 
 
 def compare(root: Path, base: str, library: Library) -> Comparison:
-    """The library against its state at ``base``, a git revision. ``UsageError`` when git knows no such revision."""
+    """Compare the library with its state at ``base``, a git revision. ``UsageError`` when git knows no such revision."""
     _git(root, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
     old = _library_at(root, base)
-    then = _values(old) if old else (0, {})
-    now = _values(library)
-    lost = _less(then[1], now[1])
-    gained = _less(now[1], then[1])
-    breaks = tuple(f"{path}: {what}" for path, what, _ in _breaks(root, base))
+    before, values_before = _values(old) if old else (0, {})
+    after, values_after = _values(library)
+    lost, gained = _without(values_before, values_after), _without(values_after, values_before)
+    breaks = [(path, what, line) for path, texts in _python_files(root, base) for what, line in api_breaks(*texts)]
     asks = "major" if breaks else "minor" if lost or gained else "patch"
-    found = [*_narrowed(library, base, lost, then[0], now[0])]
-    found += [_broken(path, line, what) for path, what, line in _breaks(root, base)]
-    found += _version(library, old, asks, breaks)
+    findings = [
+        _dropped(library, base, name, f"{', '.join(v)} (combinations: {before} at {base}, {after} now)")
+        for name, v in lost.items()
+    ]
+    findings += [_broken(*each) for each in breaks]
+    if old is not None:
+        findings += _version(library, old, asks, len(breaks))
     return Comparison(
         base=base,
-        before=then[0],
-        after=now[0],
+        before=before,
+        after=after,
         lost=lost,
         gained=gained,
-        breaks=breaks,
+        breaks=tuple(f"{path}: {what}" for path, what, _ in breaks),
         asks=asks,
-        findings=tuple(found),
+        findings=tuple(findings),
     )
 
 
 def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=120,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
             f"--since: git cannot be asked: {error}", hint="run it in a checkout, with git installed"
@@ -123,15 +127,14 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def _library_at(root: Path, base: str) -> Library | None:
-    """The library as it was; ``None`` when it declared nothing that could be read then."""
-    listed = _git(root, "ls-tree", "-r", "--name-only", base, "--", CONFIG, *FILES, "requirements").splitlines()
+    """Return the library as it was; ``None`` when it declared nothing that can be read."""
+    names = _git(root, "ls-tree", "-r", "--name-only", base, "--", CONFIG, *FILES, "requirements").splitlines()
     with tempfile.TemporaryDirectory(prefix="envsmith-since-") as folder:
-        for name in listed[:50]:
+        for name in names[:50]:
             target = Path(folder, name)
-            if ".." in target.parts:
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(_git(root, "show", f"{base}:./{name}"), encoding="utf-8")
+            if ".." not in target.parts:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(_git(root, "show", f"{base}:./{name}"), encoding="utf-8")
         try:
             return read_library(Path(folder))
         except (DataError, UsageError):
@@ -139,7 +142,7 @@ def _library_at(root: Path, base: str) -> Library | None:
 
 
 def _values(library: Library) -> tuple[int, dict[str, set[str]]]:
-    """How many combinations there are, and the values of each axis that occur in one."""
+    """Return how many combinations there are, and the values of each axis that occur in one."""
     try:
         space = space_of(library)
         rows = space.rows()
@@ -148,202 +151,111 @@ def _values(library: Library) -> tuple[int, dict[str, set[str]]]:
     return len(rows), {axis.name: {row[i] for row in rows} for i, axis in enumerate(space.axes)}
 
 
-def _less(all_: Mapping[str, set[str]], without: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
-    found = {}
-    for name, values in all_.items():
-        gone = sorted(values - without.get(name, set()), key=_key)
-        if gone and name in without:
-            found[name] = tuple(gone)
-    return found
+def _without(values: Mapping[str, set[str]], without: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
+    missing = {
+        n: sorted(v - without[n], key=lambda t: version_key(t) or Version("0"))
+        for n, v in values.items()
+        if n in without
+    }
+    return {name: tuple(listed) for name, listed in missing.items() if listed}
 
 
-def _key(text: str) -> tuple[int, Version | str]:
-    try:
-        return (1, Version(text))
-    except InvalidVersion:
-        return (0, text)
-
-
-def _study() -> Evidence:
-    return Evidence(kind=EvidenceKind.DOCUMENTED, source=_STUDY, date=_STUDY_READ)
-
-
-def _narrowed(
-    library: Library, base: str, lost: Mapping[str, Sequence[str]], before: int, after: int
-) -> Iterator[Located]:
-
-    table = components()
-    for name, values in lost.items():
-        declared = library.declared(name, table)
-        at = (
-            (declared.file, declared.line)
-            if declared
-            else library.declaration.python_at or (library.config or CONFIG, 1)
-        )
-        yield Located(
-            finding=Finding(
-                rule="ci-support-dropped",
-                severity=Severity.WARNING,
-                components={name: str(library.ranges.get(name, "*"))},
-                message=f"this change drops {name} {', '.join(values)} (combinations: {before} at {base}, {after} now)",
-                evidence=(
-                    Evidence(kind=EvidenceKind.DECLARED, source=f"the requirements at {base} and now", date=_today()),
-                ),
-                fix="say so in the changelog; dropped support asks for a minor version at least",
-            ),
-            file=at[0],
-            line=at[1],
-        )
-
-
-def _broken(path: str, line: int, what: str) -> Located:
-    return Located(
-        finding=Finding(
-            rule="ci-communication-break",
-            severity=Severity.WARNING,
-            components={},
-            message=f"{what}: whoever calls it across ranks breaks",
-            evidence=(_study(),),
-            fix="keep the old name or signature for a release with a deprecation warning, or raise the major version",
-        ),
-        file=path,
-        line=line,
+def _dropped(library: Library, base: str, name: str, what: str) -> Located:
+    declared = library.declared(name, components())
+    at = (declared.file, declared.line) if declared else library.declaration.python_at or (library.config or CONFIG, 1)
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    finding = Finding(
+        rule="ci-support-dropped",
+        severity=Severity.WARNING,
+        components={name: str(library.ranges.get(name, "*"))},
+        message=f"this change drops {name} {what}",
+        evidence=(Evidence(kind=EvidenceKind.DECLARED, source=f"the requirements at {base} and now", date=today),),
+        fix="say so in the changelog; dropped support asks for a minor version at least",
     )
+    return Located(finding=finding, file=at[0], line=at[1])
 
 
-def _version(library: Library, old: Library | None, asks: str, breaks: Sequence[str]) -> list[Located]:
-    """The version that the change declares against the one it asks for."""
-    before = old.declaration.version if old else None
-    now = library.declaration.version
-    if not before or not now:
-        return []
+def _broken(path: str, what: str, line: int) -> Located:
+    finding = Finding(
+        rule="ci-communication-break",
+        severity=Severity.WARNING,
+        components={},
+        message=f"{what}: whoever calls it across ranks breaks",
+        evidence=(_STUDY,),
+        fix="keep the old name or signature for a release with a deprecation warning, or raise the major version",
+    )
+    return Located(finding=finding, file=path, line=line)
+
+
+def _version(library: Library, old: Library, asks: str, breaks: int) -> Iterator[Located]:
+    """Judge the version that the change declares against the one it asks for."""
     try:
-        a, b = Version(before), Version(now)
+        before, now = Version(old.declaration.version or ""), Version(library.declaration.version or "")
     except InvalidVersion:
-        return []
-    done = "major" if b.major > a.major else "minor" if b.release[:2] > a.release[:2] else "patch"
+        return
+    level = "major" if now.major > before.major else "minor" if now.release[:2] > before.release[:2] else "patch"
     # Before 1.0 the minor number plays the part of the major one (semver.org, item 4).
-    needed = "minor" if asks == "major" and a.major == 0 else "patch" if a.major == 0 else asks
-    if b <= a or _LEVELS.index(done) >= _LEVELS.index(needed):
-        return []
-    why = f"{len(breaks)} break(s) in a communication API" if breaks else "support was dropped or added"
-    return [
-        Located(
-            finding=Finding(
-                rule="ci-version-too-small",
-                severity=Severity.ERROR if breaks else Severity.WARNING,
-                components={library.name: now},
-                message=f"version {before} -> {now} is a {done} release, the change asks for a {needed} one: {why}",
-                evidence=(_study(),),
-                fix=f"release it as a {needed} version",
-            ),
-            file="pyproject.toml",
-            line=1,
-        )
-    ]
-
-
-def _today() -> str:
-    import datetime as dt
-
-    return dt.datetime.now(dt.timezone.utc).date().isoformat()
-
-
-def _breaks(root: Path, base: str) -> list[tuple[str, str, int]]:
-    """``(file, what, line)`` of every break in the Python files that differ."""
-    found: list[tuple[str, str, int]] = []
-    for line in _git(root, "diff", "--name-status", "--no-renames", base, "--", "*.py").splitlines()[:_MAX_MODULES]:
-        status, _, name = line.partition("\t")
-        if status not in ("M", "D") or _private(name):
-            continue
-        before = _git(root, "show", f"{base}:{name}")
-        path = Path(_git(root, "rev-parse", "--show-toplevel").strip(), name)
-        try:
-            after = path.read_text(encoding="utf-8", errors="replace") if status == "M" else ""
-        except OSError:
-            after = ""
-        found += [(name, what, line_) for what, line_ in api_breaks(before, after)]
-    return found
-
-
-def _private(name: str) -> bool:
-    parts = Path(name).parts
-    return any(p.startswith("_") and p != "__init__.py" for p in parts) or any(
-        p in ("tests", "test", "examples", "docs") for p in parts
+    needed = "minor" if asks == "major" and before.major == 0 else "patch" if before.major == 0 else asks
+    if now <= before or _LEVELS.index(level) >= _LEVELS.index(needed):
+        return
+    why = f"{breaks} break(s) in a communication API" if breaks else "support was dropped or added"
+    finding = Finding(
+        rule="ci-version-too-small",
+        severity=Severity.ERROR if breaks else Severity.WARNING,
+        components={library.name: str(library.declaration.version)},
+        message=f"version {old.declaration.version} -> {library.declaration.version} is a {level} release, "
+        f"the change asks for a {needed} one: {why}",
+        evidence=(_STUDY,),
+        fix=f"release it as a {needed} version",
     )
+    yield Located(finding=finding, file="pyproject.toml", line=1)
+
+
+def _python_files(root: Path, base: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield name, text at ``base`` and text now of every public module that was changed or deleted."""
+    names = _git(root, "diff", "--name-only", "--no-renames", "--diff-filter=MD", base, "--", "*.py").splitlines()
+    for name in names[:_MAX_MODULES]:
+        parts = Path(name).parts
+        private = (p.startswith("_") and p != "__init__.py" for p in parts)
+        if any(private) or not {"tests", "test", "examples", "docs"}.isdisjoint(parts):
+            continue
+        path = Path(_git(root, "rev-parse", "--show-toplevel").strip(), name)
+        after = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        yield name, (_git(root, "show", f"{base}:{name}"), after)
 
 
 def api_breaks(before: str, after: str) -> list[tuple[str, int]]:
-    """``(what, line now)`` for each public callable of ``before`` that is gone or called differently in ``after``.
+    """Return ``(what, line)`` for each public name of ``before`` that is gone from ``after`` or can no longer be called as before.
 
-    Empty when ``before`` imports no communication library, or is no Python.
+    Empty when ``before`` imports no communication library, or one of them is not Python.
     """
     try:
-        old, new = ast.parse(before), ast.parse(after)
-    except (SyntaxError, ValueError, RecursionError):
+        import griffe
+    except ImportError:
+        raise UsageError(
+            "--since reads Python files with griffe, which is not installed", hint="pip install 'envsmith[api]'"
+        ) from None
+    try:
+        old, new = (griffe.visit("module", filepath=Path("module.py"), code=text) for text in (before, after))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     if not _communicates(old):
         return []
-    there = dict(_callables(new))
-    found = []
-    for name, function in _callables(old):
-        match = there.get(name)
-        if match is None:
-            found.append((f"{name} is gone", 1))
-        elif (why := _differs(function, match)) is not None:
-            found.append((f"{name}: {why}", match.lineno))
-    return found
+    found = (_sentence(breakage) for breakage in griffe.find_breaking_changes(old, new))
+    return list(dict.fromkeys(each for each in found if each is not None))
 
 
-def _communicates(tree: ast.Module) -> bool:
-    for node in ast.walk(tree):
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-        if any(n == c or n.startswith(c + ".") for n in names for c in _COMMUNICATION):
-            return True
-    return False
+def _communicates(module: Module) -> bool:
+    names = (*_COMMUNICATION, *(framework.module for framework in FRAMEWORKS.values()))
+    return any(path == name or path.startswith(name + ".") for path in module.imports.values() for name in names)
 
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-def _callables(tree: ast.Module) -> Iterator[tuple[str, _Function]]:
-    for node in tree.body:
-        if isinstance(node, _Function) and not node.name.startswith("_"):
-            yield node.name, node
-            if isinstance(node, ast.ClassDef):
-                yield from ((f"{node.name}.{f.name}", f) for f in node.body if _is_public_method(f))
-
-
-def _is_public_method(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
-        not node.name.startswith("_") or node.name == "__init__"
-    )
-
-
-def _differs(old: _Function, new: _Function) -> str | None:
-    """Why a call that worked may fail now."""
-    if isinstance(old, ast.ClassDef) != isinstance(new, ast.ClassDef):
-        return "a class and a function are not called alike"
-    if isinstance(old, ast.ClassDef) or isinstance(new, ast.ClassDef):
+def _sentence(breakage: Breakage) -> tuple[str, int] | None:
+    words = _BREAKS.get(breakage.kind.name)
+    if words is None:
         return None
-    a, b = old.args, new.args
-    before, now = [x.arg for x in [*a.posonlyargs, *a.args]], [x.arg for x in [*b.posonlyargs, *b.args]]
-    names = {*now, *(x.arg for x in b.kwonlyargs)}
-    gone = [n for n in [*before, *(x.arg for x in a.kwonlyargs)] if n not in names]
-    if gone and b.kwarg is None:
-        return f"parameter {', '.join(gone)} is gone"
-    required = now[: len(now) - len(b.defaults)] + [
-        x.arg for x, d in zip(b.kwonlyargs, b.kw_defaults, strict=True) if d is None
-    ]
-    had = {*before, *(x.arg for x in a.kwonlyargs)}
-    optional = {*before[len(before) - len(a.defaults) :]} if a.defaults else set()
-    optional |= {x.arg for x, d in zip(a.kwonlyargs, a.kw_defaults, strict=True) if d is not None}
-    new_required = [n for n in required if n not in had or n in optional]
-    if new_required:
-        return f"parameter {', '.join(new_required)} is required now"
-    kept = [n for n in before if n in now]
-    if kept != [n for n in now if n in before] or (now[: len(kept)] != kept and b.vararg is None):
-        return "the order of its parameters changed"
-    return None
+    old, new = breakage.old_value, breakage.new_value
+    name = breakage.obj.path.partition(".")[2]
+    parameter = getattr(old or new, "name", "")
+    kinds = [getattr(getattr(value, "kind", value), "value", "") for value in (old, new)]
+    return words.format(name=name, parameter=parameter, old=kinds[0], new=kinds[1]), breakage.obj.lineno or 1

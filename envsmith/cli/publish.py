@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 )
 @click.option("--source", metavar="URL", help="Address of the source, for the annotations.")
 @click.option(
-    "--audit/--no-audit", default=True, show_default=True, help="Ask for known vulnerabilities of the packages."
-)
-@click.option(
     "--images-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Also write the cell's folder of images/: Dockerfile, locks, record, digests.",
@@ -73,15 +70,12 @@ def publish(*, cell: str | None, as_json: bool, verbose: bool, **how: Any) -> in
             tags=how["tags"],
             source=how["source"] or run.source_of_ci(),
             replace=how["replace"],
-            audit=how["audit"],
             images=how["images_dir"],
             progress=console,
         )
     for one in done:
         if one.expired:
             say(f"warning: the record expired on {one.claim.expires}; the image is published and marked so")
-    audit = str(done[0].claim.audit.get("status") or "not audited")
-    say(f"known vulnerabilities: {audit}")
     click.echo(dumps({"published": [_json(one) for one in done]}) if as_json else _text(done, seal))
     return 0
 
@@ -113,7 +107,6 @@ def _json(one: Published) -> dict[str, object]:
         "rungs": list(one.claim.rungs),
         "expires": one.claim.expires.isoformat(),
         "expired": one.expired,
-        "audit": dict(one.claim.audit),
         "blobs": dict(one.blobs),
         "attachments": list(one.attachments),
     }
@@ -147,7 +140,6 @@ def _text(done: list[Published], seal: Seal) -> str:
 @click.option("--issuer", metavar="URL", help="Keyless: who vouches for the identity.")
 @click.option("--layers/--no-layers", default=True, show_default=True, help="Read every layer and compare its digest.")
 @click.option("--rebuild", is_flag=True, help="Also build the image again from its lock and compare the digests.")
-@click.option("--audit", is_flag=True, help="Also ask for vulnerabilities that are known today.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every layer as it is read.")
 def verify(*, image: str | None, as_json: bool, verbose: bool, **how: Any) -> int:
@@ -166,9 +158,7 @@ def verify(*, image: str | None, as_json: bool, verbose: bool, **how: Any) -> in
     with contextlib.ExitStack() as stack:
         console = stack.enter_context(Console(verbose=verbose))
         asked = stack.enter_context(run.find_image(image, how["bundle"]))
-        report = run.verify_image(
-            asked, trust, layers=how["layers"], rebuild=how["rebuild"], audit=how["audit"], progress=console
-        )
+        report = run.verify_image(asked, trust, layers=how["layers"], rebuild=how["rebuild"], progress=console)
     click.echo(dumps(report.to_json()) if as_json else _report_text(report))
     for check in report.checks if not as_json else []:
         if check.state.value in {"differs", "unproved"}:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import json
 import os
 import tempfile
 import time
@@ -20,7 +18,6 @@ from envsmith.oci.lookup import parse_reference
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import OciImage, is_digest, read_layout
 from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.publish.audit import audit as ask_audit
 from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.folder import write_folder
 from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
@@ -86,7 +83,6 @@ def publish_cell(
     tags: Sequence[str] = (),
     source: str = "",
     replace: bool = False,
-    audit: bool = True,
     images: Path | None = None,
     progress: Progress = silent,
 ) -> list[Published]:
@@ -99,10 +95,6 @@ def publish_cell(
         image = open_image(layout or _layout(directory, proof, progress))
         told.append(f"{image.manifest.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")
     refuse_unproved(proof, images=image.digests)
-    if audit:
-        with steps.step("audit", "known vulnerabilities") as told:
-            proof = _audited(directory, proof)
-            told.append(str((proof.record.audit or {}).get("status")))
     done = []
     for target in targets:
         name = str(target) if isinstance(target, Path) else target.name
@@ -131,21 +123,6 @@ def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
         )
     engine.export(engine.build(proof.lock, directory, progress=progress), layout, progress=progress)
     return layout
-
-
-def _audited(directory: Path, proof: Proof) -> Proof:
-    """The proof with what the advisory services say today in its record; one of today is kept."""
-    today = dt.datetime.now(dt.timezone.utc)
-    kept = proof.record.audit or {}
-    if str(kept.get("when", ""))[:10] == today.date().isoformat() and kept.get("asked"):
-        return proof
-    result = ask_audit(proof.lock, now=today)
-    record = json.loads(proof.record_raw)
-    record["audit"] = result.to_json()
-    from envsmith.lock import store
-
-    store.write(directory, {RECORD_FILE: json.dumps(record, indent=1, ensure_ascii=False) + "\n"})
-    return load_proof(directory)
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------
@@ -196,10 +173,9 @@ def verify_image(
     *,
     layers: bool = True,
     rebuild: bool = False,
-    audit: bool = False,
     progress: Progress = silent,
 ) -> Report:
-    """Every check of :func:`envsmith.publish.verify.verify`, and the two that take longer when they are asked for."""
+    """Every check of :func:`envsmith.publish.verify.verify`, and a rebuild when it is asked for."""
     steps = _Steps(progress)
     with steps.step("verify", asked.store.name):
         report = verify(
@@ -214,13 +190,6 @@ def verify_image(
         report.add("tag", State.DIFFERS, f"it leads to {asked.digest}, not to {asked.wanted}")
     if rebuild:
         _rebuild(report, asked.store, progress)
-    if audit and report.lock is not None:
-        with steps.step("audit", "known vulnerabilities"):
-            today = ask_audit(report.lock)
-        report.add("audit", State.NOTE, f"today: {today.status}")
-        for found in today.findings:
-            fixed = f", fixed in {', '.join(found.fixed)}" if found.fixed else ""
-            report.add("audit", State.NOTE, f"{found.package} {found.version}: {found.id}{fixed}")
     return report
 
 

@@ -20,6 +20,8 @@ HEAD = "import torch.distributed as dist\n"
         ("class A:\n    def go(self, x): ...", "class A:\n    pass", "A.go is gone"),
         ("class A:\n    def __init__(self): ...", "class A:\n    def __init__(self, size): ...", "size is required"),
         ("class A: ...", "def A(): ...", "a class and a function"),
+        ("def f(x, y): ...", "def f(x, *, y): ...", "parameter y was positional or keyword and is keyword-only"),
+        ("GROUP = 1", "", "GROUP is gone"),
     ],
 )
 def test_breaks(before, after, told):
@@ -33,9 +35,9 @@ def test_breaks(before, after, told):
     [
         ("def f(x): ...", "def f(x, group=None): ..."),
         ("def f(x): ...", "def f(x, *, group=None): ..."),
-        ("def f(x, y): ...", "def f(x, **more): ..."),
         ("def _f(x): ...", ""),
         ("def f(x): ...", "def f(x): ...\ndef g(): ..."),
+        ("def f(x=1) -> int: ...", "def f(x=2) -> str: ..."),
     ],
 )
 def test_no_breaks(before, after):

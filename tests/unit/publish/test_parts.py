@@ -1,4 +1,4 @@
-"""The parts by themselves: bill of materials, signatures, audit, credentials, hostile manifests, the folder of images/."""
+"""The parts by themselves: bill of materials, signatures, credentials, hostile manifests, the folder of images/."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import dataclasses
 import datetime as dt
 import importlib.util
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,6 @@ from envsmith.errors import ContentError, DataError, UsageError
 from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, Pin
 from envsmith.oci.lookup import login
 from envsmith.oci.spec import index_bytes, parse_index, parse_manifest
-from envsmith.publish import audit as audits
 from envsmith.publish.folder import read_folder, rendered
 from envsmith.publish.proof import parse_record
 from envsmith.publish.sbom import make_sbom, sbom_differences
@@ -145,7 +142,7 @@ def test_keyless_without_the_extra_or_an_identity_says_what_to_do(cell, capsys, 
         "CIRCLECI",
     ):
         monkeypatch.delenv(name, raising=False)
-    code = run(["publish", str(cell), "--bundle", str(cell / "b.tar"), "--keyless", "--no-audit"])
+    code = run(["publish", str(cell), "--bundle", str(cell / "b.tar"), "--keyless"])
     told = capsys.readouterr().err
     assert (code, "hint" in told) in {(6, True), (2, True), (5, True)}
     assert not (cell / "b.tar").exists()
@@ -161,7 +158,7 @@ def test_keyless_where_sigstore_cannot_be_reached_says_so_and_publishes_nothing(
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", "an.identity.token")
     with kit.registry() as reg:
-        words = ["publish", str(cell), "--to", reg.repo(), "--bundle", str(cell / "b.tar"), "--keyless", "--no-audit"]
+        words = ["publish", str(cell), "--to", reg.repo(), "--bundle", str(cell / "b.tar"), "--keyless"]
         assert run(words) == 5
         assert reg.tags() == []
     told = capsys.readouterr().err
@@ -170,84 +167,6 @@ def test_keyless_where_sigstore_cannot_be_reached_says_so_and_publishes_nothing(
     assert "Traceback" not in told
     assert "an.identity.token" not in told
     assert not (cell / "b.tar").exists()
-
-
-# -- audit -------------------------------------------------------------------------------------------------------------
-
-
-def answer(rows, *, code=0, err=""):
-    text = json.dumps({"dependencies": rows, "fixes": []}) if rows is not None else ""
-    return lambda _words: subprocess.CompletedProcess([], code, text, err)
-
-
-GOOD = {"name": "torch", "version": "2.15.0", "vulns": []}
-BAD = {
-    "name": "numpy",
-    "version": "2.4.6",
-    "vulns": [{"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2.4.7"]}],
-}
-SKIPPED = {"name": "deepspeed", "skip_reason": "Dependency not found"}
-
-
-@pytest.mark.parametrize(
-    ("run_it", "status", "asked"),
-    [
-        (answer([GOOD]), "clean", 1),
-        (answer([GOOD, BAD], code=1), "1 known vulnerability", 2),
-        (answer([GOOD, SKIPPED]), "clean, 1 of 2 packages not audited", 1),
-        (answer([SKIPPED]), "not audited: osv: it knows none of these releases; pypi: it knows none of these releases", 0),
-        (answer(None, code=1, err="x\nrequests.exceptions.ConnectionError: HTTPSConnectionPool(host=secret)"), "not audited: osv: it cannot be reached (ConnectionError); pypi: it cannot be reached (ConnectionError)", 0),
-        (lambda _w: (_ for _ in ()).throw(subprocess.TimeoutExpired("x", 1)), "not audited: osv: no answer", 0),
-        (lambda _w: (_ for _ in ()).throw(OSError("no such file")), "not audited: osv: pip-audit cannot be run", 0),
-    ],
-)  # fmt: skip
-def test_what_was_not_looked_up_is_never_clean(kit, run_it, status, asked):
-    result = audits.audit(kit.make_lock(), run=run_it, now=MADE)
-    assert result.status.startswith(status)
-    assert result.asked == asked
-    assert result.done == (asked > 0)
-
-
-@pytest.mark.parametrize("vulns", [5, None, "x", {"id": "PYSEC-1"}])
-def test_an_answer_that_is_no_list_of_advisories_is_no_answer(kit, vulns):
-    row = {"name": "numpy\x1b[31m", "version": "2.4.6", "vulns": vulns}
-    result = audits.audit(kit.make_lock(), run=answer([GOOD, row]), now=MADE)
-    assert (result.status, result.unknown) == ("clean, 1 of 2 packages not audited", ("numpy?[31m",))
-
-
-def test_a_finding_names_package_advisory_and_mending_release(kit):
-    (found,) = audits.audit(kit.make_lock(), run=answer([BAD]), now=MADE).findings
-    assert (found.package, found.version, found.id, found.aliases, found.fixed) == (
-        "numpy",
-        "2.4.6",
-        "PYSEC-1",
-        ("CVE-1",),
-        ("2.4.7",),
-    )
-
-
-def test_the_audit_stands_in_the_record_and_in_what_is_signed(kit, cell, keys, monkeypatch, capsys):
-    monkeypatch.setattr(audits, "run_pip_audit", answer([GOOD, BAD]))
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
-    with kit.registry() as reg:
-        assert run(["publish", str(cell), "--to", reg.repo(), "--key", str(keys[0]), "--json"]) == 0
-        out = json.loads(capsys.readouterr().out)
-        assert run(["verify", f"{reg.repo()}:{out['published'][0]['cell']}", "--key", str(keys[1]), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert json.loads((cell / "record.json").read_text())["audit"]["findings"][0]["id"] == "PYSEC-1"
-    assert told["audit"]["status"] == out["published"][0]["audit"]["status"] == "1 known vulnerability"
-
-
-def test_pip_audit_is_given_every_pin_with_its_hashes(kit):
-    seen = {}
-
-    def look(words):
-        seen["words"], seen["text"] = words, Path(words[1]).read_text()
-        return answer([GOOD])(words)
-
-    audits.audit(kit.make_lock(), run=look)
-    assert seen["text"].count("--hash=sha256:") == 4
-    assert "--require-hashes" in seen["words"]
 
 
 def compiled_lock(kit, **fields):
@@ -287,18 +206,6 @@ def test_the_bill_says_from_whose_archive_and_how_a_distribution_was_compiled(ki
 def test_another_archive_or_another_way_of_compiling_is_a_difference(kit, other, told):
     bill = make_sbom(compiled_lock(kit), IMAGE, made=MADE)
     assert sbom_differences(bill, compiled_lock(kit, **other), IMAGE) == told
-
-
-def test_what_was_built_from_an_archive_of_the_user_s_is_not_looked_up_under_its_name(kit):
-    seen = {}
-
-    def look(words):
-        seen["text"] = Path(words[1]).read_text()
-        return answer([GOOD])(words)
-
-    result = audits.audit(compiled_lock(kit), run=look)
-    assert "apex" not in seen["text"]
-    assert (result.status, result.unknown, result.asked) == ("clean, 1 of 2 packages not audited", ("apex",), 1)
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------
@@ -410,7 +317,7 @@ def test_a_record_without_a_field_is_refused_by_its_name(kit, field):
 @pytest.fixture
 def images(cell, keys, tmp_path):
     folder = tmp_path / "images"
-    words = ["publish", str(cell), "--bundle", str(tmp_path / "b.tar"), "--key", str(keys[0]), "--no-audit"]
+    words = ["publish", str(cell), "--bundle", str(tmp_path / "b.tar"), "--key", str(keys[0])]
     assert run([*words, "--images-dir", str(folder)]) == 0
     return folder
 

@@ -131,7 +131,7 @@ def test_a_cell_without_a_passing_record_of_this_image_is_not_published(kit, tmp
 def test_a_cell_without_a_record_is_not_published(kit, tmp_path, keys, capsys):
     cell = kit.make_cell(tmp_path / "cell2", record=False)
     with kit.registry() as reg:
-        assert run(["publish", str(cell), "--to", reg.repo(), "--key", str(keys[0]), "--no-audit"]) == 1
+        assert run(["publish", str(cell), "--to", reg.repo(), "--key", str(keys[0])]) == 1
         assert not reg.log
     assert "not proved is not published" in capsys.readouterr().err
 
@@ -302,7 +302,7 @@ def test_no_or_wrong_credentials_are_denied_with_the_way_out(kit, cell, keys, tm
 
 
 def test_a_registry_that_is_not_there(cell, keys, capsys):
-    assert run(["publish", str(cell), "--to", "127.0.0.1:9/x", "--key", str(keys[0]), "--no-audit"]) == 5
+    assert run(["publish", str(cell), "--to", "127.0.0.1:9/x", "--key", str(keys[0])]) == 5
     assert "cannot be reached" in capsys.readouterr().err
 
 

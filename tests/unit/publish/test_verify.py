@@ -257,7 +257,7 @@ def test_layers_may_be_left_to_whoever_pulls(published, keys):
 @pytest.fixture
 def bundle(cell, keys, tmp_path):
     path = tmp_path / "cell.tar"
-    assert run(["publish", str(cell), "--bundle", str(path), "--key", str(keys[0]), "--no-audit", "--json"]) == 0
+    assert run(["publish", str(cell), "--bundle", str(path), "--key", str(keys[0]), "--json"]) == 0
     return path
 
 
@@ -345,7 +345,7 @@ def test_usage(words, code, capsys, tmp_path, monkeypatch):
 
 
 def test_a_repository_with_a_tag_is_no_place_to_publish_to(cell, keys, capsys):
-    assert run(["publish", str(cell), "--to", "127.0.0.1:9/x:tag", "--key", str(keys[0]), "--no-audit"]) == 2
+    assert run(["publish", str(cell), "--to", "127.0.0.1:9/x:tag", "--key", str(keys[0])]) == 2
 
 
 def test_an_image_that_is_not_there(published, keys, capsys):
