@@ -23,16 +23,15 @@ import time
 from pathlib import Path
 
 from envsmith.batch import build_many
-from envsmith.build import lock_cell, narrow, solve_for
+from envsmith.build import lock_cell, narrow
 from envsmith.cli.options import RequestFlags
 from envsmith.engines import buildkit
-from envsmith.engines.bases import pin_image
 from envsmith.engines.docker import DockerEngine
-from envsmith.engines.wheels import with_wheels
 from envsmith.image.context import read_host_settings, uv_binary, write_secrets
 from envsmith.image.dockerfile import ImageOptions, from_reference
 from envsmith.options import Options
 from envsmith.progress import EventKind
+from envsmith.solve import solve
 
 
 def options_of(framework, how, output):
@@ -47,8 +46,8 @@ def options_of(framework, how, output):
 def lock_of(framework, how, engine):
     """The complete lock of a framework's best cell."""
     options = options_of(framework, how, Path())
-    cell = solve_for(narrow(options.request, engine)).cell
-    return pin_image(lock_cell(cell, options), engine=engine)
+    cell = solve(narrow(options.request, engine)).cell
+    return engine.pin_image(lock_cell(cell, options))
 
 
 def layers(engine, image):
@@ -101,7 +100,7 @@ def ours(locks, engine):
     for lock in locks:
         with tempfile.TemporaryDirectory() as folder:
             started = time.monotonic()
-            complete = with_wheels(lock, engine)
+            complete = engine.pin_wheels(lock)
             built = engine.build(complete, Path(folder))
             seconds = time.monotonic() - started
         mine = layers(engine, built.digest)

@@ -18,9 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from envsmith.build import build, lock_for
-from envsmith.engines import buildkit
+from envsmith.engines import buildkit, choose_engine
 from envsmith.engines.base import Built, Engine
-from envsmith.engines.choose import choose_engine
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, InterruptedRunError
 from envsmith.model.lock import Lock
@@ -81,7 +80,7 @@ def build_many(
         except EnvsmithError as error:
             results[number] = Result(options=options, error=error)
 
-    with _crew(run, jobs or default_jobs(), ahead=getattr(builder, "shares_steps", False)) as crew:
+    with _crew(run, jobs or default_jobs(), ahead=builder.shares_steps) as crew:
         for number, options in enumerate(cells):
             try:
                 lock, kept = _locked(options, builder, _named(tell, options), again=again)
@@ -173,8 +172,7 @@ def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool
     """The cell's lock, written; and what an earlier run made of it, when that is there and proved."""
     outcome = lock_for(options, engine=engine, progress=progress)
     lock, record = outcome.lock, outcome.directory / "record.json"
-    has: Callable[[str], bool] | None = getattr(engine, "has_image", None)
-    if again or has is None:
+    if again or engine.images is None:
         return lock, None
     try:
         told = json.loads(record.read_bytes())
@@ -183,7 +181,7 @@ def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool
     except (OSError, ValueError, KeyError, TypeError):
         return lock, None
     exported = not options.oci or (outcome.directory / LAYOUT / "index.json").is_file()
-    if not proved or not has(image) or not exported:
+    if not proved or not engine.images.has_image(image) or not exported:
         return lock, None
     progress(Event(kind=EventKind.CACHED, step="build", text=f"{lock.name} is built and proved already"))
     built = Built(digest=image, kind="image", reference=f"envsmith/cell:{lock.name}", python="", cell=lock.cell.id)

@@ -1,32 +1,32 @@
-"""The arrow from end to end; what is decided, is decided by the stages."""
+"""The arrow: request → cell → lock → files → image or environment → smoke test → record.
+
+:func:`build` is all of it, and below it stands one section for each step. Nothing here decides anything: the solver, the engine and the
+verdict do.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envsmith.conda import lock as conda_lock
 from envsmith.conda.access import with_channels
-from envsmith.conda.lock import LOCK_FILE, narrow_to_channels
-from envsmith.engines.base import Engine, verify_content
-from envsmith.engines.bases import load_bases, pin_image
-from envsmith.engines.choose import choose_engine
-from envsmith.engines.conda import CondaEngine
-from envsmith.engines.rebuild import LAYOUT, ImageEngine
-from envsmith.engines.venv import VenvEngine
-from envsmith.engines.wheels import with_wheels
+from envsmith.conda.model import CondaLock
+from envsmith.engines import choose_engine
+from envsmith.engines.base import Engine
+from envsmith.engines.bases import known_image, load_bases
+from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
 from envsmith.image.dockerfile import render
 from envsmith.lock import store
 from envsmith.lock.files import layer_text, pylock_text, requirement_files
+from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Lock, Pin, folder_name
 from envsmith.model.version import Spec
@@ -36,132 +36,98 @@ from envsmith.proof import prove
 from envsmith.python.uv import Uv
 from envsmith.solve import cells, constraints_for, solve
 
-if TYPE_CHECKING:
-    from envsmith.conda.model import CondaLock
-    from envsmith.model.finding import Solution
-
-
-# The arrow of the design in one place: request -> cell -> lock -> files -> environment or image -> smoke test -> record.
-#
-# Each stage is a function that takes the value before it, in a module of its own: ``choosing``, ``locking`` (``current`` for a lock that is
-# there), ``proving``; ``run`` is all of them. Nothing here decides anything: deciding is the solver's, the engine's, the verdict's.
-
 
 def build(options: Options, *, engine: Engine | None = None, progress: Progress = silent) -> Outcome:
     """Run the whole arrow, with ``engine`` or the one that the options name.
 
-    Raises the family of :mod:`envsmith.errors` (``UsageError`` for an OCI layout from an engine that makes no images); what was finished is
+    Raises the family of :mod:`envsmith.errors` (``UsageError`` for an OCI layout from an engine that makes no images). What was finished is
     kept for the next run.
     """
     clock = Clock(progress)
     if engine is None:
-        choice = choose_engine(options.engine)
+        channels = options.conda.channels if options.conda else ()
+        choice = choose_engine(options.engine, offline=options.offline, channels=channels)
         clock.note(f"engine: {choice.why}")
         engine = choice.engine
-    engine = _fitted(engine, options)
-    if options.oci and not hasattr(engine, "export"):
+    if options.oci and engine.images is None:
         raise UsageError(f"engine {engine.name} makes no images", hint="--oci needs a container engine")
-    request = narrow(options.request, engine)
-    if options.locked or options.frozen:
-        kept = found(dataclasses.replace(options, request=request), clock)
-        lock, directory, files, notes = kept.lock, kept.directory, kept.files, kept.notes
-    else:
-        cell = choose(request, options, clock)
-        lock, directory, files, notes = lock_and_render(cell, options, engine=engine, clock=clock)
-    cell = lock.cell
-    # A record speaks of what was built from this lock; until that is proved again there is none.
-    (directory / "record.json").unlink(missing_ok=True)
-    clock.start("build", f"with {engine.name}")
-    built = engine.build(lock, directory, progress=progress)
-    if built.kind != "conda":  # that engine has compared the prefix with the Conda lock, which names other packages
-        verify_content(lock, engine.inspect(built))
-    counted = "what is installed is" if built.kind == "conda" else f"{len(lock.pins)} distributions are"
-    clock.done("build", f"{built.kind} {built.reference} {built.digest[:19]}; {counted} what the lock says")
-    outcome = Outcome(
-        cell=cell, lock=lock, directory=directory, files=files, built=built, notes=notes, seconds=clock.seconds
-    )
-    if options.oci:
-        _export(outcome, engine, clock)
+    options = _for_engine(options, engine)
+    locked = existing_lock(options, clock) if options.locked or options.frozen else _lock(options, engine, clock)
+    # A record speaks of what was built from this lock. There is none until that is proved again.
+    (locked.directory / "record.json").unlink(missing_ok=True)
+    outcome = _build(locked, options, engine, clock)
     if not options.smoke:
         return outcome
     record = prove(outcome, engine, options, clock)
-    return dataclasses.replace(outcome, record=record, files=(*files, "record.json"))
+    return replace(outcome, record=record, files=(*outcome.files, "record.json"))
 
 
 def lock_for(options: Options, *, engine: Engine, progress: Progress = silent) -> Outcome:
-    """Solve and lock for an engine, its base and packages included, and write the files; nothing is built but the lock's wheels."""
-    clock = Clock(progress)
-    cell = choose(narrow(options.request, engine), options, clock)
-    lock, directory, files, notes = lock_and_render(cell, options, engine=engine, clock=clock)
-    return Outcome(cell=lock.cell, lock=lock, directory=directory, files=files, notes=notes, seconds=clock.seconds)
+    """Solve and lock for an engine, its base and packages included, and write the files. Only the lock's wheels are built."""
+    return _lock(_for_engine(options, engine), engine, Clock(progress))
 
 
 def lock_only(options: Options, *, progress: Progress = silent) -> Outcome:
-    """Solve, lock and write the files; nothing is built."""
+    """Solve, lock and write the files. Nothing is built and no engine is asked."""
     clock = Clock(progress)
-    if options.locked or options.frozen:
-        return found(options, clock)
-    cell = choose(options.request, options, clock)
-    lock, directory, files, notes = lock_and_render(cell, options, engine=None, clock=clock)
-    return Outcome(cell=cell, lock=lock, directory=directory, files=files, notes=notes, seconds=clock.seconds)
+    return existing_lock(options, clock) if options.locked or options.frozen else _lock(options, None, clock)
 
 
-def _fitted(engine: Engine, options: Options) -> Engine:
-    """The engine told what the user asked for: no network; and the channels with their credentials, which a Conda lock does not hold."""
-    if isinstance(engine, CondaEngine):
-        return dataclasses.replace(
-            engine, channels=options.conda.channels if options.conda else (), offline=options.offline
-        )
-    if isinstance(engine, VenvEngine) and options.offline:
-        return dataclasses.replace(engine, uv=Uv(offline=True))
-    return engine
+def _lock(options: Options, engine: Engine | None, clock: Clock) -> Outcome:
+    return lock_and_render(choose(options, clock), options, engine=engine, clock=clock)
 
 
-def _export(outcome: Outcome, engine: Engine, clock: Clock) -> None:
-    """Write the image as an OCI layout beside its lock; the digest there is the one that a registry will know it by."""
-    if outcome.built is None or not isinstance(engine, ImageEngine):
-        return
-    clock.start("oci")
-    image = engine.export(outcome.built, outcome.directory / LAYOUT, progress=clock.progress)
-    clock.done("oci", f"{outcome.directory / LAYOUT}: {image.manifest_digest}")
+def _build(locked: Outcome, options: Options, engine: Engine, clock: Clock) -> Outcome:
+    """Build the lock and compare the result with it; write the OCI layout beside the lock where that is asked for."""
+    lock, directory = locked.lock, locked.directory
+    clock.start("build", f"with {engine.name}")
+    built = engine.build(lock, directory, progress=clock.progress)
+    comparison = engine.verify(lock, built)
+    clock.done("build", f"{built.kind} {built.reference} {built.digest[:19]}; {comparison}")
+    if options.oci and engine.images is not None:
+        clock.start("oci")
+        image = engine.images.export(built, directory / LAYOUT, progress=clock.progress)
+        clock.done("oci", f"{directory / LAYOUT}: {image.manifest_digest}")
+    return replace(locked, built=built, seconds=clock.seconds)
 
 
-# From a request to a cell: narrowed to what the engine, or the Conda channels, can give at all.
+# -- solve: from a request to a cell, narrowed to what the engine, or the Conda channels, can give at all ----------------
 
 
 def last_day() -> str:
-    """The last complete UTC day, which ``exclude_newer`` defaults to; ``SOURCE_DATE_EPOCH`` sets another present.
+    """Return the last complete UTC day, which ``exclude_newer`` defaults to. ``SOURCE_DATE_EPOCH`` sets another present.
 
-    The day that is not over yet would not do: what is published in its course would change a lock that was made on the same date.
+    Today would not do: what is published in its course would change a lock that was made on the same date.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    now = (
-        dt.datetime.fromtimestamp(int(epoch), tz=dt.timezone.utc)
-        if epoch.isdigit()
-        else dt.datetime.now(dt.timezone.utc)
-    )
+    utc = dt.timezone.utc
+    now = dt.datetime.fromtimestamp(int(epoch), tz=utc) if epoch.isdigit() else dt.datetime.now(utc)
     return (now.date() - dt.timedelta(days=1)).isoformat()
 
 
-def narrow(request: Request, engine: Engine) -> Request:
-    """Keep to the Pythons that ``engine`` can provide here; the reason is told in ``why`` and in a refusal."""
-    pythons = engine.pythons()
+def _for_engine(options: Options, engine: Engine) -> Options:
+    """Return the options of a build with ``engine``: the Pythons that it can provide, the Conda lock where it installs one."""
+    request = narrow(options.request, engine, options.base)
+    return replace(options, request=request, conda_needed=options.conda_needed or engine.needs_conda_lock)
+
+
+def narrow(request: Request, engine: Engine, base: str | None = None) -> Request:
+    """Keep to the Pythons that ``engine`` can provide here. The reason is told in ``why`` and in a refusal."""
+    pythons = engine.pythons(base)
     if pythons is None:
         return request
     spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in pythons))
     reason = f"engine {engine.name} can provide Python {', '.join(pythons)} here"
-    return dataclasses.replace(request, narrowed={**request.narrowed, "python": (spec, reason)})
+    return replace(request, narrowed={**request.narrowed, "python": (spec, reason)})
 
 
-def solve_for(request: Request) -> Solution:
-    """The solver's answer; ``UnsatisfiableError`` carries the refusal."""
-    return solve(request)
+def choose(options: Options, clock: Clock) -> Cell:
+    """Return the best cell, or the best that the channels have where Conda is to install it.
 
-
-def choose(request: Request, options: Options, clock: Clock) -> Cell:
-    """The best cell; one that the channels have, where Conda is to install it."""
+    Raises ``UnsatisfiableError`` with the refusal.
+    """
     clock.start("solve")
-    solution = solve_for(of_channels(request, options, clock.progress))
+    solution = solve(of_channels(options.request, options, clock.progress))
     clock.done("solve", str(solution.cell.id))
     for sentence in solution.why:
         clock.note(sentence)
@@ -171,10 +137,10 @@ def choose(request: Request, options: Options, clock: Clock) -> Cell:
 
 
 def of_channels(request: Request, options: Options, progress: Progress) -> Request:
-    """The request narrowed to what the Conda channels have, where Conda is to install the cell; as it is elsewhere."""
-    if options.conda is None or not options.conda_needed:
+    """Return the request narrowed to what the Conda channels have, where Conda is to install the cell, else unchanged."""
+    if options.conda is None or not options.needs_conda_lock:
         return request
-    return narrow_to_channels(
+    return conda_lock.narrow_to_channels(
         request,
         cells,
         with_channels(options.conda).until(request.exclude_newer or last_day()),
@@ -182,20 +148,20 @@ def of_channels(request: Request, options: Options, progress: Progress) -> Reque
     )
 
 
-# The lock that is there already: taken as it is, or held against what the request gives now.
+# -- the lock of an earlier run: taken unchanged, or compared with what the request gives now ----------------------------
 
 
-def found(options: Options, clock: Clock) -> Outcome:
-    """The lock that is there: as it is (``frozen``), or only when it is what the request gives now (``locked``, exit code 1 else).
+def existing_lock(options: Options, clock: Clock) -> Outcome:
+    """Return the existing lock: unchanged (``frozen``), or only when it is what the request gives now (``locked``).
 
-    ``EnvsmithError`` with every difference where it is not, or the one that says that no lock is there.
+    Raises ``EnvsmithError`` (exit code 1) with every difference, or when there is no lock.
     """
     clock.start("lock")
     directory, lock = store.need(options.output, options.request_text)
-    if options.locked and (told := lock_difference(options, progress=clock.progress)):
+    if options.locked and (differences := lock_difference(options, progress=clock.progress)):
         raise EnvsmithError(
             f"{directory}: the lock is not what the request gives now",
-            details=told,
+            details=differences,
             hint="lock again (leave --locked out), or take it as it is with --frozen",
         )
     files = tuple(sorted(p.name for p in directory.iterdir() if p.is_file() and not p.name.startswith(".")))
@@ -204,48 +170,52 @@ def found(options: Options, clock: Clock) -> Outcome:
 
 
 def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[str, ...]:
-    """What differs between the lock that is there and what the request gives now; empty when it is up to date.
+    """Return what differs between the existing lock and what the request gives now; nothing when the lock is up to date.
 
     Without ``exclude_newer`` the lock's own date counts, as in uv: what was published since does not make a lock old.
     """
-    existing_lock = store.find(options.output, options.request_text)
-    if existing_lock is None:
+    stored = store.find(options.output, options.request_text)
+    if stored is None:
         return (f"{options.output}: no lock of this request is there",)
-    directory, there = existing_lock
-    request = dataclasses.replace(options.request, exclude_newer=options.request.exclude_newer or there.exclude_newer)
-    cell = _as_it_was_made(there, directory, dataclasses.replace(options, request=request), progress)
-    if told := _changes(there.cell.components, cell.components):
-        return told
-    now = lock_cell(cell, dataclasses.replace(options, request=request), progress=progress)
-    changed = _changes({p.name: p.version for p in there.pins}, {p.name: p.version for p in now.pins})
-    hashes = [
-        p.name for p in now.pins if (o := there.pin(p.name)) and o.version == p.version and _files(o) != _files(p)
-    ]
-    others = [f"{name}: other files" for name in hashes]
-    others += ["compiled from source: in another way"] if there.compiled != now.compiled else []
-    return (*changed, *others, *_conda_difference(there, directory, options))
+    directory, old = stored
+    request = replace(options.request, exclude_newer=options.request.exclude_newer or old.exclude_newer)
+    options = replace(options, request=request)
+    cell = _cell_now(old, directory, options, progress)
+    if changes := _changes(old.cell.components, cell.components):
+        return changes
+    new = lock_cell(cell, options, progress=progress)
+    differences = list(_changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))
+    for pin in new.pins:
+        before = old.pin(pin.name)
+        if before and before.version == pin.version and _hashes(before) != _hashes(pin):
+            differences.append(f"{pin.name}: other files")
+    if old.compiled != new.compiled:
+        differences.append("compiled from source: in another way")
+    if options.conda is not None:
+        differences += conda_lock.difference(old, directory, options.conda, required=options.needs_conda_lock)
+    return tuple(differences)
 
 
-def _as_it_was_made(there: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
-    """The cell that the request gives now.
+def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
+    """Return the cell that the request gives now.
 
-    A folder with a Conda lock may hold the best cell *of the channels* (``build --engine conda``), which is another than the best one:
-    it is up to date when that is still it.
+    A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the best one. It is up
+    to date while that is still the best cell of the channels.
     """
-    cell = solve_for(of_channels(options.request, options, progress)).cell
-    same = cell.components == there.cell.components
-    if same or options.conda_needed or not options.conda or not (directory / LOCK_FILE).exists():
+    cell = solve(of_channels(options.request, options, progress)).cell
+    same = cell.components == old.cell.components
+    if same or options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
         return cell
     try:
-        narrowed = of_channels(options.request, dataclasses.replace(options, conda_only=True), progress)
-        other = solve_for(narrowed).cell
+        narrowed = of_channels(options.request, replace(options, conda_needed=True), progress)
+        best_of_channels = solve(narrowed).cell
     except EnvsmithError:
-        return cell  # no channel answers, or none has it any more: told as a change of the cell
-    return other if other.components == there.cell.components else cell
+        return cell  # no channel answers, or none has it any more: a change of the cell
+    return best_of_channels if best_of_channels.components == old.cell.components else cell
 
 
-def _files(pin: Pin) -> list[tuple[str, str]]:
-    """What is installed; where it is fetched from may change."""
+def _hashes(pin: Pin) -> list[tuple[str, str]]:
+    """Return what is installed; where it is fetched from may change."""
     return [(a.filename, a.sha256) for a in pin.artifacts]
 
 
@@ -254,21 +224,11 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{n}: {old.get(n, 'absent')} -> {new.get(n, 'absent')}" for n in names if old.get(n) != new.get(n))
 
 
-def _conda_difference(there: Lock, directory: Path, options: Options) -> tuple[str, ...]:
-    if options.conda is None:
-        return ()
-    from envsmith.conda import lock
-
-    return lock.difference(there, directory, options.conda, required=options.conda_needed)
-
-
-# From a cell to its lock, and to every file of the cell's folder.
+# -- lock: from a cell to its lock, and to every file of the cell's folder ------------------------------------------------
 
 
 def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> Lock:
-    """The Python part of the lock: resolved by uv under the rules' constraints, judged again by every rule."""
-    from envsmith.lock.resolve import Resolver, lock_pip
-
+    """Return the Python part of the lock: resolved by uv under the rules' constraints, judged again by every rule."""
     return lock_pip(
         cell,
         request=options.request_text,
@@ -281,110 +241,107 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     )
 
 
-def lock_and_render(
-    cell: Cell, options: Options, *, engine: Engine | None, clock: Clock
-) -> tuple[Lock, Path, tuple[str, ...], tuple[str, ...]]:
-    """Lock the cell, add the image part, write every file of the cell's folder at once."""
+def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> Outcome:
+    """Lock the cell, add the image part and the Conda part, write every file of the cell's folder at once."""
     directory = options.output / folder_name(cell, options.flavour)
     store.prepare(directory)
     clock.start("lock")
-    kept = store.reusable(
-        directory, cell=cell, request=options.request_text, exclude_newer=options.request.exclude_newer or last_day()
-    )
-    lock = _placed(kept, options) if kept else lock_cell(cell, options, progress=clock.progress)
-    clock.done(
-        "lock",
-        f"{len(lock.pins)} distributions, {sum(len(p.artifacts) for p in lock.pins)} hashed files",
-        cached=kept is not None,
-    )
-    for sentence in _told_of_sources(lock):
+    day = options.request.exclude_newer or last_day()
+    stored = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=day)
+    lock = _with_archives(stored, options) if stored else lock_cell(cell, options, progress=clock.progress)
+    hashed = sum(len(p.artifacts) for p in lock.pins)
+    clock.done("lock", f"{len(lock.pins)} distributions, {hashed} hashed files", cached=stored is not None)
+    for sentence in _compiled_sentences(lock):
         clock.note(sentence)
     lock = _with_image(lock, options, engine, clock)
-    lock = with_wheels(lock, engine, progress=clock.progress)
-    files = dict(_python_files(lock))
-    if options.conda_only:
-        files = {name: text for name, text in files.items() if not name.startswith("requirements")}
-    note = _conda(lock, directory, options, files, clock)
+    if engine is not None:
+        lock = engine.pin_wheels(lock, progress=clock.progress)
+    files = _python_files(lock, pip=not options.conda_only)
+    note = _add_conda(lock, directory, options, files, clock)
     notes = [note] if note else []
     if lock.base is None:
         notes.append(f"no Dockerfile: {lock.image_note}")
     elif not options.conda_only:
         files |= {"Dockerfile": render(lock), **companions(lock)}
     store.write(directory, files)
-    return lock, directory, tuple(sorted(files)), tuple(notes)
+    return Outcome(
+        cell=cell,
+        lock=lock,
+        directory=directory,
+        files=tuple(sorted(files)),
+        notes=tuple(notes),
+        seconds=clock.seconds,
+    )
 
 
-def _told_of_sources(lock: Lock) -> list[str]:
-    """What will be compiled, from what and how: minutes or hours of the builder."""
-    told = []
+def _compiled_sentences(lock: Lock) -> list[str]:
+    """Return what will be compiled, from what and how: minutes or hours of the builder."""
+    sentences = []
     for source in lock.compiled:
         pin = lock.pin(source.name)
-        words = " ".join(f"{name}={value}" for name, value in source.variables)
-        archive = f" from the archive with sha256 {pin.artifacts[0].sha256[:16]}…" if source.archive and pin else ""
-        every = (
-            "" if lock.cell.components.get("gpu") or not source.toolkit else "; no --gpu: for all of its architectures"
-        )
-        told.append(
-            f"{source.name} is compiled{archive}{' with nvcc' if source.toolkit else ''}{f' ({words})' if words else ''}{every}"
-        )
-    return told
+        variables = " ".join(f"{name}={value}" for name, value in source.variables)
+        every = source.toolkit and not lock.cell.components.get("gpu")
+        parts = [
+            f"{source.name} is compiled",
+            f" from the archive with sha256 {pin.artifacts[0].sha256[:16]}…" if source.archive and pin else "",
+            " with nvcc" if source.toolkit else "",
+            f" ({variables})" if variables else "",
+            "; no --gpu: for all of its architectures" if every else "",
+        ]
+        sentences.append("".join(parts))
+    return sentences
 
 
-def _placed(lock: Lock, options: Options) -> Lock:
-    """A lock that is kept, with the archives where they are now: the same file may have been given by another path."""
-    given = {archive.name: (archive.artifact,) for archive in options.compile.archives}
-    pins = tuple(replace(pin, artifacts=given.get(pin.name, pin.artifacts)) for pin in lock.pins)
-    return replace(lock, pins=pins)
-
-
-def _python_files(lock: Lock) -> Mapping[str, str]:
-
-    cell = json.dumps(lock.cell.to_json(), indent=1, sort_keys=True) + "\n"
-    return {"cell.json": cell, "lock.json": lock.text(), "pylock.toml": pylock_text(lock), **requirement_files(lock)}
+def _with_archives(lock: Lock, options: Options) -> Lock:
+    """Return a lock of an earlier run with the archives where they are now: the same file may lie at another path."""
+    archives = {archive.name: (archive.artifact,) for archive in options.compile.archives}
+    return replace(lock, pins=tuple(replace(pin, artifacts=archives.get(pin.name, pin.artifacts)) for pin in lock.pins))
 
 
 def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: Clock) -> Lock:
-    """Pin the base image and the OS packages; a lock without them still serves a virtual environment, and says why."""
+    """Pin the base image and the OS packages. A lock without them still serves a virtual environment, and says why."""
     clock.start("base image")
-    pinned = pin_image(lock, base=options.base, engine=engine, progress=clock.progress)
+    pin_image = known_image if engine is None else engine.pin_image
+    pinned = pin_image(lock, options.base, progress=clock.progress)
     clock.done("base image", f"{pinned.base.name}@{pinned.base.digest[:19]}" if pinned.base else pinned.image_note)
     return pinned
 
 
-def _conda(lock: Lock, directory: Path, options: Options, files: dict[str, str], clock: Clock) -> str | None:
-    """Add the Conda lock and its Dockerfile where a channel answers; otherwise one note, and the build goes on.
+def _python_files(lock: Lock, *, pip: bool) -> dict[str, str]:
+    cell = json.dumps(lock.cell.to_json(), indent=1, sort_keys=True) + "\n"
+    files = {"cell.json": cell, "lock.json": lock.text(), "pylock.toml": pylock_text(lock)}
+    return {**files, **requirement_files(lock)} if pip else files
 
-    Where nothing can be done without it, its error is the error.
+
+def _add_conda(lock: Lock, directory: Path, options: Options, files: dict[str, str], clock: Clock) -> str | None:
+    """Add the Conda lock and its Dockerfile where a channel answers; otherwise return one note, and the build goes on.
+
+    Where nothing can be done without it, its error is raised.
     """
     if options.conda is None:
         return None
     clock.start("conda lock")
     try:
-        _refuse_archives(lock)
+        if archives := [source.name for source in lock.compiled if source.archive]:
+            raise UsageError(
+                f"{', '.join(archives)}: built from a source archive, which only the pinned builder of an image does",
+                hint="use --engine docker, podman or buildah",
+            )
         part = conda_lock.conda_part(lock, directory, options.conda, progress=clock.progress)
     except EnvsmithError as error:
-        if options.conda_needed:
+        if options.needs_conda_lock:
             raise
         note = f"no conda-lock.yml: {error.message}" + (f" ({error.hint})" if error.hint else "")
         clock.done("conda lock", note)
         return note
     files.update(part.texts)
-    more = _conda_image(lock, part.lock, files)
+    notes = [*part.notes, *_add_conda_image(lock, part.lock, files)]
     clock.done("conda lock", f"{', '.join(sorted(part.texts))} from {', '.join(part.lock.channels)}", cached=part.kept)
-    return "; ".join([*part.notes, *more]) or None
+    return "; ".join(notes) or None
 
 
-def _refuse_archives(lock: Lock) -> None:
-    """No tool that installs a Conda lock compiles an archive that no index has."""
-    if given := [source.name for source in lock.compiled if source.archive]:
-        raise UsageError(
-            f"{', '.join(given)}: built from a source archive, which only the pinned builder of an image does",
-            hint="use --engine docker, podman or buildah",
-        )
-
-
-def _conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tuple[str, ...]:
-    """Add ``Dockerfile.conda`` where its parts are known; a channel of this host's files is not inside a build."""
+def _add_conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tuple[str, ...]:
+    """Add ``Dockerfile.conda`` where its parts are known. A channel of this host's files is not inside a build."""
     micromamba = load_bases().tool("micromamba")
     if lock.base is None or micromamba is None:
         return ()

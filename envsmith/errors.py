@@ -154,7 +154,6 @@ VARIABLES: dict[str, str] = {
     "CONDA_SSL_VERIFY": "CA bundle, or false, as conda reads it.",
     "CONTAINER_HOST": "Address of podman's service.",
     "DOCKER_CONFIG": "Folder of Docker's `config.json` (credentials of registries).",
-    "DOCKER_BUILDKIT": "`0`: build with Docker's classic builder.",
     "ENVSMITH_BUILD_NETWORK": "Network of build steps (`host`, `none`, a name); default: the engine's.",
     "ENVSMITH_CELL": "Given to the smoke command of `ci run`: the id of the cell.",
     "ENVSMITH_DOCKER": "The docker client to use.",

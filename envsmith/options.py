@@ -1,4 +1,4 @@
-"""What the arrow is asked and what it made, and the clock that announces its steps."""
+"""What a build is asked for and what it made, as values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from envsmith.model.record import Record
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """How to build. ``output`` is the folder under which each cell gets its own; ``base`` a base image asked for by name.
+    """How to build.
 
-    Without ``conda`` no Conda lock is tried. ``conda_only`` makes a Conda part that cannot be made an error instead of a note, chooses a cell that the channels have, and leaves
-    pip's own files out. ``locked`` takes the lock that is there and fails when the request gives another now; ``frozen`` takes it unasked.
-    ``compile`` is what the user says about what is compiled from source; its archives' versions are in ``request`` already.
+    ``output`` is the folder under which each cell gets its own. ``base`` is a base image asked for by name. Without ``conda`` no Conda lock
+    is tried. ``conda_needed`` makes a Conda part that cannot be made an error instead of a note, and chooses a cell that the channels have.
+    ``conda_only`` leaves pip's own files out as well. ``locked`` takes the existing lock and fails when the request gives another now.
+    ``frozen`` takes it without a comparison. ``compile`` is what the user says about what is compiled from source; the versions of its
+    archives are in ``request`` already.
     """
 
     request: Request
@@ -30,6 +32,7 @@ class Options:
     tier: str = "quick"
     ranks: int = 4
     conda: CondaRequest | None = field(default_factory=CondaRequest)
+    conda_needed: bool = False
     conda_only: bool = False
     locked: bool = False
     frozen: bool = False
@@ -40,14 +43,14 @@ class Options:
     compile: Compile = field(default_factory=Compile)
 
     @property
-    def conda_needed(self) -> bool:
+    def needs_conda_lock(self) -> bool:
         """Nothing can be done without the Conda lock: it was asked for, or is what the engine installs."""
-        return self.conda_only or self.engine == "conda"
+        return self.conda_needed or self.conda_only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What ``build`` made: every path is below ``directory``; ``record`` is ``None`` when no smoke test was asked for."""
+    """What ``build`` made. Every path is below ``directory``. ``record`` is ``None`` when no smoke test was asked for."""
 
     cell: Cell
     lock: Lock

@@ -1,29 +1,30 @@
-"""The seam between a lock and whatever can turn it into something that runs.
+"""What an engine is: the seam between a lock and whatever turns it into something that runs.
 
-An engine builds a lock, says what is really installed in the result, and hands out the target on which the smoke test
-starts its ranks. ``docker`` makes an image, ``venv`` a virtual environment on this host, ``conda`` a Conda environment; each satisfies :class:`Engine`.
+An engine builds a lock, says what is really installed in the result, and hands out the target on which the smoke test starts its ranks.
+:data:`envsmith.engines.ENGINES` lists them all.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from packaging.version import InvalidVersion
 from packaging.version import Version as Pep440
 
+from envsmith.engines.bases import known_image
 from envsmith.engines.content import content_facts, file_differences
-from envsmith.errors import BuildError, ContentError, EngineError
+from envsmith.errors import BuildError, ContentError
 from envsmith.model.cell import CellId
 from envsmith.model.lock import Lock
 from envsmith.model.version import WORDS
 from envsmith.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from envsmith.engines.container import ContainerEngine
     from envsmith.smoke.run import Target
 
 
@@ -35,8 +36,8 @@ TAIL = 30
 class Built:
     """What an engine made of a lock.
 
-    ``digest`` is ``sha256:…``: the image id, or for a virtual environment the digest over its content; ``kind`` is ``image``, ``venv`` or ``conda``;
-    ``reference`` is the image's tag or the folder; ``python`` the interpreter's path inside.
+    ``digest`` is ``sha256:…``: the image id, or for a virtual environment the digest over its content. ``kind`` is ``image``, ``venv`` or
+    ``conda``. ``reference`` is the image's tag or the folder, ``python`` the interpreter's path inside.
     """
 
     digest: str
@@ -47,49 +48,89 @@ class Built:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-@runtime_checkable
 class Engine(Protocol):
-    """Builds locks. Every method raises only members of :class:`envsmith.errors.EnvsmithError`."""
+    """Builds locks. Every method raises only members of :class:`envsmith.errors.EnvsmithError`.
+
+    An engine subclasses this and overrides what it does differently: the methods with a body are what an engine without images of its own
+    does.
+    """
+
+    # What is installed is the Conda lock: nothing can be built without one.
+    needs_conda_lock: ClassVar[bool] = False
+    # Two builds at a time share the steps that they have in common.
+    shares_steps: bool = False
+
+    @classmethod
+    def create(cls, *, offline: bool = False, channels: tuple[str, ...] = ()) -> Engine:
+        """Return an engine of this kind that knows what the user said: no network, and Conda channels with their credentials."""
+        del offline, channels
+        return cls()
 
     @property
     def name(self) -> str:
-        """``docker``, ``podman``, ``buildah``, ``venv`` or ``conda``: the word of ``--engine``."""
+        """The word of ``--engine``."""
         ...
+
+    @property
+    def images(self) -> ContainerEngine | None:
+        """The engine as one that makes images, or ``None``."""
+        return None
 
     def available(self) -> str | None:
-        """``None`` when the engine can be used here and now, else one sentence that says why not. Never raises, quick (< 3 s)."""
+        """Return ``None`` when the engine can be used here and now, else one sentence that says why not. Never raises, quick (< 3 s)."""
         ...
 
-    def pythons(self) -> tuple[str, ...] | None:
-        """The Python minors (``3.11``) that this engine can provide here, best first; ``None`` when any can be had."""
-        ...
+    def unused(self) -> str | None:
+        """Return one sentence when the engine could be used but is not set up here, so that it is used on request only."""
+        return None
 
-    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
-        """Realise ``lock``; ``directory`` is the cell's own folder, where the engine keeps its context or environment between runs.
+    def pythons(self, base: str | None = None) -> tuple[str, ...] | None:
+        """Return the Python minors (``3.11``) that this engine can provide here, best first, or ``None`` when it can provide any.
 
-        A second call with the same lock takes up what is done. Nothing half-written stays behind on a failure (``BuildError`` with the
-        last lines of the step) or Ctrl-C (``InterruptedRunError``); ``ContentError`` when what was installed differs from the lock.
+        With ``base`` (``--base``) an engine that makes images returns that image's own.
         """
         ...
 
-    def target(self, built: Built) -> Target:
-        """Where the smoke test starts its ranks."""
+    def pin_image(self, lock: Lock, base: str | None = None, *, progress: Progress = silent) -> Lock:
+        """Return ``lock`` with its image part: the base image, ``base`` if one is named, and the packages of the distribution."""
+        return known_image(lock, base, progress=progress)
+
+    def pin_wheels(self, lock: Lock, *, progress: Progress = silent) -> Lock:
+        """Return ``lock`` with the wheels of its source distributions, where this engine builds them beforehand."""
+        del progress
+        return lock
+
+    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
+        """Realise ``lock``. ``directory`` is the cell's own folder, where the engine keeps its context or environment between runs.
+
+        A second call with the same lock resumes. Nothing half-written stays behind on a failure (``BuildError`` with the last lines of the
+        step) or Ctrl-C (``InterruptedRunError``). Raises ``ContentError`` when what was installed differs from the lock.
+        """
         ...
 
+    def verify(self, lock: Lock, built: Built) -> str:
+        """Compare what is installed with ``lock`` and return one sentence. Raises ``ContentError`` with every difference."""
+        verify_content(lock, self.inspect(built))
+        return f"{len(lock.pins)} distributions are what the lock says"
+
     def inspect(self, built: Built) -> dict[str, str]:
-        """Installed distributions (normalised name to version) and ``python`` (full version), read from inside the result."""
+        """Return installed distributions (normalised name to version) and ``python`` (full version), read from inside the result."""
+        ...
+
+    def target(self, built: Built) -> Target:
+        """Return where the smoke test starts its ranks."""
         ...
 
 
 def failed_step(step: str, lines: list[str], *, hint: str) -> BuildError:
-    """The error of a step that failed: its last :data:`TAIL` lines and what to do."""
+    """Return the error of a step that failed: its last :data:`TAIL` lines and what to do."""
     return BuildError(f"{step} failed", details=lines[-TAIL:], hint=hint)
 
 
 def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
-    """``ContentError`` listing every distribution that is missing, extra or of another version than ``lock`` says.
+    """Raise ``ContentError`` listing every distribution that is missing, extra or of another version than ``lock`` says.
 
-    ``installed`` is what :meth:`Engine.inspect` returned; ``pip``, ``setuptools`` and ``wheel`` are compared only when locked, because an
+    ``installed`` is what :meth:`Engine.inspect` returned. ``pip``, ``setuptools`` and ``wheel`` are compared only when locked, because an
     interpreter may seed them. ``torch.version`` and ``cuda.version`` (as torch itself reports them) are compared with the cell when present.
     """
     locked = {pin.name: pin.version for pin in lock.pins}
@@ -105,12 +146,12 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
         if name not in locked and name not in seeded and "." not in name
     ]
     minor = lock.cell.components.get("python")
-    found = installed.get("python", "")
-    if minor and ".".join(found.split(".")[:2]) != ".".join(minor.split(".")[:2]):
-        problems.append(f"python: the cell says {minor}, found {found or 'none'}")
+    python = installed.get("python", "")
+    if minor and ".".join(python.split(".")[:2]) != ".".join(minor.split(".")[:2]):
+        problems.append(f"python: the cell says {minor}, found {python or 'none'}")
     for key, component in (("torch.version", "torch"), ("cuda.version", "cuda")):
-        problems += _told(lock, installed, key, component)
-    problems += _labelled(lock, installed)
+        problems += _reported(lock, installed, key, component)
+    problems += _component_differences(lock, installed)
     problems += content_facts(lock, installed)
     problems += file_differences(lock, installed)
     if problems:
@@ -121,12 +162,12 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
         )
 
 
-def _same(found: str | None, wanted: str) -> bool:
-    """Equal as PEP 440 versions: metadata may say ``2024.01`` where the file name says ``2024.1``."""
-    if found is None or found == wanted:
-        return found is not None
+def _same(installed: str | None, locked: str) -> bool:
+    """Return whether both are equal as PEP 440 versions: metadata may say ``2024.01`` where the file name says ``2024.1``."""
+    if installed is None or installed == locked:
+        return installed is not None
     try:
-        return Pep440(found) == Pep440(wanted)
+        return Pep440(installed) == Pep440(locked)
     except InvalidVersion:
         return False
 
@@ -135,48 +176,33 @@ def _same(found: str | None, wanted: str) -> bool:
 _ELSEWHERE = frozenset({"python", "cuda", "driver", "gpu", "toolkit", "gcc", "glibc"})
 
 
-def _labelled(lock: Lock, installed: Mapping[str, str]) -> list[str]:
-    """Every component of the cell that is a distribution, under its own name or NVIDIA's (``nvidia-nccl-cu12``), has the cell's version.
+def _component_differences(lock: Lock, installed: Mapping[str, str]) -> list[str]:
+    """Compare every component of the cell that is a distribution, under its own name or NVIDIA's (``nvidia-nccl-cu12``).
 
-    What a torch build carries inside itself (NCCL in older builds) is no distribution and cannot be compared here.
+    What a torch build carries inside itself (NCCL in older builds) is not a distribution and cannot be compared here.
     """
     problems = []
-    for name, wanted in lock.cell.components.items():
-        if name in _ELSEWHERE or wanted in WORDS:
+    for name, version in lock.cell.components.items():
+        if name in _ELSEWHERE or version in WORDS:
             continue
         vendors = re.compile(rf"nvidia-{re.escape(name)}(-cu\d+)?")
-        found = {n: v for n, v in installed.items() if n == name or vendors.fullmatch(n)}
-        if not found and (name == "torch" or name in lock.cell.frameworks):
-            problems.append(f"{name}: the cell says {wanted}, it is not installed")
-        public = wanted.partition("+")[0]
+        distributions = {n: v for n, v in installed.items() if n == name or vendors.fullmatch(n)}
+        if not distributions and (name == "torch" or name in lock.cell.frameworks):
+            problems.append(f"{name}: the cell says {version}, it is not installed")
+        public = version.partition("+")[0]
         problems += [
-            f"{n}: the cell says {wanted}, installed {v}"
-            for n, v in found.items()
+            f"{n}: the cell says {version}, installed {v}"
+            for n, v in distributions.items()
             if not _same(v.partition("+")[0], public)
         ]
     return problems
 
 
-def _told(lock: Lock, installed: Mapping[str, str], key: str, component: str) -> list[str]:
-    """What torch says of itself against the cell; a wheel's local part (``+cpu``, ``+cu128``) is its build, compared through ``cuda``."""
-    wanted, told = lock.cell.components.get(component), installed.get(key)
-    if wanted is None or told is None:
+def _reported(lock: Lock, installed: Mapping[str, str], key: str, component: str) -> list[str]:
+    """Compare what torch says of itself with the cell. A wheel's local part (``+cpu``) is its build, compared through ``cuda``."""
+    expected, reported = lock.cell.components.get(component), installed.get(key)
+    if expected is None or reported is None:
         return []
     if component == "torch":
-        wanted, told = wanted.split("+")[0], told.split("+")[0]
-    return [] if wanted == told else [f"{component}: the cell says {wanted}, torch itself says {told}"]
-
-
-@contextlib.contextmanager
-def engine_errors(what: str) -> Iterator[None]:
-    """Turn what the SDK and its transport raise into ``EngineError``."""
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except (DockerException, RequestException) as error:
-        explanation = getattr(error, "explanation", None) or str(error)
-        raise EngineError(
-            f"{what}: {str(explanation)[:400]}", hint="is the engine still running? (docker info)"
-        ) from error
+        expected, reported = expected.split("+")[0], reported.split("+")[0]
+    return [] if expected == reported else [f"{component}: the cell says {expected}, torch itself says {reported}"]

@@ -1,6 +1,6 @@
-"""The docker command line where the SDK cannot serve: a BuildKit build with secrets, its output told as progress.
+"""The docker command line where the SDK cannot serve: a BuildKit build with secrets, its output shown as progress.
 
-The SDK of Python drives the classic builder only, which knows neither secrets nor cache mounts.
+The SDK drives Docker's first builder only, which knows neither secrets nor cache mounts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +29,7 @@ from envsmith.errors import (
 )
 from envsmith.progress import Event, EventKind, Progress
 
-# The classic clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
+# Clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
 _LAST_WITH_BUILDKIT = 22
 
 
@@ -38,7 +38,7 @@ _FOUND: dict[tuple[str | None, str], str] = {}
 
 
 def find_client(path: str | None = None) -> str:
-    """A docker client that can run BuildKit; ``EngineError`` says which were tried and why each was refused.
+    """Return a docker client that can run BuildKit. Raises ``EngineError`` that says which were tried and why each was refused.
 
     ``ENVSMITH_DOCKER`` names one. Several may be installed: a client without its buildx plugin on PATH, a distribution's at ``/usr/bin``.
     """
@@ -62,15 +62,8 @@ def find_client(path: str | None = None) -> str:
     raise EngineError(
         "no docker client that can run BuildKit was found",
         details=reasons,
-        hint="install the buildx plugin (docker-buildx) or your distribution's docker client, or build without BuildKit: DOCKER_BUILDKIT=0",
+        hint="install the buildx plugin of docker, or use --engine podman or buildah",
     )
-
-
-def any_client() -> str | None:
-    """A docker client that can run containers, whatever it can build; the one that builds first."""
-    with contextlib.suppress(EngineError):
-        return find_client()
-    return os.environ.get("ENVSMITH_DOCKER") or shutil.which("docker")
 
 
 def _refused(client: str) -> str | None:
@@ -308,14 +301,10 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
 
 # Clients of builds under way, for the thread that is told to stop all of them.
 _RUNNING: set[subprocess.Popen[str]] = set()
-# And how to end the builds that have no client (``classic``).
-STOPS: set[Callable[[], None]] = set()
 
 
 def end_all() -> None:
     """Ask every build under way to stop, then insist; each ends in its own thread with the error of a failed build."""
-    for stop in tuple(STOPS):
-        stop()
     _insist(tuple(_RUNNING))
 
 

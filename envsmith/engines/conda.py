@@ -14,13 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from envsmith.conda.files import load_lock
 from envsmith.conda.install import realise, variables
 from envsmith.conda.names import candidates, fold, same_version
 from envsmith.conda.solve import MOVABLE, compare
-from envsmith.engines.base import Built
+from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import inspect_python
 from envsmith.errors import ContentError, DataError, EngineError, LockError, StorageError
 from envsmith.files import cache_folder
@@ -44,11 +44,18 @@ _ELSEWHERE = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cm
 
 
 @dataclass(frozen=True, slots=True)
-class CondaEngine:
-    """:class:`envsmith.engines.base.Engine` over py-rattler. ``channels`` are those of the lock with the user's credentials."""
+class CondaEngine(Engine):
+    """Links Conda packages with py-rattler. ``channels`` are those of the lock with the user's credentials."""
 
     channels: tuple[str, ...] = ()
     offline: bool = False
+
+    needs_conda_lock: ClassVar[bool] = True
+
+    @classmethod
+    def create(cls, *, offline: bool = False, channels: tuple[str, ...] = ()) -> CondaEngine:
+        """Return an engine for the channels with their credentials, which a Conda lock does not hold."""
+        return cls(channels=channels, offline=offline)
 
     @property
     def name(self) -> str:
@@ -56,7 +63,7 @@ class CondaEngine:
         return "conda"
 
     def available(self) -> str | None:
-        """See :class:`envsmith.engines.base.Engine`. Rattler itself is not imported."""
+        """Return why the engine cannot be used. Rattler itself is not imported."""
         if importlib.util.find_spec("rattler") is None:
             return "py-rattler is not installed (pip install 'envsmith[conda]')"
         try:
@@ -65,14 +72,13 @@ class CondaEngine:
             return error.message
         return None
 
-    def pythons(self) -> None:
-        """Any: the channel brings the interpreter."""
-        return
+    def pythons(self, base: str | None = None) -> None:
+        """Return ``None``: the channel brings the interpreter."""
 
     def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
-        """See :class:`envsmith.engines.base.Engine`: ``directory/conda-lock.yml`` becomes ``directory/conda``.
+        """Install ``directory/conda-lock.yml`` into ``directory/conda``.
 
-        ``DataError`` when that file is not there or was edited, ``ContentError`` when it is the lock of another cell.
+        Raises ``DataError`` when that file is missing or was edited, and ``ContentError`` when it is the lock of another cell.
         """
         conda_lock = read_lock(directory)
         part = _part(conda_lock, lock, directory)
@@ -107,11 +113,16 @@ class CondaEngine:
         )
 
     def inspect(self, built: Built) -> dict[str, str]:
-        """See :class:`envsmith.engines.base.Engine`; a Conda package that may be no distribution is told as ``conda.NAME`` too."""
+        """Return what is installed. A Conda package, which may not be a distribution, is listed as ``conda.NAME`` too."""
         return _inspect(Path(built.reference), Path(built.python))
 
+    def verify(self, lock: Lock, built: Built) -> str:
+        """Return at once: :meth:`build` compared the prefix with the Conda lock, which names other packages than the pip lock."""
+        del lock, built
+        return "what is installed is what the lock says"
+
     def target(self, built: Built) -> Target:
-        """See :class:`envsmith.engines.base.Engine`. Compilers and CUDA of the prefix are set as its activation would."""
+        """Return the prefix's interpreter. Compilers and CUDA of the prefix are set as its activation would."""
         prefix = Path(built.reference)
         extra = {"TORCH_EXTENSIONS_DIR": str(prefix.parent / "torch-extensions-conda")}
         if built.cell is not None:
@@ -121,7 +132,10 @@ class CondaEngine:
 
 
 def read_lock(directory: Path) -> CondaLock:
-    """The Conda lock of a cell's folder; ``DataError`` when there is none, when it does not parse or was edited by hand, ``StorageError`` when it cannot be read."""
+    """Read the Conda lock of a cell's folder.
+
+    Raises ``DataError`` when there is none, when it does not parse or was edited by hand, ``StorageError`` when it cannot be read.
+    """
     path = directory / LOCK_FILE
     try:
         text = path.read_text(encoding="utf-8")

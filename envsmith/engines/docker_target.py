@@ -115,7 +115,7 @@ class DockerTarget:
 
     def argv(self, args: Sequence[str]) -> list[str]:
         """``docker run -i … IMAGE PYTHON ARGS``; every call names a container of its own."""
-        self.client = self.client or self._find()
+        self.client = self.client or buildkit.find_client()
         name = f"envsmith-smoke-{uuid.uuid4().hex[:12]}"
         self._names.append(name)
         variables = {"GLOO_SOCKET_IFNAME": "lo", **self.environment}
@@ -138,17 +138,12 @@ class DockerTarget:
             *args,
         ]
 
-    @staticmethod
-    def _find() -> str:
-        """Any client can run a container; the one that builds is preferred because it is known to fit the engine."""
-        return buildkit.any_client() or buildkit.find_client()
-
     def env(self) -> Mapping[str, str]:
         """Nothing: what the ranks need is passed on the command line, the host's variables stay outside."""
         return {}
 
     def refusal(self, status: int | None, words: str) -> EngineError | None:
-        """See :class:`envsmith.smoke.run.Explaining`."""
+        """Return the error of a container that was never started, or ``None``."""
         return refusal(status, words, gpus=bool(self.gpu_arguments))
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:

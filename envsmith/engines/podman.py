@@ -1,4 +1,4 @@
-"""podman, and buildah beside it: the same engine as docker, another daemon (none) and another builder.
+"""podman, and buildah beside it: images as docker makes them, without a daemon and by another builder.
 
 podman answers the SDK of docker on a socket of its own, which is started here for as long as it is needed when no service runs. The build
 goes through ``podman build`` or ``buildah build``, which know secrets, mounts from stages and a fixed time for everything they write.
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.engines import buildkit
-from envsmith.engines.base import TAIL, Built, engine_errors
-from envsmith.engines.docker import NETWORK_VARIABLE, DockerEngine
+from envsmith.engines.base import TAIL, Built
+from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine, engine_errors
+from envsmith.engines.docker_target import DockerTarget, cdi_devices
 from envsmith.errors import EngineError, EnvsmithError
 from envsmith.image.context import read_host_settings, write_context, write_secrets
 from envsmith.image.dockerfile import ImageOptions
@@ -44,25 +45,27 @@ _INIT_FOLDERS = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/p
 
 
 def has_init(folders: Sequence[str] = _INIT_FOLDERS) -> bool:
-    """Whether podman can put an init process (catatonit) into a container."""
+    """Return whether podman can put an init process (catatonit) into a container."""
     return any(shutil.which("catatonit", path=folder) for folder in (*folders, os.environ.get("PATH", "")))
 
 
-class PodmanEngine(DockerEngine):
-    """See :class:`envsmith.engines.base.Engine`; ``tool`` is the program that builds, ``podman`` or ``buildah``."""
+class PodmanEngine(ContainerEngine):
+    """Builds with ``podman build``."""
 
-    def __init__(self, options: ImageOptions | None = None, *, tool: str = "podman") -> None:
+    # The program that builds, and the word of --engine.
+    tool = "podman"
+
+    def __init__(self, options: ImageOptions | None = None) -> None:
         super().__init__(options)
-        self.tool = tool
         self._service: subprocess.Popen[bytes] | None = None
 
     @property
     def name(self) -> str:
-        """The word of ``--engine``."""
+        """``podman`` or ``buildah``."""
         return self.tool
 
     def available(self) -> str | None:
-        """See the protocol; no service is started for it."""
+        """Return why podman cannot be used. No service is started for it."""
         for program in dict.fromkeys(("podman", self.tool)):
             if shutil.which(program) is None:
                 return f"{program} is not installed"
@@ -71,22 +74,22 @@ class PodmanEngine(DockerEngine):
         except ImportError:
             return "the Python package docker, with which podman's service is asked, is not installed"
         try:
-            done = subprocess.run(
+            answer = subprocess.run(
                 ["podman", "info", "--format", "{{.Version.APIVersion}}"],
                 capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"podman does not answer: {error}"
-        return None if done.returncode == 0 else f"podman does not work here: {done.stderr.strip()[-200:]}"
+        return None if answer.returncode == 0 else f"podman does not work here: {answer.stderr.strip()[-200:]}"
 
     def unused(self) -> str | None:
-        """One sentence while podman holds no image: nobody has used it here, so it is taken only when it is asked for."""
+        """Return one sentence while podman holds no image: it is often installed as a part of something else, and never set up."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run(
+            listing = subprocess.run(
                 [self.tool, "images", "--quiet"],
                 capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
-            if done.returncode == 0 and done.stdout.strip():
+            if listing.returncode == 0 and listing.stdout.strip():
                 return None
         return f"it holds no image yet (--engine {self.tool} takes it all the same)"
 
@@ -138,19 +141,13 @@ class PodmanEngine(DockerEngine):
         with contextlib.suppress(Exception):
             self.close()
 
-    @property
-    def shares_steps(self) -> bool:
-        """Two builds under way each run their own steps."""
-        return False
-
     @cached_property
     def network(self) -> str | None:
         """The network of build steps: podman's own default, unless the variable names one."""
         return os.environ.get(NETWORK_VARIABLE) or None
 
-    def _run_build(
-        self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool = True, output: Path | None = None
-    ) -> str:
+    def run_build(self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool, output: Path | None) -> str:
+        """Build by ``podman build`` or ``buildah build``."""
         context, private = scratch / "context", scratch / "private"
         context.mkdir()
         private.mkdir(mode=0o700)
@@ -174,9 +171,7 @@ class PodmanEngine(DockerEngine):
         return "" if output else identity.read_text(encoding="ascii").strip()
 
     def target(self, built: Built) -> Target:
-        """See the protocol."""
-        from envsmith.engines.docker_target import DockerTarget, cdi_devices
-
+        """Return the image by its id, with the host's GPUs for a cell with CUDA."""
         gpus = built.facts.get("cuda", "cpu") != "cpu" and cdi_devices()
         return DockerTarget(
             image=built.digest,
@@ -187,9 +182,15 @@ class PodmanEngine(DockerEngine):
         )
 
 
+class BuildahEngine(PodmanEngine):
+    """Builds with ``buildah build``; podman runs what it built."""
+
+    tool = "buildah"
+
+
 @dataclass(slots=True)
 class StepTranscript:
-    """Reads ``STEP n/m: …`` line by line: instructions of ours become steps, the rest is remembered for a failure."""
+    """Reads ``STEP n/m: …`` line by line: instructions of ours become steps, other lines are kept for a failure."""
 
     progress: Progress
     title: str = ""

@@ -23,11 +23,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envsmith.engines.base import Built, verify_content
+from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.errors import (
     BuildError,
@@ -81,11 +81,16 @@ class _Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class VenvEngine:
-    """:class:`envsmith.engines.base.Engine` over uv and an interpreter of this host."""
+class VenvEngine(Engine):
+    """Installs with uv for an interpreter of this host."""
 
     uv: Uv | None = None
-    extensions: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, *, offline: bool = False, channels: tuple[str, ...] = ()) -> VenvEngine:
+        """Return an engine whose uv stays off the network when the user said so."""
+        del channels
+        return cls(uv=Uv(offline=True) if offline else None)
 
     @property
     def name(self) -> str:
@@ -93,28 +98,29 @@ class VenvEngine:
         return "venv"
 
     def available(self) -> str | None:
-        """See :class:`envsmith.engines.base.Engine`."""
+        """Return why the engine cannot be used: no uv, or no interpreter."""
         try:
             _ = self.uv or find_uv()
         except EngineError as error:
             return error.message
         return None if self.pythons() else "no CPython 3.8 or newer was found on this host"
 
-    def pythons(self) -> tuple[str, ...]:
-        """The minors of this host's interpreters, newest first."""
+    def pythons(self, base: str | None = None) -> tuple[str, ...]:
+        """Return the minors of this host's interpreters, newest first."""
+        del base
         minors = [i.minor for i in find_interpreters()]
         return tuple(m for m in minors if tuple(map(int, m.split("."))) >= _OLDEST)
 
     def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
-        """See :class:`envsmith.engines.base.Engine`; the environment is ``directory/venv``."""
+        """Install ``lock`` into ``directory/venv``."""
         return realise(lock, directory, progress=progress, uv=self.uv)
 
     def inspect(self, built: Built) -> dict[str, str]:
-        """See :class:`envsmith.engines.base.Engine`."""
+        """Return what the environment's own interpreter finds."""
         return inspect_python(Path(built.python))
 
     def target(self, built: Built) -> Target:
-        """See :class:`envsmith.engines.base.Engine`."""
+        """Return the environment's interpreter. Compiled operators are kept beside the environment."""
         extensions = Path(built.reference).parent / _EXTENSIONS
         return LocalTarget(python=Path(built.python), extra={"TORCH_EXTENSIONS_DIR": str(extensions)})
 

@@ -12,13 +12,12 @@ import zlib
 from dataclasses import replace
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from envsmith import plain
-from envsmith.engines.base import Engine
 from envsmith.engines.content import wheel_content
 from envsmith.errors import BuildError, ContentError
 from envsmith.model.lock import BuiltWheel, Lock
@@ -27,32 +26,30 @@ from envsmith.progress import Event, EventKind, Progress, silent
 _STEP = "wheels of source distributions"
 
 
-@runtime_checkable
 class WheelBuilder(Protocol):
-    """An engine with a pinned builder."""
+    """The method of an engine that has a pinned builder."""
 
-    def wheels(self, lock: Lock, *, progress: Progress = silent) -> tuple[BuiltWheel, ...]:
-        """Build the lock's source distributions; one wheel for each, sorted by name."""
+    def __call__(self, lock: Lock, *, progress: Progress = silent) -> tuple[BuiltWheel, ...]:
+        """Build the lock's source distributions. Return one wheel for each, sorted by name."""
         ...
 
 
-def with_wheels(lock: Lock, engine: Engine | WheelBuilder | None, *, progress: Progress = silent) -> Lock:
-    """``lock`` with the wheels of its source distributions, built where they are not known yet and ``engine`` has a builder."""
-    wanted = {pin.name for pin in lock.pins if pin.sdist and pin.layer != "torch"}
-    known = {wheel.name for wheel in lock.wheels}
-    if wanted == known or lock.base is None or not isinstance(engine, WheelBuilder):
+def with_wheels(lock: Lock, builder: WheelBuilder, *, progress: Progress = silent) -> Lock:
+    """Return ``lock`` with the wheels of its source distributions, built by ``builder`` unless the lock has them."""
+    sources = {pin.name for pin in lock.pins if pin.sdist and pin.layer != "torch"}
+    if lock.base is None or sources == {wheel.name for wheel in lock.wheels}:
         return lock
-    wheels = engine.wheels(replace(lock, wheels=()), progress=progress)
-    told = ", ".join(wheel.filename for wheel in wheels)
-    progress(Event(kind=EventKind.NOTE, step=_STEP, text=f"{told}: their hashes stand in the lock from now on"))
+    wheels = builder(replace(lock, wheels=()), progress=progress)
+    names = ", ".join(wheel.filename for wheel in wheels)
+    progress(Event(kind=EventKind.NOTE, step=_STEP, text=f"{names}: their hashes stand in the lock from now on"))
     return replace(lock, wheels=wheels)
 
 
 def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
-    """Hash what a builder left in ``folder``; ``BuildError`` unless it is one wheel of the locked version for every source distribution."""
-    wanted = {pin.name: pin.version for pin in lock.pins if pin.sdist and pin.layer != "torch"}
-    given = {source.name for source in lock.compiled if source.archive}
-    found: dict[str, BuiltWheel] = {}
+    """Hash what a builder wrote to ``folder``. Raises ``BuildError`` unless it is one wheel of the locked version for every sdist."""
+    versions = {pin.name: pin.version for pin in lock.pins if pin.sdist and pin.layer != "torch"}
+    archives = {source.name for source in lock.compiled if source.archive}
+    wheels: dict[str, BuiltWheel] = {}
     problems = []
     for path in sorted(folder.glob("*.whl")):
         try:
@@ -60,7 +57,7 @@ def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
         except InvalidWheelFilename:
             problems.append(f"{path.name[:120]}: not a wheel's name")
             continue
-        if name not in wanted or name in found:
+        if name not in versions or name in wheels:
             problems.append(f"{path.name}: nothing of the lock is built to it")
             continue
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -69,41 +66,41 @@ def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
         except ContentError as error:
             problems.append(error.message)
             continue
-        found[name] = BuiltWheel(name=name, filename=plain.file_name(path.name), sha256=digest, content=content)
-        if str(version).partition("+")[0] != wanted[name].partition("+")[0]:
-            problems.append(f"{path.name}: the lock says {wanted[name]}")
-        problems += _unmet(path, lock) if name in given else []
-    problems += [f"{name} {wanted[name]}: no wheel came out" for name in sorted(set(wanted) - set(found))]
+        wheels[name] = BuiltWheel(name=name, filename=plain.file_name(path.name), sha256=digest, content=content)
+        if str(version).partition("+")[0] != versions[name].partition("+")[0]:
+            problems.append(f"{path.name}: the lock says {versions[name]}")
+        problems += _unmet(path, lock) if name in archives else []
+    problems += [f"{name} {versions[name]}: no wheel came out" for name in sorted(set(versions) - set(wheels))]
     if problems:
         raise BuildError(
             f"{_STEP} failed",
             details=problems,
             hint="the builder's uv kept no wheel, or other ones; report it with the lock",
         )
-    return tuple(found[name] for name in sorted(found))
+    return tuple(wheels[name] for name in sorted(wheels))
 
 
 def _unmet(path: Path, lock: Lock) -> list[str]:
-    """What a wheel requires and the lock does not have: the archive of a user may compute its requirements only while it is built."""
+    """Return what a wheel requires and the lock does not have: a user's archive may compute its requirements while it is built."""
     try:
         with zipfile.ZipFile(path) as wheel:
             name = next(n for n in wheel.namelist() if n.count("/") == 1 and n.endswith(".dist-info/METADATA"))
             fields = HeaderParser().parsestr(wheel.read(name).decode("utf-8"))
-        asked = [Requirement(str(text)) for text in fields.get_all("Requires-Dist") or ()]
+        required = [Requirement(str(text)) for text in fields.get_all("Requires-Dist") or ()]
     except (zipfile.BadZipFile, zlib.error, OSError, StopIteration, ValueError) as error:
         return [f"{path.name}: its metadata cannot be read: {str(error)[:100]}"]
     minor = ".".join(lock.python_version.split(".")[:2])
     environment = {"python_version": minor, "python_full_version": f"{minor}.0", "sys_platform": "linux", "extra": ""}
     environment |= {"platform_machine": lock.cell.platform.machine, "platform_system": "Linux", "os_name": "posix"}
-    told = []
-    for requirement in asked:
+    unmet = []
+    for requirement in required:
         if requirement.marker is not None and not requirement.marker.evaluate(environment):
             continue
         pin = lock.pin(canonicalize_name(requirement.name))
         if pin is None:
-            told.append(
+            unmet.append(
                 f"{path.name}: requires {requirement}, which the lock does not have: ask for it by --with, or state it in the archive"
             )
         elif not requirement.specifier.contains(pin.version, prereleases=True):
-            told.append(f"{path.name}: requires {requirement}, the lock has {pin.version}")
-    return told
+            unmet.append(f"{path.name}: requires {requirement}, the lock has {pin.version}")
+    return unmet

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envsmith.engines import choose_engine
 from envsmith.engines import rebuild as engine_rebuild
-from envsmith.engines.rebuild import LAYOUT, ImageEngine
+from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.oci.layout import REF_NAME, ArchiveStore, Store, copy_layout, image_of, load_manifest, open_files
 from envsmith.oci.lookup import parse_reference
@@ -110,13 +111,11 @@ def publish_cell(
 
 def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
     """The image as an OCI layout: the one that is there, or one that the engine which holds the image writes."""
-    from envsmith.engines.choose import choose_engine
-
     layout = directory / LAYOUT
     if (layout / "index.json").is_file() and read_layout(layout).labels.get("io.envsmith.lock") == proof.lock.digest:
         return layout
-    engine = choose_engine().engine
-    if not isinstance(engine, ImageEngine):
+    engine = choose_engine().engine.images
+    if engine is None:
         raise EnvsmithError(
             f"{directory}: the image of this cell is not there as an OCI layout ({LAYOUT}/), and no container engine answers",
             hint="start the engine that built it, or name a layout with --layout",
@@ -195,8 +194,6 @@ def verify_image(
 
 def _rebuild(report: Report, store: Store, progress: Progress) -> None:
     """Build the lock that was published again and compare file by file with what was published."""
-    from envsmith.engines.choose import choose_engine
-
     if report.lock is None or report.status == "differs":
         report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")
         return

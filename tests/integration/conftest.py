@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -13,8 +14,16 @@ from . import docker_engine
 from .conda_packages import channel, local, wheels  # noqa: F401 - fixtures of the tests of Conda
 
 
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """The base image of the tests' cells: ``name`` is what ``--base`` takes, ``python`` its minor."""
+
+    name: str
+    python: str
+
+
 def _lend_base(address):
-    """Take the bootstrapped base of the host's own engine, when it has one: making it takes a minute."""
+    """Take the base of the host's own engine, when it has one: making it takes a minute."""
     import docker
 
     with (
@@ -24,33 +33,28 @@ def _lend_base(address):
     ):
         for image in host.images.list(name="envsmith/base"):
             mine.images.load(image.save(named=image.tags[0]))
+            return image.tags[0]
+    return None
 
 
-def _reason_unusable():
-    """Why the engine that runs cannot build a cell on this host; ``None`` when it can. The base is there afterwards."""
-    from envsmith.engines.docker import DockerEngine
+def _base(engine, lent, tool):
+    """The base that was lent, or one that ``tools/base_image.py`` makes; an image that does not run is a reason to skip."""
     from envsmith.errors import BuildError, EngineError
-    from envsmith.image.dockerfile import from_reference
 
-    engine = DockerEngine()
-    with contextlib.closing(engine.client):
-        pythons = engine.pythons()
-        if not pythons:
-            return "no base image can be pulled or made here"
-        try:
-            base = engine.base_for(pythons[0], None, progress=lambda _event: None)
-        except BuildError as error:
-            return f"no base image can be made here: {'; '.join((error.message, *error.details[-3:]))}"
-        try:
-            code, output = engine.shelf.run(from_reference(base), ["true"], network="none", timeout=120)
-        except EngineError as error:
-            return f"this host does not let a container run: {error.message[-300:]}"
-    return f"a container that does nothing ended with {code}: {output[-200:]}" if code else None
+    try:
+        name = lent or tool.base_image(engine.client, "bookworm", lambda _event: None)
+        return Base(name=name, python=engine.pythons(name)[0])
+    except BuildError as error:
+        pytest.skip(f"no base image can be made here: {'; '.join((error.message, *error.details[-3:]))}")
+    except EngineError as error:
+        pytest.skip(f"this host does not let a container run: {error.message[-300:]}")
 
 
 @pytest.fixture(scope="session")
-def docker_address():
-    """What ``DOCKER_HOST`` is to be for an engine that only these tests know."""
+def docker_engine_and_base(load_file):
+    """What ``DOCKER_HOST`` is to be for an engine that only these tests know, and the base in it."""
+    from envsmith.engines.docker import DockerEngine
+
     if reason := docker_engine.reason_not():
         pytest.skip(reason)
     drivers = os.environ.get("ENVSMITH_TEST_STORAGE_DRIVER", "overlay2 vfs").split()
@@ -66,12 +70,23 @@ def docker_address():
                 reasons.append(f"{driver}: {error}")
         else:
             pytest.skip("; ".join(reasons))
-        _lend_base(address)
+        lent = _lend_base(address)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("DOCKER_HOST", address)
-            if reason := _reason_unusable():
-                pytest.skip(reason)
-        yield address
+            engine = DockerEngine()
+            with contextlib.closing(engine.client):
+                base = _base(engine, lent, load_file("tools/base_image.py"))
+        yield address, base
+
+
+@pytest.fixture(scope="session")
+def docker_address(docker_engine_and_base):
+    return docker_engine_and_base[0]
+
+
+@pytest.fixture(scope="session")
+def docker_base(docker_engine_and_base):
+    return docker_engine_and_base[1]
 
 
 @pytest.fixture(scope="module")

@@ -37,8 +37,8 @@ def _lacking() -> str | None:
     for program in ("dockerd", "containerd", "runc"):
         if not shutil.which(program):
             return f"{program} is not installed"
-    if not (shutil.which("mmdebstrap") or shutil.which("debootstrap")):
-        return "neither mmdebstrap nor debootstrap is installed"
+    if not shutil.which("mmdebstrap"):
+        return "mmdebstrap is not installed"
     try:
         buildkit.find_client()
     except EngineError as error:

@@ -103,8 +103,8 @@ def tool(engine, tmp_path_factory) -> Iterator[Tool]:
 
 
 @pytest.fixture(scope="module")
-def base(engine):
-    return engine.base_for("3.11", None, progress=silent)
+def base(engine, docker_base):
+    return engine.base_for("3.11", docker_base.name, progress=silent)
 
 
 def context_of(folder: Path, dockerfile: str, conda) -> Path:

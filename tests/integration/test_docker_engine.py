@@ -1,4 +1,4 @@
-"""The docker engine for real: an engine of our own, a base that is bootstrapped here, small cells of real wheels."""
+"""The docker engine for real: an engine and a base of the tests' own, small cells of real wheels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from envsmith.engines.base import verify_content
-from envsmith.engines.bases import pin_image
 from envsmith.errors import BuildError, ContentError, EnvsmithError, UsageError
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, Lock, OsPackage, Pin
@@ -76,16 +75,15 @@ def lock_of(*pins, python="3.11", **components):
 
 
 @pytest.fixture(scope="module")
-def tiny(engine, tmp_path_factory):
-    """A cell of two tiny wheels that are on no index, one in each layer, on a bootstrapped base."""
+def tiny(engine, docker_base, tmp_path_factory):
+    """A cell of two tiny wheels that are on no index, one in each layer."""
     folder = tmp_path_factory.mktemp("wheels")
-    python = engine.pythons()[0]
     lock = lock_of(
         local_pin(wheel(folder, "heavy", "1.0"), "torch"),
         local_pin(wheel(folder, "light", "2.0"), "framework"),
-        python=python,
+        python=docker_base.python,
     )
-    lock = pin_image(lock, engine=engine)
+    lock = engine.pin_image(lock, docker_base.name)
     return lock, engine.build(lock, folder)
 
 
@@ -112,13 +110,11 @@ class Steps:
         return [e.kind for e in self.events if e.step == step]
 
 
-def test_the_base_is_made_here_and_says_so(engine, tiny):
+def test_the_base_that_was_asked_for_is_locked_by_its_id(engine, tiny, docker_base):
     base = tiny[0].base
-    if engine.shelf.registry_answers():
-        pytest.skip("a registry answers here: nothing is bootstrapped")
-    assert base.origin == "bootstrapped"
-    assert "no registry answered" in base.evidence
+    assert (base.name, base.origin) == (docker_base.name, "local")
     assert engine.client.images.get(base.name).id == base.digest
+    assert docker_base.name.endswith(base.digest[7:19])
 
 
 def test_both_layers_hold_what_is_locked(engine, tiny):
@@ -162,7 +158,7 @@ def test_nothing_of_the_build_stays_in_a_layer(engine, tiny):
         assert left == [], name
 
 
-def test_no_secret_is_found_in_any_layer_or_in_the_configuration(engine, tmp_path, monkeypatch):
+def test_no_secret_is_found_in_any_layer_or_in_the_configuration(engine, docker_base, tmp_path, monkeypatch):
     bundle = tmp_path / "ca.pem"
     system = Path("/etc/ssl/certs/ca-certificates.crt")
     bundle.write_text(f"# {SECRET}-ca\n{system.read_text() if system.is_file() else ''}")
@@ -172,9 +168,8 @@ def test_no_secret_is_found_in_any_layer_or_in_the_configuration(engine, tmp_pat
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.setenv("HTTP_PROXY", "")
-    lock = pin_image(
-        lock_of(local_pin(wheel(tmp_path, "secretive", "1.0"), "framework"), python=engine.pythons()[0]), engine=engine
-    )
+    pin = local_pin(wheel(tmp_path, "secretive", "1.0"), "framework")
+    lock = engine.pin_image(lock_of(pin, python=docker_base.python), docker_base.name)
     built = engine.build(lock, tmp_path)
     for name, data in layers(engine, built):
         assert SECRET.encode() not in data, name
@@ -359,9 +354,7 @@ def test_ctrl_c_stops_the_build_and_the_next_run_resumes(engine, tiny, tmp_path)
     not os.environ.get("ENVSMITH_TEST_SLOW"),
     reason="ENVSMITH_TEST_SLOW is not set: a deepspeed cell takes gigabytes and minutes",
 )
-def test_a_real_deepspeed_cell_is_built_and_proved(engine, tmp_path):
-    from envsmith.cli.app import main  # noqa: F401 - the command line is what is tested
-
+def test_a_real_deepspeed_cell_is_built_and_proved(docker_only_ours, docker_base, tmp_path):
     if shutil.disk_usage("/tmp").free < 25 << 30:
         pytest.skip("a torch cell needs 25 GB of free disk")
     command = [
@@ -371,6 +364,8 @@ def test_a_real_deepspeed_cell_is_built_and_proved(engine, tmp_path):
         "deepspeed",
         "--engine",
         "docker",
+        "--base",
+        docker_base.name,
         "--no-conda",
         "--json",
         "--output",

@@ -19,7 +19,6 @@ from envsmith.engines.docker import DockerEngine
 from envsmith.engines.docker_target import DockerTarget, cdi_devices, gpu_arguments
 from envsmith.engines.podman import PodmanEngine
 from envsmith.errors import EngineError
-from envsmith.image.dockerfile import from_reference
 from envsmith.smoke import run
 from envsmith.smoke.plan import Plan
 
@@ -40,8 +39,8 @@ def engine(docker_only_ours):
 
 
 @pytest.fixture(scope="module")
-def base(engine):
-    return from_reference(engine.base_for(engine.pythons()[0], None, progress=lambda _event: None))
+def base(docker_base):
+    return docker_base.name
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ import threading
 
 import pytest
 
-from envsmith.engines.bases import pin_image
+from envsmith.engines import load_engine
 from envsmith.engines.rebuild import rebuild
-from envsmith.engines.wheels import with_wheels
-from envsmith.errors import ContentError, NetworkError
+from envsmith.errors import ContentError
 from envsmith.lock import store
 from envsmith.lock.files import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
@@ -76,14 +75,14 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 
 
 @pytest.fixture(scope="module")
-def lock(engine, tmp_path_factory):
+def lock(engine, docker_base, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
-    python = engine.pythons()[0]
+    python = docker_base.python
     heavy = tools.local_pin(tools.wheel(folder, "heavy", "1.0"), "torch")
     made = tools.lock_of(heavy, sdist(folder, "compiled", "3.0"), sdist(folder, "sourced", "2.0"), python=python)
     source = CompiledSource(name="compiled", variables=(("TOLD", "90;100"),), toolkit=False)
     made = dataclasses.replace(made, compiled=(source,))
-    return with_wheels(pin_image(made, engine=engine), engine)
+    return engine.pin_wheels(engine.pin_image(made, docker_base.name))
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +163,7 @@ class Index(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_a_token_in_pip_s_settings_is_found_nowhere(engine, tmp_path, monkeypatch):
+def test_a_token_in_pip_s_settings_is_found_nowhere(engine, docker_base, tmp_path, monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://user:{SECRET}@127.0.0.1:{server.server_port}/simple"
@@ -174,7 +173,7 @@ def test_a_token_in_pip_s_settings_is_found_nowhere(engine, tmp_path, monkeypatc
             monkeypatch.delenv(name)
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         pin = tools.local_pin(tools.wheel(tmp_path, "private", "1.0"), "framework")
-        lock = pin_image(tools.lock_of(pin, python=engine.pythons()[0]), engine=engine)
+        lock = engine.pin_image(tools.lock_of(pin, python=docker_base.python), docker_base.name)
         built = engine.build(lock, tmp_path, cache=False)
         server.shutdown()
     for _name, data in tools.layers(engine, built):
@@ -188,12 +187,10 @@ def test_a_token_in_pip_s_settings_is_found_nowhere(engine, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("tool", ["podman", "buildah"])
 def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_path):
-    from envsmith.engines.podman import PodmanEngine
-
     if not (cell / "oci" / "index.json").is_file():
         pytest.skip("the first image was not exported")
     with podman_with(lock.base.name, engine.client, tools=("podman", "buildah")):
-        other = PodmanEngine(tool=tool)
+        other = load_engine(tool)
         if reason := other.available():
             pytest.skip(reason)
         with contextlib.closing(other):
@@ -201,51 +198,3 @@ def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_pa
     first = read_layout(cell / "oci")
     assert difference(first, image) == ()
     assert image.manifest_digest == first.manifest_digest
-
-
-@pytest.fixture
-def without_buildkit(engine, monkeypatch):
-    from envsmith.engines.docker import DockerEngine
-
-    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
-    other = DockerEngine()
-    assert other.available() is None
-    yield other
-    from envsmith.engine.classic import STEPS
-
-    # By name: a step that an image stands on loses its name alone, where its id would be refused.
-    for name in [tag for image in engine.client.images.list(name=STEPS) for tag in image.tags if tag.startswith(STEPS)]:
-        engine.client.images.remove(name)
-
-
-def test_without_buildkit_it_is_the_same_image(cell, lock, without_buildkit, tmp_path):
-    if not (cell / "oci" / "index.json").is_file():
-        pytest.skip("the first image was not exported")
-    steps = tools.Steps()
-    assert without_buildkit.wheels(dataclasses.replace(lock, wheels=()), progress=steps) == lock.wheels
-    built = without_buildkit.build(lock, tmp_path, progress=steps)
-    assert steps.kinds("user and environment")[-1] == "cached"
-    assert steps.kinds("framework layer")[-1] == "done"
-    image = without_buildkit.export(built, tmp_path / "cell" / "oci")
-    first = read_layout(cell / "oci")
-    assert difference(first, image) == ()
-    assert image.manifest_digest == first.manifest_digest
-    assert without_buildkit.client.containers.list(all=True) == []
-    # The engine's own id is another one each time (times of folders that a container mounts over); the layout is not.
-    again = without_buildkit.build(lock, tmp_path, cache=False)
-    assert without_buildkit.export(again, tmp_path / "again" / "oci").manifest_digest == first.manifest_digest
-
-
-def test_without_buildkit_a_step_that_fails_is_told_and_its_secrets_stay_nowhere(
-    lock, without_buildkit, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("HTTPS_PROXY", f"http://{SECRET}@127.0.0.1:9")
-    before = {image.id for image in without_buildkit.client.images.list()}
-    # The environment is made; then the index is asked, and nothing answers at this proxy.
-    with pytest.raises(NetworkError, match="layer failed") as caught:
-        without_buildkit.build(lock, tmp_path)
-    assert SECRET not in f"{caught.value} {caught.value.hint}"
-    assert without_buildkit.client.containers.list(all=True) == []
-    made = [image for image in without_buildkit.client.images.list() if image.id not in before]
-    assert made, "finished steps are kept"
-    assert SECRET not in json.dumps([[image.attrs, image.history()] for image in made])

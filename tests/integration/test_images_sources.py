@@ -14,8 +14,6 @@ import tarfile
 import pytest
 
 from envsmith.engines.base import verify_content
-from envsmith.engines.bases import pin_image
-from envsmith.engines.wheels import with_wheels
 from envsmith.errors import BuildError, ContentError
 from envsmith.http import HttpClient
 from envsmith.model.lock import Compile, Pin
@@ -75,18 +73,18 @@ def archive(tmp_path_factory):
     return read_archive(wish, HttpClient(offline=True))
 
 
-def locked(engine, archive, folder, **variables):
+def locked(engine, base, archive, folder, **variables):
     """The lock before its wheel is known. A cell with triton has a compiler and Python's headers."""
     heavy = tools.local_pin(tools.wheel(folder, "heavy", "1.0"), "torch")
     pin = Pin(name=archive.name, version=archive.version, layer="framework", artifacts=(archive.artifact,), sdist=True)
-    lock = tools.lock_of(heavy, pin, python=engine.pythons()[0], triton="3.7.1")
+    lock = tools.lock_of(heavy, pin, python=base.python, triton="3.7.1")
     told = Compile(archives=(archive,), variables={"my-ops": tuple(sorted(variables.items()))})
     compiled = tuple(s.compiled(lock.cell, told) for s in sources_of(lock.pins, lock.cell, told))
-    return pin_image(dataclasses.replace(lock, compiled=compiled), engine=engine)
+    return engine.pin_image(dataclasses.replace(lock, compiled=compiled), base.name)
 
 
-def test_an_archive_with_a_c_extension_becomes_the_same_wheel_without_a_cache(engine, archive, tmp_path):
-    first = with_wheels(locked(engine, archive, tmp_path, ANSWER="42"), engine)
+def test_an_archive_with_a_c_extension_becomes_the_same_wheel_without_a_cache(engine, docker_base, archive, tmp_path):
+    first = engine.pin_wheels(locked(engine, docker_base, archive, tmp_path, ANSWER="42"))
     assert [w.name for w in first.wheels] == ["my-ops"]
     built = engine.build(first, tmp_path)
     verify_content(first, engine.inspect(built))
@@ -100,8 +98,8 @@ def test_an_archive_with_a_c_extension_becomes_the_same_wheel_without_a_cache(en
         engine.build(dataclasses.replace(first, wheels=(forged,)), tmp_path)
 
 
-def test_a_wheel_that_requires_what_the_lock_does_not_have_ends_the_build(engine, archive, tmp_path):
-    lock = locked(engine, archive, tmp_path, ANSWER="42", REQUIRES="Requires-Dist: einops")
+def test_a_wheel_that_requires_what_the_lock_does_not_have_ends_the_build(engine, docker_base, archive, tmp_path):
+    lock = locked(engine, docker_base, archive, tmp_path, ANSWER="42", REQUIRES="Requires-Dist: einops")
     with pytest.raises(BuildError) as caught:
-        with_wheels(lock, engine)
+        engine.pin_wheels(lock)
     assert "requires einops, which the lock does not have" in "\n".join(caught.value.details)

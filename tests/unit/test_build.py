@@ -11,8 +11,8 @@ import pytest
 from envsmith import build, proof
 from envsmith import options as envsmith_options
 from envsmith.conda import lock as conda_lock
-from envsmith.engines.base import Built
-from envsmith.engines.choose import Choice
+from envsmith.engines import Choice
+from envsmith.engines.base import Built, Engine
 from envsmith.errors import BuildError, ContentError, NetworkError, UsageError
 from envsmith.model.cell import Request
 from envsmith.model.lock import Artifact, Compile, CompiledSource, GivenArchive, Lock, Pin
@@ -23,8 +23,10 @@ from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.verdict import SmokeResult
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     name = "venv"
+
+    images = None
 
     def __init__(self, *, wrong=False, broken=False):
         self.wrong, self.broken, self.builds = wrong, broken, 0
@@ -32,7 +34,7 @@ class FakeEngine:
     def available(self):
         return None
 
-    def pythons(self):
+    def pythons(self, base=None):
         return ("3.11",)
 
     def build(self, lock, directory, *, progress):
@@ -70,7 +72,7 @@ def _result(passed=True, *, steps=Verdict.PASS):
 def world(monkeypatch, tmp_path):
     engine = FakeEngine()
 
-    def choose(_name=None):
+    def choose(_name=None, **_settings):
         return Choice(engine=engine, why="it is here")
 
     def lock_cell(cell, options, **_):
@@ -225,7 +227,9 @@ def test_a_conda_lock_cannot_hold_an_archive(given, tmp_path):
     noted = build.lock_only(given(tmp_path, "one"))
     assert any("no conda-lock.yml: my-ops: built from a source archive" in note for note in noted.notes)
     with pytest.raises(UsageError, match="my-ops: built from a source archive"):
-        build._conda(noted.lock, tmp_path, given(tmp_path, "one", conda_only=True), {}, Clock(lambda _e: None))
+        build.lock_and_render(
+            noted.cell, given(tmp_path, "one", conda_only=True), engine=None, clock=Clock(lambda _e: None)
+        )
 
 
 def test_a_failed_smoke_test_is_recorded_as_failed(world, tmp_path, monkeypatch):
@@ -288,9 +292,6 @@ def test_a_layout_is_written_beside_the_lock(world, tmp_path):
         written.append((built.digest, directory))
         return Image()
 
-    world.export, world.discard = export, lambda _built: None
-    world.manifest_digest = lambda *_a, **_k: (
-        Image.manifest_digest
-    )  # an engine that makes images has all of ImageEngine
+    world.images = type("Images", (), {"export": staticmethod(export)})
     outcome = build.build(_options(tmp_path, oci=True))
     assert written == [(outcome.built.digest, outcome.directory / "oci")]

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from envsmith.engines import base, choose
+from envsmith import engines
+from envsmith.engines import base
 from envsmith.errors import ContentError, EngineError, UsageError
 from envsmith.model.cell import Cell
 
@@ -80,47 +81,65 @@ def test_words_are_no_versions(locks):
     )
 
 
-class Fake:
+class Fake(base.Engine):
     def __init__(self, name, reason):
-        self.name, self.reason = name, reason
+        self.word, self.reason = name, reason
+
+    name = property(lambda self: self.word)
 
     def available(self):
         return self.reason
 
+    def pythons(self, base=None):
+        return None
+
+    build = inspect = target = None
+
 
 @pytest.fixture
-def engines(monkeypatch):
+def use(monkeypatch):
     def use(**reasons):
-        monkeypatch.setattr(choose, "_engine", lambda name: Fake(name, reasons[name]))
+        monkeypatch.setattr(engines, "load_engine", lambda name, **_settings: Fake(name, reasons[name]))
 
     return use
 
 
-def test_docker_is_chosen_where_it_answers(engines):
-    engines(docker=None, venv=None)
-    assert choose.choose_engine().engine.name == "docker"
+@pytest.mark.parametrize("name", engines.ENGINES)
+def test_every_engine_of_the_list_can_be_loaded_and_has_its_name(name):
+    assert engines.load_engine(name, offline=True, channels=("conda-forge",)).name == name
 
 
-def test_the_embedded_engine_is_chosen_otherwise_and_says_why(engines):
-    engines(docker="no engine answers at its socket", podman="not installed", venv=None)
-    choice = choose.choose_engine()
+def test_an_engine_knows_what_the_user_said():
+    assert engines.load_engine("venv", offline=True).uv.offline
+    conda = engines.load_engine("conda", offline=True, channels=("here",))
+    assert (conda.offline, conda.channels) == (True, ("here",))
+
+
+def test_docker_is_chosen_where_it_answers(use):
+    use(docker=None, venv=None)
+    assert engines.choose_engine().engine.name == "docker"
+
+
+def test_the_embedded_engine_is_chosen_otherwise_and_says_why(use):
+    use(docker="no engine answers at its socket", podman="not installed", venv=None)
+    choice = engines.choose_engine()
     assert choice.engine.name == "venv"
     assert "no engine answers" in choice.why
 
 
-def test_an_engine_that_was_asked_for_is_not_replaced(engines):
-    engines(docker="no engine answers", venv=None)
+def test_an_engine_that_was_asked_for_is_not_replaced(use):
+    use(docker="no engine answers", venv=None)
     with pytest.raises(EngineError, match="no engine answers"):
-        choose.choose_engine("docker")
+        engines.choose_engine("docker")
 
 
-def test_an_unknown_engine_is_a_usage_error(engines):
+def test_an_unknown_engine_is_a_usage_error(use):
     with pytest.raises(UsageError, match="unknown engine"):
-        choose.choose_engine("lxc")
+        engines.choose_engine("lxc")
 
 
-def test_no_engine_at_all_lists_every_reason(engines):
-    engines(docker="a", podman="c", venv="b")
+def test_no_engine_at_all_lists_every_reason(use):
+    use(docker="a", podman="c", venv="b")
     with pytest.raises(EngineError) as caught:
-        choose.choose_engine()
+        engines.choose_engine()
     assert caught.value.details == ("docker: a", "podman: c", "venv: b")

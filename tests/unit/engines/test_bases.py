@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from envsmith.engines.bases import OsAnswer, load_bases, pin_image
+from envsmith.engines.bases import OsAnswer, asked_image, known_image, load_bases
 from envsmith.errors import DataError, EngineError, UsageError
 from envsmith.model.lock import BaseImage, OsPackage
 from envsmith.oci import lookup
@@ -70,7 +70,7 @@ def test_triton_brings_the_compiler_that_the_frameworks_bring(locks):
 
 
 def test_without_an_engine_the_known_digest_and_packages_are_taken(locks):
-    lock = pin_image(unpinned(locks.deepspeed()))
+    lock = known_image(unpinned(locks.deepspeed()))
     assert lock.base.digest == BASES.image("3.12").digest
     assert lock.base.origin == "registry"
     assert OsPackage(name="g++", version="4:12.2.0-3") in lock.os_packages
@@ -78,7 +78,7 @@ def test_without_an_engine_the_known_digest_and_packages_are_taken(locks):
 
 def test_an_unknown_python_is_said_to_be_unknown(locks):
     lock = locks.deepspeed(python="3.14")
-    pinned = pin_image(unpinned(lock))
+    pinned = known_image(unpinned(lock))
     assert pinned.base is None
     assert "3.14" in pinned.image_note
 
@@ -88,52 +88,52 @@ def test_another_platform_s_packages_are_not_guessed(locks):
 
     lock = unpinned(locks.deepspeed())
     cell = dataclasses.replace(lock.cell, platform=Platform.LINUX_AARCH64)
-    pinned = pin_image(dataclasses.replace(lock, cell=cell))
+    pinned = known_image(dataclasses.replace(lock, cell=cell))
     assert pinned.base is None
     assert "linux-aarch64" in pinned.image_note
 
 
 def test_an_engine_is_asked_for_base_and_packages(locks):
     engine = Provider()
-    lock = pin_image(unpinned(locks.deepspeed(python="3.11")), engine=engine)
+    lock = asked_image(unpinned(locks.deepspeed(python="3.11")), engine)
     assert lock.base == LOCAL
     assert engine.asked == [("3.11", None), ("g++", "libpython3.11-dev")]
 
 
 def test_a_registry_s_python_brings_its_own_headers(locks):
     engine = Provider(base=dataclasses.replace(LOCAL, python="/usr/local/bin/python3"))
-    pin_image(unpinned(locks.deepspeed()), engine=engine)
+    asked_image(unpinned(locks.deepspeed()), engine)
     assert engine.asked[1] == ("g++",)
 
 
 def test_a_lock_keeps_its_image_part_while_its_base_is_there(locks):
     engine = Provider(has=True)
     lock = locks.deepspeed()
-    assert pin_image(lock, engine=engine) is lock
+    assert asked_image(lock, engine) is lock
     assert engine.asked == []
 
 
 def test_a_base_that_is_gone_is_replaced(locks):
     engine = Provider(has=False)
-    assert pin_image(locks.deepspeed(), engine=engine).base == LOCAL
+    assert asked_image(locks.deepspeed(), engine).base == LOCAL
 
 
 def test_another_base_that_is_asked_for_replaces_the_kept_one(locks):
     engine = Provider(has=True)
-    assert pin_image(locks.deepspeed(), base="python:3.12-slim-trixie", engine=engine).base == LOCAL
+    assert asked_image(locks.deepspeed(), engine, "python:3.12-slim-trixie").base == LOCAL
     assert engine.asked[0] == ("3.12", "python:3.12-slim-trixie")
 
 
 def test_an_official_base_is_resolved_by_its_registry_without_an_engine(locks, monkeypatch):
     monkeypatch.setattr(lookup, "resolve_digest", lambda text: "sha256:" + "e" * 64)
-    lock = pin_image(unpinned(locks.deepspeed()), base="python:3.12.14-slim-trixie")
+    lock = known_image(unpinned(locks.deepspeed()), "python:3.12.14-slim-trixie")
     assert lock.base.digest == "sha256:" + "e" * 64
     assert lock.base.distribution == "trixie"
 
 
 def test_a_base_by_digest_asks_nobody(locks, monkeypatch):
     monkeypatch.setattr(lookup, "resolve_digest", None)
-    lock = pin_image(unpinned(locks.deepspeed()), base="python:3.12-slim-bookworm@sha256:" + "e" * 64)
+    lock = known_image(unpinned(locks.deepspeed()), "python:3.12-slim-bookworm@sha256:" + "e" * 64)
     assert lock.base.digest == "sha256:" + "e" * 64
 
 
@@ -141,7 +141,7 @@ def test_a_base_by_digest_asks_nobody(locks, monkeypatch):
     "base", ["ubuntu:22.04", "python:3.11-slim-bookworm", "python:3.12-alpine", "example.org/python:3.12-bookworm"]
 )
 def test_a_base_nobody_can_look_into_is_left_out_with_a_reason(base, locks):
-    lock = pin_image(unpinned(locks.deepspeed()), base=base)
+    lock = known_image(unpinned(locks.deepspeed()), base)
     assert lock.base is None
     assert "engine" in lock.image_note
 
@@ -149,12 +149,12 @@ def test_a_base_nobody_can_look_into_is_left_out_with_a_reason(base, locks):
 @pytest.mark.parametrize("base", ["x y", "python:3.12; id", "-v", "$(id)", "python@sha256:12"])
 def test_a_malformed_base_is_a_usage_error(base, locks):
     with pytest.raises(UsageError):
-        pin_image(unpinned(locks.deepspeed()), base=base)
+        known_image(unpinned(locks.deepspeed()), base)
 
 
 def test_a_need_that_is_unknown_on_every_distribution_is_an_error(locks):
     with pytest.raises(EngineError):
-        pin_image(unpinned(locks.deepspeed()), engine=Provider(), bases=dataclasses.replace(BASES, packages=()))
+        asked_image(unpinned(locks.deepspeed()), Provider(), bases=dataclasses.replace(BASES, packages=()))
 
 
 def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
@@ -174,7 +174,7 @@ def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
             {k: v for k, v in good.items() if k != "python"},
             "text",
         ],
-        "bootstraps": [],
+        "distributions": [],
     }
     (tmp_path / "bases.yaml").write_text(json.dumps(data))
     with pytest.raises(DataError) as caught:

@@ -165,7 +165,8 @@ def test_the_refusal_names_every_client_and_its_reason(tmp_path, only):
     with pytest.raises(EngineError) as caught:
         buildkit.find_client(str(tmp_path))
     assert caught.value.details == (f"{bad}: version 28.2.2 without the buildx plugin",)
-    assert "DOCKER_BUILDKIT=0" in caught.value.hint
+    assert "buildx" in caught.value.hint
+    assert "--engine podman" in caught.value.hint
 
 
 def run(path, tmp_path, events, **more):

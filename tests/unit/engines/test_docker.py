@@ -8,7 +8,8 @@ import re
 import pytest
 
 from envsmith.engines import buildkit
-from envsmith.engines.docker import DockerEngine, image_name
+from envsmith.engines.container import image_name
+from envsmith.engines.docker import DockerEngine
 from envsmith.engines.shelf import BaseShelf
 from envsmith.errors import BuildError, ContentError, EngineError, EnvsmithError, InterruptedRunError
 from envsmith.image.dockerfile import labels
@@ -93,8 +94,7 @@ def client():
 
 
 @pytest.fixture
-def shelf(client, monkeypatch):
-    monkeypatch.setattr("envsmith.engines.shelf.missing_tool", lambda: None)
+def shelf(client):
     return BaseShelf(client=client, network="host")
 
 
@@ -298,10 +298,22 @@ def test_with_a_registry_every_known_python_is_offered(shelf, client):
     assert shelf.pythons() == ("3.13", "3.12", "3.11", "3.10")
 
 
-def test_without_one_only_what_is_here_or_can_be_made(shelf, client):
-    assert shelf.pythons() == ("3.11", "3.13")
+def test_without_one_only_what_is_here(shelf, client):
     FakeImage(client, "sha256:" + "2" * 64).tag("python", "3.12-slim-bookworm")
-    assert shelf.pythons() == ("3.12", "3.11", "3.13")
+    assert shelf.pythons() == ("3.12",)
+
+
+def test_without_any_base_the_error_says_how_to_get_one(shelf):
+    with pytest.raises(EngineError, match="no base image can be had") as caught:
+        shelf.pythons()
+    assert "--base" in caught.value.hint
+    assert "tools/base_image.py" in caught.value.hint
+
+
+def test_a_base_that_is_asked_for_says_which_python_it_has(shelf, client):
+    FakeImage(client, "sha256:" + "4" * 64).tag("mine", "1")
+    client.output = b'["/usr/bin/python3", "3.12.3", "noble"]\n'
+    assert shelf.pythons("mine:1") == ("3.12",)
 
 
 def test_a_known_base_is_pulled_by_digest(shelf, client, events):
@@ -318,29 +330,16 @@ def test_a_base_that_was_pulled_before_is_not_pulled_again(shelf, client, events
     assert client.pulled == []
 
 
-def test_a_python_that_cannot_be_had_names_those_that_can(shelf, events):
-    with pytest.raises(EngineError) as caught:
-        shelf.base_for("3.12", None, progress=events)
-    assert "--python 3.11 or 3.13" in caught.value.hint
-
-
-def test_a_bootstrapped_base_is_loud_about_it(shelf, client, events):
-    image = FakeImage(client, "sha256:" + "3" * 64, history=[{"CreatedBy": "envsmith bootstrap"}])
-    image.tag("envsmith/base", "bookworm-333333333333")
-    base = shelf.base_for("3.11", None, progress=events)
-    assert (base.origin, base.digest) == ("bootstrapped", image.id)
-    assert "no registry answered" in base.evidence
-    assert [text for kind, _, text in events.seen if kind == "warning"]
-
-
-def test_an_image_of_the_same_name_that_is_not_ours_is_not_taken_for_a_bootstrapped_one(shelf, client):
-    FakeImage(client, "sha256:" + "3" * 64).tag("envsmith/base", "bookworm-333333333333")
-    assert shelf._own(shelf.bases.bootstraps[0]) is None
+@pytest.mark.parametrize(("python", "why"), [("3.12", "cannot be pulled"), ("3.14", "none is known")])
+def test_a_python_without_a_base_is_refused_with_the_reason(python, why, shelf, events):
+    with pytest.raises(EngineError, match=why) as caught:
+        shelf.base_for(python, None, progress=events)
+    assert "--base" in caught.value.hint
 
 
 def test_a_local_base_is_looked_into_and_gets_the_tag_of_its_id(shelf, client, events):
     FakeImage(client, "sha256:" + "4" * 64).tag("mine", "1")
-    client.output = b'["/usr/bin/python3.12", "/usr/bin/python3", "3.12.3", "noble"]\n'
+    client.output = b'["/usr/bin/python3", "3.12.3", "noble"]\n'
     base = shelf.base_for("3.12", "mine:1", progress=events)
     assert (base.origin, base.python, base.distribution) == ("local", "/usr/bin/python3", "noble")
     assert "envsmith/base:noble-444444444444" in client.known
@@ -352,8 +351,8 @@ def test_a_local_base_is_looked_into_and_gets_the_tag_of_its_id(shelf, client, e
         b"",
         b"sh: python3: not found",
         b"[]",
-        b'["a", "$(id)", "3.12.3", "noble"]',
-        b'["a", "/usr/bin/python3", "3.11.3", "noble"]',
+        b'["$(id)", "3.12.3", "noble"]',
+        b'["/usr/bin/python3", "3.11.3", "noble"]',
     ],
 )
 def test_a_base_without_the_right_python_is_refused(output, shelf, client, events):
@@ -364,7 +363,7 @@ def test_a_base_without_the_right_python_is_refused(output, shelf, client, event
 
 
 def test_a_base_that_is_not_here_is_pulled_one_tag_only(shelf, client, events):
-    client.output = b'["/usr/bin/python3.12", "/usr/bin/python3", "3.12.3", "noble"]\n'
+    client.output = b'["/usr/bin/python3", "3.12.3", "noble"]\n'
     with pytest.raises(EnvsmithError):
         shelf.base_for("3.12", "localhost:5000/mine", progress=events)
     assert client.pulled == [("localhost:5000/mine", "latest")]

@@ -183,7 +183,7 @@ def built(cuda):
 def test_docker_s_command_has_the_flag_before_the_image_for_a_cell_with_cuda_only(info, flag, monkeypatch):
     monkeypatch.setattr(docker_target, "cdi_devices", lambda _folders: True)
     monkeypatch.setattr(docker_target.shutil, "which", lambda _name: None)
-    monkeypatch.setattr(DockerTarget, "_find", staticmethod(lambda: "docker"))
+    monkeypatch.setattr(docker_target.buildkit, "find_client", lambda: "docker")
     engine = DockerEngine()
     engine.__dict__["client"] = Client(**info)
     argv = engine.target(built("13.0")).argv(["-I"])
@@ -194,7 +194,7 @@ def test_docker_s_command_has_the_flag_before_the_image_for_a_cell_with_cuda_onl
 
 @pytest.mark.parametrize("specified", [True, False])
 def test_podman_s_command_names_the_devices_of_the_specification(specified, monkeypatch):
-    monkeypatch.setattr(docker_target, "cdi_devices", lambda: specified)
+    monkeypatch.setattr("envsmith.engines.podman.cdi_devices", lambda: specified)
     engine = PodmanEngine()
     argv = engine.target(built("13.0")).argv(["-I"])
     assert argv[:2] == ["podman", "run"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engines.podman import PodmanEngine, StepTranscript
+from envsmith.engines.podman import BuildahEngine, PodmanEngine, StepTranscript
 from envsmith.errors import BuildError, ContentError, NetworkError
 from envsmith.progress import EventKind
 
@@ -31,7 +31,7 @@ def test_what_is_missing_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert PodmanEngine().available() == "podman is not installed"
     program(tmp_path, "podman", "exit 0")
-    assert PodmanEngine(tool="buildah").available() == "buildah is not installed"
+    assert BuildahEngine().available() == "buildah is not installed"
 
 
 def test_a_podman_that_does_not_work_says_why(tools):
@@ -55,8 +55,8 @@ def test_the_builder_gets_a_fixed_time_secrets_as_files_and_no_cache_on_demand(
     program(tools, tool, body)
     monkeypatch.setenv("HTTPS_PROXY", "http://user:hunter2@proxy")
     (tmp_path / "scratch").mkdir()
-    engine = PodmanEngine(tool=tool)
-    image = engine._run_build(locks.megatron(), tmp_path / "scratch", events, cache=False)
+    engine = BuildahEngine() if tool == "buildah" else PodmanEngine()
+    image = engine.run_build(locks.megatron(), tmp_path / "scratch", events, cache=False, output=None)
     assert image == "sha256:" + "1" * 64
     given = log.read_text().splitlines()
     assert {"build", "--no-cache", "--format=oci", "--timestamp=1735689600", "--build-arg=HTTPS_PROXY"} <= set(given)

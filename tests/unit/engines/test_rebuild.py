@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from envsmith.engines import rebuild
@@ -19,8 +17,12 @@ class Engine:
 
     name = "pretended"
 
-    def __init__(self, gives=PUBLISHED, *, base=None):
+    def __init__(self, gives=PUBLISHED, *, base=True):
         self.gives, self.base, self.done = gives, base, []
+
+    @property
+    def images(self):
+        return self
 
     def build(self, lock, directory, *, progress=None, cache=True):
         self.done.append(("build", cache))
@@ -37,17 +39,8 @@ class Engine:
     def discard(self, built):
         self.done.append(("discard", built.digest))
 
-    # -- bases ---------------------------------------------------------------------------------------------------------
-
-    def has_base(self, base):
-        return self.base is None
-
-    def base_for(self, python, wanted, *, progress):
-        self.done.append(("base", python))
+    def has_base(self, _base):
         return self.base
-
-    def os_packages(self, base, install, *, progress):
-        raise AssertionError("packages stand in the lock")
 
 
 def never(_folder):
@@ -74,20 +67,13 @@ def test_another_digest_is_explained_by_file(locks, tmp_path, monkeypatch):
     assert engine.done[-1][0] == "discard"
 
 
-def test_a_base_that_is_missing_is_made_again(locks, tmp_path):
-    lock = locks.megatron()
-    engine = Engine(base=lock.base)
-    assert rebuild_published(lock, PUBLISHED, never, tmp_path, engine=engine).same
-    assert engine.done[0] == ("base", "3.11")
-
-
-def test_a_base_that_cannot_be_made_any_more_is_told_before_anything_is_built(locks, tmp_path):
-    lock = locks.megatron()
-    engine = Engine(base=dataclasses.replace(lock.base, digest="sha256:" + "7" * 64))
-    with pytest.raises(EngineError, match="cannot be made any more") as caught:
-        rebuild_published(lock, PUBLISHED, never, tmp_path, engine=engine)
+def test_a_base_that_is_missing_is_told_before_anything_is_built(locks, tmp_path):
+    engine = Engine(base=False)
+    with pytest.raises(EngineError, match="is not in the engine") as caught:
+        rebuild_published(locks.megatron(), PUBLISHED, never, tmp_path, engine=engine)
     assert "docker load" in caught.value.hint
-    assert [step for step, _ in engine.done] == ["base"]
+    assert "tools/base_image.py" in caught.value.hint
+    assert engine.done == []
 
 
 def test_an_engine_without_images_is_refused(locks, tmp_path):

@@ -57,7 +57,8 @@ def build(lock: Lock, folder: Path, uv: Uv) -> tuple[Built, list[tuple[str, str]
 
 
 def test_it_is_an_engine(uv: Uv) -> None:
-    assert isinstance(VenvEngine(uv=uv), Engine)
+    engine: Engine = VenvEngine(uv=uv)
+    assert (engine.name, engine.images, engine.needs_conda_lock) == ("venv", None, False)
     assert VenvEngine(uv=uv).available() is None
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in VenvEngine().pythons()
 

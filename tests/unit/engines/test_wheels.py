@@ -32,18 +32,17 @@ def some_wheel(path):
 
 def test_the_first_build_puts_the_wheel_s_hash_into_the_lock_and_the_second_asks_nobody(locks, events):
     builder = Builder()
-    lock = with_wheels(locks.deepspeed(), builder, progress=events)
+    lock = with_wheels(locks.deepspeed(), builder.wheels, progress=events)
     assert lock.wheels[0].sha256 == "1" * 64
     assert lock.digest != locks.deepspeed().digest
-    assert with_wheels(lock, builder, progress=events) is lock
+    assert with_wheels(lock, builder.wheels, progress=events) is lock
     assert builder.asked == 1
 
 
 def test_a_lock_without_source_distributions_or_base_needs_no_builder(locks, events):
     builder = Builder()
-    with_wheels(locks.megatron(), builder, progress=events)
-    with_wheels(dataclasses.replace(locks.deepspeed(), base=None), builder, progress=events)
-    with_wheels(locks.deepspeed(), None, progress=events)
+    with_wheels(locks.megatron(), builder.wheels, progress=events)
+    with_wheels(dataclasses.replace(locks.deepspeed(), base=None), builder.wheels, progress=events)
     assert builder.asked == 0
 
 

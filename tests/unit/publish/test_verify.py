@@ -372,7 +372,7 @@ def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatc
         return engine_rebuild.RebuildReport(same=same, first=seen["digest"], second=second, differences=told)
 
     monkeypatch.setattr(engine_rebuild, "rebuild_published", build_again)
-    monkeypatch.setattr("envsmith.engines.choose.choose_engine", lambda: type("Choice", (), {"engine": None}))
+    monkeypatch.setattr("envsmith.publish.run.choose_engine", lambda: type("Choice", (), {"engine": None}))
     asked = Asked(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
     report = verify_image(asked, trust_of([keys[1]], None, None), rebuild=True)
     assert seen["digest"] == published.done.digest
