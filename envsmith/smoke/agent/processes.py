@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Optional
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -80,6 +80,25 @@ def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
             return True
         time.sleep(0.03)
     return False
+
+
+class Patience:
+    """Whether something that is late may go on: what only waits for a processor or the disk is slow, not stuck."""
+
+    def __init__(self, *, allowed: bool = True, is_starved: Callable[[Iterable[int], float], bool] = starved) -> None:
+        self.allowed, self.is_starved = allowed, is_starved
+        self._looked_at, self._extended = 0.0, False
+
+    def extends(self, pids: Iterable[int], waited: float, limit: float) -> bool:
+        """Return whether the processes, past their limit, may go on. Nothing may after `PATIENCE` limits."""
+        return self.allowed and waited < PATIENCE * limit and self.is_starved(pids, waited)
+
+    def extends_now(self, pids: Callable[[], Iterable[int]], waited: float, limit: float) -> bool:
+        """Do the same, but look once a second."""
+        if time.monotonic() >= self._looked_at + 1.0:
+            self._extended = self.extends(pids(), waited, limit)
+            self._looked_at = time.monotonic()
+        return self._extended
 
 
 def busy() -> str:

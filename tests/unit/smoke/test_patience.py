@@ -12,8 +12,7 @@ import pytest
 
 from envsmith.errors import SmokeError
 from envsmith.model.record import Rung, StepOutcome, Verdict
-from envsmith.smoke.agent.processes import of_session, process_state, starved
-from envsmith.smoke.agent.supervisor import Supervisor
+from envsmith.smoke.agent.processes import Patience, of_session, process_state, starved
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import LocalTarget, probe
 from envsmith.smoke.verdict import failure_of, judge
@@ -71,17 +70,11 @@ def test_compiler_that_a_rank_started_belongs_to_its_session(started) -> None:
     assert len(of_session(process.pid)) == 2
 
 
-def _supervisor(**plan: object) -> Supervisor:
-    supervisor = Supervisor.__new__(Supervisor)
-    supervisor.plan = plan
-    return supervisor
-
-
-def test_patience_ends_at_four_limits_and_where_the_plan_has_none(monkeypatch) -> None:
-    monkeypatch.setattr("envsmith.smoke.agent.supervisor.starved", lambda *_: True)
-    assert _supervisor()._may_wait([1], 399.0, 100.0)
-    assert not _supervisor()._may_wait([1], 401.0, 100.0)
-    assert not _supervisor(patience=False)._may_wait([1], 101.0, 100.0)
+def test_patience_ends_at_four_limits_and_where_the_plan_has_none() -> None:
+    patience = Patience(is_starved=lambda *_: True)
+    assert patience.extends([1], 399.0, 100.0)
+    assert not patience.extends([1], 401.0, 100.0)
+    assert not Patience(allowed=False, is_starved=lambda *_: True).extends([1], 101.0, 100.0)
 
 
 def _late() -> list[dict[str, object]]:
