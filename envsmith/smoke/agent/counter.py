@@ -127,9 +127,9 @@ class Counter:
             entries = flight_entries() or []
         except Exception:
             return None
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for entry in entries:
             name = str(entry.get("profiling_name", "")).rpartition(":")[2].split(" ")[0]
             name = CANONICAL.get(name, name)
-            found[name] = found.get(name, 0) + 1
-        return dict(sorted(found.items())) or None
+            counts[name] = counts.get(name, 0) + 1
+        return dict(sorted(counts.items())) or None

@@ -20,14 +20,7 @@ from envsmith.smoke.agent.launchers import interface_towards, node_name
 from envsmith.smoke.agent.machine import host_facts, loaded_facts
 from envsmith.smoke.agent.placement import evidence_env, place_direct
 from envsmith.smoke.agent.processes import process_space, process_started, process_state
-from envsmith.smoke.agent.protocol import (
-    PROTOCOL,
-    Exit,
-    KeepingLog,
-    Log,
-    TaggedLog,
-    one_line,
-)
+from envsmith.smoke.agent.protocol import PROTOCOL, Exit, KeepingLog, Log, TaggedLog, one_line
 from envsmith.smoke.agent.rank import rank_main
 from envsmith.smoke.agent.store import seconds, stored
 
@@ -90,20 +83,20 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
         )
     board = Board()
     board.clear()
-    log = TaggedLog(out.fd, "collectives", getattr(out, "kept", None))
+    log = TaggedLog(out.fd, "collectives", getattr(out, "events", None))
     log.write({"row": "node", "rank": rank, "node": node_name(plan, rank)})
-    heard = _Conversation()
-    for guard, more in ((_announce_termination, (board, out, log)), (_watch, (board, out, heard))):
-        threading.Thread(target=guard, args=(job, *more), daemon=True).start()
+    talk = _Conversation()
+    for guard, arguments in ((_announce_termination, (board, out, log)), (_watch, (board, out, talk))):
+        threading.Thread(target=guard, args=(job, *arguments), daemon=True).start()
     code: int = Exit.ERROR
     try:
         code = rank_main(job, board, log)
     except BaseException:
         traceback.print_exc()
-    heard.failed = code != Exit.OK
+    talk.failed = code != Exit.OK
     out.write({"event": "end", "run": "collectives", "exits": [{"rank": rank, "code": code}]})
     until = time.monotonic() + 1.5
-    while heard.failed and not heard.told and time.monotonic() < until:
+    while talk.failed and not talk.failure_published and time.monotonic() < until:
         time.sleep(0.02)  # the others end because of us; say so before our connections close
     _share_events(job, out, 15.0)
     sys.stdout.flush()
@@ -121,16 +114,16 @@ def _share_events(job: Mapping[str, Any], out: Log, limit: float) -> None:
     import torch.distributed as dist
 
     rank, world, until = job["rank"], job["world"], time.monotonic() + limit
-    kept = list(out.kept)
+    events = list(out.events)
     try:
         store = dist.TCPStore(job["master"], job["port"], world, False, seconds(limit), wait_for_workers=False)
-        store.set(f"events/{rank}", json.dumps(kept, default=str))
-        for other in range(world) if job["local"] == 0 else ():
-            if other == rank:
+        store.set(f"events/{rank}", json.dumps(events, default=str))
+        for peer in range(world) if job["local"] == 0 else ():
+            if peer == rank:
                 continue
-            while not stored(store, f"events/{other}") and time.monotonic() < until:
+            while not stored(store, f"events/{peer}") and time.monotonic() < until:
                 time.sleep(0.05)
-            for row in json.loads(store.get(f"events/{other}")) if stored(store, f"events/{other}") else ():
+            for row in json.loads(store.get(f"events/{peer}")) if stored(store, f"events/{peer}") else ():
                 Log.write(out, row)
         store.set(f"read/{rank}", "1")
         while rank == 0 and time.monotonic() < until and not all(stored(store, f"read/{r}") for r in range(world)):
@@ -155,7 +148,7 @@ class _Conversation:
         self.at = time.monotonic()
         self.halt = ""
         self.failed = False  # this rank's own end is an error
-        self.told = False  # and rank 0 can know it
+        self.failure_published = False  # and rank 0 can know it
         self.places: dict[int, tuple[str, float]] = {}
         self.ticks: dict[int, int] = {}
 
@@ -171,25 +164,25 @@ def _announce_termination(job: Mapping[str, Any], board: Board, out: Log, log: L
     os.kill(os.getpid(), signal.SIGTERM)  # its action is the default one: the launcher sees the end that it asked for
 
 
-def _watch(job: Mapping[str, Any], board: Board, out: Log, heard: _Conversation) -> None:
+def _watch(job: Mapping[str, Any], board: Board, out: Log, talk: _Conversation) -> None:
     """Judge what the teller hears; it may itself be stuck in a store whose owner, rank 0, is stopped."""
     rank, limits = job["rank"], job["timeouts"]
-    threading.Thread(target=_publish_place, args=(job, board, heard), daemon=True).start()
+    threading.Thread(target=_publish_place, args=(job, board, talk), daemon=True).start()
     while True:
         time.sleep(0.25)
         case, step, age, signature = board.row(rank)
-        if case == FINISHED or heard.failed:
+        if case == FINISHED or talk.failed:
             return
-        silent = time.monotonic() - heard.at
-        if not heard.halt and (case < 0 or silent < limits["case"] + 2 or age < limits["case"]):
+        silent = time.monotonic() - talk.at
+        if not talk.halt and (case < 0 or silent < limits["case"] + 2 or age < limits["case"]):
             continue
-        if heard.halt:
-            halt = json.loads(heard.halt)
+        if talk.halt:
+            halt = json.loads(talk.halt)
         else:
             here = {"rank": rank, "case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature, "state": "", "pid": os.getpid()}  # fmt: skip
             owner = _process_of(job, 0)
             halt = {"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1), "owner": owner}  # fmt: skip
-        if rank == 0 or not heard.halt:
+        if rank == 0 or not talk.halt:
             out.write(halt)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         _end_laggards(halt, rank, 7.0 if isinstance(out, KeepingLog) else 2.0)
@@ -224,7 +217,7 @@ def _end_laggards(halt: Mapping[str, Any], rank: int, patience: float) -> None:
                 os.kill(row["pid"], signal.SIGKILL)
 
 
-def _publish_place(job: Mapping[str, Any], board: Board, heard: _Conversation) -> None:
+def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) -> None:
     """Publish where this rank is, four times a second; rank 0 reads all, names the laggards and tells every rank to end."""
     import torch.distributed as dist
 
@@ -233,34 +226,34 @@ def _publish_place(job: Mapping[str, Any], board: Board, heard: _Conversation) -
         time.sleep(0.1)
     try:
         store = dist.TCPStore(job["master"], job["port"], world, False, seconds(limits["init"]), wait_for_workers=False)
-        while not heard.halt:
-            failed, (case, step, age, signature) = heard.failed, board.row(rank)
+        while not talk.halt:
+            failed, (case, step, age, signature) = talk.failed, board.row(rank)
             moved = round(time.monotonic() - age, 1)
             store.set(f"at/{rank}", json.dumps([case, step, signature, moved, failed]))
-            heard.told = heard.told or failed
+            talk.failure_published = talk.failure_published or failed
             if stored(store, "halt"):
-                heard.halt = store.get("halt").decode()
+                talk.halt = store.get("halt").decode()
             elif rank == 0:
-                heard.halt = _judge_places(store, job, heard)
-                if heard.halt:
-                    store.set("halt", heard.halt)
-            heard.at = time.monotonic()
-            time.sleep(0.05 if heard.failed else 0.25)
+                talk.halt = _judge_places(store, job, talk)
+                if talk.halt:
+                    store.set("halt", talk.halt)
+            talk.at = time.monotonic()
+            time.sleep(0.05 if talk.failed else 0.25)
     except Exception:
         return  # the watch notices the silence
 
 
-def _judge_places(store: Any, job: Mapping[str, Any], heard: _Conversation) -> str:
+def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> str:
     """A halt event when a rank failed a second ago and others are still here, or when the laggards are late; nothing otherwise."""
     now, rows, limits = time.monotonic(), [], job["timeouts"]
     for rank in range(job["world"]):
         nothing = json.dumps([Startup.START, Phase.PREP, "", 0, False])
         text = store.get(f"at/{rank}").decode() if stored(store, f"at/{rank}") else nothing
-        if heard.places.get(rank, ("", 0.0))[0] != text:
-            heard.places[rank] = (text, now)
+        if talk.places.get(rank, ("", 0.0))[0] != text:
+            talk.places[rank] = (text, now)
         case, step, signature, _, failed = json.loads(text)
         where = {"rank": rank, "case": case, "step": Phase(step).word, "signature": signature, "failed": failed}
-        rows.append({**where, "age": round(now - heard.places[rank][1], 3), **_process_of(job, rank)})
+        rows.append({**where, "age": round(now - talk.places[rank][1], 3), **_process_of(job, rank)})
     ended = [row for row in rows if row["failed"]]
     orders = [(row["case"], Phase[row["step"].upper()].value) for row in rows]
     # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
@@ -274,10 +267,10 @@ def _judge_places(store: Any, job: Mapping[str, Any], heard: _Conversation) -> s
         # They lose their connections to it and say so themselves, or the launcher ends them; NCCL may do neither.
         laggards, late = [row for row in rows if not row["failed"]], max(row["age"] for row in ended) > 1.0
     else:
-        late = behind[0] != FINISHED and age > limit and (age > 4 * limit or not _waits(laggards, heard))
+        late = behind[0] != FINISHED and age > limit and (age > 4 * limit or not _waits(laggards, talk))
     if not late:
         if age <= limit:
-            heard.ticks.clear()
+            talk.ticks.clear()
         return ""
     halt: dict[str, Any] = {
         "event": "halt",
@@ -290,10 +283,10 @@ def _judge_places(store: Any, job: Mapping[str, Any], heard: _Conversation) -> s
     return json.dumps({**halt, "exits": exits, "laggards": [row["rank"] for row in laggards], "limit": limit})
 
 
-def _waits(laggards: Sequence[Mapping[str, Any]], heard: _Conversation) -> bool:
+def _waits(laggards: Sequence[Mapping[str, Any]], talk: _Conversation) -> bool:
     """Does one of them only wait for a processor? As `Supervisor._starved`, for the ranks that we can see."""
     waits = False
     for row in laggards:
         ticks = process_state(row["pid"])[1] if row["state"] else 0
-        waits = waits or (row["state"] == "R" and ticks - heard.ticks.setdefault(row["rank"], ticks) <= 50)
+        waits = waits or (row["state"] == "R" and ticks - talk.ticks.setdefault(row["rank"], ticks) <= 50)
     return waits

@@ -122,10 +122,10 @@ class Kit:
     @property
     def op(self) -> Any:
         """The ReduceOp; `Skip` when this torch has none of that name."""
-        found = getattr(self.dist.ReduceOp, self.redop.upper(), None)
-        if found is None:
+        op = getattr(self.dist.ReduceOp, self.redop.upper(), None)
+        if op is None:
             raise Skip(f"torch {self.torch.__version__} has no ReduceOp.{self.redop.upper()}")
-        return found
+        return op
 
     @property
     def src(self) -> int:
@@ -141,10 +141,10 @@ class Kit:
 
     def _buffer(self, n: int, what: str) -> Any:
         torch, guard = self.torch, self.GUARD + (1 if self.mode == "odd" else 0)
-        whole = torch.empty(n + 2 * guard, dtype=self.dtype, device=self.world.device)
-        self.bytes_of(whole).fill_(POISON)
-        self._zones.append((whole, guard, n, what))
-        return whole[guard : guard + n]
+        storage = torch.empty(n + 2 * guard, dtype=self.dtype, device=self.world.device)
+        self.bytes_of(storage).fill_(POISON)
+        self._zones.append((storage, guard, n, what))
+        return storage[guard : guard + n]
 
     def input(self, values: Any, *, frozen: bool = True) -> Any:
         """A guarded copy of `values` on the device; a frozen one must be unchanged at the end."""
@@ -231,9 +231,9 @@ class Kit:
 
     def guards(self) -> None:
         """Nothing beside a buffer was written, and no input was changed."""
-        for whole, guard, n, what in self._zones:
-            raw = self.bytes_of(whole).view(-1)
-            width = raw.numel() // max(whole.numel(), 1)
+        for storage, guard, n, what in self._zones:
+            raw = self.bytes_of(storage).view(-1)
+            width = raw.numel() // max(storage.numel(), 1)
             edge = guard * width
             if not (bool((raw[:edge] == POISON).all()) and bool((raw[edge + n * width :] == POISON).all())):
                 raise Wrong(f"the guard zone beside the {what} buffer was written")

@@ -13,30 +13,30 @@ from typing import Any, Optional
 def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> Optional[dict[str, Any]]:
     """Rank, world, local rank, master and port; flags first, then torchrun, Slurm, Open MPI, PMI. `None`: nobody started us as a rank."""
     if flags.get("rank") is not None and flags.get("world_size") is not None:
-        found: dict[str, Any] = {
+        place: dict[str, Any] = {
             "how": "flags",
             "rank": flags["rank"],
             "world": flags["world_size"],
             "local": flags.get("local_rank") or 0,
         }
     elif "RANK" in env and "WORLD_SIZE" in env:
-        found = {"how": "torchrun", "rank": env["RANK"], "world": env["WORLD_SIZE"], "local": env.get("LOCAL_RANK", 0)}
+        place = {"how": "torchrun", "rank": env["RANK"], "world": env["WORLD_SIZE"], "local": env.get("LOCAL_RANK", 0)}
     elif "SLURM_PROCID" in env and int(env.get("SLURM_NTASKS", "1")) > 1:
-        found = {
+        place = {
             "how": "slurm",
             "rank": env["SLURM_PROCID"],
             "world": env["SLURM_NTASKS"],
             "local": env.get("SLURM_LOCALID", 0),
         }
     elif "OMPI_COMM_WORLD_RANK" in env:
-        found = {
+        place = {
             "how": "openmpi",
             "rank": env["OMPI_COMM_WORLD_RANK"],
             "world": env["OMPI_COMM_WORLD_SIZE"],
             "local": env.get("OMPI_COMM_WORLD_LOCAL_RANK", 0),
         }
     elif "PMI_RANK" in env and "PMI_SIZE" in env:
-        found = {
+        place = {
             "how": "pmi",
             "rank": env["PMI_RANK"],
             "world": env["PMI_SIZE"],
@@ -45,24 +45,24 @@ def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> Optional[dict[
     else:
         return None
     for key in ("rank", "world", "local"):
-        found[key] = int(found[key])
-    found["master"] = flags.get("master_addr") or env.get("MASTER_ADDR") or first_host(env) or "127.0.0.1"
+        place[key] = int(place[key])
+    place["master"] = flags.get("master_addr") or env.get("MASTER_ADDR") or first_host(env) or "127.0.0.1"
     port = flags.get("master_port") or env.get("ENVSMITH_MASTER_PORT")
     if not port and env.get("MASTER_PORT"):
         port = int(env["MASTER_PORT"]) + (
-            1 if found["how"] == "torchrun" else 0
+            1 if place["how"] == "torchrun" else 0
         )  # torchrun's own store listens on MASTER_PORT
     if not port and env.get("SLURM_JOB_ID", "").isdigit():
         port = 20000 + int(env["SLURM_JOB_ID"]) % 20000
-    found["port"] = int(port) if port else 29411
-    return found
+    place["port"] = int(port) if port else 29411
+    return place
 
 
 def first_host(env: Mapping[str, str]) -> Optional[str]:
     """The first node of a Slurm list: `node[03-05,9],x` is node03."""
     text = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-    found = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?", text)
-    return (found[1] + (found[2] or "")) if found else None
+    node = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?", text)
+    return (node[1] + (node[2] or "")) if node else None
 
 
 def node_name(plan: Mapping[str, Any], rank: int) -> str:

@@ -25,20 +25,20 @@ def limit_findings(
     host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """What of this machine is too small for the run: `error` when it cannot work, `warning` when training will suffer, `note` otherwise."""
-    found = [
+    findings = [
         *_open_files(host, plan, placement),
         *_shared_memory(host, plan, placement),
         *_memory(host, placement, cuda),
     ]
     memlock = host.get("memlock_bytes")
     if placement["backend"] == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
-        found.append(
+        findings.append(
             _limit_finding(
                 "memlock", "note", f"memlock is limited to {memlock >> 10} KiB: InfiniBand cannot register its buffers",
                 "ulimit -l unlimited, docker run --ulimit memlock=-1, in Slurm PropagateResourceLimits or LimitMEMLOCK=infinity of slurmd",
             )
         )  # fmt: skip
-    return found
+    return findings
 
 
 def _limit_finding(limit: str, severity: str, message: str, fix: str) -> dict[str, str]:
@@ -102,11 +102,11 @@ def _shared_memory(
 
 
 def _memory(host: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]) -> list[dict[str, str]]:
-    found = []
+    findings = []
     free, ranks = int(host.get("memory_free_bytes") or 0), int(placement["ranks"])
     if 0 < free < ranks * (128 << 20):
         text = f"{free >> 20} MiB of memory are available for {ranks} ranks"
-        found.append(_limit_finding("memory", "warning", text, "fewer ranks (--ranks), or a larger memory limit"))
+        findings.append(_limit_finding("memory", "warning", text, "fewer ranks (--ranks), or a larger memory limit"))
     devices = placement.get("devices") or []
     for device in sorted(set(devices)):
         sharing = list(devices).count(device)
@@ -120,7 +120,7 @@ def _memory(host: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping
                 f"GPU {device} has {int(frees[device]) >> 20} MiB free for {sharing} rank{'s' if sharing > 1 else ''}"
             )
             text += ": not enough for a CUDA context" if severity == "error" else ""
-            found.append(
+            findings.append(
                 _limit_finding(
                     "GPU memory",
                     severity,
@@ -128,4 +128,4 @@ def _memory(host: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping
                     "end what else runs there (nvidia-smi), or choose another GPU (CUDA_VISIBLE_DEVICES)",
                 )
             )
-    return found
+    return findings

@@ -72,18 +72,18 @@ def memory_limit() -> tuple[int, int]:
     ):
         limit, used = read_text(limit_file).strip(), read_text(used_file).strip()
         if limit.isdigit() and used.isdigit() and int(limit) < total:
-            kept = re.search(
+            cached = re.search(
                 r"^(?:total_)?inactive_file (\d+)$", read_text(os.path.dirname(limit_file) + "/memory.stat"), re.M
             )
-            taken = int(used) - (int(kept[1]) if kept else 0)
-            total, free = int(limit), max(0, min(free, int(limit) - taken))
+            in_use = int(used) - (int(cached[1]) if cached else 0)
+            total, free = int(limit), max(0, min(free, int(limit) - in_use))
     return total, free
 
 
 def oom_kills() -> int:
     """How many processes of this control group the kernel has killed for memory."""
-    found = re.search(r"^oom_kill (\d+)", read_text("/sys/fs/cgroup/memory.events"), re.MULTILINE)
-    return int(found[1]) if found else 0
+    count = re.search(r"^oom_kill (\d+)", read_text("/sys/fs/cgroup/memory.events"), re.MULTILINE)
+    return int(count[1]) if count else 0
 
 
 def shm_bytes() -> tuple[int, int]:
@@ -121,13 +121,13 @@ def installed_versions() -> dict[str, str]:
     """What the cell's metadata says of the packages that matter."""
     from importlib import metadata
 
-    found = {}
+    versions = {}
     for name in DISTRIBUTIONS:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except (metadata.PackageNotFoundError, ValueError, TypeError):
             continue
-    return found
+    return versions
 
 
 def loaded_facts() -> dict[str, object]:
@@ -182,11 +182,11 @@ def _cuda_libraries(torch: Any) -> dict[str, object]:
 
 def _nccl_runtime() -> Optional[str]:
     """The version of the libnccl that is mapped into this process, when it is a library of its own."""
-    found = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
-    if not found:
+    library = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
+    if not library:
         return None
     number = ctypes.c_int(0)
-    if ctypes.CDLL(found[1]).ncclGetVersion(ctypes.byref(number)) != 0:
+    if ctypes.CDLL(library[1]).ncclGetVersion(ctypes.byref(number)) != 0:
         return None
     value = number.value
     return (

@@ -104,10 +104,10 @@ def _serve(sock: socket.socket, out: Log, board: Board) -> None:
 def _reap(alive: Iterable[int]) -> Iterator[tuple[int, int]]:
     for pid in list(alive):
         try:
-            done, status = os.waitpid(pid, os.WNOHANG)
+            ended, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             continue
-        if done:
+        if ended:
             yield pid, (-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 

@@ -33,8 +33,8 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
     each rank claims to be a host of its own (sockets only). Neither says anything about NVLink, and the sentence says which one it was.
     """
     env = _engine_env(plan)
-    wanted = str(plan.get("sharing") or "")
-    if gpus >= ranks and not wanted:
+    requested = str(plan.get("sharing") or "")
+    if gpus >= ranks and not requested:
         devices = list(range(ranks))
         return {
             "backend": "nccl",
@@ -44,20 +44,20 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
             "rank_env": [_nccl_log(directory, r) for r in devices],
             "sentence": f"{ranks} ranks on {ranks} GPUs" if ranks > 1 else "1 rank on 1 GPU",
         }
-    if wanted:
+    if requested:
         gpus = 1  # the first one holds them all, however many there are
     if gpus == 1:
         ranks = min(ranks, 2)  # NCCL documents two ranks on one GPU
     devices = [rank % gpus for rank in range(ranks)]
     rank_env = [_nccl_log(directory, r) for r in range(ranks)]
     for rank in range(ranks):
-        shared, how = sharing_env(nccl, rank, wanted)
+        shared, way = sharing_env(nccl, rank, requested)
         if "NCCL_HOSTID" in shared:
             rank_env[rank]["NCCL_HOSTID"] = shared.pop("NCCL_HOSTID")
             shared["NCCL_SOCKET_IFNAME"] = "lo"  # one host: the ranks only claim to be several
         env.update(shared)
     sentence = (
-        f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network"
+        f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({way}); this proves nothing about NVLink or the network"
     )
     return {
         "backend": "nccl",
@@ -66,7 +66,7 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
         "env": env,
         "rank_env": rank_env,
         "sentence": sentence,
-        "sharing": sharing_way(nccl, wanted),
+        "sharing": sharing_way(nccl, requested),
     }
 
 
@@ -101,9 +101,9 @@ def place_direct(
     devices = [local % gpus] * world
     if here <= gpus:
         return {"devices": devices, "env": _engine_env(plan), "sentence": started}
-    shared, how = sharing_env(nccl, int(place["rank"]))
-    more = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
-    sentence = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({how}); this proves nothing about NVLink or the network{more}"
+    shared, way = sharing_env(nccl, int(place["rank"]))
+    warning = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
+    sentence = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way}); this proves nothing about NVLink or the network{warning}"
     return {
         "devices": devices,
         "env": {**_engine_env(plan), **shared},
@@ -118,17 +118,17 @@ def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
     return {"TORCH_DIST_USE_NCCL2": "0" if engine == "legacy" else "1"} if engine in ("legacy", "2") else {}
 
 
-def sharing_way(nccl: str, wanted: str = "") -> str:
+def sharing_way(nccl: str, requested: str = "") -> str:
     """How ranks share a GPU: what is `wanted`, or `multi-rank` from NCCL 2.30 on and `hostid` before."""
     version = tuple(int(part) for part in re.findall(r"\d+", nccl)[:2])
-    return wanted or ("multi-rank" if version >= (2, 30) else "hostid")
+    return requested or ("multi-rank" if version >= (2, 30) else "hostid")
 
 
-def sharing_env(nccl: str, rank: int, wanted: str = "") -> tuple[dict[str, str], str]:
+def sharing_env(nccl: str, rank: int, requested: str = "") -> tuple[dict[str, str], str]:
     """Variables with which several ranks may share a GPU, and how that is called. `rank` is the rank in the world: no two hosts have the same."""
     # torch's symmetric memory has a refusal of its own; with this it leaves multicast out instead.
     both = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
-    if sharing_way(nccl, wanted) == "multi-rank":
+    if sharing_way(nccl, requested) == "multi-rank":
         env = {**both, "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1"}
         return env, "NCCL_MULTI_RANK_GPU_ENABLE, P2P and shared memory"
     env = {

@@ -59,13 +59,13 @@ PATIENCE = 4.0
 
 def of_session(pid: int) -> list[int]:
     """The processes whose session is `pid`: a rank and what it started (a compiler)."""
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             fields = read_text(f"/proc/{name}/stat", 1024).rpartition(")")[2].split()
             if len(fields) > 3 and int(fields[3]) == pid:
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
@@ -73,9 +73,9 @@ def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
 
     What hangs sleeps or is stopped; what loops for ever on a machine that is free has had more than half.
     """
-    known = list(pids)
+    watched = list(pids)
     for _ in range(samples):
-        states = [process_state(pid) for pid in known]
+        states = [process_state(pid) for pid in watched]
         if any(state in ("R", "D") and ticks < 0.5 * waited * os.sysconf("SC_CLK_TCK") for state, ticks in states):
             return True
         time.sleep(0.03)

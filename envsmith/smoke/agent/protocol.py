@@ -58,11 +58,11 @@ class Lines:
     """Whole JSON lines out of a non-blocking socket or file."""
 
     def __init__(self) -> None:
-        self.rest = b""
+        self._partial = b""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        *whole, self.rest = (self.rest + data).split(b"\n")
-        for line in whole:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
             if line.strip():
                 yield json.loads(line)
 
@@ -72,22 +72,22 @@ class KeepingLog(Log):
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
-        self.kept: list[Mapping[str, object]] = []
+        self.events: list[Mapping[str, object]] = []
 
     def write(self, row: Mapping[str, object]) -> None:
-        self.kept.append(row)
+        self.events.append(row)
         super().write(row)
 
 
 class TaggedLog(Log):
     """Rows of a rank that has no supervisor go straight to its output."""
 
-    def __init__(self, fd: int, run: str, kept: Optional[list[Mapping[str, object]]] = None) -> None:
+    def __init__(self, fd: int, run: str, events: Optional[list[Mapping[str, object]]] = None) -> None:
         super().__init__(fd)
-        self.run, self.kept = run, kept
+        self.run, self.events = run, events
 
     def write(self, row: Mapping[str, object]) -> None:
         event = {"event": "row", "run": self.run, **row}
-        if self.kept is not None:
-            self.kept.append(event)
+        if self.events is not None:
+            self.events.append(event)
         super().write(event)

@@ -215,11 +215,11 @@ def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
 
     Either way with the innermost line outside of the standard library (and of torch, where there is one), so that a record names the code and not only the words.
     """
-    told, trace = str(stage.step.get("told") or ""), traceback.format_exc()[-4000:]
+    gpu_words, trace = str(stage.step.get("told") or ""), traceback.format_exc()[-4000:]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages/" in frame.filename]
     places = [f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno}" for frame in frames]
     place = next((p for p in reversed(places) if not p.startswith("torch/")), places[-1] if places else "")
-    if not told or stage.cuda or not re.search(told, f"{type(error).__name__}: {error}"):
+    if not gpu_words or stage.cuda or not re.search(gpu_words, f"{type(error).__name__}: {error}"):
         return {"status": "error", "detail": one_line(error, 600), "trace": trace, "stage": doing}
     facts = {"needs a GPU": {"error": one_line(error), "at": place, "while": doing}}
     return {"status": "skipped", "detail": f"needs a GPU: {one_line(error, 160)} ({place})", "facts": facts}

@@ -77,13 +77,13 @@ def compare_manifests(
     mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str
 ) -> dict[str, list[int]]:
     """Keys of `part` on which ranks differ, each with the ranks that are not in the majority (rank 0's side wins a tie)."""
-    found = {}
+    differences = {}
     for key in sorted({k for m in all_of_them for k in m[part]}):
         values = [json.dumps(m[part].get(key), sort_keys=True) for m in all_of_them]
         if len(set(values)) > 1:
             common = max(dict.fromkeys(values), key=values.count)
-            found[key] = [rank for rank, value in enumerate(values) if value != common]
-    return found
+            differences[key] = [rank for rank, value in enumerate(values) if value != common]
+    return differences
 
 
 def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict[str, Any]]]:
@@ -94,11 +94,11 @@ def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict
         facts["torch"] = fault.get("value", "0.0.0")
     mine = manifest(job, facts)
     store.set(f"manifest/{job['rank']}", json.dumps(mine, sort_keys=True))
-    others = [json.loads(store.get(f"manifest/{rank}")) for rank in range(job["world"])]
-    bad, odd = compare_manifests(mine, others, "must"), compare_manifests(mine, others, "should")
+    manifests = [json.loads(store.get(f"manifest/{rank}")) for rank in range(job["world"])]
+    bad, odd = compare_manifests(mine, manifests, "must"), compare_manifests(mine, manifests, "should")
     if job["rank"] == 0 or bad:
         differing = {
-            key: {str(rank): others[rank]["must"].get(key) for rank in range(job["world"])}
+            key: {str(rank): manifests[rank]["must"].get(key) for rank in range(job["world"])}
             for key in bad
             if key != "installed"
         }
@@ -112,4 +112,4 @@ def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict
                 "manifest": mine,
             }
         )
-    return not bad, others
+    return not bad, manifests

@@ -113,12 +113,12 @@ class Supervisor:
         answer = self.nursery.answer
         if not answer:
             code = self.nursery.end(now=bool(late))
-            how = (
+            problem = (
                 f"did not end within {late:.0f} s ({busy()})"
                 if late
                 else f"ended the interpreter ({describe_exit(code)})"
             )
-            self._refuse("import", "import", f"`import torch` {how}", Exit.HANG if late else Exit.CRASH)
+            self._refuse("import", "import", f"`import torch` {problem}", Exit.HANG if late else Exit.CRASH)
         elif answer.get("failed"):
             self._refuse("import", "import", answer["failed"], Exit.CONFIGURATION, trace=answer.get("trace", ""))
         else:

@@ -48,10 +48,10 @@ class World:
     def init_group(self, store: Any, prefix: str = "group") -> None:
         """`device_id` is always passed where torch knows it: torch 2.15 guesses a device otherwise, and guesses alike on every rank."""
         kwargs: dict[str, Any] = {}
-        known = inspect.signature(self.dist.init_process_group).parameters
+        parameters = inspect.signature(self.dist.init_process_group).parameters
         if self.cuda:
             self.torch.cuda.set_device(self.device)
-            if "device_id" in known:
+            if "device_id" in parameters:
                 kwargs["device_id"] = self.device
         self.dist.init_process_group(
             self.backend, store=self.dist.PrefixStore(prefix, store), rank=self.rank, world_size=self.size,

@@ -55,48 +55,48 @@ def _buffers(k: Kit) -> tuple[Any, Any]:
         raise Skip(f"ranks that share a GPU ({sharing}) measure nothing beyond {SHARING_LIMITS[sharing] >> 20} MiB")
     if k.n % k.size:
         raise Skip(f"{k.n} elements cannot be shared out among {k.size} ranks")
-    whole = k.torch.ones(k.n, dtype=k.dtype, device=k.world.device)
-    return whole, k.torch.ones(k.n // k.size, dtype=k.dtype, device=k.world.device)
+    buffer = k.torch.ones(k.n, dtype=k.dtype, device=k.world.device)
+    return buffer, k.torch.ones(k.n // k.size, dtype=k.dtype, device=k.world.device)
 
 
 def _timed(k: Kit, make: Callable[[Any, Any], Callable[[], Any]]) -> None:
-    whole, share = _buffers(k)
-    k.issue(lambda: measured(k, make(whole, share)))
+    buffer, share = _buffers(k)
+    k.issue(lambda: measured(k, make(buffer, share)))
 
 
 @operation()
 def bw_all_reduce(k: Kit) -> None:
     # The largest of equal values: a sum would grow with every round.
-    _timed(k, lambda whole, share: lambda: k.dist.all_reduce(whole, k.dist.ReduceOp.MAX, group=k.group))
+    _timed(k, lambda buffer, share: lambda: k.dist.all_reduce(buffer, k.dist.ReduceOp.MAX, group=k.group))
 
 
 @operation()
 def bw_reduce(k: Kit) -> None:
-    _timed(k, lambda whole, share: lambda: k.dist.reduce(whole, k.ranks[0], k.dist.ReduceOp.MAX, group=k.group))
+    _timed(k, lambda buffer, share: lambda: k.dist.reduce(buffer, k.ranks[0], k.dist.ReduceOp.MAX, group=k.group))
 
 
 @operation()
 def bw_broadcast(k: Kit) -> None:
-    _timed(k, lambda whole, share: lambda: k.dist.broadcast(whole, k.ranks[0], group=k.group))
+    _timed(k, lambda buffer, share: lambda: k.dist.broadcast(buffer, k.ranks[0], group=k.group))
 
 
 @operation()
 def bw_all_gather_single(k: Kit) -> None:
     gather_into = k.single("all_gather_single", "all_gather_into_tensor")
-    _timed(k, lambda whole, share: lambda: gather_into(whole, share, group=k.group))
+    _timed(k, lambda buffer, share: lambda: gather_into(buffer, share, group=k.group))
 
 
 @operation()
 def bw_reduce_scatter_single(k: Kit) -> None:
     scatter_from = k.single("reduce_scatter_single", "reduce_scatter_tensor")
-    _timed(k, lambda whole, share: lambda: scatter_from(share, whole, k.dist.ReduceOp.MAX, group=k.group))
+    _timed(k, lambda buffer, share: lambda: scatter_from(share, buffer, k.dist.ReduceOp.MAX, group=k.group))
 
 
 @operation()
 def bw_all_to_all_single(k: Kit) -> None:
-    def make(whole: Any, share: Any) -> Callable[[], Any]:
-        received = k.torch.empty_like(whole)
-        return lambda: k.dist.all_to_all_single(received, whole, group=k.group)
+    def make(buffer: Any, share: Any) -> Callable[[], Any]:
+        received = k.torch.empty_like(buffer)
+        return lambda: k.dist.all_to_all_single(received, buffer, group=k.group)
 
     _timed(k, make)
 
@@ -105,10 +105,10 @@ def bw_all_to_all_single(k: Kit) -> None:
 def bw_send_recv(k: Kit) -> None:
     """Every rank sends to the next and receives from the one before, as sendrecv_perf does."""
 
-    def make(whole: Any, share: Any) -> Callable[[], Any]:
-        received = k.torch.empty_like(whole)
+    def make(buffer: Any, share: Any) -> Callable[[], Any]:
+        received = k.torch.empty_like(buffer)
         after, before = k.ranks[(k.me + 1) % k.size], k.ranks[(k.me - 1) % k.size]
-        both = [k.dist.P2POp(k.dist.isend, whole, after), k.dist.P2POp(k.dist.irecv, received, before)]
+        both = [k.dist.P2POp(k.dist.isend, buffer, after), k.dist.P2POp(k.dist.irecv, received, before)]
         return lambda: [work.wait() for work in k.dist.batch_isend_irecv(both)]
 
     _timed(k, make)

@@ -75,9 +75,9 @@ def scatter(k: Kit) -> None:
 
 def _chunks(k: Kit) -> tuple[list[Any], list[Any]]:
     """What this rank sends to each, and what it receives from each."""
-    whole = [k.pattern(r, k.n * k.size) for r in range(k.size)]
+    patterns = [k.pattern(r, k.n * k.size) for r in range(k.size)]
     mine = slice(k.me * k.n, (k.me + 1) * k.n)
-    return [whole[k.me][r * k.n : (r + 1) * k.n] for r in range(k.size)], [w[mine] for w in whole]
+    return [patterns[k.me][r * k.n : (r + 1) * k.n] for r in range(k.size)], [w[mine] for w in patterns]
 
 
 @operation(reducing=True, wide=True)

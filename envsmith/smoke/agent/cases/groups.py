@@ -116,8 +116,8 @@ def cuda_graph(k: Kit) -> None:
     k.world.sync()
     graph = torch.cuda.CUDAGraph()
     # What other threads of this process ask of CUDA meanwhile must not spoil the capture: torch's watchdog, and who reads its flight recorder.
-    known = inspect.signature(torch.cuda.graph).parameters
-    mode = {"capture_error_mode": "thread_local"} if "capture_error_mode" in known else {}
+    parameters = inspect.signature(torch.cuda.graph).parameters
+    mode = {"capture_error_mode": "thread_local"} if "capture_error_mode" in parameters else {}
     with torch.cuda.graph(graph, **mode):
         k.dist.all_reduce(t, k.op, group=k.group)
     for start in (0, 5, 9):

@@ -6,13 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from envsmith.smoke.agent.steps.stage import (
-    TRAIN_STEPS,
-    Preload,
-    Stage,
-    cpu_for_cuda,
-    stated_version,
-)
+from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Preload, Stage, cpu_for_cuda, stated_version
 
 PRELOAD = Preload(("colossalai", "colossalai.booster.plugin", "transformers.models.llama.modeling_llama"), {})
 
@@ -55,20 +49,20 @@ def step_colossalai_3d(s: Stage) -> dict[str, Any]:
     import transformers  # noqa: F401
     from colossalai.booster import plugin  # noqa: F401
 
-    with cpu_for_cuda(s, "colossalai") as asked:
-        return _colossalai_3d(s, colossalai, asked)
+    with cpu_for_cuda(s, "colossalai") as askers:
+        return _colossalai_3d(s, colossalai, askers)
 
 
-def _colossalai_3d(s: Stage, colossalai: Any, asked: Mapping[str, int]) -> dict[str, Any]:
+def _colossalai_3d(s: Stage, colossalai: Any, askers: Mapping[str, int]) -> dict[str, Any]:
     from colossalai.booster import Booster
     from colossalai.booster.plugin import HybridParallelPlugin
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch = s.torch
     tp, pp, zero = (int(s.step.get(key, default)) for key, default in (("tp", 1), ("pp", 1), ("zero", 0)))
-    more: dict[str, object] = {}
+    extra: dict[str, object] = {}
     if pp > 1 and not s.cuda:
-        more = _names_of_hccl(torch.distributed)
+        extra = _names_of_hccl(torch.distributed)
     s.enter("HybridParallelPlugin")
     precision = s.step.get("precision", "fp32")
     options: dict[str, Any] = {
@@ -99,8 +93,8 @@ def _colossalai_3d(s: Stage, colossalai: Any, asked: Mapping[str, int]) -> dict[
     for i in range(TRAIN_STEPS):
         s.enter(f"train step {i}")
         if pp > 1:
-            told = booster.execute_pipeline(iter([batch]), model, criterion, optimizer, return_loss=True)["loss"]
-            loss = told.detach().clone() if told is not None else torch.zeros((), device=s.device)
+            output = booster.execute_pipeline(iter([batch]), model, criterion, optimizer, return_loss=True)["loss"]
+            loss = output.detach().clone() if output is not None else torch.zeros((), device=s.device)
             with s.counter.unseen():
                 torch.distributed.broadcast(loss, src=s.size - 1)
         else:
@@ -109,7 +103,7 @@ def _colossalai_3d(s: Stage, colossalai: Any, asked: Mapping[str, int]) -> dict[
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.item()))
-    facts = _colossalai_facts(s, colossalai, asked, "HybridParallelPlugin", tp=tp, pp=pp, zero=zero, **more)
+    facts = _colossalai_facts(s, colossalai, askers, "HybridParallelPlugin", tp=tp, pp=pp, zero=zero, **extra)
     return {"losses": losses, "reference": reference, "facts": facts}
 
 
@@ -119,14 +113,14 @@ def _names_of_hccl(dist: Any) -> dict[str, object]:
     They are given the only true answers, and the record says so: without them every pipeline on gloo ends with an AttributeError
     (`_check_for_nccl_hccl_backend` in pipeline/p2p.py, read in 0.5.0).
     """
-    given = []
+    names = []
     if not hasattr(dist.Backend, "HCCL"):
         dist.Backend.HCCL = "hccl"
-        given.append("torch.distributed.Backend.HCCL")
+        names.append("torch.distributed.Backend.HCCL")
     if not hasattr(dist, "is_hccl_available"):
         dist.is_hccl_available = lambda: False
-        given.append("torch.distributed.is_hccl_available")
-    return {"given, as Colossal-AI asks for them off NCCL": given} if given else {}
+        names.append("torch.distributed.is_hccl_available")
+    return {"given, as Colossal-AI asks for them off NCCL": names} if names else {}
 
 
 def _llama_reference(s: Stage, model: Any, batch: Mapping[str, Any]) -> list[float]:
@@ -158,17 +152,17 @@ def _colossalai_launched(s: Stage) -> Any:
 
 
 def _colossalai_facts(
-    s: Stage, colossalai: Any, asked: Mapping[str, int], plugin: str, **more: object
+    s: Stage, colossalai: Any, askers: Mapping[str, int], plugin: str, **extra: object
 ) -> dict[str, object]:
     from colossalai.accelerator import get_accelerator
 
     facts: dict[str, object] = {
         "version": stated_version(colossalai), "plugin": plugin, "accelerator": get_accelerator().name,
-        "backend": s.torch.distributed.get_backend(), **more,
+        "backend": s.torch.distributed.get_backend(), **extra,
     }  # fmt: skip
-    if asked:
+    if askers:
         facts["stand-in"] = "asked for the current GPU by name; was given the CPU"
-        facts["asked for CUDA at"] = dict(sorted(asked.items()))
+        facts["asked for CUDA at"] = dict(sorted(askers.items()))
     return facts
 
 

@@ -49,7 +49,9 @@ def _deepspeed_ops() -> dict[str, object]:
     try:
         from deepspeed.git_version_info import installed_ops
 
-        facts: dict[str, object] = {"ops installed": sorted(name for name, there in installed_ops.items() if there)}
+        facts: dict[str, object] = {
+            "ops installed": sorted(name for name, compiled in installed_ops.items() if compiled)
+        }
     except Exception as error:
         facts = {"ops installed": one_line(error, 120)}
     folder = os.environ.get("TORCH_EXTENSIONS_DIR", "")
@@ -93,9 +95,7 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
 
     model = Net()
     s.enter("deepspeed.initialize")
-    from deepspeed.moe.utils import (
-        split_params_into_different_moe_groups_for_optimizer as split,
-    )
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer as split
 
     groups = split({"params": list(model.parameters()), "name": "all"})
     optimizer = torch.optim.AdamW(groups, lr=1e-2)

@@ -10,14 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from envsmith.smoke.agent.protocol import Skip, one_line
-from envsmith.smoke.agent.steps.stage import (
-    TRAIN_STEPS,
-    Preload,
-    Stage,
-    cpu_for_cuda,
-    hide_toolkit,
-    stated_version,
-)
+from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Preload, Stage, cpu_for_cuda, hide_toolkit, stated_version
 
 PRELOAD = Preload(
     (
@@ -59,13 +52,13 @@ def _megatron(s: Stage, **kwargs: int) -> Any:
     return megatron.core
 
 
-def _megatron_facts(s: Stage, core: Any, asked: Mapping[str, int], **more: object) -> dict[str, object]:
-    facts: dict[str, object] = {"version": stated_version(core), "backend": s.torch.distributed.get_backend(), **more}
+def _megatron_facts(s: Stage, core: Any, askers: Mapping[str, int], **extra: object) -> dict[str, object]:
+    facts: dict[str, object] = {"version": stated_version(core), "backend": s.torch.distributed.get_backend(), **extra}
     if not s.cuda and hide_toolkit():
         facts["toolkit"] = f"{hide_toolkit()}, out of sight: there is no GPU to compile for"
-    if asked:
+    if askers:
         facts["stand-in"] = "asked for the current GPU by name; was given the CPU, without CUDA's random state"
-        facts["asked for CUDA at"] = dict(sorted(asked.items()))
+        facts["asked for CUDA at"] = dict(sorted(askers.items()))
     return facts
 
 
@@ -74,16 +67,13 @@ def step_megatron_tp(s: Stage) -> dict[str, Any]:
     parallel = bool(s.step.get("sequence_parallel"))
     if not parallel:  # these layers ask for no GPU then
         return _megatron_two_layers(s, parallel, {})
-    with cpu_for_cuda(s, "megatron") as asked:
-        return _megatron_two_layers(s, parallel, asked)
+    with cpu_for_cuda(s, "megatron") as askers:
+        return _megatron_two_layers(s, parallel, askers)
 
 
-def _megatron_two_layers(s: Stage, parallel: bool, asked: Mapping[str, int]) -> dict[str, Any]:
+def _megatron_two_layers(s: Stage, parallel: bool, askers: Mapping[str, int]) -> dict[str, Any]:
     core = _megatron(s, tensor_model_parallel_size=s.size)
-    from megatron.core.tensor_parallel.layers import (
-        ColumnParallelLinear,
-        RowParallelLinear,
-    )
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     torch = s.torch
@@ -98,24 +88,24 @@ def _megatron_two_layers(s: Stage, parallel: bool, asked: Mapping[str, int]) -> 
         32, 16, config=config, init_method=init, bias=True, input_is_parallel=True, skip_bias_add=False
     )
     torch.manual_seed(0)
-    whole = [torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)]
+    full = [torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)]
     x = torch.randn(6 - 6 % s.size, 2, 16)
     y = x.flip(-1)
     part = slice(s.rank * 32 // s.size, (s.rank + 1) * 32 // s.size)
     with torch.no_grad():
-        column.weight.copy_(whole[0].weight[part])
-        column.bias.copy_(whole[0].bias[part])
-        row.weight.copy_(whole[1].weight[:, part])
-        row.bias.copy_(whole[1].bias)
+        column.weight.copy_(full[0].weight[part])
+        column.bias.copy_(full[0].bias[part])
+        row.weight.copy_(full[1].weight[:, part])
+        row.bias.copy_(full[1].bias)
     reference = _two_layers(
-        s, x, y, torch.nn.ModuleList(whole), lambda h: whole[1](torch.nn.functional.gelu(whole[0](h))), "reference"
+        s, x, y, torch.nn.ModuleList(full), lambda h: full[1](torch.nn.functional.gelu(full[0](h))), "reference"
     )
     layers = torch.nn.ModuleList([column, row]).to(s.device)
     x, y = x.to(s.device), y.to(s.device)
     if parallel:
         x, y = x.chunk(s.size)[s.rank], y.chunk(s.size)[s.rank]
     losses = _two_layers(s, x, y, layers, lambda h: row(torch.nn.functional.gelu(column(h)[0]))[0], "train", parallel)
-    facts = _megatron_facts(s, core, asked, weight=list(column.weight.shape))
+    facts = _megatron_facts(s, core, askers, weight=list(column.weight.shape))
     return {"losses": losses, "reference": reference, "facts": facts}
 
 
@@ -145,9 +135,9 @@ def step_megatron_gpt(s: Stage) -> dict[str, Any]:
 
     The weights depend on the parameters' names only, so that every spread starts from the same model and must give the same losses.
     """
-    with cpu_for_cuda(s, "megatron") as asked:
+    with cpu_for_cuda(s, "megatron") as askers:
         try:
-            return _megatron_gpt(s, asked)
+            return _megatron_gpt(s, askers)
         except NameError as error:
             if "te_" not in str(error):
                 raise
@@ -155,7 +145,7 @@ def step_megatron_gpt(s: Stage) -> dict[str, Any]:
             raise Skip(f"this megatron-core needs Transformer Engine for a mixture of experts: {one_line(error, 120)}")
 
 
-def _megatron_gpt(s: Stage, asked: Mapping[str, int]) -> dict[str, Any]:
+def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
     torch = s.torch
     tp, pp, cp, ep = (int(s.step.get(key, 1)) for key in ("tp", "pp", "cp", "ep"))
     sequence = bool(s.step.get("sequence_parallel"))
@@ -172,8 +162,8 @@ def _megatron_gpt(s: Stage, asked: Mapping[str, int]) -> dict[str, Any]:
             "num_moe_experts": experts, "moe_token_dispatcher_type": "alltoall", "moe_router_load_balancing_type": "none", "moe_router_topk": 1,
             "add_bias_linear": False, "moe_router_pre_softmax": True,
         }  # fmt: skip
-        known = inspect.signature(TransformerConfig).parameters
-        mixture = {key: value for key, value in mixture.items() if key in known}
+        parameters = inspect.signature(TransformerConfig).parameters
+        mixture = {key: value for key, value in mixture.items() if key in parameters}
     torch.manual_seed(0)
     config = TransformerConfig(
         num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True, pipeline_dtype=torch.float32, hidden_dropout=0.0,
@@ -197,7 +187,7 @@ def _megatron_gpt(s: Stage, asked: Mapping[str, int]) -> dict[str, Any]:
         _average_gradients(s, model, cp)
         optimizer.step()
         losses.append(loss)
-    return {"losses": losses, "facts": _megatron_facts(s, core, asked, tp=tp, pp=pp, cp=cp, ep=ep)}
+    return {"losses": losses, "facts": _megatron_facts(s, core, askers, tp=tp, pp=pp, cp=cp, ep=ep)}
 
 
 def _splits_as_on_a_gpu() -> None:
@@ -255,8 +245,8 @@ def _fill_by_name(s: Stage, model: Any, tp: int) -> None:
             axis = parameter.partition_dim if tp > 1 and getattr(parameter, "tensor_model_parallel", False) else -1
             shape = [n * tp if i == axis else n for i, n in enumerate(parameter.shape)]
             seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
-            whole = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.1
-            parameter.copy_(whole.chunk(tp, axis)[shard] if axis >= 0 else whole)
+            weight = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.1
+            parameter.copy_(weight.chunk(tp, axis)[shard] if axis >= 0 else weight)
 
 
 def _gpt_batch(s: Stage) -> dict[str, Any]:
@@ -279,12 +269,12 @@ def _gpt_step(s: Stage, model: Any, cp: int) -> float:
             batch[key] = batch[key].reshape(shape).index_select(1, pieces).reshape(2, -1)
     loss = model(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"]).float().mean()
     loss.backward()
-    told = loss.detach().clone()
+    average = loss.detach().clone()
     if cp > 1:
         with s.counter.unseen():
-            torch.distributed.all_reduce(told)
-        told /= cp
-    return float(told.item())
+            torch.distributed.all_reduce(average)
+        average /= cp
+    return float(average.item())
 
 
 def _gpt_through_pipeline(s: Stage, model: Any, stages: int) -> float:
@@ -304,10 +294,10 @@ def _gpt_through_pipeline(s: Stage, model: Any, stages: int) -> float:
 
         return out, loss
 
-    told = get_forward_backward_func()(
+    results = get_forward_backward_func()(
         forward_step_func=forward, data_iterator=micro, model=[model], num_microbatches=2, seq_length=32, micro_batch_size=1, forward_only=False,
     )  # fmt: skip
-    loss = torch.stack([row["loss"] for row in told]).mean() if told else torch.zeros((), device=s.device)
+    loss = torch.stack([row["loss"] for row in results]).mean() if results else torch.zeros((), device=s.device)
     with s.counter.unseen():
         torch.distributed.broadcast(loss, src=stages - 1)
     return float(loss.item())
@@ -335,14 +325,14 @@ def step_megatron_context(s: Stage) -> dict[str, Any]:
 
     The whole-layer form of context parallelism is in Transformer Engine; this exchange is Megatron's own and needs no GPU.
     """
-    with cpu_for_cuda(s, "megatron") as asked:
+    with cpu_for_cuda(s, "megatron") as askers:
         core = _megatron(s, tensor_model_parallel_size=1, context_parallel_size=s.size)
         from megatron.core import parallel_state
 
         try:
             from megatron.core.ssm import mamba_context_parallel as exchange
 
-            there, back = exchange._all_to_all_cp2hp, exchange._all_to_all_hp2cp
+            to_heads, to_sequence = exchange._all_to_all_cp2hp, exchange._all_to_all_hp2cp
         except (ImportError, AttributeError) as error:
             raise Skip(
                 f"megatron-core {core.__version__} has no exchange of sequence for heads: {one_line(error, 120)}"
@@ -351,11 +341,13 @@ def step_megatron_context(s: Stage) -> dict[str, Any]:
         s.enter("attention")
         reference = _attention_losses(s, slice(None), lambda t: t, lambda t: t)
         piece = slice(s.rank * 8, (s.rank + 1) * 8)
-        losses = _attention_losses(s, piece, lambda t: there(t, group), lambda t: back(t, group))
-        return {"losses": losses, "reference": reference, "facts": _megatron_facts(s, core, asked, cp=s.size)}
+        losses = _attention_losses(s, piece, lambda t: to_heads(t, group), lambda t: to_sequence(t, group))
+        return {"losses": losses, "reference": reference, "facts": _megatron_facts(s, core, askers, cp=s.size)}
 
 
-def _attention_losses(s: Stage, piece: slice, there: Callable[[Any], Any], back: Callable[[Any], Any]) -> list[float]:
+def _attention_losses(
+    s: Stage, piece: slice, to_heads: Callable[[Any], Any], to_sequence: Callable[[Any], Any]
+) -> list[float]:
     """One causal attention layer of eight-wide heads over `8 * ranks` positions; `piece` is this rank's part of them."""
     torch, width = s.torch, 8 * s.size
     torch.manual_seed(0)
@@ -367,22 +359,22 @@ def _attention_losses(s: Stage, piece: slice, there: Callable[[Any], Any], back:
     for i in range(TRAIN_STEPS):
         s.enter(f"{'reference' if alone else 'train'} step {i}")
         optimizer.zero_grad()
-        q, k, v = (there(t.contiguous()) for t in inward(x[piece]).chunk(3, -1))
+        q, k, v = (to_heads(t.contiguous()) for t in inward(x[piece]).chunk(3, -1))
         heads = [t.reshape(t.shape[0], 2, -1, 8).permute(1, 2, 0, 3) for t in (q, k, v)]
         mixed = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
-        out = outward(back(mixed.permute(2, 0, 1, 3).reshape(q.shape).contiguous()))
+        out = outward(to_sequence(mixed.permute(2, 0, 1, 3).reshape(q.shape).contiguous()))
         loss = torch.nn.functional.mse_loss(out, y[piece])
         loss.backward()
-        told = loss.detach().clone()
+        average = loss.detach().clone()
         if not alone:
             with s.counter.unseen():
                 for parameter in layers.parameters():
                     torch.distributed.all_reduce(parameter.grad)
                     parameter.grad /= s.size
-                torch.distributed.all_reduce(told)
-            told /= s.size
+                torch.distributed.all_reduce(average)
+            average /= s.size
         optimizer.step()
-        losses.append(float(told.item()))
+        losses.append(float(average.item()))
     return losses
 
 

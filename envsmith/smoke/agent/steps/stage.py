@@ -44,9 +44,9 @@ def cpu_for_cuda(s: "Stage", package: str) -> Iterator[dict[str, int]]:
     `torch.cuda.current_device()` answers `cpu`, a tensor asked for on `cuda` is made on the CPU, streams and events wait for nothing. No more is replaced:
     layers, schedules, dispatchers and collectives are the framework's own. Yields {file:line of the framework: how often}; on a GPU nothing is done.
     """
-    asked: dict[str, int] = {}
+    askers: dict[str, int] = {}
     if s.cuda:
-        yield asked
+        yield askers
         return
     torch = s.torch
     cpu = torch.device("cpu")
@@ -57,7 +57,7 @@ def cpu_for_cuda(s: "Stage", package: str) -> Iterator[dict[str, int]]:
             frame = frame.f_back
         if frame is not None:
             place = f"{frame.f_code.co_filename.rpartition(f'/{package}/')[2]}:{frame.f_lineno}"
-            asked[place] = asked.get(place, 0) + 1
+            askers[place] = askers.get(place, 0) + 1
 
     def is_cuda(value: Any) -> bool:
         if isinstance(value, torch.device):
@@ -96,14 +96,14 @@ def cpu_for_cuda(s: "Stage", package: str) -> Iterator[dict[str, int]]:
         "current_device": current_device, "synchronize": InOrder, "Stream": InOrder, "Event": InOrder, "current_stream": InOrder,
         "default_stream": InOrder, "stream": contextlib.nullcontext,
     }  # fmt: skip
-    kept = {name: getattr(torch.cuda, name) for name in replaced}
+    originals = {name: getattr(torch.cuda, name) for name in replaced}
     for name, stand_in in replaced.items():
         setattr(torch.cuda, name, stand_in)
     try:
         with OnTheCpu():
-            yield asked
+            yield askers
     finally:
-        for name, original in kept.items():
+        for name, original in originals.items():
             setattr(torch.cuda, name, original)
 
 
