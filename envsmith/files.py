@@ -1,12 +1,11 @@
-"""Compiled forms of the knowledge, kept between runs outside the project; without them everything still works, only slower.
+"""Files: read up to a bound, written whole or not at all, and kept in the cache between runs.
 
-A cache file is JSON, found by a key that changes with every file of the knowledge, and written whole or not at all. What is not
-readable, not JSON or of another schema is ignored and made again; nothing from a cache is ever executed.
+Without the cache everything still works, only slower. A cache file is found by a key that changes with what it was made of; one that is
+damaged, or that somebody else may have written, is ignored and made again. Nothing from a cache is ever executed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -24,16 +23,38 @@ _KEEP = 12
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``); it need not exist."""
+    """Return ``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``); it need not exist."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "envsmith"
 
 
-def read_cache(kind: str, key: str) -> Any | None:
-    """What was kept under ``key``, or ``None``."""
+def read_cached(name: str) -> bytes | None:
+    """Return the bytes kept under ``name``; ``None`` without them, or when somebody else could have written them."""
     try:
-        data = json.loads((cache_folder() / f"{kind}-{key[:32]}.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
+        with (cache_folder() / name).open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & 0o022:
+                return None
+            return file.read()
+    except OSError:
+        return None
+
+
+def write_cached(kind: str, key: str, content: bytes) -> None:
+    """Keep bytes as ``<kind>-<key>`` and remove old files of the kind. A folder that cannot be written is not an error."""
+    folder = cache_folder()
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / f"{kind}-{key}", content)
+        for path in sorted(folder.glob(f"{kind}-*"), key=lambda p: p.stat().st_mtime, reverse=True)[_KEEP:]:
+            path.unlink(missing_ok=True)
+
+
+def read_cache(kind: str, key: str) -> Any | None:
+    """Return the JSON kept under ``key``, or ``None``."""
+    try:
+        data = json.loads(read_cached(f"{kind}-{key[:32]}.json") or b"null")
+    except (ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("key") != key:
         return None
@@ -41,31 +62,26 @@ def read_cache(kind: str, key: str) -> Any | None:
 
 
 def write_cache(kind: str, key: str, value: Any) -> None:
-    """Keep ``value`` (JSON) under ``key``; a folder that cannot be written is no error. Old files of the kind are removed."""
-    folder = cache_folder()
+    """Keep ``value`` (JSON) under ``key``."""
     text = json.dumps({"schema": SCHEMA, "key": key, "value": value}, separators=(",", ":"))
-    temporary = None
+    write_cached(kind, f"{key[:32]}.json", text.encode())
+
+
+def _replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+    """Write a file beside its place, then move it there; ``durable`` waits for the disk."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".new-", delete=False, encoding="utf-8") as file:
-            temporary = file.name
-            file.write(text)
-        Path(temporary).replace(folder / f"{kind}-{key[:32]}.json")
-        temporary = None
-        _prune(folder, kind)
-    except OSError:
-        pass
-    finally:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-
-
-def _prune(folder: Path, kind: str) -> None:
-    files = sorted(folder.glob(f"{kind}-*.json"), key=lambda p: p.stat().st_mtime, reverse=True)
-    for path in files[_KEEP:]:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
 
 
 def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataError) -> bytes:
@@ -84,18 +100,7 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there complete or not at all, also after a power cut. ``StorageError``."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        _replace(path, text.encode(), mode=0o644, durable=True)
         _sync(path.parent)
     except OSError as error:
         raise StorageError(
@@ -113,7 +118,7 @@ def _sync(folder: Path) -> None:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """A TOML document; ``ValueError`` when it is not one."""
+    """Return a TOML document; ``ValueError`` when it is not one."""
     # The standard library has a parser from 3.11 on; on 3.10 the distribution that it was taken from is a dependency.
     parser = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     document: dict[str, Any] = parser.loads(text)

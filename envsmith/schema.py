@@ -34,7 +34,6 @@ _Value = TypeVar("_Value")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 # A file of one megabyte has about 10^5 nodes; an alias bomb passes this at once.
 _MAX_NODES = 2_000_000
-_PLAIN = "not a value of this field"
 
 
 @dataclass(slots=True)
@@ -93,15 +92,52 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOrMany:
-    """Mark a tuple: a single value stands for a list of one."""
+class Prepared:
+    """Mark a field whose raw value is changed by ``prepare`` before it is checked."""
+
+    prepare: Callable[[Any], Any]
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
         from pydantic_core import core_schema
 
-        return core_schema.no_info_before_validator_function(
-            lambda value: value if isinstance(value, list) else [value], handler(source)
+        return core_schema.no_info_before_validator_function(self.prepare, handler(source))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Mark a field that is written in full or by a name: ``find`` gets the name with the context and returns the value."""
+
+    find: Callable[[str, Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.with_info_wrap_validator_function(
+            lambda value, check_in_full, info: (
+                _called(self.find, value, info.context) if isinstance(value, str) else check_in_full(value)
+            ),
+            handler(source),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Mark a value that is written as ``kind``: ``make`` gets that with the context and returns the value."""
+
+    kind: Any
+    make: Callable[[Any, Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Any) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.with_info_after_validator_function(
+            lambda value, info: _called(self.make, value, info.context), handler.generate_schema(self.kind)
+        )
+
+
+def one_or_many() -> Prepared:
+    """Return the mark of a tuple for which a single value may stand."""
+    return Prepared(lambda value: value if isinstance(value, list) else [value])
 
 
 def _called(function: Callable[[Any, Any], Any], value: object, context: object) -> object:
@@ -116,7 +152,12 @@ def _called(function: Callable[[Any, Any], Any], value: object, context: object)
     raise PydanticCustomError("wrong", "{what}", details)
 
 
-def text_of(maximum: int = 2000, pattern: re.Pattern[str] | None = None, advice: str = "") -> Parsed:
+def text_of(
+    maximum: int = 2000,
+    pattern: re.Pattern[str] | None = None,
+    advice: str = "",
+    complaint: str = "not a value of this field",
+) -> Parsed:
     """Return the mark of a text of 1 to ``maximum`` characters, trimmed, of the form of ``pattern``."""
 
     def parse(value: object, _context: object = None) -> str:
@@ -126,7 +167,7 @@ def text_of(maximum: int = 2000, pattern: re.Pattern[str] | None = None, advice:
         if not clean or len(clean) > maximum:
             raise WrongValueError("empty" if not clean else f"longer than {maximum} characters")
         if pattern is not None and not pattern.fullmatch(clean):
-            raise WrongValueError(_PLAIN, advice)
+            raise WrongValueError(complaint, advice)
         return clean
 
     return Parsed(parse)
@@ -173,6 +214,7 @@ def _flag(value: object, _context: object) -> bool:
 Text = Annotated[str, text_of()]
 Flag = Annotated[bool, Parsed(_flag)]
 Day = Annotated[str, Parsed(_day)]
+Sha256 = Annotated[str, text_of(64, re.compile("[0-9a-f]{64}"), "64 hex digits in lower case", "not a sha256")]
 
 
 def strict(kind: type[_Value]) -> type[_Value]:
@@ -219,7 +261,10 @@ _BELONGS = {
 def _note(problem: ErrorDetails, file: str, root: str, adapter: TypeAdapter[Any], problems: Problems) -> None:
     kind, steps, value, details = problem["type"], problem["loc"], problem["input"], problem.get("ctx", {})
     if steps and steps[-1] == "[key]":
-        problems.add(_place(file, root, steps[:-2]), f"key `{steps[-2]}`: not text", "quote it")
+        if kind == "wrong":
+            problems.add(_place(file, root, steps[:-1]), details["what"], details["advice"])
+        else:
+            problems.add(_place(file, root, steps[:-2]), f"key `{steps[-2]}`: not text", "quote it")
     elif kind == "missing":
         problems.add(_place(file, root, steps[:-1]), f"`{steps[-1]}` is missing", f"add `{steps[-1]}:`")
     elif kind == "unexpected_keyword_argument":

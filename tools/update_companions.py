@@ -28,9 +28,10 @@ ELSEWHERE = frozenset(
 
 def companions(matrix: Path) -> list[str]:
     """Their names, in the order of components.yaml."""
-    from envsmith.matrix.refresh.run import read_component_table, refreshable
+    from envsmith.graph.read import read_components
+    from envsmith.matrix.refresh.run import refreshable
 
-    return [name for name in refreshable(matrix, read_component_table(matrix)) if name not in ELSEWHERE]
+    return [name for name in refreshable(matrix, read_components(matrix)) if name not in ELSEWHERE]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from envsmith.errors import DataError
-from envsmith.graph.fields import Problems, parse_yaml
+from envsmith.graph.fields import parse_yaml
+from envsmith.schema import Problems
 
 # The Pythons for which markers are judged: those of the frameworks' releases that people still install.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from envsmith.ci.declared import PYTHONS, Declaration, Declared, read_declared, read_toml
 from envsmith.errors import DataError, UsageError
-from envsmith.graph.fields import Node, Problems, parse_yaml
+from envsmith.graph.fields import Node, parse_yaml
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import Spec
+from envsmith.schema import Problems
 
 CONFIG = "envsmith.yaml"
 # The word that stands for the smoke test of envsmith itself (collectives and a step of the framework) instead of a command.

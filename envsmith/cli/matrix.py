@@ -416,21 +416,21 @@ def _root(folder: Path | None) -> Path:
 
 def _states(folder: Path | None) -> list[CellState]:
     from envsmith.graph.files import list_files
-    from envsmith.graph.load import knowledge_of
+    from envsmith.graph.load import knowledge
     from envsmith.matrix.document import now, states
 
     root = _root(folder)
-    return states(root, knowledge_of(list_files(root)), now().date())[0]
+    return states(root, knowledge(list_files(root)), now().date())[0]
 
 
 def _document(folder: Path | None) -> dict[str, Any]:
     from envsmith.graph.files import list_files
-    from envsmith.graph.load import knowledge_of
+    from envsmith.graph.load import knowledge
     from envsmith.matrix.document import document, now
     from envsmith.solve import solver_of
 
     root = _root(folder)
-    return document(root, solver_of(knowledge_of(list_files(root))), moment=now(), progress=tell_framework())
+    return document(root, solver_of(knowledge(list_files(root))), moment=now(), progress=tell_framework())
 
 
 def tell_framework() -> Callable[[str], None]:

@@ -9,10 +9,11 @@ from enum import Enum
 from pathlib import Path
 
 from envsmith.errors import DataError
-from envsmith.graph.fields import Node, Problems, parse_yaml
+from envsmith.graph.fields import Node, parse_yaml
 from envsmith.graph.load import knowledge
 from envsmith.model.record import Rung, Stored
 from envsmith.model.version import version_key
+from envsmith.schema import Problems
 
 _SCHEMA = 1
 _RECENT = 4

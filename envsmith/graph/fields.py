@@ -1,39 +1,137 @@
-"""Text from outside -> typed fields, with every problem collected under its key path.
+"""The fields of the files of ``matrix/``: versions, specs, components and evidence, as marks for :mod:`envsmith.schema`.
 
-YAML is hostile until it went through a :class:`Node`: a number where a version belongs, a bool where a text belongs, a key that
-nobody reads, an alias bomb. A getter that finds something wrong notes it and returns ``None``; nothing here raises for bad data.
+A reference (to a component, to a named source) is looked up in the :class:`Context` of the check.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from envsmith.errors import DataError, EnvsmithError
-from envsmith.model.rule import Evidence, EvidenceKind
+from envsmith.model.component import ComponentTable
+from envsmith.model.rule import Evidence
 from envsmith.model.version import Spec, parse_version
+from envsmith.schema import (
+    Checked,
+    Named,
+    Parsed,
+    Prepared,
+    Problems,
+    UnreadableError,
+    WrongValueError,
+    check,
+    parse_document,
+    text_of,
+)
+
+_File = TypeVar("_File")
+_VERSIONS = "examples: 2.4.1, ==2.4.*, >=0.16,<0.17, sm_90"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a file may refer to. ``sources`` is ``None`` when the file's own table of evidence is broken."""
+
+    components: ComponentTable
+    sources: Mapping[str, Evidence] | None = field(default_factory=dict)
+
+
+def _parse_version(value: object, _context: object) -> str:
+    try:
+        return parse_version(_text_of_version(value))
+    except WrongValueError:
+        raise
+    except ValueError:
+        raise WrongValueError("not a version", _VERSIONS) from None
+
+
+def _text_of_version(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise WrongValueError("a number where a version belongs", f'quote it: "{value}"')
+    text: str = text_of().parse(value, None)
+    return text
+
+
+def _parse_spec(value: object, _context: object) -> Spec:
+    if not isinstance(value, list):
+        return _one_spec(value)
+    if not value:
+        raise WrongValueError("an empty list admits no version")
+    return Spec.parse(" || ".join(_one_spec(part, f"[{number}]").text for number, part in enumerate(value)))
+
+
+def _one_spec(value: object, path: str = "") -> Spec:
+    try:
+        return Spec.parse(_text_of_version(value))
+    except WrongValueError as error:
+        raise WrongValueError(error.what, error.advice, path=path, part=value) from None
+    except ValueError:
+        raise WrongValueError("not a version spec", _VERSIONS, path=path, part=value) from None
+
+
+def _known_component(value: object, context: Context, subject: str = "") -> str:
+    name: str = text_of(100).parse(value, None)
+    if name not in context.components.by_name:
+        near = context.components.nearest(name)
+        advice = f"did you mean {near[0]}?" if near else "see components.yaml"
+        raise WrongValueError(f"unknown component{subject}", advice)
+    return name
+
+
+def _known_key(value: object, context: Context) -> str:
+    return _known_component(value, context, f" `{value}`")
+
+
+def _named_source(name: str, context: Context) -> Evidence | None:
+    if context.sources is None:
+        return None  # the table that it stands in is refused already
+    if name not in context.sources:
+        names = ", ".join(context.sources) or "none"
+        raise WrongValueError("no such evidence in this file", f"it names {names}")
+    return context.sources[name]
+
+
+def _some_evidence(sources: tuple[Evidence, ...], _context: object) -> tuple[Evidence, ...]:
+    if not sources:
+        raise WrongValueError("no evidence", "nothing is known without: add `evidence:`")
+    return sources
+
+
+def _listed(value: object) -> object:
+    return value if isinstance(value, list) else [] if value in (None, "") else [value]
+
+
+Version = Annotated[str, Parsed(_parse_version)]
+SpecText = Annotated[Spec, Parsed(_parse_spec)]
+ComponentName = Annotated[str, Parsed(_known_component)]
+Specs = Mapping[Annotated[str, Parsed(_known_key)], SpecText]
+# A source that the file names, one in full, or a list of those.
+Sources = Annotated[tuple[Annotated[Evidence, Named(_named_source)], ...], Prepared(_listed), Checked(_some_evidence)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+
+def check_file(kind: type[_File], name: str, document: Any, problems: Problems, table: ComponentTable) -> _File | None:
+    """Check a document whose lines refer to components and to the sources that it names under ``evidence``."""
+    sources = check(_Sources, document, name, problems) if isinstance(document, dict) else _Sources()
+    value = check(kind, document, name, problems, context=Context(table, sources.evidence if sources else None))
+    return value if sources else None
+
+
+# What is left of the reader that came before schemas. It goes with its last caller.
+
 
 _Member = TypeVar("_Member", bound=Enum)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-# A file of one megabyte has about 10^5 nodes; an alias bomb passes this at once.
-_MAX_NODES = 2_000_000
-
-
-@dataclass(slots=True)
-class Problems:
-    """What is wrong with the data: file, key path, what, what to do."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, where: str, what: str, advice: str = "") -> None:
-        """Note one problem."""
-        self.lines.append(f"{where}: {what}" + (f" — {advice}" if advice else ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,124 +260,11 @@ class Node:
 
 def parse_yaml(file: str, content: bytes, problems: Problems) -> Node | None:
     """The root of a YAML file; ``None`` with a noted problem when it is not YAML, or no honest one."""
-    import yaml
-
     try:
-        value = yaml.load(content, Loader=_loader())  # noqa: S506 - a subclass of the safe loader
-        _count(value)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        what = getattr(error, "problem", None) or ("nested too deeply" if isinstance(error, RecursionError) else error)
-        problems.add(file, f"not valid YAML: {what}{line}")
+        return Node(file, "", parse_document(file, content), problems)
+    except UnreadableError as error:
+        problems.add(file, str(error))
         return None
-    return Node(file, "", value, problems)
-
-
-def parse_json(file: str, content: bytes, problems: Problems) -> Node | None:
-    """The root of a JSON file; ``None`` with a noted problem when it is none."""
-    try:
-        return Node(file, "", json.loads(content), problems)
-    except (ValueError, RecursionError) as error:
-        problems.add(file, f"not valid JSON: {error}")
-        return None
-
-
-def _count(value: object) -> None:
-    """Refuse what expands to more nodes than any honest file has (aliases of aliases, a list that contains itself)."""
-    todo = [value]
-    seen = 0
-    while todo:
-        top = todo.pop()
-        if isinstance(top, dict):
-            todo.extend(top.values())
-        elif isinstance(top, list):
-            todo.extend(top)
-        seen += 1
-        if seen > _MAX_NODES or len(todo) > _MAX_NODES:
-            raise ValueError("expands to too many nodes (aliases of aliases?)")
-
-
-def _loader() -> Any:
-    """The safe loader (C where it is built in) that refuses duplicate keys and leaves days as text."""
-    import yaml
-
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Loader(base):  # type: ignore[misc]
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-            keys = [k.value for k, _ in node.value if isinstance(k.value, str) and k.value != "<<"]
-            if len(set(keys)) < len(keys):
-                twice = next(k for k in keys if keys.count(k) > 1)
-                raise yaml.constructor.ConstructorError(None, None, f"key `{twice}` twice", node.start_mark)
-            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-            return mapping
-
-    Loader.yaml_implicit_resolvers = {
-        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for letter, resolvers in base.yaml_implicit_resolvers.items()
-    }
-    return Loader
-
-
-# The evidence of a file, of a line, of one field of a line.
-
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-def _entry(node: Node) -> Evidence | None:
-    fields = node.fields(("kind", "source", "date"), ("sha256", "note"))
-    kind = fields["kind"].choice(EvidenceKind) if "kind" in fields else None
-    source = fields["source"].text() if "source" in fields else None
-    day = fields["date"].day() if "date" in fields else None
-    sha256 = _sha256(fields["sha256"]) if "sha256" in fields else None
-    note = fields["note"].text() if "note" in fields else None
-    if kind is None or source is None or day is None:
-        return None
-    return Evidence(kind=kind, source=source, date=day, sha256=sha256, note=note)
-
-
-def _sha256(node: Node) -> str | None:
-    text = node.text(maximum=64)
-    if text is not None and not _SHA256.fullmatch(text):
-        node.wrong("not a sha256", "64 hex digits in lower case")
-        return None
-    return text
-
-
-def named_evidence(node: Node | None) -> dict[str, Evidence]:
-    """The table ``evidence:`` of a file: key to source."""
-    found = {key: _entry(entry) for key, entry in node.items()} if node else {}
-    return {key: evidence for key, evidence in found.items() if evidence}
-
-
-def read_evidence(node: Node | None, named: Mapping[str, Evidence], *, owner: Node) -> tuple[Evidence, ...]:
-    """What a line says about where it is from: a key, an entry, or a list of those. None at all is a problem of ``owner``."""
-    if node is None or node.value in (None, [], ""):
-        owner.problems.add(owner.where, "no evidence", "nothing is known without: add `evidence:`")
-        return ()
-    parts = node.sequence() if isinstance(node.value, list) else [node]
-    found = []
-    for part in parts:
-        if isinstance(part.value, dict):
-            entry = _entry(part)
-        else:
-            key = part.text()
-            entry = named.get(key) if key else None
-            if key and entry is None:
-                part.wrong("no such evidence in this file", "it names " + (", ".join(named) or "none"))
-        if entry:
-            found.append(entry)
-    return tuple(found)
-
-
-def with_hash(evidence: tuple[Evidence, ...], node: Node | None) -> tuple[Evidence, ...]:
-    """The sha256 of a line joins its first entry."""
-    sha256 = _sha256(node) if node else None
-    if not sha256 or not evidence:
-        return evidence
-    return (replace(evidence[0], sha256=sha256), *evidence[1:])
 
 
 # Tables of ``matrix/`` that describe images: YAML -> rows -> values, every problem of a file told at once.

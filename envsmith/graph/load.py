@@ -1,70 +1,104 @@
-"""The installed knowledge, read once per state of its files."""
+"""The version graph as a solver uses it: read once per state of its files, kept compiled in the cache.
+
+A reading from the cache imports neither networkx nor YAML. A rule is unpickled when it is asked for, since most answers show few of them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import pickle
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envsmith.errors import DataError
-from envsmith.files import read_cache, write_cache
-from envsmith.graph.fields import Problems, parse_yaml
+import envsmith
+from envsmith.files import read_cached, write_cached
+from envsmith.frameworks import FRAMEWORKS
+from envsmith.graph.compile import Compiled, CompiledRow, CompiledRule, compile_graph
 from envsmith.graph.files import DataFiles, find_matrix, list_files
-from envsmith.graph.read import read_components, read_gpus
-from envsmith.model.cell import Platform
-from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
-from envsmith.model.version import Spec
+from envsmith.model.component import Component, ComponentTable
+from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Tested
 
-_READ: dict[str, Knowledge] = {}
+_SHAPES = (Compiled, CompiledRow, CompiledRule, Component, Evidence, Knowledge, Release, Row, Rule, Tested)
+_LOADED: dict[str, VersionGraph] = {}
 
 
-def knowledge() -> Knowledge:
-    """All that envsmith knows. :class:`envsmith.errors.DataError` lists every problem of its files."""
-    return knowledge_of(list_files(find_matrix()))
+@dataclass(slots=True)
+class VersionGraph:
+    """The compiled tables, and the texts behind them."""
+
+    compiled: Compiled
+    components: ComponentTable
+    _pickled: Mapping[str, bytes]
+    _rest: bytes
+    _rules: dict[str, Rule] = field(default_factory=dict)
+    _knowledge: Knowledge | None = None
+
+    @classmethod
+    def of(cls, knowledge: Knowledge) -> VersionGraph:
+        """Compile a knowledge."""
+        from envsmith.graph.network import to_network
+
+        rules = {rule.id: rule for rule in knowledge.rules}
+        return cls(compile_graph(to_network(knowledge)), knowledge.components, {}, b"", rules, knowledge)
+
+    def rule(self, rule_id: str) -> Rule:
+        """Return one rule; ``KeyError`` when there is none of that id."""
+        if rule_id not in self._rules:
+            self._rules[rule_id] = _unpickled(self._pickled[rule_id])
+        return self._rules[rule_id]
+
+    def knowledge(self) -> Knowledge:
+        """Return everything that the files say."""
+        if self._knowledge is None:
+            rules = tuple(self.rule(rule_id) for rule_id in self._pickled)
+            self._knowledge = replace(_unpickled(self._rest), rules=rules)
+        return self._knowledge
+
+    def pickled(self) -> bytes:
+        """Return what :func:`_from_pickle` reads again."""
+        knowledge = self.knowledge()
+        rules = {rule.id: pickle.dumps(rule, 5) for rule in knowledge.rules}
+        rest = pickle.dumps(replace(knowledge, rules=()), 5)
+        return pickle.dumps((self.compiled, self.components, rules, rest), 5)
 
 
-def knowledge_of(files: DataFiles) -> Knowledge:
-    """The knowledge in ``files``, from the cache when they did not change."""
-    stamp = files.stamp()
-    if stamp in _READ:
-        return _READ[stamp]
-    kept = read_cache("knowledge", stamp)
-    if kept is not None:
-        try:
-            _READ[stamp] = knowledge_from_json(kept)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-            kept = None
-    if kept is None:
-        from envsmith.graph.read import read_knowledge
+def version_graph(files: DataFiles | None = None) -> VersionGraph:
+    """Return the graph of ``files`` (default: the installed ones). ``DataError`` lists every problem of them."""
+    files = files or list_files(find_matrix())
+    key = _key(files)
+    if key not in _LOADED:
+        content = read_cached(f"graph-{key[:32]}")
+        graph = _from_pickle(content, key) if content is not None else None
+        if graph is None:
+            from envsmith.graph.read import read_knowledge
 
-        _READ[stamp] = read_knowledge(files.root)
-        write_cache("knowledge", stamp, knowledge_to_json(_READ[stamp]))
-    return _READ[stamp]
+            graph = VersionGraph.of(read_knowledge(files.root))
+            kept = graph.pickled()
+            write_cached("graph", key[:32], key.encode() + hashlib.sha256(kept).digest() + kept)
+        _LOADED[key] = graph
+    return _LOADED[key]
 
 
-# The names people use, without reading the whole knowledge: components by every spelling, GPUs by name.
-#
-# The command line parses its flags with these before it solves, so they come from two small files and are kept in the cache.
-
-
-_FILES = ("components.yaml", "releases/gpu.yaml")
-_LOADED: dict[str, tuple[ComponentTable, dict[str, str]]] = {}
+def knowledge(files: DataFiles | None = None) -> Knowledge:
+    """Return all that the files say, as :func:`version_graph` reads them."""
+    return version_graph(files).knowledge()
 
 
 def components() -> ComponentTable:
-    """Every component of the installed knowledge; :class:`DataError` when components.yaml is broken."""
-    return _names()[0]
+    """Return every component of the installed knowledge."""
+    return version_graph().components
 
 
 def gpu_names() -> dict[str, str]:
-    """``{"h100": "sm_90", …}`` of the installed knowledge."""
-    return _names()[1]
+    """Return ``{"h100": "sm_90", …}`` of the installed knowledge."""
+    return dict(version_graph().compiled.gpus)
 
 
 def newest_day() -> str | None:
-    """The newest day on which a fact of the installed knowledge was read (``2026-11-21``); ``None`` without one.
+    """Return the newest day on which a fact of the installed knowledge was read (``2026-11-21``); ``None`` without one.
 
     The files are searched, not parsed: ``--version`` must not wait for the graph.
     """
@@ -78,182 +112,35 @@ def newest_day() -> str | None:
     return max(days, default=None)
 
 
-def _names() -> tuple[ComponentTable, dict[str, str]]:
-    files = DataFiles(find_matrix(), _FILES)
-    stamp = files.stamp()
-    if stamp not in _LOADED:
-        kept = read_cache("names", stamp)
-        try:
-            _LOADED[stamp] = _from_json(kept) if kept is not None else _read(files, stamp)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            _LOADED[stamp] = _read(files, stamp)
-    return _LOADED[stamp]
+def _key(files: DataFiles) -> str:
+    """Return what changes with every file of the matrix, the program, its frameworks, and the shape of what is kept."""
+    shape = [(kind.__name__, kind.__slots__) for kind in _SHAPES]
+    frameworks = [(f.name, f.short, f.title, f.distributions, f.aliases) for f in FRAMEWORKS.values()]
+    return hashlib.sha256(f"{envsmith.__version__} {shape} {frameworks} {files.stamp()}".encode()).hexdigest()
 
 
-def _from_json(kept: Any) -> tuple[ComponentTable, dict[str, str]]:
-    table = ComponentTable.of(
-        Component(name=n, role=Role(r), short=s, title=t, distributions=tuple(d), aliases=tuple(a))
-        for n, r, s, t, d, a in kept["components"]
-    )
-    return table, {str(name): str(sm) for name, sm in kept["gpus"].items()}
+class _Unpickler(pickle.Unpickler):
+    """Makes values of our own classes and nothing else, so that a foreign cache file runs no code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("envsmith.model.") or module == "envsmith.graph.compile":
+            found = super().find_class(module, name)
+            if isinstance(found, type):
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in the cache")
 
 
-def _read(files: DataFiles, stamp: str) -> tuple[ComponentTable, dict[str, str]]:
-
-    problems = Problems()
-    table = read_components(parse_yaml(_FILES[0], files.read(_FILES[0]), problems), problems)
-    _, gpus = read_gpus(parse_yaml(_FILES[1], files.read(_FILES[1]), problems))
-    if problems.lines:
-        raise DataError(
-            f"{files.root}: {len(problems.lines)} problems in the names",
-            details=problems.lines,
-            hint="the schema is described in matrix/README.md",
-        )
-    rows = [
-        [c.name, c.role.value, c.short, c.title, list(c.distributions), list(c.aliases)] for c in table.by_name.values()
-    ]
-    write_cache("names", stamp, {"components": rows, "gpus": gpus})
-    return table, gpus
+def _unpickled(content: bytes) -> Any:
+    return _Unpickler(io.BytesIO(content)).load()
 
 
-# A :class:`Knowledge` as JSON and back, for the cache. Evidence is written once and referred to by number.
-
-
-def knowledge_to_json(knowledge: Knowledge) -> dict[str, Any]:
-    """JSON without loss."""
-    numbers: dict[Evidence, int] = {}
-
-    def refer(evidence: tuple[Evidence, ...]) -> list[int]:
-        return [numbers.setdefault(e, len(numbers)) for e in evidence]
-
-    data = {
-        "components": [
-            [c.name, c.role.value, c.short, c.title, c.distributions, c.aliases]
-            for c in knowledge.components.by_name.values()
-        ],
-        "releases": {
-            name: [
-                [r.version, r.date, r.yanked, r.index, [p.value for p in r.platforms], dict(r.facts), refer(r.evidence)]
-                for r in releases
-            ]
-            for name, releases in knowledge.releases.items()
-        },
-        "rules": [
-            [
-                [r.id, r.kind.value, r.stage, r.signature, r.cause, r.fix, r.symptom, dict(r.facts)],
-                [_row(row, refer(row.evidence)) for row in r.rows],
-            ]
-            for r in knowledge.rules
-        ],
-        "tested": [
-            [t.framework, t.version.text, t.torch.text, _text(t.cuda), _text(t.python), t.kind, refer(t.evidence)]
-            for t in knowledge.tested
-        ],
-        "gpus": dict(knowledge.gpus),
-        "digest": knowledge.digest,
-    }
-    data["evidence"] = [[e.kind.value, e.source, e.date, e.sha256, e.note] for e in numbers]
-    return data
-
-
-def _text(spec: Spec | None) -> str | None:
-    return spec.text if spec else None
-
-
-def _row(row: Row, evidence: list[int]) -> list[Any]:
-    when, needs = ({n: s.text for n, s in specs.items()} for specs in (row.when, row.needs))
-    platforms = [p.value for p in row.platforms]
-    return [when, needs, platforms, row.severity.value, row.symptom, row.cause, row.fix, evidence]
-
-
-def knowledge_from_json(data: Any) -> Knowledge:
-    """The inverse of :func:`knowledge_to_json`. The cache is ours: specs are taken as they were written, not parsed again.
-
-    ``KeyError``, ``TypeError``, ``ValueError`` or ``IndexError`` when the data is something else.
-    """
-    reader = _Reader(
-        [Evidence(kind=_KINDS[k], source=s, date=d, sha256=h, note=n) for k, s, d, h, n in data["evidence"]]
-    )
-    components = [
-        Component(name=n, role=Role(r), short=s, title=t, distributions=tuple(d), aliases=tuple(a))
-        for n, r, s, t, d, a in data["components"]
-    ]
-    return Knowledge(
-        components=ComponentTable.of(components),
-        releases={n: tuple([reader.release(n, line) for line in lines]) for n, lines in data["releases"].items()},
-        rules=tuple([reader.rule(head, rows) for head, rows in data["rules"]]),
-        tested=tuple([reader.tested(line) for line in data["tested"]]),
-        gpus=data["gpus"],
-        digest=data["digest"],
-    )
-
-
-_KINDS = {k.value: k for k in EvidenceKind}
-_PLATFORMS = {p.value: p for p in Platform}
-_SEVERITIES = {s.value: s for s in Severity}
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Turns lists back into values; evidence is referred to by number."""
-
-    known: Sequence[Evidence]
-
-    def evidence(self, numbers: list[int]) -> tuple[Evidence, ...]:
-        return tuple([self.known[n] for n in numbers])
-
-    def release(self, name: str, line: list[Any]) -> Release:
-        version, date, yanked, index, where, facts, evidence = line
-        return Release(
-            component=name,
-            version=version,
-            date=date,
-            yanked=yanked,
-            index=index,
-            platforms=tuple([_PLATFORMS[p] for p in where]),
-            facts=facts,
-            evidence=self.evidence(evidence),
-        )
-
-    def rule(self, head: list[Any], rows: list[Any]) -> Rule:
-        rule_id, kind, stage, signature, cause, fix, symptom, facts = head
-        return Rule(
-            id=rule_id,
-            kind=RuleKind(kind),
-            rows=tuple([self.row(row) for row in rows]),
-            stage=stage,
-            signature=signature,
-            cause=cause,
-            fix=fix,
-            symptom=symptom,
-            facts=facts,
-        )
-
-    def row(self, line: list[Any]) -> Row:
-        when, needs, where, severity, symptom, cause, fix, evidence = line
-        return Row(
-            when=_specs(when),
-            needs=_specs(needs),
-            platforms=tuple([_PLATFORMS[p] for p in where]),
-            severity=_SEVERITIES[severity],
-            symptom=symptom,
-            cause=cause,
-            fix=fix,
-            evidence=self.evidence(evidence),
-        )
-
-    def tested(self, line: list[Any]) -> Tested:
-        framework, version, torch, cuda, python, kind, evidence = line
-        return Tested(
-            framework=framework,
-            version=Spec(version),
-            torch=Spec(torch),
-            cuda=Spec(cuda) if cuda else None,
-            python=Spec(python) if python else None,
-            kind=kind,
-            evidence=self.evidence(evidence),
-        )
-
-
-def _specs(texts: Mapping[str, str]) -> dict[str, Spec]:
-    return {name: Spec(text) for name, text in texts.items()}
+def _from_pickle(content: bytes, key: str) -> VersionGraph | None:
+    """Return what was kept under ``key``, or ``None`` when the bytes are damaged or of something else."""
+    start = len(key) + 32
+    body = content[start:]
+    if content[: len(key)] != key.encode() or content[len(key) : start] != hashlib.sha256(body).digest():
+        return None
+    try:
+        return VersionGraph(*_unpickled(body))
+    except Exception:  # noqa: BLE001 - a pickle can fail in any way, and is then made again
+        return None

@@ -1,83 +1,124 @@
-"""The version graph as a ``networkx`` graph of facts, to draw and to query."""
+"""The version graph: a ``networkx.MultiDiGraph`` of facts, from which the solver's tables are compiled and which people can look at.
+
+Nodes are texts. A component (``torch``, ``kind="component"``), a release (``torch==2.9.1+cu128``, ``kind="release"``; a build of torch is its
+wheel) and a rule (``rule:torch-bundles-nccl``, ``kind="rule"``). Edges: a release belongs to its component (``release-of``); a rule speaks of a
+component, or of the release that it names exactly, once for each row and side (``bundles``, ``requires``, ``conflicts``; ``side`` is ``when`` or
+``needs``, ``spec`` what the row says of it); a framework was ``tested`` with a torch. Every edge carries its evidence. These are facts, about
+three thousand edges, not the expansion of all compatible pairs.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
 
-from envsmith.graph.load import knowledge_of
+import networkx as nx
+
+from envsmith.errors import UsageError
 from envsmith.model.rule import Knowledge, Row, Rule
 
-if TYPE_CHECKING:
-    import networkx as nx
+FORMATS = ("dot", "graphml", "json")
+_SHAPES = {"component": "box", "release": "ellipse", "rule": "note"}
 
 
-def load(root: Path | None = None) -> nx.MultiDiGraph[Any]:
-    """The graph of everything below ``root`` (default: the installed knowledge); see :func:`to_network`."""
-    from envsmith.graph.files import find_matrix, list_files
-
-    return to_network(knowledge_of(list_files(root or find_matrix())))
+def rule_node(rule_id: str) -> str:
+    """Return the name of a rule's node."""
+    return f"rule:{rule_id}"
 
 
-def to_network(knowledge: Knowledge) -> nx.MultiDiGraph[Any]:
-    """Facts, not the expansion of all compatible pairs.
-
-    A node per component (``"torch"``; ``kind="component"``) and per release (``("torch", "2.9.1+cu128")``; ``kind="release"``, with the
-    fields of its line; a build of torch is its wheel), joined by an edge ``kind="release-of"``. A rule over two components is an edge from
-    the one to the other, or from the release that its row names exactly; a rule over more is a node of its own (``kind="rule"``) with an
-    edge to each component. Edges carry ``rule``, ``kind`` (bundles, requires, conflicts), ``when`` and ``spec`` as text, ``severity``,
-    ``platforms`` and ``evidence``. ``graph.graph["digest"]`` names the state of the knowledge.
-    """
-    import networkx as nx
-
-    graph: nx.MultiDiGraph[Any] = nx.MultiDiGraph(digest=knowledge.digest)
+def to_network(knowledge: Knowledge) -> nx.MultiDiGraph[str]:
+    """Return the graph of all releases, rules and tests. ``graph.graph["digest"]`` names the state of the files."""
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(digest=knowledge.digest, gpus=knowledge.gpus)
     for component in knowledge.components.by_name.values():
-        graph.add_node(component.name, kind="component", role=component.role.value, title=component.title)
+        graph.add_node(
+            component.name, kind="component", role=component.role.value, title=component.title, value=component
+        )
     for name, releases in knowledge.releases.items():
         for release in releases:
-            node = (name, release.version)
-            graph.add_node(
-                node,
-                kind="release",
-                component=name,
-                version=release.version,
-                date=release.date,
-                yanked=release.yanked,
-                index=release.index,
-                **{k: v for k, v in release.facts.items() if k not in {"kind", "component", "version"}},
-            )
-            if not graph.has_edge(node, name):
-                graph.add_edge(node, name, kind="release-of", evidence=release.evidence)
+            node = f"{name}=={release.version}"
+            facts = {"date": release.date, "yanked": release.yanked, "index": release.index}
+            graph.add_node(node, kind="release", component=name, version=release.version, **facts)
+            graph.add_edge(node, name, kind="release-of", value=release, evidence=release.evidence)
     for rule in knowledge.rules:
+        node = rule_node(rule.id)
+        graph.add_node(node, kind="rule", rule=rule.kind.value, stage=rule.stage, cause=rule.cause, value=rule)
         for number, row in enumerate(rule.rows):
-            _add_row(graph, rule, row, number)
+            _add_row(graph, node, rule, row, number)
+    for tested in knowledge.tested:
+        graph.add_edge(
+            tested.framework,
+            "torch",
+            kind="tested",
+            by=tested.kind,
+            when=tested.version.text,
+            spec=tested.torch.text,
+            value=tested,
+            evidence=tested.evidence,
+        )
     return graph
 
 
-def _add_row(graph: nx.MultiDiGraph[Any], rule: Rule, row: Row, number: int) -> None:
-    facts = {
-        "rule": rule.id,
-        "row": number,
-        "kind": rule.kind.value,
-        "severity": row.severity.value,
-        "when": {c: s.text for c, s in row.when.items()},
-        "platforms": tuple(p.value for p in row.platforms),
-        "evidence": row.evidence,
-    }
-    scope = row.scope
-    if len(scope) <= 2:
-        source, target = scope[0], scope[-1]
-        spec = row.needs.get(target) or row.when[target]
-        graph.add_edge(_node(graph, source, row.when[source].text), target, spec=spec.text, **facts)
-        return
-    node = ("rule", f"{rule.id}#{number}")
-    graph.add_node(node, rule=rule.id, kind="rule", severity=row.severity.value, evidence=row.evidence)
-    for component in scope:
-        spec = row.needs.get(component) or row.when[component]
-        graph.add_edge(node, component, spec=spec.text, role="needs" if component in row.needs else "when", **facts)
+def _add_row(graph: nx.MultiDiGraph[str], node: str, rule: Rule, row: Row, number: int) -> None:
+    for side, specs in (("when", row.when), ("needs", row.needs)):
+        for place, (component, spec) in enumerate(specs.items()):
+            exact = f"{component}=={spec.text.removeprefix('==')}"
+            graph.add_edge(
+                node,
+                exact if exact in graph else component,
+                kind=rule.kind.value,
+                component=component,
+                side=side,
+                row=number,
+                place=place,
+                spec=spec.text,
+                severity=row.severity.value,
+                platforms=tuple(p.value for p in row.platforms),
+                evidence=row.evidence,
+            )
 
 
-def _node(graph: nx.MultiDiGraph[Any], component: str, spec: str) -> Any:
-    """The release that a spec names exactly, or the component."""
-    release = (component, spec.removeprefix("=="))
-    return release if release in graph else component
+def around(graph: nx.MultiDiGraph[str], component: str) -> nx.MultiDiGraph[str]:
+    """Return the part of the graph that speaks of a component: its releases, its rules, and what those rules name."""
+    if component not in graph:
+        raise UsageError(f"the version graph has no component {component!r}")
+    near = nx.ego_graph(graph.to_undirected(as_view=True), component, radius=2).nodes
+    part: nx.MultiDiGraph[str] = graph.subgraph(near).copy()
+    return part
+
+
+def export(graph: nx.MultiDiGraph[str], form: str) -> str:
+    """Return the graph as text in one of :data:`FORMATS`."""
+    plain: nx.MultiDiGraph[str] = nx.MultiDiGraph(digest=graph.graph["digest"])
+    plain.add_nodes_from((node, _texts(data)) for node, data in graph.nodes(data=True))
+    plain.add_edges_from((source, target, _texts(data)) for source, target, data in graph.edges(data=True))
+    if form == "json":
+        return json.dumps(nx.node_link_data(plain, edges="edges"), indent=1, ensure_ascii=False) + "\n"
+    if form == "graphml":
+        buffer = io.BytesIO()
+        nx.write_graphml(plain, buffer)
+        return buffer.getvalue().decode()
+    return _dot(plain)
+
+
+def _texts(data: Mapping[str, Any]) -> dict[str, str | int]:
+    shown: dict[str, str | int] = {}
+    for key, value in data.items():
+        if key == "evidence":
+            shown[key] = "; ".join(dict.fromkeys(map(str, value)))
+        elif isinstance(value, tuple):
+            shown[key] = ",".join(value)
+        elif isinstance(value, (str, int)):
+            shown[key] = value
+    return {key: value for key, value in shown.items() if value != ""}
+
+
+def _dot(graph: nx.MultiDiGraph[str]) -> str:
+    lines = ["digraph envsmith {", "  rankdir=LR;"]
+    for node, data in graph.nodes(data=True):
+        lines.append(f"  {json.dumps(node)} [shape={_SHAPES[data.get('kind', 'component')]}];")
+    for source, target, data in graph.edges(data=True):
+        label = " ".join(str(data[key]) for key in ("side", "when", "spec") if key in data)
+        lines.append(f"  {json.dumps(source)} -> {json.dumps(target)} [label={json.dumps(label or data['kind'])}];")
+    return "\n".join([*lines, "}"]) + "\n"

@@ -4,106 +4,111 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from packaging.version import Version
+from packaging.version import Version as Pep440
 
-from envsmith.errors import DataError
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.fields import Node, Problems, named_evidence, parse_json, parse_yaml, read_evidence, with_hash
+from envsmith.graph.fields import (
+    ComponentName,
+    Sources,
+    Specs,
+    SpecText,
+    Version,
+    check_file,
+)
 from envsmith.graph.files import DataFiles, find_matrix, list_files
-from envsmith.graph.torch import Device, read_builds, read_devices, torch_releases, torch_rules
+from envsmith.graph.torch import Build, Device, TorchFile, torch_releases, torch_rules, with_hash
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
 from envsmith.model.version import Spec, parse_version, version_key
+from envsmith.schema import (
+    Checked,
+    Day,
+    Flag,
+    Made,
+    Parsed,
+    Prepared,
+    Problems,
+    Sha256,
+    UnreadableError,
+    WrongValueError,
+    check,
+    parse_document,
+    strict,
+    text_of,
+)
+
+_HINT = "the schema is described in matrix/README.md"
 
 
 def read_knowledge(root: Path | None = None) -> Knowledge:
     """Read and check every file below ``root`` (default: :func:`find_matrix`).
 
-    :class:`DataError` carries every problem as ``file: key path: what is wrong — what to do``.
+    ``DataError`` carries every problem as ``file: key path: what is wrong — what to do``.
     """
     files = list_files(root or find_matrix())
     problems = Problems()
     digest = hashlib.sha256()
-    roots: dict[str, Node] = {}
+    documents: dict[str, Any] = {}
     for name in files.names:
         content = files.read(name)
         digest.update(f"{name} {len(content)}\n".encode() + content)
-        parse = parse_json if name.endswith(".json") else parse_yaml
-        node = parse(name, content, problems)
-        if node is not None:
-            roots[name] = node
-    knowledge = _assemble(files, roots, problems, digest.hexdigest())
-    if problems.lines:
-        count = len(problems.lines)
-        raise DataError(
-            f"{files.root}: {count} problem{'s' * (count > 1)} in the knowledge",
-            details=problems.lines,
-            hint="the schema is described in matrix/README.md",
-        )
+        try:
+            documents[name] = parse_document(name, content)
+        except UnreadableError as error:
+            problems.add(name, str(error))
+    table = _components(documents.get("components.yaml"), problems)
+    knowledge = _assemble(documents, table, problems, digest.hexdigest()) if table else None
+    count = len(problems.lines)
+    problems.refuse(f"{files.root}: {count} problem{'s' * (count > 1)} in the knowledge", hint=_HINT)
+    assert knowledge is not None  # noqa: S101 - without a table there is a problem
     return knowledge
 
 
-def _assemble(files: DataFiles, roots: Mapping[str, Node], problems: Problems, digest: str) -> Knowledge:
-    table = read_components(roots.get("components.yaml"), problems)
-    releases: dict[str, tuple[Release, ...]] = {}
-    rules: list[Rule] = []
-    gpu = roots.get("releases/gpu.yaml")
-    devices, gpus = read_gpus(gpu)
-    for name in _of(files, roots, "releases/"):
-        if name == "releases/torch.yaml":
-            builds = read_builds(roots[name])
-            releases["torch"] = tuple(torch_releases(builds))
-            rules += torch_rules(builds, devices)
-            continue
-        declared = read_releases(roots[name], table)
-        if declared:
-            component = declared[0].release.component
-            if component in releases:
-                problems.add(name, f"{component} has releases in another file too", "join them")
-            releases[component] = tuple(d.release for d in declared)
-            rules += declared_rules(component, declared)
-    for name in _of(files, roots, "rules/"):
-        rules += read_rules(roots[name], table)
-    rules += failed_runs({name: roots[name].value for name in _of(files, roots, "records/")}, table)
-    _unique(rules, problems)
-    tested = [t for name in _of(files, roots, "tested/") for t in _tested(roots[name], table)]
-    tested += [t for name in _of(files, roots, "records/") for t in _record(roots[name], table)]
-    return Knowledge(
-        components=table, releases=releases, rules=tuple(rules), tested=tuple(tested), gpus=gpus, digest=digest
+def read_components(root: Path) -> ComponentTable:
+    """Read ``components.yaml`` alone. ``DataError`` lists its problems."""
+    problems = Problems()
+    table = _components(_document(root, "components.yaml", problems), problems)
+    problems.refuse(f"{root}/components.yaml is broken", hint=_HINT)
+    return table or ComponentTable.of([])
+
+
+def read_wheels(root: Path) -> tuple[Sequence[Build], Sequence[Device]]:
+    """Read what the wheels of torch carry, and which GPUs run what. ``DataError`` lists the problems of the two files."""
+    table, problems = read_components(root), Problems()
+    torch, gpu = (
+        check_file(kind, name, _document(root, name, problems), problems, table)
+        for kind, name in ((TorchFile, _TORCH), (GpuFile, _GPU))
     )
+    problems.refuse(f"{root}: the torch builds cannot be read", hint=_HINT)
+    return (torch.builds if isinstance(torch, TorchFile) else ()), (gpu.runs_on if isinstance(gpu, GpuFile) else ())
 
 
-def _of(files: DataFiles, roots: Mapping[str, Node], folder: str) -> list[str]:
-    return [name for name in files.names if name.startswith(folder) and name in roots]
+def _document(root: Path, name: str, problems: Problems) -> Any:
+    try:
+        return parse_document(name, DataFiles(root, (name,)).read(name))
+    except UnreadableError as error:
+        problems.add(name, str(error))
+        return None
 
 
-def read_gpus(root: Node | None) -> tuple[list[Device], dict[str, str]]:
-    """What each architecture runs on, and the names of GPUs, of releases/gpu.yaml."""
-    fields = dict(root.items()) if root else {}
-    return read_devices(fields.get("runs_on")), read_gpu_names(fields.get("names"))
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ComponentsFile:
+    components: tuple[Component, ...]
 
 
-def _unique(rules: list[Rule], problems: Problems) -> None:
-    seen: set[str] = set()
-    for rule in rules:
-        if rule.id in seen:
-            problems.add(f"rule {rule.id}", "this id is used twice", "an id is never reused: rename one")
-        seen.add(rule.id)
-
-
-def read_components(root: Node | None, problems: Problems) -> ComponentTable:
-    """Read components.yaml into a table, with the frameworks before it; problems are collected."""
-    if root is None:
-        return ComponentTable.of([])
-    fields = root.fields(("components",))
-    found = [
+def _components(document: Any, problems: Problems) -> ComponentTable | None:
+    """Return the frameworks, and what the file lists besides."""
+    file = check(_ComponentsFile, document, "components.yaml", problems)
+    frameworks = [
         Component(
             name=f.name,
             role=Role.FRAMEWORK,
@@ -114,97 +119,361 @@ def read_components(root: Node | None, problems: Problems) -> ComponentTable:
         )
         for f in FRAMEWORKS.values()
     ]
-    for line in fields["components"].sequence() if "components" in fields else []:
-        own = line.fields(("name", "role", "short", "title"), ("distributions", "aliases"))
-        name, role = (
-            (own["name"].text() if "name" in own else None),
-            (own["role"].choice(Role) if "role" in own else None),
-        )
-        short, title = (own[k].text() if k in own else None for k in ("short", "title"))
-        lists = {
-            k: tuple(filter(None, (n.text() for n in own[k].sequence())))
-            for k in ("distributions", "aliases")
-            if k in own
-        }
-        if name and role and short and title:
-            found.append(Component(name=name, role=role, short=short, title=title, **lists))
     try:
-        return ComponentTable.of(found)
+        return ComponentTable.of([*frameworks, *file.components]) if file else None
     except ValueError as error:
-        problems.add(root.file, str(error), "a spelling belongs to one component")
-        return ComponentTable({c.name: c for c in found}, {c.name: c.name for c in found})
+        problems.add("components.yaml", str(error), "a spelling belongs to one component")
+        return None
 
 
-def _tested(root: Node, table: ComponentTable) -> list[Tested]:
-    fields = root.fields(("framework", "tested"), ("evidence",))
-    framework = fields["framework"].text() if "framework" in fields else None
-    if framework is not None and framework not in table.by_name:
-        fields["framework"].wrong("unknown component", "see components.yaml")
-    named = named_evidence(fields.get("evidence"))
-    found = []
-    for line in fields["tested"].sequence() if "tested" in fields else []:
-        own = line.fields(("version", "torch", "evidence"), ("cuda", "python", "kind", "note", "gpu", "companions"))
-        specs: dict[str, Spec | None] = {n: own[n].spec() for n in ("version", "torch", "cuda", "python") if n in own}
-        evidence = read_evidence(own["evidence"], named, owner=line) if "evidence" in own else ()
-        kind = own["kind"].text(maximum=40) if "kind" in own else "ci"
-        version, torch = specs.get("version"), specs.get("torch")
-        if framework and version and torch and evidence:
-            found.append(
-                Tested(
-                    framework=framework,
-                    version=version,
-                    torch=torch,
-                    cuda=specs.get("cuda"),
-                    python=specs.get("python"),
-                    kind=kind or "ci",
-                    evidence=evidence,
-                )
+def _assemble(documents: Mapping[str, Any], table: ComponentTable, problems: Problems, digest: str) -> Knowledge:
+    releases: dict[str, tuple[Release, ...]] = {}
+    rules: list[Rule] = []
+    tested: list[Tested] = []
+    devices: tuple[Device, ...] = ()
+    gpus: Mapping[str, str] = {}
+    for name, document in documents.items():
+        if name == _TORCH:
+            torch = check_file(TorchFile, name, document, problems, table)
+            builds = torch.builds if torch else ()
+            releases["torch"] = tuple(torch_releases(builds))
+            rules += torch_rules(builds, devices)
+        elif name.startswith("releases/"):
+            file = check_file(GpuFile if name == _GPU else ReleasesFile, name, document, problems, table)
+            if isinstance(file, GpuFile):
+                devices, gpus = file.runs_on, file.folded_names()
+            if file:
+                if file.component in releases:
+                    problems.add(name, f"{file.component} has releases in another file too", "join them")
+                lines = in_order(file.releases)
+                releases[file.component] = tuple(line.release(file.component) for line in lines)
+                rules += declared_rules(file.component, lines)
+        elif name.startswith("rules/"):
+            rules_file = check_file(_RulesFile, name, document, problems, table)
+            rules += rules_file.rules if rules_file else ()
+        elif name.startswith("tested/"):
+            tested_file = check_file(_TestedFile, name, document, problems, table)
+            tested += tested_file.values() if tested_file else ()
+    records = {name: document for name, document in documents.items() if name.startswith("records/")}
+    rules += failed_runs(records, table)
+    tested += [t for name, record in records.items() for t in _passed_run(name, record, table, problems)]
+    for rule_id, count in Counter(rule.id for rule in rules).items():
+        if count > 1:
+            problems.add(f"rule {rule_id}", "this id is used twice", "an id is never reused: rename one")
+    return Knowledge(
+        components=table, releases=releases, rules=tuple(rules), tested=tuple(tested), gpus=gpus, digest=digest
+    )
+
+
+# ``releases/<component>.yaml`` -> releases, and the rules that they declare themselves.
+
+
+_TORCH, _GPU = "releases/torch.yaml", "releases/gpu.yaml"
+_Short = Annotated[str, text_of(60)]
+
+
+def _one_text_or_many(value: object, _context: object) -> object:
+    one = text_of().parse
+    return [one(entry, None) for entry in value] if isinstance(value, list) else one(value, None)
+
+
+def _yanked(value: object, _context: object) -> object:
+    return {True: "yanked", False: None}[value] if isinstance(value, bool) else text_of().parse(value, None)
+
+
+_Words = Annotated[object, Parsed(_one_text_or_many)]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseLine:
+    """A release and what it says it needs."""
+
+    version: Version
+    evidence: Sources
+    date: Day | None = None
+    yanked: Annotated[str | None, Parsed(_yanked)] = None
+    requires: Specs = field(default_factory=dict)
+    python: SpecText | None = None
+    sha256: Sha256 | None = None
+    sdist_only: Flag | None = None
+    cuda_majors: _Words | None = None
+    driver: _Words | None = None
+    runfile_driver: _Words | None = None
+    cudart: _Words | None = None
+    cuda_shown: _Words | None = None
+    family: _Words | None = None
+    build_imports: _Words | None = None
+
+    def release(self, component: str) -> Release:
+        """Return the release without what it declares."""
+        return Release(
+            component=component,
+            version=self.version,
+            date=self.date,
+            yanked=self.yanked,
+            facts={name: value for name in _FACTS if (value := getattr(self, name)) is not None},
+            evidence=self.sources,
+        )
+
+    @property
+    def sources(self) -> tuple[Evidence, ...]:
+        """The evidence of the line, with the hash of the file that was read."""
+        return with_hash(self.evidence, self.sha256)
+
+    def declares(self, target: str) -> Spec | None:
+        """Return what the release asks of ``target``, or ``None`` when that bars no version."""
+        spec = self.requires.get(target)
+        if target == "python" and spec is None:
+            spec = self.python
+        return None if spec is None or spec.is_any else spec
+
+
+_FACTS = tuple(
+    f.name
+    for f in fields(ReleaseLine)
+    if f.name not in {"version", "evidence", "date", "yanked", "requires", "python", "sha256"}
+)
+
+
+def _versions_once(lines: tuple[ReleaseLine, ...], _context: object) -> tuple[ReleaseLine, ...]:
+    seen: set[str] = set()
+    for number, line in enumerate(lines):
+        if line.version in seen:
+            raise WrongValueError(f"{line.version} stands in this file twice", "remove one line", path=f"[{number}]")
+        seen.add(line.version)
+    return lines
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleasesFile:
+    """``releases/<component>.yaml``."""
+
+    component: ComponentName
+    releases: Annotated[tuple[ReleaseLine, ...], Checked(_versions_once)]
+    evidence: object = None
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _GpuNames:
+    gpu: Version
+    names: tuple[_Short, ...]
+    evidence: Sources
+
+
+def _fold(name: str) -> str:
+    return re.sub(r"[-_\s]+", "", name.lower())
+
+
+def _one_architecture_each(lines: tuple[_GpuNames, ...], _context: object) -> tuple[_GpuNames, ...]:
+    seen: dict[str, str] = {}
+    for number, line in enumerate(lines):
+        for place, name in enumerate(line.names):
+            first = seen.setdefault(_fold(name), line.gpu)
+            if first != line.gpu:
+                path = f"[{number}].names[{place}]"
+                raise WrongValueError(f"names both {first} and {line.gpu}", path=path, part=name)
+    return lines
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuFile(ReleasesFile):
+    """``releases/gpu.yaml``: the architectures, what people call them, and what runs on which."""
+
+    names: Annotated[tuple[_GpuNames, ...], Checked(_one_architecture_each)] = ()
+    runs_on: tuple[Device, ...] = ()
+
+    def folded_names(self) -> dict[str, str]:
+        """Return the architecture of each name of a GPU, without hyphens, spaces and capitals."""
+        return {_fold(name): line.gpu for line in self.names for name in line.names}
+
+
+def in_order(lines: Iterable[ReleaseLine]) -> list[ReleaseLine]:
+    """Sort by version, oldest first; words such as ``cpu`` come first of all."""
+    return sorted(lines, key=lambda line: version_key(line.version) or Pep440("0.dev0"))
+
+
+def declared_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
+    """Return the rules ``<component>-declares-<target>``: one row per run of consecutive releases that declare the same."""
+    targets = dict.fromkeys(t for line in lines for t in [*line.requires, *(["python"] if line.python else [])])
+    rules = []
+    for target in targets:
+        rows: list[Row] = []
+        for spec, group in groupby(lines, key=lambda line, t=target: line.declares(t)):  # type: ignore[misc]
+            if spec is not None:
+                rows.append(_release_row(component, target, spec, list(group)))
+        if rows:
+            rule_id = f"{component}-declares-{target}"
+            rules.append(Rule(id=rule_id, kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install"))
+    return rules
+
+
+def _release_row(component: str, target: str, spec: Spec, run: Sequence[ReleaseLine]) -> Row:
+    first, last = run[0].version, run[-1].version
+    when = f"=={first}" if len(run) == 1 else f">={first},<={last}"
+    evidence = tuple(dict.fromkeys(e for line in run for e in line.sources))
+    return Row(
+        when={component: Spec.parse(when)}, needs={target: spec}, cause="its metadata says so", evidence=evidence[:4]
+    )
+
+
+# ``rules/<topic>.yaml`` -> :class:`Rule` values.
+
+
+_Stage = Literal["install", "build", "import", "init", "communication", "train", "checkpoint", "inference"]
+_Long = Annotated[str, text_of(4000)]
+_RuleId = Annotated[
+    str,
+    text_of(
+        80,
+        re.compile(r"[a-z0-9]+(-[a-z0-9_.]+)*"),
+        "kebab case, topic first: deepspeed-elastic-log",
+        "not a rule id",
+    ),
+]
+
+
+def _parse_signature(value: object, _context: object) -> str:
+    text: str = text_of(4000).parse(value, None)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise WrongValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+def _platform_apart(line: object) -> object:
+    """Take ``platform``, which stands among the components of ``when``, out of it."""
+    when = line.get("when") if isinstance(line, dict) else None
+    if not isinstance(line, dict) or not isinstance(when, dict) or "platform" not in when:
+        return line
+    rest = {name: spec for name, spec in when.items() if name != "platform"}
+    return {**line, "when": rest, "platform": when["platform"]}
+
+
+def _some_component(specs: Mapping[str, Spec], _context: object) -> Mapping[str, Spec]:
+    if not specs:
+        raise WrongValueError("speaks of no component")
+    return specs
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RowLine:
+    when: Annotated[Specs, Checked(_some_component)] | None = None
+    platform: Platform | None = None
+    needs: Specs | None = None
+    severity: Severity | None = None
+    symptom: _Long | None = None
+    cause: _Long | None = None
+    fix: _Long | None = None
+    evidence: Sources | None = None
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RuleLine(_RowLine):
+    id: _RuleId
+    kind: RuleKind
+    rows: tuple[Annotated[_RowLine, Prepared(_platform_apart)], ...] | None = None
+    stage: _Stage | None = None
+    signature: Annotated[str | None, Parsed(_parse_signature)] = None
+    title: object = None
+
+
+def _rule(line: _RuleLine, _context: object) -> Rule:
+    """Return the rule of a line; its rows take what they leave out from it."""
+    if line.rows is not None and line.when is not None:
+        raise WrongValueError("`when` and `rows` together", "move `when` into a row")
+    if line.rows == ():
+        raise WrongValueError("no rows", path=".rows")
+    rows = {"": line} if line.rows is None else {f".rows[{number}]": row for number, row in enumerate(line.rows)}
+    return Rule(
+        id=line.id,
+        kind=line.kind,
+        rows=tuple(_row(line, row, path) for path, row in rows.items()),
+        stage=line.stage,
+        signature=line.signature,
+        symptom=line.symptom,
+        cause=line.cause,
+        fix=line.fix,
+    )
+
+
+def _row(rule: _RuleLine, row: _RowLine, path: str) -> Row:
+    if row.when is None:
+        raise WrongValueError("`when` is missing", "add `when:`" if path else "add `when:` or `rows:`", path=path)
+    if rule.kind is RuleKind.CONFLICTS and row.needs:
+        text = "a rule of kind conflicts has no `needs`"
+        raise WrongValueError(text, "write kind: requires", path=f"{path}.needs")
+    if rule.kind is not RuleKind.CONFLICTS and row.needs is None:
+        raise WrongValueError(f"a row of kind {rule.kind.value} needs `needs`", path=path)
+    evidence = row.evidence or rule.evidence
+    if evidence is None:
+        raise WrongValueError("no evidence", "nothing is known without: add `evidence:`", path=path)
+    return Row(
+        when=row.when,
+        needs=row.needs or {},
+        platforms=(row.platform,) if row.platform else (),
+        severity=row.severity or rule.severity or Severity.ERROR,
+        symptom=row.symptom or rule.symptom,
+        cause=row.cause or rule.cause,
+        fix=row.fix or rule.fix,
+        evidence=evidence,
+    )
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RulesFile:
+    rules: tuple[Annotated[Rule, Made(Annotated[_RuleLine, Prepared(_platform_apart)], _rule)], ...]
+    evidence: object = None
+
+
+# ``tested/<framework>.yaml`` -> what somebody ran.
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TestedLine:
+    version: SpecText
+    torch: SpecText
+    evidence: Sources
+    cuda: SpecText | None = None
+    python: SpecText | None = None
+    kind: Annotated[str, text_of(40)] = "ci"
+    note: object = None
+    gpu: object = None
+    companions: object = None
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TestedFile:
+    framework: ComponentName
+    tested: tuple[_TestedLine, ...]
+    evidence: object = None
+
+    def values(self) -> list[Tested]:
+        return [
+            Tested(
+                framework=self.framework,
+                version=line.version,
+                torch=line.torch,
+                cuda=line.cuda,
+                python=line.python,
+                kind=line.kind,
+                evidence=line.evidence,
             )
-    return found
+            for line in self.tested
+        ]
 
 
-def _record(root: Node, table: ComponentTable) -> list[Tested]:
-    """A record of a run that passed supports its own cell; one that failed supports nothing."""
-    value = root.value
-    if not isinstance(value, dict) or value.get("passed") is not True:
-        if not isinstance(value, dict):
-            root.wrong("a record is an object")
-        return []
-    components, cell = value.get("components"), value.get("cell")
-    if not isinstance(components, dict) or not isinstance(cell, str):
-        root.wrong("no record: `cell` or `components` is missing")
-        return []
-    try:
-        specs = {
-            name: Spec.exactly(parse_version(version))
-            for name, version in components.items()
-            if isinstance(version, str) and name in ("torch", "cuda", "python", *table.by_name)
-        }
-    except ValueError as error:
-        root.wrong(str(error))
-        return []
-    day = str(value.get("started", ""))[:10]
-    rungs = value.get("rungs")
-    reached = f", proved up to {rungs[-1]}" if isinstance(rungs, list) and rungs and isinstance(rungs[-1], str) else ""
-    evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {cell}{reached}: {root.file}", date=day)
-    return [
-        Tested(
-            framework=name,
-            version=specs[name],
-            torch=specs["torch"],
-            cuda=specs.get("cuda"),
-            python=specs.get("python"),
-            kind="record",
-            evidence=(evidence,),
-        )
-        for name in (c.name for c in table.with_role(Role.FRAMEWORK))
-        if name in specs and "torch" in specs
-    ]
-
-
-# Runs that failed -> known-bad cells: what failed here once is not chosen again, even before anybody knows why.
-#
-# A warning, not an error: it speaks of one cell on one machine. Where the cause is known there is a rule beside it, which says more.
+# Records of runs: one that passed supports its own cell; one that failed makes its cell known bad, even before anybody knows why. That is
+# a warning, not an error: it speaks of one cell on one machine. Where the cause is known there is a rule beside it, which says more.
 
 
 # What follows from torch stands in no row: the cell is named by what was chosen.
@@ -229,7 +498,7 @@ def failed_runs(records: Mapping[str, object], table: ComponentTable) -> list[Ru
             newest[value["cell"]] = max(newest.get(value["cell"], found), found, key=lambda f: f[:2])
     rows: dict[tuple[str, str], list[Row]] = {}
     for _, name, value in newest.values():
-        row = _row(name, value, table)
+        row = _failed_row(name, value, table)
         framework = next((c.name for c in table.with_role(Role.FRAMEWORK) if row and c.name in row.when), None)
         if row and framework:
             stage = _STAGES.get(str(value["failure"].get("rung")), "train")
@@ -247,7 +516,7 @@ def failed_runs(records: Mapping[str, object], table: ComponentTable) -> list[Ru
     ]
 
 
-def _row(name: str, record: Mapping[str, Any], table: ComponentTable) -> Row | None:
+def _failed_row(name: str, record: Mapping[str, Any], table: ComponentTable) -> Row | None:
     failure, components = record.get("failure"), record.get("components")
     if record.get("passed") is not False or not isinstance(failure, dict) or not isinstance(components, dict):
         return None
@@ -269,261 +538,38 @@ def _row(name: str, record: Mapping[str, Any], table: ComponentTable) -> Row | N
     )
 
 
-# ``releases/<component>.yaml`` -> releases, and the rules that they declare themselves.
-
-
-_OPTIONAL = (
-    "date", "yanked", "requires", "python", "sdist_only", "build_imports", "evidence", "sha256",
-    "cuda_majors", "driver", "runfile_driver", "cudart", "cuda_shown", "family",
-)  # fmt: skip
-_PLAIN = ("cuda_majors", "driver", "runfile_driver", "cudart", "cuda_shown", "family", "build_imports")
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A release and what it says it needs."""
-
-    release: Release
-    requires: Mapping[str, Spec]
-    python: Spec | None
-
-
-def read_releases(root: Node, table: ComponentTable) -> list[Declared]:
-    """Every release of a file (except torch's), in version order; a version that stands there twice is a problem."""
-    fields = root.fields(("component", "releases"), ("evidence", "names", "runs_on"))
-    component = fields["component"].text() if "component" in fields else None
-    if component is None or component not in table.by_name:
-        if component:
-            fields["component"].wrong("unknown component", "see components.yaml")
+def _passed_run(file: str, value: Any, table: ComponentTable, problems: Problems) -> list[Tested]:
+    if not isinstance(value, dict) or value.get("passed") is not True:
+        if not isinstance(value, dict):
+            problems.add(file, "a record is an object")
         return []
-    named = named_evidence(fields.get("evidence"))
-    found: dict[str, Declared] = {}
-    for line in fields["releases"].sequence() if "releases" in fields else []:
-        own = line.fields(("version", "evidence"), _OPTIONAL)
-        version = own["version"].version() if "version" in own else None
-        evidence = read_evidence(own["evidence"], named, owner=line) if "evidence" in own else ()
-        evidence = with_hash(evidence, own.get("sha256"))
-        if not version or not evidence:
-            continue
-        requires, _ = read_specs(own["requires"], table) if "requires" in own else ({}, ())
-        release = Release(
-            component=component,
-            version=version,
-            date=own["date"].day() if "date" in own else None,
-            yanked=_yanked(own.get("yanked")),
-            facts=_facts(own),
-            evidence=evidence,
+    components, cell = value.get("components"), value.get("cell")
+    if not isinstance(components, dict) or not isinstance(cell, str):
+        problems.add(file, "no record: `cell` or `components` is missing")
+        return []
+    try:
+        specs = {
+            name: Spec.exactly(parse_version(version))
+            for name, version in components.items()
+            if isinstance(version, str) and name in ("torch", "cuda", "python", *table.by_name)
+        }
+    except ValueError as error:
+        problems.add(file, str(error))
+        return []
+    day = str(value.get("started", ""))[:10]
+    rungs = value.get("rungs")
+    reached = f", proved up to {rungs[-1]}" if isinstance(rungs, list) and rungs and isinstance(rungs[-1], str) else ""
+    evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {cell}{reached}: {file}", date=day)
+    return [
+        Tested(
+            framework=name,
+            version=specs[name],
+            torch=specs["torch"],
+            cuda=specs.get("cuda"),
+            python=specs.get("python"),
+            kind="record",
+            evidence=(evidence,),
         )
-        declared = Declared(release, requires, own["python"].spec() if "python" in own else None)
-        if found.setdefault(version, declared) is not declared:
-            line.wrong(f"{version} stands in this file twice", "remove one line")
-    return in_order(found.values())
-
-
-def in_order(declared: Iterable[Declared]) -> list[Declared]:
-    """Oldest version first; words such as ``cpu`` come first of all."""
-    return sorted(declared, key=lambda d: version_key(d.release.version) or Version("0.dev0"))
-
-
-def _yanked(node: Node | None) -> str | None:
-    if node is None or node.value is False:
-        return None
-    return "yanked" if node.value is True else node.text()
-
-
-def _facts(fields: Mapping[str, Node]) -> dict[str, object]:
-    facts: dict[str, object] = {}
-    if "sdist_only" in fields:
-        facts["sdist_only"] = fields["sdist_only"].flag()
-    for name in _PLAIN:
-        node = fields.get(name)
-        if node is not None:
-            many = isinstance(node.value, list)
-            facts[name] = [entry.text() for entry in node.sequence()] if many else node.text()
-    return facts
-
-
-def declared_rules(component: str, declared: Sequence[Declared]) -> list[Rule]:
-    """``<component>-declares-<target>``: one row per run of consecutive releases that declare the same."""
-    targets = dict.fromkeys(t for d in declared for t in [*d.requires, *(["python"] if d.python else [])])
-    rules = []
-    for target in targets:
-        rows: list[Row] = []
-        for spec, group in groupby(declared, key=lambda d, t=target: _declares(d, t)):  # type: ignore[misc]
-            run = list(group)
-            if spec is not None:
-                rows.append(_release_row(component, target, spec, run))
-        if rows:
-            rules.append(
-                Rule(id=f"{component}-declares-{target}", kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install")
-            )
-    return rules
-
-
-def _declares(declared: Declared, target: str) -> Spec | None:
-    """What one release asks of ``target``, or ``None`` when that bars no version."""
-    spec = declared.requires.get(target)
-    if target == "python" and spec is None:
-        spec = declared.python
-    return None if spec is None or spec.is_any else spec
-
-
-def _release_row(component: str, target: str, spec: Spec, run: Sequence[Declared]) -> Row:
-    first, last = run[0].release, run[-1].release
-    when = f"=={first.version}" if first is last else f">={first.version},<={last.version}"
-    evidence = tuple(dict.fromkeys(e for d in run for e in d.release.evidence))
-    return Row(
-        when={component: Spec.parse(when)}, needs={target: spec}, cause="its metadata says so", evidence=evidence[:4]
-    )
-
-
-def read_gpu_names(node: Node | None) -> dict[str, str]:
-    """Folded name of a GPU -> ``sm_NN``; a name that stands for two architectures is a problem."""
-    names: dict[str, str] = {}
-    for line in node.sequence() if node else []:
-        fields = line.fields(("gpu", "names", "evidence"))
-        arch = fields["gpu"].version() if "gpu" in fields else None
-        for entry in fields["names"].sequence() if "names" in fields else []:
-            name = entry.text(maximum=60)
-            if name and arch:
-                folded = re.sub(r"[-_\s]+", "", name.lower())
-                if names.setdefault(folded, arch) != arch:
-                    entry.wrong(f"names both {names[folded]} and {arch}")
-    return names
-
-
-# ``rules/<topic>.yaml`` -> :class:`Rule` values.
-
-
-STAGES = ("install", "build", "import", "init", "communication", "train", "checkpoint", "inference")
-_ID = re.compile(r"[a-z0-9]+(-[a-z0-9_.]+)*")
-_ROW = ("when", "needs", "severity", "symptom", "cause", "fix", "evidence")
-_RULE = ("id", "kind", "rows", "stage", "signature", "platform", "title", *_ROW)
-
-
-def read_rules(root: Node, table: ComponentTable) -> list[Rule]:
-    """Every rule of one file; what is malformed is noted and left out."""
-    fields = root.fields(("rules",), ("evidence",))
-    named = named_evidence(fields.get("evidence"))
-    rules = [_rule(node, named, table) for node in fields["rules"].sequence()] if "rules" in fields else []
-    return [rule for rule in rules if rule]
-
-
-def read_specs(node: Node, table: ComponentTable) -> tuple[dict[str, Spec], tuple[Platform, ...]]:
-    """A mapping of component to spec; ``platform`` stands apart."""
-    specs: dict[str, Spec] = {}
-    platforms: tuple[Platform, ...] = ()
-    for name, value in node.items():
-        if name == "platform":
-            member = value.choice(Platform)
-            platforms = (member,) if member else ()
-        elif name not in table.by_name:
-            near = table.nearest(name)
-            value.wrong(f"unknown component `{name}`", f"did you mean {near[0]}?" if near else "see components.yaml")
-        else:
-            spec = value.spec()
-            if spec is not None:
-                specs[name] = spec
-    return specs, platforms
-
-
-def _rule(node: Node, named: Mapping[str, Evidence], table: ComponentTable) -> Rule | None:
-    fields = node.fields(("id", "kind"), _RULE)
-    rule_id = fields["id"].text(maximum=80) if "id" in fields else None
-    kind = fields["kind"].choice(RuleKind) if "kind" in fields else None
-    if rule_id and not _ID.fullmatch(rule_id):
-        fields["id"].wrong("not a rule id", "kebab case, topic first: deepspeed-elastic-log")
-    stage = _text(fields, "stage")
-    if stage and stage not in STAGES:
-        fields["stage"].wrong("unknown stage", "choose " + ", ".join(STAGES))
-    rows = _rows(node, fields, named, table, kind)
-    signature = _signature(fields)
-    if not rule_id or kind is None or not rows:
-        return None
-    return Rule(
-        id=rule_id,
-        kind=kind,
-        rows=rows,
-        stage=stage,
-        signature=signature,
-        symptom=_text(fields, "symptom"),
-        cause=_text(fields, "cause"),
-        fix=_text(fields, "fix"),
-    )
-
-
-def _signature(fields: Mapping[str, Node]) -> str | None:
-    text = _text(fields, "signature")
-    if text:
-        try:
-            re.compile(text)
-        except re.error as error:
-            fields["signature"].wrong(f"not a regular expression: {error}")
-            return None
-    return text
-
-
-def _text(fields: Mapping[str, Node], name: str) -> str | None:
-    return fields[name].text(maximum=4000) if name in fields else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """What every row of one rule shares."""
-
-    named: Mapping[str, Evidence]
-    table: ComponentTable
-    kind: RuleKind | None
-    rule: Mapping[str, Node]
-    shared: tuple[Evidence, ...]
-
-    def row(self, line: Node, own: Mapping[str, Node]) -> Row | None:
-        """One statement; ``own`` are its fields, which are those of the rule itself when that has no table."""
-        if "when" not in own:
-            if own is self.rule:
-                line.problems.add(line.where, "`when` is missing", "add `when:` or `rows:`")
-            return None
-        when, platforms = read_specs(own["when"], self.table)
-        needs, _ = read_specs(own["needs"], self.table) if "needs" in own else ({}, ())
-        self.check_needs(line, own, needs)
-        evidence = self.evidence(line, own)
-        if not when and not own["when"].value:
-            own["when"].wrong("speaks of no component")
-        if not when or not evidence:
-            return None
-        inherited: dict[str, Any] = {}
-        for name in ("symptom", "cause", "fix"):
-            inherited[name] = _text(own, name) or _text(self.rule, name)
-        severity = own.get("severity") or self.rule.get("severity")
-        level = (severity.choice(Severity) if severity else None) or Severity.ERROR
-        return Row(when=when, needs=needs, platforms=platforms, severity=level, evidence=evidence, **inherited)
-
-    def check_needs(self, line: Node, own: Mapping[str, Node], needs: Mapping[str, Spec]) -> None:
-        """Whether ``needs`` fits the kind of the rule."""
-        if self.kind is RuleKind.CONFLICTS and needs:
-            own["needs"].wrong("a rule of kind conflicts has no `needs`", "write kind: requires")
-        if self.kind in (RuleKind.REQUIRES, RuleKind.BUNDLES) and "needs" not in own:
-            line.problems.add(line.where, f"a row of kind {self.kind.value} needs `needs`")
-
-    def evidence(self, line: Node, own: Mapping[str, Node]) -> tuple[Evidence, ...]:
-        """The row's own evidence, else the rule's; none at all is a problem."""
-        if own is not self.rule and "evidence" in own:
-            return read_evidence(own["evidence"], self.named, owner=line)
-        if "evidence" not in self.rule:
-            read_evidence(None, self.named, owner=line)
-        return self.shared
-
-
-def _rows(
-    node: Node, fields: dict[str, Node], named: Mapping[str, Evidence], table: ComponentTable, kind: RuleKind | None
-) -> tuple[Row, ...]:
-    has_table = "rows" in fields
-    if has_table and "when" in fields:
-        node.problems.add(node.where, "`when` and `rows` together", "move `when` into a row")
-    lines = fields["rows"].sequence() if has_table else [node]
-    if has_table and not lines:
-        fields["rows"].wrong("no rows")
-    shared = read_evidence(fields["evidence"], named, owner=node) if "evidence" in fields else ()
-    reader = _Reader(named, table, kind, fields, shared)
-    rows = [reader.row(line, line.fields(("when",), _ROW) if has_table else fields) for line in lines]
-    return tuple(row for row in rows if row)
+        for name in (c.name for c in table.with_role(Role.FRAMEWORK))
+        if name in specs and "torch" in specs
+    ]

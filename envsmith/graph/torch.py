@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
-from envsmith.graph.fields import Node, named_evidence, read_evidence, with_hash
+from envsmith.graph.fields import Sources, SpecText, Version
 from envsmith.model.cell import Platform
 from envsmith.model.rule import Evidence, Release, Row, Rule, RuleKind
 from envsmith.model.version import Spec
+from envsmith.schema import Checked, Day, Flag, Sha256, Text, WrongValueError, strict, text_of
 
 # What a torch wheel carries or pins, in the order in which rules are made of it.
 BUNDLED = ("cuda", "nccl", "cudnn", "triton")
-_OPTIONAL = (*BUNDLED, "date", "python", "gpu", "ptx", "glibc", "cxx11_abi", "sha256", "evidence_of", "yanked")
 _PTX = re.compile(r"compute_(\d+)[af]?")
 _CAUSE = {
     "cuda": "the build is made with that CUDA",
@@ -25,125 +26,96 @@ _CAUSE = {
     "cudnn": "the wheel pins that cuDNN exactly",
     "triton": "the wheel pins that Triton exactly",
 }
+_PtxText = Annotated[str, text_of(20, _PTX, "compute_90", "not a PTX architecture")]
 
 
-@dataclass(frozen=True, slots=True)
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """Machine code for ``arch`` (in builds with a CUDA of ``cuda``) runs on the GPUs of ``runs_on``."""
+    """Machine code for ``gpu`` (in builds with a CUDA of ``cuda``) runs on the GPUs of ``runs_on``."""
 
-    arch: str
-    runs_on: Spec
-    cuda: Spec | None
+    gpu: Version
+    runs_on: SpecText
+    evidence: Sources
+    cuda: SpecText | None = None
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
-    """One line: a build of torch on one platform. ``fields`` are the parsed facts, ``evidence`` where each is from."""
+    """One line: a build of torch on one platform. ``evidence_of`` says where a single field is from."""
 
-    version: str
+    version: Version
     platform: Platform
-    index: str
-    date: str | None
-    yanked: str | None
-    bundles: Mapping[str, str]
-    python: Spec | None
-    archs: tuple[str, ...]
-    ptx: tuple[str, ...]
-    glibc: str | None
-    facts: Mapping[str, object]
-    evidence: tuple[Evidence, ...]
-    evidence_of: Mapping[str, tuple[Evidence, ...]]
+    index: Literal["default", "pytorch"]
+    evidence: Sources
+    date: Day | None = None
+    yanked: Text | None = None
+    cuda: Version | None = None
+    nccl: Version | None = None
+    cudnn: Version | None = None
+    triton: Version | None = None
+    python: SpecText | None = None
+    gpu: tuple[Version, ...] | None = None
+    ptx: tuple[_PtxText, ...] | None = None
+    glibc: Version | None = None
+    cxx11_abi: Flag | None = None
+    sha256: Sha256 | None = None
+    evidence_of: Mapping[str, Sources] = field(default_factory=dict)
 
-    def why(self, field: str) -> tuple[Evidence, ...]:
-        """The evidence of one field."""
-        return self.evidence_of.get(field, self.evidence)
+    @property
+    def ptx_archs(self) -> list[str]:
+        """The architectures whose PTX lies in the build, as ``sm_90``."""
+        return [_PTX.sub(r"sm_\1", entry) for entry in self.ptx or ()]
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What a release shows beyond its version."""
+        facts = {
+            "cxx11_abi": self.cxx11_abi,
+            "gpu": None if self.gpu is None else list(self.gpu),
+            "ptx": None if self.ptx is None else list(self.ptx),
+            "sha256": self.sha256,
+        }
+        return {name: value for name, value in facts.items() if value is not None}
 
-def read_devices(node: Node | None) -> list[Device]:
-    """The table ``runs_on`` of ``releases/gpu.yaml``."""
-    devices = []
-    for line in node.sequence() if node else []:
-        fields = line.fields(("gpu", "runs_on", "evidence"), ("cuda",))
-        arch = fields["gpu"].version() if "gpu" in fields else None
-        runs_on = fields["runs_on"].spec() if "runs_on" in fields else None
-        cuda = fields["cuda"].spec() if "cuda" in fields else None
-        if arch and runs_on:
-            devices.append(Device(arch, runs_on, cuda))
-    return devices
+    @property
+    def sources(self) -> tuple[Evidence, ...]:
+        """The evidence of the line, with the hash of the wheel."""
+        return with_hash(self.evidence, self.sha256)
 
-
-def read_builds(root: Node) -> list[Build]:
-    """Every line of ``builds:``; two lines for one version and platform are a problem."""
-    fields = root.fields(("component", "builds"), ("evidence",))
-    named = named_evidence(fields.get("evidence"))
-    builds: dict[tuple[str, Platform], Build] = {}
-    for line in fields["builds"].sequence() if "builds" in fields else []:
-        build = _build(line, named)
-        if build and builds.setdefault((build.version, build.platform), build) is not build:
-            line.wrong(f"{build.version} on {build.platform.value} stands in this file twice", "remove one line")
-    return list(builds.values())
-
-
-def _build(line: Node, named: Mapping[str, Evidence]) -> Build | None:
-    fields = line.fields(("version", "platform", "index", "evidence"), _OPTIONAL)
-    if not {"version", "platform", "index"} <= fields.keys():
-        return None
-    version = fields["version"].version()
-    platform = fields["platform"].choice(Platform)
-    index = fields["index"].text()
-    if index not in (None, "default", "pytorch"):
-        fields["index"].wrong("unknown index", "choose default, pytorch")
-    evidence = with_hash(read_evidence(fields.get("evidence"), named, owner=line), fields.get("sha256"))
-    apart = {
-        name: read_evidence(node, named, owner=line)
-        for name, node in (fields["evidence_of"].items() if "evidence_of" in fields else ())
-    }
-    bundles = {name: fields[name].version() for name in BUNDLED if name in fields}
-    if not version or not platform or not index or not evidence:
-        return None
-    return Build(
-        version=version,
-        platform=platform,
-        index=index,
-        date=fields["date"].day() if "date" in fields else None,
-        yanked=fields["yanked"].text() if "yanked" in fields else None,
-        bundles={name: value for name, value in bundles.items() if value},
-        python=fields["python"].spec() if "python" in fields else None,
-        archs=_archs(fields.get("gpu")),
-        ptx=tuple(filter(None, (_ptx(n) for n in fields["ptx"].sequence()))) if "ptx" in fields else (),
-        glibc=fields["glibc"].version() if "glibc" in fields else None,
-        facts=_facts(fields),
-        evidence=evidence,
-        evidence_of=apart,
-    )
+    def why(self, name: str) -> tuple[Evidence, ...]:
+        """Return the evidence of one field."""
+        return self.evidence_of.get(name, self.sources)
 
 
-def _archs(node: Node | None) -> tuple[str, ...]:
-    return tuple(filter(None, (entry.version() for entry in node.sequence()))) if node else ()
+def with_hash(evidence: tuple[Evidence, ...], sha256: str | None) -> tuple[Evidence, ...]:
+    """Return the evidence of a line with the hash that the line states in its first entry."""
+    return (replace(evidence[0], sha256=sha256), *evidence[1:]) if sha256 else evidence
 
 
-def _ptx(node: Node) -> str | None:
-    text = node.text()
-    match = _PTX.fullmatch(text or "")
-    if text and not match:
-        node.wrong("not a PTX architecture", "compute_90")
-    return f"sm_{match[1]}" if match else None
+def _each_once(builds: tuple[Build, ...], _context: object) -> tuple[Build, ...]:
+    seen = set()
+    for number, build in enumerate(builds):
+        if (build.version, build.platform) in seen:
+            text = f"{build.version} on {build.platform.value} stands in this file twice"
+            raise WrongValueError(text, "remove one line", path=f"[{number}]")
+        seen.add((build.version, build.platform))
+    return builds
 
 
-def _facts(fields: Mapping[str, Node]) -> dict[str, object]:
-    facts: dict[str, object] = {}
-    if "cxx11_abi" in fields:
-        facts["cxx11_abi"] = fields["cxx11_abi"].flag()
-    for name in ("gpu", "ptx"):
-        if name in fields and isinstance(fields[name].value, list):
-            facts[name] = [str(v) for v in fields[name].value]
-    if "sha256" in fields:
-        facts["sha256"] = fields["sha256"].text()
-    return facts
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchFile:
+    """``releases/torch.yaml``."""
+
+    component: Text
+    builds: Annotated[tuple[Build, ...], Checked(_each_once)]
+    evidence: object = None
 
 
 def torch_releases(builds: Iterable[Build]) -> list[Release]:
-    """One release per build and platform."""
+    """Return one release per build and platform."""
     return [
         Release(
             component="torch",
@@ -153,32 +125,25 @@ def torch_releases(builds: Iterable[Build]) -> list[Release]:
             index=b.index,
             platforms=(b.platform,),
             facts=b.facts,
-            evidence=b.evidence,
+            evidence=b.sources,
         )
         for b in builds
     ]
 
 
 def torch_rules(builds: Sequence[Build], devices: Sequence[Device]) -> list[Rule]:
-    """The rules that every torch wheel carries in itself."""
+    """Return the rules that every torch wheel carries in itself."""
     rules = []
     for name in BUNDLED:
-        rows = [
-            _needs(b, name, Spec.exactly(b.bundles[name]), b.why(name), _CAUSE[name])
-            for b in builds
-            if name in b.bundles
-        ]
+        carried = [(b, getattr(b, name)) for b in builds if getattr(b, name)]
+        rows = [_needs(b, name, Spec.exactly(version), _CAUSE[name]) for b, version in carried]
         rules.append(_rule(f"torch-bundles-{name}", RuleKind.BUNDLES, rows, stage="install"))
-    pythons = [
-        _needs(b, "python", b.python, b.why("python"), "there are wheels for these only") for b in builds if b.python
-    ]
+    pythons = [_needs(b, "python", b.python, "there are wheels for these only") for b in builds if b.python]
     rules.append(_rule("torch-wheels-python", RuleKind.REQUIRES, pythons, stage="install"))
     rules.append(_rule("torch-wheels-platform", RuleKind.CONFLICTS, _platform_rows(builds), stage="install"))
     rules.append(_rule("torch-runs-on-gpu", RuleKind.REQUIRES, _gpu_rows(builds, devices), stage="init"))
     glibcs = [
-        _needs(b, "glibc", Spec.parse(f">={b.glibc}"), b.why("glibc"), "the platform tag of the wheel")
-        for b in builds
-        if b.glibc
+        _needs(b, "glibc", Spec.parse(f">={b.glibc}"), "the platform tag of the wheel") for b in builds if b.glibc
     ]
     rules.append(_rule("torch-needs-glibc", RuleKind.REQUIRES, glibcs, stage="install"))
     return [rule for rule in rules if rule.rows]
@@ -188,41 +153,40 @@ def _rule(rule_id: str, kind: RuleKind, rows: list[Row], *, stage: str) -> Rule:
     return Rule(id=rule_id, kind=kind, rows=tuple(rows), stage=stage)
 
 
-def _needs(build: Build, component: str, spec: Spec, evidence: tuple[Evidence, ...], cause: str) -> Row:
+def _needs(build: Build, component: str, spec: Spec, cause: str) -> Row:
     return Row(
         when={"torch": Spec.exactly(build.version)},
         needs={component: spec},
         platforms=(build.platform,),
         cause=cause,
-        evidence=evidence,
+        evidence=build.why(component),
     )
 
 
 def _platform_rows(builds: Sequence[Build]) -> list[Row]:
     """A version that is not built for a platform is bad there."""
-    where: dict[str, list[Build]] = {}
+    by_version: dict[str, list[Build]] = {}
     for build in builds:
-        where.setdefault(build.version, []).append(build)
+        by_version.setdefault(build.version, []).append(build)
     rows = []
-    for version, there in where.items():
+    for version, published in by_version.items():
         for platform in Platform:
-            if all(b.platform is not platform for b in there):
-                cause = "published for " + ", ".join(b.platform.value for b in there) + " only"
+            if all(b.platform is not platform for b in published):
+                cause = "published for " + ", ".join(b.platform.value for b in published) + " only"
                 when = {"torch": Spec.exactly(version)}
-                rows.append(Row(when=when, platforms=(platform,), cause=cause, evidence=there[0].evidence))
+                rows.append(Row(when=when, platforms=(platform,), cause=cause, evidence=published[0].sources))
     return rows
 
 
 def _gpu_rows(builds: Sequence[Build], devices: Sequence[Device]) -> list[Row]:
     rows = []
+    listed = {d.gpu for d in devices}
     for build in builds:
-        cuda = build.bundles.get("cuda", "none")
-        runs = [d.runs_on.text for d in devices if d.arch in build.archs and (d.cuda is None or d.cuda.contains(cuda))]
-        known = {d.arch for d in devices}
-        runs += [f"=={arch}" for arch in build.archs if arch not in known]
-        runs += [f">={arch}" for arch in build.ptx]
+        cuda, archs = build.cuda or "none", build.gpu or ()
+        runs = [d.runs_on.text for d in devices if d.gpu in archs and (d.cuda is None or d.cuda.contains(cuda))]
+        runs += [f"=={arch}" for arch in archs if arch not in listed]
+        runs += [f">={arch}" for arch in build.ptx_archs]
         if runs:
-            cause = "compiled for " + " ".join(build.archs) + "".join(f" and PTX of {p}" for p in build.ptx)
-            spec = Spec.parse(" || ".join(dict.fromkeys(runs)))
-            rows.append(_needs(build, "gpu", spec, build.why("gpu"), cause))
+            cause = "compiled for " + " ".join(archs) + "".join(f" and PTX of {p}" for p in build.ptx_archs)
+            rows.append(_needs(build, "gpu", Spec.parse(" || ".join(dict.fromkeys(runs))), cause))
     return rows

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from envsmith import __version__
-from envsmith.errors import DataError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry, load_expiry
-from envsmith.graph.fields import Node, Problems, parse_yaml
-from envsmith.graph.read import read_gpus
-from envsmith.graph.torch import Build, Device, read_builds
+from envsmith.graph.read import read_wheels
+from envsmith.graph.torch import Build, Device
 from envsmith.matrix.cells import CellState, cell_states
 from envsmith.model.cell import Platform, Request
 from envsmith.model.record import Rung, read_records
@@ -187,13 +185,13 @@ _GPU_RULE = "gpu-driver-floor"
 
 def torch_json(root: Path, known: Knowledge) -> list[dict[str, Any]]:
     """One entry a build, newest first; a field that is not known is ``null``, never a guess. ``DataError`` as for the loader."""
-    builds, devices = _read(root)
+    builds, devices = read_wheels(root)
     gpus = [release.version for release in known.releases.get("gpu", ())]
     found = []
     for build in sorted(builds, key=lambda b: (version_key(b.version) or 0, b.platform.value), reverse=True):
         release, _, local = build.version.partition("+")
         pythons = build.facts.get("python")
-        cuda = build.bundles.get("cuda")
+        cuda = build.cuda
         found.append(
             {
                 "version": build.version,
@@ -204,10 +202,10 @@ def torch_json(root: Path, known: Knowledge) -> list[dict[str, Any]]:
                 "index": build.index,
                 "date": build.date,
                 "python": list(pythons) if isinstance(pythons, list) else _pythons(build, known),
-                **{name: build.bundles.get(name) for name in ("cuda", "nccl", "cudnn", "triton")},
+                **{name: getattr(build, name) for name in ("cuda", "nccl", "cudnn", "triton")},
                 "glibc": build.glibc,
                 "driver": _floor(known, _DRIVER_RULE, "cuda", cuda) if cuda and cuda != "cpu" else None,
-                "archs": list(build.archs) or None,
+                "archs": list(build.gpu or ()) or None,
                 "gpus": _runs_on(build, devices, gpus),
             }
         )
@@ -229,23 +227,6 @@ def gpus_json(known: Knowledge) -> list[dict[str, Any]]:
     ]
 
 
-def _read(root: Path) -> tuple[Sequence[Build], Sequence[Device]]:
-    problems = Problems()
-    torch, gpu = (_node(root, name, problems) for name in ("releases/torch.yaml", "releases/gpu.yaml"))
-    builds = read_builds(torch) if torch else []
-    devices, _names = read_gpus(gpu)
-    if problems.lines:
-        raise DataError(f"{root}: the torch builds cannot be read", details=problems.lines)
-    return builds, devices
-
-
-def _node(root: Path, name: str, problems: Problems) -> Node | None:
-    try:
-        return parse_yaml(name, (root / name).read_bytes(), problems)
-    except OSError as error:
-        raise DataError(f"{root / name}: cannot be read: {error.strerror or error}") from None
-
-
 def _pythons(build: Build, known: Knowledge) -> list[str] | None:
     if build.python is None:
         return None
@@ -255,15 +236,15 @@ def _pythons(build: Build, known: Knowledge) -> list[str] | None:
 
 def _runs_on(build: Build, devices: Iterable[Device], gpus: Iterable[str]) -> list[str] | None:
     """The architectures that the machine code of a build (or its PTX, for later ones) runs on."""
-    if not build.archs:
+    if not build.gpu:
         return None
-    cuda = build.bundles.get("cuda")
+    cuda = build.cuda
     specs = [
         device.runs_on
         for device in devices
-        if device.arch in build.archs and (device.cuda is None or (cuda and device.cuda.contains(cuda)))
+        if device.gpu in build.gpu and (device.cuda is None or (cuda and device.cuda.contains(cuda)))
     ]
-    later = [version_key(arch) for arch in build.ptx]
+    later = [version_key(arch) for arch in build.ptx_archs]
     found = []
     for gpu in gpus:
         key = version_key(gpu)

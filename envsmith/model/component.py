@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from envsmith.schema import Text, strict
+
 
 class Role(str, Enum):
     """What part a component plays in a cell."""
@@ -17,16 +19,17 @@ class Role(str, Enum):
     HOST = "host"
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
     """``distributions`` are its names on the package index; ``short`` its spelling in a cell id."""
 
-    name: str
+    name: Text
     role: Role
-    short: str
-    title: str
-    distributions: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
+    short: Text
+    title: Text
+    distributions: tuple[Text, ...] = ()
+    aliases: tuple[Text, ...] = ()
 
 
 def _fold(name: str) -> str:

@@ -9,6 +9,7 @@ from enum import Enum
 from envsmith.model.cell import Platform
 from envsmith.model.component import ComponentTable
 from envsmith.model.version import Spec
+from envsmith.schema import Day, Sha256, Text, strict
 
 
 class RuleKind(str, Enum):
@@ -130,15 +131,16 @@ class EvidenceKind(str, Enum):
         return {"validated": 5, "measured": 4, "declared": 3, "documented": 2, "reported": 1}[self.value]
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """One source. ``date`` is the ISO day on which it was read; ``sha256`` names the artifact that was read."""
 
     kind: EvidenceKind
-    source: str
-    date: str
-    sha256: str | None = None
-    note: str | None = None
+    source: Text
+    date: Day
+    sha256: Sha256 | None = None
+    note: Text | None = None
 
     def to_json(self) -> dict[str, str]:
         """The shape used in findings and records."""

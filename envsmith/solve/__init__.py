@@ -12,14 +12,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from envsmith.errors import UsageError
-from envsmith.files import read_cache, write_cache
-from envsmith.graph.files import DataFiles, find_matrix, list_files
-from envsmith.graph.load import knowledge_of
+from envsmith.graph.load import VersionGraph, version_graph
 from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.finding import Finding, Judgement, Solution
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.model.version import Spec
-from envsmith.solve.problem import Compiled, compile_knowledge
 from envsmith.solve.solver import Solver
 
 if TYPE_CHECKING:
@@ -61,32 +58,14 @@ _SOLVERS: dict[str, Solver] = {}
 
 
 def solver_of(knowledge: Knowledge) -> Solver:
-    """A solver over a knowledge at hand."""
-    return Solver(compile_knowledge(knowledge), lambda: knowledge)
+    """Return a solver over a knowledge."""
+    return Solver(VersionGraph.of(knowledge))
 
 
 def default_solver() -> Solver:
-    """The solver over the installed knowledge; compiled once per state of its files, and kept in the cache."""
-    files = list_files(find_matrix())
-    stamp = files.stamp()
-    if stamp not in _SOLVERS:
-        _SOLVERS[stamp] = _load(files, stamp)
-    return _SOLVERS[stamp]
-
-
-def _load(files: DataFiles, stamp: str) -> Solver:
-    def knowledge() -> Knowledge:
-        return knowledge_of(files)
-
-    kept = read_cache("compiled", stamp)
-    if kept is not None:
-        try:
-            return Solver(Compiled.from_json(kept), knowledge)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            pass
-    compiled = compile_knowledge(knowledge())
-    write_cache("compiled", stamp, compiled.to_json())
-    return Solver(compiled, knowledge)
+    """Return the solver over the installed knowledge, the same one as long as its files stay as they are."""
+    graph = version_graph()
+    return _SOLVERS.setdefault(graph.compiled.digest, Solver(graph))
 
 
 def solve(request: Request, *, solver: Solver | None = None) -> Solution:

@@ -43,11 +43,10 @@ def _error(refusal: Refusal) -> UnsatisfiableError:
 def conflict_members(solver: Solver, problem: Problem, stuck: Stuck, *, cause: bool = True) -> tuple[Conflict, ...]:
     """Wishes first, then rules; ``cause`` adds why a hand-written rule holds."""
     found = [_wish_member(problem, wish) for wish in stuck.wishes]
-    rules = {rule.id: rule for rule in solver.knowledge().rules}
     for group in stuck.groups:
         others = [g for g in stuck.groups if g is not group]
         domains = _left_over(problem, stuck.wishes, others)
-        found.append(_rule_member(problem, rules[group.rule], group, domains, cause=cause))
+        found.append(_rule_member(problem, solver.rule(group.rule), group, domains, cause=cause))
     return tuple(found)
 
 
@@ -573,14 +572,13 @@ def _python_reason(posed: Posed, answer: Answer) -> list[str]:
 
 def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]:
     """The warning rows that the cell could not avoid."""
-    rules = {r.id: r for r in solver.knowledge().rules}
     domains = list(answer.domains)
     for group in posed.problem.groups:
         if group.severity is not Severity.WARNING:
             continue
         for number, nogood in group.nogoods:
             if all(domains[v] & m for v, m in nogood):
-                rule = rules[group.rule]
+                rule = solver.rule(group.rule)
                 row = rule.rows[number]
                 shown = {c: answer.cell.components[c] for c in row.scope if c in answer.cell.components}
                 message = rule_sentence(rule, [row], {c: [v] for c, v in shown.items()})

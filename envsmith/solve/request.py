@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import date
 
 from envsmith.errors import UsageError
+from envsmith.graph.compile import Compiled
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.rule import Knowledge, Row, Severity
 from envsmith.model.version import Spec, parse_version
 from envsmith.solve.kernel import Domains
 from envsmith.solve.prefer import Preference
-from envsmith.solve.problem import Compiled, Problem, Wish, exact_version, open_to_any, pose
+from envsmith.solve.problem import Problem, Wish, exact_version, open_to_any, pose
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
 _KEEP_PROBLEMS = 16

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from envsmith.graph.compile import Compiled
+from envsmith.graph.load import VersionGraph
 from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
-from envsmith.model.rule import Knowledge, Severity
+from envsmith.model.rule import Knowledge, Rule, Severity
 from envsmith.solve.kernel import Domains, Net, nearest, smallest_conflict
 from envsmith.solve.prefer import PHASES
-from envsmith.solve.problem import Compiled, Group, Problem, Wish
+from envsmith.solve.problem import Group, Problem, Wish
 from envsmith.solve.request import Posed, cell_of, pose_request
 
 # Wishes are given up in this order where a choice is left: what a user minds least first.
@@ -40,11 +42,23 @@ class Stuck:
 
 @dataclass(slots=True)
 class Solver:
-    """Solves requests over one compiled knowledge; ``knowledge`` loads the texts when they are needed."""
+    """Solves requests over one version graph."""
 
-    compiled: Compiled
-    knowledge: Callable[[], Knowledge]
+    graph: VersionGraph
     known: dict[object, Problem] = field(default_factory=dict, repr=False)
+
+    @property
+    def compiled(self) -> Compiled:
+        """The tables of the graph."""
+        return self.graph.compiled
+
+    def knowledge(self) -> Knowledge:
+        """Return the texts of the graph."""
+        return self.graph.knowledge()
+
+    def rule(self, rule_id: str) -> Rule:
+        """Return the text of one rule."""
+        return self.graph.rule(rule_id)
 
     def pose(self, request: Request) -> Posed:
         """See :func:`pose_request`."""

@@ -16,7 +16,6 @@ from envsmith.schema import (
     Checked,
     Day,
     Flag,
-    OneOrMany,
     Parsed,
     Problems,
     Text,
@@ -24,6 +23,7 @@ from envsmith.schema import (
     WrongValueError,
     check,
     exactly,
+    one_or_many,
     parse_document,
     read_document,
     strict,
@@ -58,7 +58,7 @@ class Line:
     bold: Flag = False
     width: Annotated[int, whole_number(1, 9)] = 1
     pair: Annotated[int, Parsed(even)] = 0
-    tags: Annotated[tuple[Text, ...], OneOrMany(), Checked(sorted_only)] = ()
+    tags: Annotated[tuple[Text, ...], one_or_many(), Checked(sorted_only)] = ()
 
 
 @strict

@@ -14,7 +14,7 @@ from pathlib import Path
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.expiry import latest, load_expiry
-from envsmith.graph.fields import Node, Problems, parse_yaml
+from envsmith.graph.fields import Node, parse_yaml
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.document import default_builds
 from envsmith.model.cell import Cell, CellId, Platform, Request
@@ -22,6 +22,7 @@ from envsmith.model.component import ComponentTable, Role
 from envsmith.model.record import Expected, read_records
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.model.version import Spec, version_key
+from envsmith.schema import Problems
 from envsmith.solve import check, solver_of
 from envsmith.solve.judge import known_bad, stated_by_metadata
 from envsmith.solve.solver import Solver

@@ -17,7 +17,6 @@ from pathlib import Path
 from envsmith.errors import DataError, NetworkError, StorageError, UsageError
 from envsmith.files import cache_folder
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.fields import Problems, parse_yaml
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient
 from envsmith.matrix.refresh.base import Context, FactStore, Progress
@@ -79,21 +78,6 @@ def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
     return [n for n in names if (matrix_dir / "releases" / f"{n}.yaml").is_file()]
 
 
-def read_component_table(matrix_dir: Path) -> ComponentTable:
-    """``components.yaml`` of that folder; ``DataError`` when it is missing or broken."""
-    problems = Problems()
-    try:
-        content = (matrix_dir / "components.yaml").read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"{matrix_dir}/components.yaml cannot be read: {error.strerror}", hint="point --matrix to a copy of matrix/"
-        ) from None
-    table = read_components(parse_yaml("components.yaml", content, problems), problems)
-    if problems.lines:
-        raise DataError(f"{matrix_dir}/components.yaml is broken", details=problems.lines)
-    return table
-
-
 def _chosen(names: Sequence[str], matrix_dir: Path, components: ComponentTable) -> list[str]:
     """The components to refresh, torch's bundle first; ``UsageError`` for a name that nothing is known of."""
     possible = refreshable(matrix_dir, components)
@@ -138,7 +122,7 @@ def plan_refresh(
     if index is None:
         client = HttpClient(cache=store, jobs=jobs, offline=offline)
         index = PackageIndex(client, find_index())
-    table = read_component_table(matrix_dir)
+    table = read_components(matrix_dir)
     context = Context(
         index=index, components=table, today=day or today(), jobs=jobs, again=again, facts=FactStore(store / "facts")
     )

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsmith.errors import DataError
-from envsmith.graph.fields import Problems, parse_yaml
+from envsmith.graph.fields import parse_yaml
+from envsmith.schema import Problems
 
 # Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of architectures stay bare.
 _BARE = frozenset({"platform", "date", "index", "kind", "evidence", "gpu", "ptx", "build_imports", "evidence_of"})

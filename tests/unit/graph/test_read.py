@@ -139,7 +139,7 @@ def test_all_problems_of_all_files_are_told_at_once(matrix):
     [
         ("rules/alpha.yaml", "alpha-old", "Alpha Old!", "not a rule id"),
         ("rules/alpha.yaml", "alpha-old", "alpha-table", "this id is used twice"),
-        ("rules/alpha.yaml", "stage: build", "stage: compile", "unknown stage"),
+        ("rules/alpha.yaml", "stage: build", "stage: compile", "unknown word — choose install, build"),
         ("rules/alpha.yaml", "gcc:", "gcx:", "unknown component `gcx` — did you mean gcc?"),
         ("rules/alpha.yaml", "severity: warning", "severity: fatal", "unknown word"),
         ("rules/alpha.yaml", 'needs: {torch: "2.1"}', "needs: 5", "a mapping (key: value) belongs here"),
@@ -157,7 +157,7 @@ def test_all_problems_of_all_files_are_told_at_once(matrix):
             "platform: win-64, date: 2024-06-01",
             "unknown word — choose linux-64, linux-aarch64",
         ),
-        ("releases/torch.yaml", "index: pytorch", "index: conda", "unknown index"),
+        ("releases/torch.yaml", "index: pytorch", "index: conda", "unknown word — choose default, pytorch"),
         ("releases/torch.yaml", "compute_90", "sm_90", "not a PTX architecture"),
         ("releases/torch.yaml", "a" * 64, "abc", "not a sha256"),
         ("releases/gpu.yaml", "h100", "h200", "twice"),

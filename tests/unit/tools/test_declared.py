@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from envsmith.frameworks.deepspeed import DEEPSPEED
+from envsmith.graph.read import read_components
 from envsmith.matrix.refresh.base import same_spec, spec_text, yanked_text
 from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
 from envsmith.matrix.refresh.releases import Policy, declared
-from envsmith.matrix.refresh.run import read_component_table, refreshable
+from envsmith.matrix.refresh.run import refreshable
 from envsmith.python.index import IndexFile
 from envsmith.python.releases import ReleaseFacts
 
 MATRIX = Path(__file__).parents[3] / "matrix"
-COMPONENTS = read_component_table(MATRIX)
+COMPONENTS = read_components(MATRIX)
 RULE = ToolkitRule(DEEPSPEED.name, DEEPSPEED.toolkit_table)
 # cuda_minor_mismatch_ok as it stood in the sdists of these releases; every other release has the table of the one before it.
 TABLES = {

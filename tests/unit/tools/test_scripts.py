@@ -83,7 +83,7 @@ def test_the_scripts_together_keep_every_component_that_can_be_kept(monkeypatch)
     for script in SCRIPTS:
         names = runpy.run_path(str(script))
         kept |= set(names["companions"](matrix) if "companions" in names else names["COMPONENTS"])
-    assert kept | {"cuda"} == set(module.refreshable(matrix, module.read_component_table(matrix)))
+    assert kept | {"cuda"} == set(module.refreshable(matrix, module.read_components(matrix)))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)

@@ -1,0 +1,194 @@
+"""The version graph -> numbers: every spec as a mask over the releases of its component, every row as nogoods over specs.
+
+The tables are what a solver needs and nothing else. Texts, evidence and dates of rules stay in the :class:`Knowledge`, which is looked at
+when something has to be explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from envsmith.model.cell import Platform
+from envsmith.model.component import Role
+from envsmith.model.rule import Release, Rule, RuleKind, Severity
+from envsmith.model.version import Spec, version_key
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRow:
+    """``nogoods`` are tuples of spec numbers: all these specs together are bad; ``~n`` stands for *not* in spec ``n``."""
+
+    number: int
+    severity: Severity
+    platforms: tuple[str, ...]
+    nogoods: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRule:
+    """A rule by id; ``bundles`` for what a wheel carries."""
+
+    id: str
+    bundles: bool
+    components: tuple[str, ...]
+    rows: tuple[CompiledRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """Versions by component (oldest first) and the masks over them.
+
+    ``pre`` and ``yanked`` mark releases that are not taken by default; ``dates`` are ISO days or ``""``; ``torch_index`` tells per
+    platform where a build is found; ``tested`` holds ``(framework, mask of releases, mask of torch releases, is a record)``; ``about`` are the
+    numbers of the rules that speak of a component.
+    """
+
+    digest: str
+    roles: Mapping[str, Role]
+    versions: Mapping[str, tuple[str, ...]]
+    dates: Mapping[str, tuple[str, ...]]
+    pre: Mapping[str, int]
+    yanked: Mapping[str, int]
+    torch_index: Mapping[str, Mapping[str, str]]
+    specs: tuple[tuple[str, str, int], ...]
+    rules: tuple[CompiledRule, ...]
+    about: Mapping[str, tuple[int, ...]]
+    tested: tuple[tuple[str, int, int, bool], ...]
+    gpus: Mapping[str, str]
+    distributions: Mapping[str, str] = field(default_factory=dict)
+
+    def rules_of(self, components: Iterable[str]) -> list[CompiledRule]:
+        """Return the rules that speak of one of these components, in the order of the files."""
+        numbers = {number for component in components for number in self.about.get(component, ())}
+        return [self.rules[number] for number in sorted(numbers)]
+
+
+def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
+    """Evaluate every spec of the graph against every release; no platform is chosen yet."""
+    components = {node: data["value"] for node, data in graph.nodes(data=True) if data.get("kind") == "component"}
+    releases: dict[str, list[Release]] = {}
+    for _, component, data in graph.edges(data=True):
+        if data["kind"] == "release-of":
+            releases.setdefault(component, []).append(data["value"])
+    specs = _Specs({name: tuple(sort_versions(found)) for name, found in _versions(graph, releases).items()})
+    rules = tuple(_rule(graph, node, specs) for node, data in graph.nodes(data=True) if data.get("kind") == "rule")
+    about: dict[str, list[int]] = {}
+    for number, rule in enumerate(rules):
+        for component in rule.components:
+            about.setdefault(component, []).append(number)
+    listed = {name: {r.version: r for r in group} for name, group in releases.items()}
+    return Compiled(
+        digest=graph.graph["digest"],
+        roles={name: component.role for name, component in components.items()},
+        versions=specs.versions,
+        dates={
+            name: tuple((listed[name][v].date or "") if v in listed.get(name, ()) else "" for v in versions)
+            for name, versions in specs.versions.items()
+        },
+        pre={name: _mask(versions, _is_pre) for name, versions in specs.versions.items()},
+        yanked={
+            name: sum(1 << i for i, v in enumerate(versions) if v in listed.get(name, ()) and listed[name][v].yanked)
+            for name, versions in specs.versions.items()
+        },
+        torch_index={
+            platform.value: {
+                r.version: r.index or "default"
+                for r in releases.get("torch", ())
+                if not r.platforms or platform in r.platforms
+            }
+            for platform in Platform
+        },
+        specs=tuple(specs.evaluated),
+        rules=rules,
+        about={name: tuple(numbers) for name, numbers in about.items()},
+        tested=tuple(_tested(graph, specs)),
+        gpus=graph.graph["gpus"],
+        distributions={d: name for name, component in components.items() for d in component.distributions},
+    )
+
+
+def sort_versions(versions: Iterable[str]) -> list[str]:
+    """Sort oldest first; the words (``cpu``, ``none``) come before all versions."""
+    words: list[str] = []
+    numbers: list[str] = []
+    for version in dict.fromkeys(versions):
+        (words if version_key(version) is None else numbers).append(version)
+    return [*sorted(words), *sorted(numbers, key=lambda v: (version_key(v), v))]
+
+
+class _Specs:
+    """Numbers the specs and evaluates each once."""
+
+    def __init__(self, versions: Mapping[str, tuple[str, ...]]) -> None:
+        self.versions = versions
+        self.numbers: dict[tuple[str, str], int] = {}
+        self.evaluated: list[tuple[str, str, int]] = []
+
+    def mask(self, component: str, spec: Spec) -> int:
+        return _mask(self.versions.get(component, ()), spec.contains)
+
+    def number(self, component: str, text: str) -> int:
+        key = (component, text)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.evaluated)
+            self.evaluated.append((component, text, self.mask(component, Spec(text))))
+        return self.numbers[key]
+
+
+def _mask(versions: Iterable[str], holds: Callable[[str], bool]) -> int:
+    return sum(1 << i for i, version in enumerate(versions) if holds(version))
+
+
+def _is_pre(version: str) -> bool:
+    key = version_key(version)
+    return key is not None and key.is_prerelease
+
+
+def _versions(graph: nx.MultiDiGraph[str], releases: Mapping[str, list[Release]]) -> dict[str, list[str]]:
+    """Listed releases, plus what the wheels of torch carry, plus the architectures that GPU names stand for."""
+    found = {name: {r.version: None for r in group} for name, group in releases.items()}
+    for _, _, data in graph.edges(data=True):
+        if data["kind"] == RuleKind.BUNDLES.value and data["side"] == "needs":
+            exact = data["spec"].removeprefix("==")
+            if not set(exact) & set("*<>=!~,| "):
+                found.setdefault(data["component"], {})[exact] = None
+    for arch in graph.graph["gpus"].values():
+        found.setdefault("gpu", {})[arch] = None
+    return {name: list(versions) for name, versions in found.items()}
+
+
+def _rule(graph: nx.MultiDiGraph[str], node: str, specs: _Specs) -> CompiledRule:
+    edges = sorted((data for _, _, data in graph.out_edges(node, data=True)), key=_position)
+    rows = [
+        CompiledRow(number, Severity(row[0]["severity"]), row[0]["platforms"], _nogoods(row, specs))
+        for number, group in groupby(edges, key=lambda data: data["row"])
+        if (row := list(group))[0]["severity"] != Severity.NOTE.value
+    ]
+    components = tuple(dict.fromkeys(data["component"] for data in edges))
+    rule: Rule = graph.nodes[node]["value"]
+    return CompiledRule(rule.id, rule.kind is RuleKind.BUNDLES, components, tuple(rows))
+
+
+def _position(data: Mapping[str, Any]) -> tuple[int, bool, int]:
+    return data["row"], data["side"] == "needs", data["place"]
+
+
+def _nogoods(row: Sequence[Mapping[str, Any]], specs: _Specs) -> tuple[tuple[int, ...], ...]:
+    """``when`` all hold and one of ``needs`` does not; without ``needs``, ``when`` itself. ``*`` bars only a component that is known to be absent."""
+    when = tuple(specs.number(data["component"], data["spec"]) for data in row if data["side"] == "when")
+    needs = [~specs.number(data["component"], data["spec"]) for data in row if data["side"] == "needs"]
+    return tuple((*when, need) for need in needs) if needs else (when,)
+
+
+def _tested(graph: nx.MultiDiGraph[str], specs: _Specs) -> Iterator[tuple[str, int, int, bool]]:
+    lines = [data["value"] for _, _, data in graph.edges(data=True) if data["kind"] == "tested"]
+    for line in lines:
+        framework, torch = specs.mask(line.framework, line.version), specs.mask("torch", line.torch)
+        if framework and torch:
+            yield line.framework, framework, torch, line.kind == "record"

@@ -1,0 +1,131 @@
+"""The version graph survives the cache unchanged, and a stale, damaged or hostile cache is no error."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from envsmith.errors import DataError
+from envsmith.files import cache_folder, read_cached, write_cache
+from envsmith.graph import load
+from envsmith.graph.files import find_matrix, list_files
+from envsmith.graph.load import version_graph
+from envsmith.graph.read import read_knowledge
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(load, "_LOADED", {})
+
+
+@pytest.fixture
+def cached(matrix, monkeypatch):
+    """The graph, read from its files once, and its file in the cache."""
+    graph = version_graph(list_files(matrix.root))
+    (path,) = cache_folder().glob("graph-*")
+    monkeypatch.setattr(load, "_LOADED", {})
+    return graph, path
+
+
+def test_second_reading_comes_from_the_cache_and_is_equal(matrix, cached, monkeypatch):
+    monkeypatch.setattr("envsmith.graph.read.read_knowledge", lambda root: pytest.fail("read again"))
+    again = version_graph(list_files(matrix.root))
+    assert again.compiled == cached[0].compiled
+    assert again.rule("alpha-old") == cached[0].rule("alpha-old")
+    assert again.knowledge() == read_knowledge(matrix.root)
+
+
+def test_changed_file_is_read_again(matrix, cached):
+    matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
+    assert version_graph(list_files(matrix.root)).compiled.digest != cached[0].compiled.digest
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("evil",)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: b"",
+        lambda content: content[:-7],
+        lambda content: content[:200] + bytes([content[200] ^ 1]) + content[201:],
+        lambda content: b"0" * 64 + content[64:],
+    ],
+    ids=["empty", "cut", "a bit flipped", "of another key"],
+)
+def test_damaged_cache_is_made_again(matrix, cached, change):
+    graph, path = cached
+    path.write_bytes(change(path.read_bytes()))
+    assert version_graph(list_files(matrix.root)).knowledge() == graph.knowledge()
+
+
+@pytest.mark.parametrize("value", [Evil(), {"a": 1}, 7, (1, 2, 3, 4, 5, 6, 7, 8)])
+def test_foreign_pickle_runs_no_code_and_is_made_again(matrix, cached, value, monkeypatch, tmp_path):
+    graph, path = cached
+    monkeypatch.chdir(tmp_path)
+    body = pickle.dumps(value)
+    path.write_bytes(path.read_bytes()[:64] + hashlib.sha256(body).digest() + body)
+    assert version_graph(list_files(matrix.root)).knowledge() == graph.knowledge()
+    assert not (tmp_path / "evil").exists()
+
+
+def test_cache_that_others_may_write_is_not_read(cached):
+    _, path = cached
+    assert read_cached(path.name) is not None
+    path.chmod(0o666)
+    assert read_cached(path.name) is None
+
+
+def test_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, matrix):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert version_graph(list_files(matrix.root)).knowledge().rules
+
+
+def test_cache_folder_follows_xdg_and_falls_back_to_home(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/path")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert str(cache_folder()) == "/home/someone/.cache/envsmith"
+
+
+def test_old_cache_files_are_removed():
+    for number in range(20):
+        write_cache("compiled", f"{number:064d}"[::-1], {})
+    assert len(list(cache_folder().glob("compiled-*.json"))) <= 13
+    assert not list(cache_folder().glob(".new-*"))
+
+
+def test_variable_names_another_matrix(matrix, monkeypatch):
+    monkeypatch.setenv("ENVSMITH_MATRIX", str(matrix.root))
+    assert find_matrix() == matrix.root
+    monkeypatch.setenv("ENVSMITH_MATRIX", str(matrix.root / "nowhere"))
+    with pytest.raises(DataError, match="ENVSMITH_MATRIX"):
+        find_matrix()
+
+
+def test_warm_solve_imports_no_library_of_the_cold_one(matrix):
+    code = (
+        "import sys, envsmith; envsmith.solve(envsmith.Request(frameworks={'alpha': envsmith.Spec.parse('*')}));"
+        "print([name for name in ('networkx', 'yaml', 'pydantic', 'envsmith.graph.read') if name in sys.modules])"
+    )
+    matrix.change("releases/torch.yaml", 'cuda: "12.1", evidence', 'cuda: "12.1", python: ["3.10"], evidence')
+    matrix.write(
+        "releases/python.yaml",
+        "component: python\nevidence: {g: {kind: documented, source: g, date: 2026-01-01}}\n"
+        'releases:\n- {version: "3.10", evidence: g}\n',
+    )
+    environment = os.environ | {"ENVSMITH_MATRIX": str(matrix.root)}
+    cold, warm = (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert "yaml" in cold
+    assert warm.strip() == "[]"
