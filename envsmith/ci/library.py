@@ -79,7 +79,7 @@ def read_library(root: Path, *, table: ComponentTable | None = None, declaration
     ranges = ranges_of(declaration, table)
     for component, spec in wanted.requires.items():
         try:
-            ranges[component] = _meet(ranges.get(component), spec)
+            ranges[component] = ranges[component].meet(spec) if component in ranges else spec
         except ValueError as error:  # noqa: PERF203 - two components
             raise DataError(
                 f"{source}: requires.{component}: {spec.text} cannot be met with {ranges[component].text}, which is declared"
@@ -271,16 +271,6 @@ def _known_axes(axes: tuple[str, ...], source: str) -> None:
 def _default_axes(ranges: Mapping[str, Spec], table: ComponentTable) -> tuple[str, ...]:
     frameworks = [n for n in ranges if table.by_name[n].role is Role.FRAMEWORK]
     return ("python", "torch", *frameworks)
-
-
-def _meet(old: Spec | None, new: Spec) -> Spec:
-    if old is None or old.is_any:
-        return new
-    if new.is_any:
-        return old
-    return Spec.parse(
-        " || ".join(f"{a.strip()},{b.strip()}" for a in old.text.split("||") for b in new.text.split("||"))
-    )
 
 
 def runner(library: Library, *, gpu: bool) -> str | list[str]:

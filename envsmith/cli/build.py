@@ -1,27 +1,30 @@
-"""``envsmith build``: the main job, from a framework's name to a proved environment."""
+"""``envsmith build``: the main job, from a framework's name to a proved environment; one cell or many."""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import (
+    LockFlags,
     RequestFlags,
+    Talk,
     cells_option,
-    conda_options,
-    conda_settings,
     flavour_option,
+    gather,
+    lock_options,
     request_options,
     talk_options,
 )
 from envsmith.cli.solve import show_refusal
-from envsmith.cli.sources import parse_sources, source_options
+from envsmith.cli.sources import SourceFlags, source_options
 from envsmith.errors import StorageError, UnsatisfiableError, UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.model.cell import CellId
@@ -29,6 +32,27 @@ from envsmith.model.cell import CellId
 if TYPE_CHECKING:
     from envsmith.batch import Result
     from envsmith.options import Options, Outcome
+
+_MAX_CELLS = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildFlags:
+    """What only ``build`` is told."""
+
+    output: Path
+    engine: str | None
+    base: str | None
+    tier: str
+    ranks: int
+    flavour: str
+    no_smoke: bool
+    oci: bool
+    all_frameworks: bool
+    cells: Path | None
+    jobs: int
+    again: bool
+    as_json: bool
 
 
 @click.command()
@@ -50,7 +74,7 @@ if TYPE_CHECKING:
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test.")
 @flavour_option
 @source_options
-@conda_options
+@lock_options
 @click.option(
     "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
 )
@@ -70,50 +94,57 @@ if TYPE_CHECKING:
 )
 @click.option("--again", is_flag=True, help="With many cells: also those that are built and proved already.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
+@gather(BuildFlags, "how")
 @talk_options
-def build(*, flags: RequestFlags, as_json: bool, talk: dict[str, bool], **how: Any) -> int:
+def build(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, how: BuildFlags, talk: Talk) -> int:
     """Solve, lock, build an image (or a virtual environment), prove it, write the record.
 
     Interrupted or failed, the same command takes up what is done. Exit code 0 when the smoke test passed.
     """
     from envsmith import build
 
-    if how["all_frameworks"] or how["cells"]:
-        return build_cells(flags, how, as_json=as_json, talk=talk)
+    options_of = partial(_options, sources=sources, locking=locking, how=how)
+    if how.all_frameworks or how.cells:
+        requests = _requests(flags, locking, how)
+        return _build_many([options_of(each) for each in requests], how, talk)
     if not flags.framework:
         raise UsageError("nothing to build", hint=f"name a framework: envsmith build --framework {EXAMPLE}")
-    options = options_of(flags, how)
+    options = options_of(flags)
     try:
-        with Console(**talk) as console:
+        with Console(verbose=talk.verbose, quiet=talk.quiet) as console:
             outcome = build.build(options, progress=console)
     except UnsatisfiableError as error:
-        return show_refusal(error, as_json=as_json)
-    if as_json:
+        return show_refusal(error, as_json=how.as_json)
+    if how.as_json:
         click.echo(dumps(outcome_json(outcome)))
     else:
-        _show(outcome, quiet=talk["quiet"])
+        _show(outcome, quiet=talk.quiet)
     return 0 if outcome.record is None or outcome.record.passed else 1
 
 
-def options_of(flags: RequestFlags, how: Mapping[str, Any]) -> Options:
-    """What the flags of ``build`` ask of the pipeline."""
-    from envsmith import options as envsmith_options
+def _options(flags: RequestFlags, *, sources: SourceFlags, locking: LockFlags, how: BuildFlags) -> Options:
+    from envsmith.options import Options
 
-    sources = parse_sources(how)
-    request, compiled = sources.read(flags.request(), offline=bool(how["offline"]))
-    return envsmith_options.Options(
+    archives = sources.parse()
+    request, compiled = archives.read(flags.request(), offline=locking.offline)
+    conda = locking.conda(request.exclude_newer)
+    return Options(
         request=request,
-        request_text=flags.text(flavour=how["flavour"], sources=sources.text),
+        request_text=flags.text(flavour=how.flavour, sources=archives.text),
         compile=compiled,
-        flavour=how["flavour"],
-        output=how["output"],
-        engine=how["engine"],
-        base=how["base"],
-        tier=str(how["tier"]),
-        ranks=int(how["ranks"]),
-        **conda_settings(how, request.exclude_newer),
-        smoke=not how["no_smoke"],
-        oci=how["oci"],
+        flavour=how.flavour,
+        output=how.output,
+        engine=how.engine,
+        base=how.base,
+        tier=how.tier,
+        ranks=how.ranks,
+        # Conda's engine installs the Conda lock.
+        conda=None if locking.no_conda and how.engine != "conda" else conda,
+        locked=locking.locked,
+        frozen=locking.frozen,
+        offline=locking.offline,
+        smoke=not how.no_smoke,
+        oci=how.oci,
     )
 
 
@@ -175,126 +206,99 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
 # ``envsmith build --all-frameworks`` and ``--cells FILE``: many cells in one go.
 
 
-_MAX_CELLS = 500
+def _requests(flags: RequestFlags, locking: LockFlags, how: BuildFlags) -> tuple[RequestFlags, ...]:
+    if flags.framework or (how.all_frameworks and how.cells):
+        raise UsageError("--framework, --all-frameworks and --cells exclude each other")
+    if locking.locked or locking.frozen:
+        hint = "a batch takes every lock that is current by itself"
+        raise UsageError("--locked and --frozen are for one cell", hint=hint)
+    if how.cells is None:
+        return tuple(replace(flags, framework=(name,)) for name in FRAMEWORKS)
+    try:
+        return read_cells(how.cells.read_text(encoding="utf-8"), str(how.cells))
+    except (OSError, UnicodeError) as error:
+        raise StorageError(f"{how.cells}: cannot be read: {error}") from error
 
 
 @click.command()
 @request_options
 def _line(*, flags: RequestFlags) -> RequestFlags:
-    """One line of a file of cells."""
+    """Parse one line of a file of cells."""
     return flags
 
 
 def read_cells(text: str, where: str) -> tuple[RequestFlags, ...]:
-    """Every line as request flags; ``UsageError`` lists each line that is neither a cell id nor flags."""
+    """Read every line as request flags; ``UsageError`` lists each line that is neither a cell id nor flags."""
     problems: list[str] = []
-    read = [_read(line, f"{where}:{number}", problems) for number, line in enumerate(text.splitlines(), start=1)]
-    found = [flags for flags in read if flags is not None]
-    if len(found) > _MAX_CELLS:
+    lines: list[RequestFlags] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            if words := shlex.split(line, comments=True):
+                lines.append(_flags_of(words))
+        except (ValueError, click.ClickException, click.exceptions.Exit) as error:  # noqa: PERF203 - every problem is listed
+            message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            problems.append(f"{where}:{number}: {message}")
+    if len(lines) > _MAX_CELLS:
         problems.append(f"{where}: more than {_MAX_CELLS} cells")
-    if problems or not found:
+    if problems or not lines:
         raise UsageError(
             f"{where}: {len(problems)} lines cannot be understood" if problems else f"{where}: no cell is named",
             details=problems,
             hint="a line is a cell id (ds0.19.8-torch2.13.0-cu130-py312) or the request flags of envsmith build",
         )
-    return tuple(found)
+    return tuple(lines)
 
 
-def _read(line: str, where: str, problems: list[str]) -> RequestFlags | None:
-    try:
-        words = shlex.split(line, comments=True)
-        return _flags(words) if words else None
-    except (ValueError, click.ClickException, click.exceptions.Exit) as error:
-        told = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        problems.append(f"{where}: {told}")
-        return None
-
-
-def _flags(words: Sequence[str]) -> RequestFlags:
+def _flags_of(words: Sequence[str]) -> RequestFlags:
     if len(words) == 1 and not words[0].startswith("-"):
-        return _flags_of(CellId.parse(words[0]))
+        return _flags_of_cell(CellId.parse(words[0]))
     flags = _line.main(args=list(words), prog_name="cell", standalone_mode=False)
     if not isinstance(flags, RequestFlags):
         raise ValueError("no request flags")  # noqa: TRY004 - --help, told like every other problem
     return flags
 
 
-def _flags_of(cell: CellId) -> RequestFlags:
-    """The request that has this cell as its answer."""
+def _flags_of_cell(cell: CellId) -> RequestFlags:
+    """Return the request that has this cell as its answer."""
     exact = dict(cell.components)
     torch, cuda, python = (exact.pop(name, None) for name in ("torch", "cuda", "python"))
-    frameworks = tuple(f"{name}=={version}" for name, version in exact.items() if name in FRAMEWORKS)
-    others = tuple(f"{name}=={version}" for name, version in exact.items() if name not in FRAMEWORKS)
     return RequestFlags(
-        framework=frameworks,
-        with_=others,
+        framework=tuple(f"{name}=={version}" for name, version in exact.items() if name in FRAMEWORKS),
+        with_=tuple(f"{name}=={version}" for name, version in exact.items() if name not in FRAMEWORKS),
         python=python,
         torch=f"=={torch}" if torch else None,
         cuda=cuda,
-        nccl=None,
-        driver=None,
-        gpu=(),
         platform=cell.platform.value,
-        exclude_newer=None,
     )
 
 
-def build_cells(flags: RequestFlags, how: Mapping[str, Any], *, as_json: bool, talk: Mapping[str, bool]) -> int:
-    """Build them; exit code 0 when every cell is good."""
+def _build_many(options: Sequence[Options], how: BuildFlags, talk: Talk) -> int:
+    """Build the cells and return the exit code: 0 when every one is good."""
     from envsmith.batch import build_many
-
-    asked = _asked(flags, how)
-    with Console(**talk) as console:
-        results = build_many(
-            [options_of(one, how) for one in asked], jobs=int(how["jobs"]), again=how["again"], progress=console
-        )
-    _write_bake(results, how["output"])
-    if as_json:
-        click.echo(dumps({"cells": [_json(result) for result in results]}))
-    for result in results:
-        _show_many(result, quiet=as_json)
-    return 0 if all(result.good for result in results) else 1
-
-
-def _asked(flags: RequestFlags, how: Mapping[str, Any]) -> tuple[RequestFlags, ...]:
-    if flags.framework or (how["all_frameworks"] and how["cells"]):
-        raise UsageError("--framework, --all-frameworks and --cells exclude each other")
-    if how["locked"] or how["frozen"]:
-        raise UsageError(
-            "--locked and --frozen are for one cell", hint="a batch takes every lock that is current by itself"
-        )
-    if how["all_frameworks"]:
-        return tuple(dataclasses.replace(flags, framework=(name,)) for name in FRAMEWORKS)
-    path: Path = how["cells"]
-    try:
-        return read_cells(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeError) as error:
-        raise StorageError(f"{path}: cannot be read: {error}") from error
-
-
-def _write_bake(results: Sequence[Result], output: Path) -> None:
-    """One bake file over all cells that have a Dockerfile, beside their folders."""
     from envsmith.image.companions import BAKE_FILE, bake
     from envsmith.lock import store
 
-    done = [r.outcome for r in results if r.outcome]
-    locks = {outcome.directory.name: outcome.lock for outcome in done if outcome.lock.base is not None}
-    if locks:
-        store.write(output, {BAKE_FILE: bake(locks)})
+    with Console(verbose=talk.verbose, quiet=talk.quiet) as console:
+        results = build_many(options, jobs=how.jobs, again=how.again, progress=console)
+    outcomes = [r.outcome for r in results if r.outcome]
+    # One bake file over all cells that have a Dockerfile, beside their folders.
+    if locks := {each.directory.name: each.lock for each in outcomes if each.lock.base is not None}:
+        store.write(how.output, {BAKE_FILE: bake(locks)})
+    if how.as_json:
+        click.echo(dumps({"cells": [_json(result) for result in results]}))
+    for result in results:
+        _show_one(result, quiet=how.as_json)
+    return 0 if all(result.good for result in results) else 1
 
 
 def _json(result: Result) -> dict[str, object]:
-    told: dict[str, object] = {"request": result.options.request_text, "good": result.good, "kept": result.kept}
-    if result.error is not None:
-        return {
-            **told,
-            "error": {"message": result.error.message, "code": result.error.exit_code, "hint": result.error.hint},
-        }
-    return {**told, **(outcome_json(result.outcome) if result.outcome else {})}
+    row: dict[str, object] = {"request": result.options.request_text, "good": result.good, "kept": result.kept}
+    if (error := result.error) is not None:
+        return row | {"error": {"message": error.message, "code": error.exit_code, "hint": error.hint}}
+    return row | (outcome_json(result.outcome) if result.outcome else {})
 
 
-def _show_many(result: Result, *, quiet: bool) -> None:
+def _show_one(result: Result, *, quiet: bool) -> None:
     color = "green" if result.good else "red"
     if result.error is not None:
         say(f"{click.style('failed', fg=color)}: {result.options.request_text}: {result.error}")

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import (
+    LockFlags,
     RequestFlags,
+    Talk,
     cells_option,
-    conda_options,
-    conda_settings,
     flavour_option,
+    gather,
+    lock_options,
     request_options,
     talk_options,
 )
 from envsmith.cli.solve import show_refusal
-from envsmith.cli.sources import parse_sources, source_options
+from envsmith.cli.sources import SourceFlags, source_options
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.frameworks import EXAMPLE
 
 if TYPE_CHECKING:
     from envsmith.options import Options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockOnlyFlags:
+    """What only ``lock`` is told."""
+
+    output: Path
+    base: str | None
+    form: str
+    flavour: str
+    check: bool
+    as_json: bool
 
 
 @click.command()
@@ -39,15 +55,16 @@ if TYPE_CHECKING:
 )
 @flavour_option
 @source_options
-@conda_options
+@lock_options
 @click.option(
     "--check",
     is_flag=True,
     help="Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
+@gather(LockOnlyFlags, "how")
 @talk_options
-def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: dict[str, bool], **how: Any) -> int:
+def lock(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, how: LockOnlyFlags, talk: Talk) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
 
     The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
@@ -56,44 +73,44 @@ def lock(*, flags: RequestFlags, form: str, check: bool, as_json: bool, talk: di
     are the only files of pip's.
     """
     from envsmith import build
-    from envsmith import options as envsmith_options
+    from envsmith.options import Options
 
     if not flags.framework and not flags.with_ and flags.torch is None:
         raise UsageError("nothing to lock", hint=f"name a framework: envsmith lock --framework {EXAMPLE}")
-    if form == "conda" and how["no_conda"]:
+    if how.form == "conda" and locking.no_conda:
         raise UsageError("--format conda and --no-conda exclude each other")
-    sources = parse_sources(how)
-    request, compiled = sources.read(flags.request(), offline=how["offline"])
-    settings = conda_settings(how, request.exclude_newer)
-    if form == "pip":
-        settings["conda"] = None
-    options = envsmith_options.Options(
+    archives = sources.parse()
+    request, compiled = archives.read(flags.request(), offline=locking.offline)
+    conda = locking.conda(request.exclude_newer)
+    options = Options(
         request=request,
-        request_text=flags.text(flavour=how["flavour"], sources=sources.text),
+        request_text=flags.text(flavour=how.flavour, sources=archives.text),
         compile=compiled,
-        flavour=how["flavour"],
-        output=how["output"],
-        base=how["base"],
-        conda_only=form == "conda",
-        **settings,
+        flavour=how.flavour,
+        output=how.output,
+        base=how.base,
+        conda=None if locking.no_conda or how.form == "pip" else conda,
+        conda_only=how.form == "conda",
+        locked=locking.locked,
+        frozen=locking.frozen,
+        offline=locking.offline,
     )
     try:
-        with Console(verbose=talk["verbose"], quiet=talk["quiet"] or check) as console:
-            if check:
+        with Console(verbose=talk.verbose, quiet=talk.quiet or how.check) as console:
+            if how.check:
                 return _check(options, console)
-            made = build.lock_only(options, progress=console)
+            outcome = build.lock_only(options, progress=console)
     except UnsatisfiableError as error:
-        return show_refusal(error, as_json=as_json)
-    if as_json:
-        files = {name: str(made.directory / name) for name in made.files}
-        click.echo(
-            dumps({"cell": made.cell.to_json(), "lock": made.lock.digest, "files": files, "notes": list(made.notes)})
-        )
+        return show_refusal(error, as_json=how.as_json)
+    files = {name: str(outcome.directory / name) for name in outcome.files}
+    if how.as_json:
+        digest, notes = outcome.lock.digest, list(outcome.notes)
+        click.echo(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes}))
         return 0
-    click.echo(table([(str(made.directory / name), "") for name in made.files]))
-    for note in made.notes if not talk["quiet"] else ():
+    click.echo(table([(path, "") for path in files.values()]))
+    for note in outcome.notes if not talk.quiet else ():
         say(f"note: {note}")
-    click.echo(f"locked {made.cell.id}: {len(made.lock.pins)} distributions, {made.lock.digest}")
+    click.echo(f"locked {outcome.cell.id}: {len(outcome.lock.pins)} distributions, {outcome.lock.digest}")
     return 0
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.lock import FLAVOURS, RUNTIME
 from envsmith.model.version import Spec, parse_version
+
+if TYPE_CHECKING:
+    from envsmith.conda.model import CondaRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
@@ -35,43 +40,45 @@ def alternatives(names: Iterable[str]) -> str:
 class RequestFlags:
     """The flags as they were typed; :meth:`request` parses them against the components that the graph knows."""
 
-    framework: tuple[str, ...]
-    with_: tuple[str, ...]
-    python: str | None
-    torch: str | None
-    cuda: str | None
-    nccl: str | None
-    driver: str | None
-    gpu: tuple[str, ...]
-    platform: str
-    exclude_newer: str | None
+    framework: tuple[str, ...] = ()
+    with_: tuple[str, ...] = ()
+    python: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    driver: str | None = None
+    gpu: tuple[str, ...] = ()
+    platform: str = "linux-64"
+    exclude_newer: str | None = None
 
     def request(self) -> Request:
-        """The parsed request. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one."""
-        from envsmith.graph.load import components, gpu_names
-
+        """Parse the flags. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one."""
         table = components()
         frameworks: dict[str, Spec] = {}
+        constraints: dict[str, Spec] = {}
+
+        def require(place: dict[str, Spec], name: str, spec: Spec) -> None:
+            place[name] = place[name].meet(spec) if name in place else spec
+
         for text in self.framework:
             component, spec = parse_component(text, table, flag="--framework", role=Role.FRAMEWORK)
-            frameworks[component.name] = _meet(frameworks.get(component.name), spec)
-        constraints: dict[str, Spec] = {}
+            require(frameworks, component.name, spec)
         gpus = list(self.gpu)
         driver = self.driver
         for text in self.with_:
             component, spec = parse_component(text, table, flag="--with")
             if component.role is Role.FRAMEWORK:
-                frameworks[component.name] = _meet(frameworks.get(component.name), spec)
+                require(frameworks, component.name, spec)
             elif component.name == "driver":
                 driver = _only_version(spec, "--with driver")
             elif component.name == "gpu":
                 gpus.append(_only_version(spec, "--with gpu"))
             else:
-                constraints[component.name] = _meet(constraints.get(component.name), spec)
+                require(constraints, component.name, spec)
         for name in ("python", "torch", "cuda", "nccl"):
             value = getattr(self, name)
             if value is not None:
-                constraints[name] = _meet(constraints.get(name), _spec(value, f"--{name}"))
+                require(constraints, name, _spec(value, f"--{name}"))
         return Request(
             frameworks=frameworks,
             constraints=constraints,
@@ -93,73 +100,74 @@ class RequestFlags:
         return " ".join([*parts, f"--platform {self.platform}"])
 
 
-def _complete_framework(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from envsmith.graph.load import components
+def add_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Add several options to a command; ``--help`` lists them in this order."""
 
-    return [c.name for c in components().with_role(Role.FRAMEWORK) if c.name.startswith(begun)]
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
 
-
-def _complete_component(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from envsmith.graph.load import components
-
-    return [name for name in components().by_name if name.startswith(begun)]
-
-
-def _complete_gpu(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from envsmith.graph.load import gpu_names
-
-    return [name for name in gpu_names() if name.startswith(begun)]
+    return decorate
 
 
-def request_options(function: F) -> F:
-    """Add the request flags to a command; it receives ``flags: RequestFlags``."""
+def gather(kind: type, name: str) -> Callable[[F], F]:
+    """Hand the parameters that are fields of the frozen dataclass ``kind`` to a command as one value, ``name``."""
+    fields = [field.name for field in dataclasses.fields(kind)]
 
-    @functools.wraps(function)
-    def wrapper(**given: Any) -> Any:
-        names = RequestFlags.__slots__
-        flags = RequestFlags(**{name: given.pop(name) for name in names})
-        return function(flags=flags, **given)
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(**parameters: Any) -> Any:
+            value = kind(**{field: parameters.pop(field) for field in fields})
+            return function(**{name: value}, **parameters)
 
-    options = [
-        click.option(
-            "--framework",
-            "-f",
-            multiple=True,
-            metavar="NAME[SPEC]",
-            shell_complete=_complete_framework,
-            help=f"{alternatives(FRAMEWORKS)}; repeatable.",
-        ),
-        click.option(
-            "--with",
-            "with_",
-            multiple=True,
-            metavar="COMPONENT[SPEC]",
-            shell_complete=_complete_component,
-            help="Any component that must be in the cell; repeatable.",
-        ),
-        click.option("--python", metavar="SPEC", help="Python, e.g. 3.12."),
-        click.option("--torch", metavar="SPEC", help="PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126."),
-        click.option(
-            "--cuda", metavar="SPEC", help="CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without."
-        ),
-        click.option("--nccl", metavar="SPEC", help="NCCL, e.g. '>=2.27'."),
-        click.option("--driver", metavar="VERSION", help="The NVIDIA driver of the host, e.g. 535.54.03."),
-        click.option(
-            "--gpu",
-            multiple=True,
-            metavar="NAME|sm_NN",
-            shell_complete=_complete_gpu,
-            help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
-        ),
-        click.option(
-            "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
-        ),
-        click.option("--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."),
-    ]
-    decorated: Any = wrapper
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+        return cast("F", wrapper)
+
+    return decorate
+
+
+def _completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
+
+
+# The command receives ``flags: RequestFlags``.
+request_options = add_options(
+    click.option(
+        "--framework",
+        "-f",
+        multiple=True,
+        metavar="NAME[SPEC]",
+        shell_complete=_completion(lambda: FRAMEWORKS),
+        help=f"{alternatives(FRAMEWORKS)}; repeatable.",
+    ),
+    click.option(
+        "--with",
+        "with_",
+        multiple=True,
+        metavar="COMPONENT[SPEC]",
+        shell_complete=_completion(lambda: components().by_name),
+        help="Any component that must be in the cell; repeatable.",
+    ),
+    click.option("--python", metavar="SPEC", help="Python, e.g. 3.12."),
+    click.option("--torch", metavar="SPEC", help="PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126."),
+    click.option(
+        "--cuda", metavar="SPEC", help="CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without."
+    ),
+    click.option("--nccl", metavar="SPEC", help="NCCL, e.g. '>=2.27'."),
+    click.option("--driver", metavar="VERSION", help="The NVIDIA driver of the host, e.g. 535.54.03."),
+    click.option(
+        "--gpu",
+        multiple=True,
+        metavar="NAME|sm_NN",
+        shell_complete=_completion(gpu_names),
+        help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
+    ),
+    click.option(
+        "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
+    ),
+    click.option("--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."),
+    gather(RequestFlags, "flags"),
+)
 
 
 def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
@@ -247,16 +255,6 @@ def _spec(text: str, flag: str) -> Spec:
         return Spec.parse(clean)
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
-
-
-def _meet(old: Spec | None, new: Spec) -> Spec:
-    """Both specs at once; unions are distributed."""
-    if old is None or old.is_any:
-        return new
-    if new.is_any:
-        return old
-    parts = [f"{a.strip()},{b.strip()}" for a in str(old).split("||") for b in str(new).split("||")]
-    return Spec.parse(" || ".join(parts))
 
 
 def _only_version(spec: Spec, flag: str) -> str:
@@ -349,79 +347,80 @@ fail_on_option = click.option(
 )
 
 
-def conda_options(function: F) -> F:
-    """Add the flags of the Conda part and of a lock that is there already; the same on ``lock`` and ``build``."""
-    options = [
-        click.option(
-            "--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."
-        ),
-        click.option(
-            "--conda-platform",
-            multiple=True,
-            metavar="PLATFORM",
-            help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
-        ),
-        click.option(
-            "--conda-tolerate",
-            multiple=True,
-            type=click.Choice(["nccl", "cudnn", "triton"]),
-            help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
-        ),
-        click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml."),
-        click.option(
-            "--locked",
-            is_flag=True,
-            help="Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
-        ),
-        click.option("--frozen", is_flag=True, help="Use the lock that is there; ask neither index nor channel."),
-        click.option("--offline", is_flag=True, help="Use no network: what is in the caches must be enough."),
-    ]
-    decorated: Any = function
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockFlags:
+    """What ``lock`` and ``build`` are told about the Conda part, an existing lock, and the network."""
 
+    channel: tuple[str, ...]
+    conda_platform: tuple[str, ...]
+    conda_tolerate: tuple[str, ...]
+    no_conda: bool
+    locked: bool
+    frozen: bool
+    offline: bool
 
-def talk_options(function: F) -> F:
-    """Add ``--verbose`` and ``--quiet``; the command receives ``talk``, the fields of :class:`~envsmith.cli.console.Console`."""
+    def conda(self, exclude_newer: str | None) -> CondaRequest:
+        """Return what is asked of the channels. ``UsageError`` for flags that exclude each other or a platform that does not exist."""
+        from envsmith.conda.model import CondaRequest
 
-    @functools.wraps(function)
-    def wrapper(*, verbose: bool, quiet: bool, **given: Any) -> Any:
-        if verbose and quiet:
-            raise UsageError("--verbose and --quiet exclude each other")
-        return function(talk={"verbose": verbose, "quiet": quiet}, **given)
-
-    decorated: Any = wrapper
-    for option in (
-        click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings, errors and the result."),
-        click.option("--verbose", "-v", is_flag=True, help="Show every line of every step."),
-    ):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
-
-
-def conda_settings(how: Mapping[str, Any], exclude_newer: str | None) -> dict[str, Any]:
-    """Return what :func:`conda_options` gave, as fields of :class:`envsmith.options.Options`."""
-    from envsmith.conda.model import CondaRequest
-
-    if how["locked"] and how["frozen"]:
-        raise UsageError(
-            "--locked and --frozen exclude each other", hint="--frozen does not look whether it is current"
+        if self.locked and self.frozen:
+            raise UsageError(
+                "--locked and --frozen exclude each other", hint="--frozen does not look whether it is current"
+            )
+        return CondaRequest(
+            channels=self.channel,
+            platforms=tuple(parse_platform(p, "--conda-platform") for p in self.conda_platform),
+            tolerate=self.conda_tolerate,
+            exclude_newer=exclude_newer,
+            offline=self.offline,
         )
-    conda = CondaRequest(
-        channels=how["channel"],
-        platforms=tuple(parse_platform(p, "--conda-platform") for p in how["conda_platform"]),
-        tolerate=how["conda_tolerate"],
-        exclude_newer=exclude_newer,
-        offline=how["offline"],
-    )
-    needed = how.get("engine") == "conda"  # it installs the Conda lock
-    return {
-        "conda": conda if needed or not how["no_conda"] else None,
-        "locked": how["locked"],
-        "frozen": how["frozen"],
-        "offline": how["offline"],
-    }
+
+
+# The command receives ``locking: LockFlags``.
+lock_options = add_options(
+    click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."),
+    click.option(
+        "--conda-platform",
+        multiple=True,
+        metavar="PLATFORM",
+        help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
+    ),
+    click.option(
+        "--conda-tolerate",
+        multiple=True,
+        type=click.Choice(["nccl", "cudnn", "triton"]),
+        help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
+    ),
+    click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml."),
+    click.option(
+        "--locked",
+        is_flag=True,
+        help="Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
+    ),
+    click.option("--frozen", is_flag=True, help="Use the lock that is there; ask neither index nor channel."),
+    click.option("--offline", is_flag=True, help="Use no network: what is in the caches must be enough."),
+    gather(LockFlags, "locking"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Talk:
+    """How much is said while something runs."""
+
+    verbose: bool
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        if self.verbose and self.quiet:
+            raise UsageError("--verbose and --quiet exclude each other")
+
+
+# The command receives ``talk: Talk``.
+talk_options = add_options(
+    click.option("--verbose", "-v", is_flag=True, help="Show every line of every step."),
+    click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings, errors and the result."),
+    gather(Talk, "talk"),
+)
 
 
 # What ``--from`` names, the same on ``check`` and ``doctor``.

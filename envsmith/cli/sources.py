@@ -2,71 +2,86 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import click
+from packaging.utils import canonicalize_name
 
+from envsmith.cli.options import add_options, gather
 from envsmith.errors import UsageError
+from envsmith.graph.load import components
 from envsmith.model.cell import Request
 from envsmith.model.lock import Compile, GivenArchive
 from envsmith.model.version import Spec
+from envsmith.plain import plain_value
+from envsmith.python.archives import Wish, parse_wish, read_archive
 
-if TYPE_CHECKING:
-    from envsmith.python.archives import Wish
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 _VARIABLE = re.compile(
     r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*:\s*(?P<variable>[A-Z][A-Z0-9_]{0,79})=(?P<value>.*)"
 )
 
 
-def source_options(function: F) -> F:
-    """Add both flags to a command; it receives ``source`` and ``compile_``, for :func:`parse_sources`."""
-    options = [
-        click.option(
-            "--source",
-            multiple=True,
-            metavar="NAME@ARCHIVE#sha256=HEX",
-            help="Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. NAME==VERSION@… where the archive does not state its version.",
-        ),
-        click.option(
-            "--compile",
-            "compile_",
-            multiple=True,
-            metavar="NAME:VARIABLE=VALUE",
-            help="Set while NAME is compiled in the pinned builder, e.g. deepspeed:DS_BUILD_FUSED_ADAM=1; repeatable.",
-        ),
-    ]
-    decorated: Any = function
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFlags:
+    """The flags as they were typed."""
+
+    source: tuple[str, ...] = ()
+    compile_: tuple[str, ...] = ()
+
+    def parse(self) -> Sources:
+        """Parse both. ``UsageError`` for a flag that does not parse, or a distribution that is named twice."""
+        wishes = tuple(parse_wish(text) for text in self.source)
+        names = [wish.name for wish in wishes]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UsageError(f"--source {twice[0]}: given twice")
+        variables: dict[str, dict[str, str]] = {}
+        for text in self.compile_:
+            name, variable, value = _variable(text)
+            if variables.setdefault(name, {}).setdefault(variable, value) != value:
+                raise UsageError(f"--compile {name}: {variable} is given twice")
+        return Sources(wishes=wishes, variables={n: tuple(sorted(v.items())) for n, v in sorted(variables.items())})
+
+
+# The command receives ``sources: SourceFlags``.
+source_options = add_options(
+    click.option(
+        "--source",
+        multiple=True,
+        metavar="NAME@ARCHIVE#sha256=HEX",
+        help="Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. NAME==VERSION@… where the archive does not state its version.",
+    ),
+    click.option(
+        "--compile",
+        "compile_",
+        multiple=True,
+        metavar="NAME:VARIABLE=VALUE",
+        help="Set while NAME is compiled in the pinned builder, e.g. deepspeed:DS_BUILD_FUSED_ADAM=1; repeatable.",
+    ),
+    gather(SourceFlags, "sources"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sources:
     """Both flags, parsed; no archive has been read yet."""
 
     wishes: tuple[Wish, ...] = ()
-    variables: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """The flags in one order, for what a lock says it was made from; empty when there are none."""
-        told = [wish.text for wish in sorted(self.wishes, key=lambda w: w.name)]
-        told += [f"--compile {name}:{n}={v}" for name, pairs in sorted(self.variables.items()) for n, v in pairs]
-        return " ".join(told)
+        texts = [wish.text for wish in sorted(self.wishes, key=lambda w: w.name)]
+        texts += [f"--compile {name}:{n}={v}" for name, pairs in sorted(self.variables.items()) for n, v in pairs]
+        return " ".join(texts)
 
     def read(self, request: Request, *, offline: bool) -> tuple[Request, Compile]:
         """The archives, and the request with the releases that they are. Raises what :func:`read_archive` raises."""
         if not self.wishes:
             return request, Compile(variables=self.variables)
         from envsmith.http import HttpClient
-        from envsmith.python.archives import read_archive
 
         fetcher = HttpClient(offline=offline)
         archives = tuple(read_archive(wish, fetcher) for wish in self.wishes)
@@ -75,47 +90,25 @@ class SourceFlags:
 
 def _with(request: Request, archives: Iterable[GivenArchive]) -> Request:
     """An archive of a component puts its release into the cell, so that its rules hold and the cell's name tells it."""
-    from envsmith.graph.load import components
-
     table = components()
-    wanted = dict(request.constraints)
+    constraints = dict(request.constraints)
     frameworks = dict(request.frameworks)
     for archive in archives:
         component = table.find(archive.name)
         if component is None or (component.distributions and archive.name not in component.distributions):
             continue
-        place = frameworks if component.name in frameworks else wanted
+        place = frameworks if component.name in frameworks else constraints
         exact = Spec.parse(f"=={archive.version}")
-        asked = place.get(component.name)
-        if asked is not None and not asked.contains(archive.version):
+        spec = place.get(component.name)
+        if spec is not None and not spec.contains(archive.version):
             raise UsageError(
-                f"--source {archive.name}: the archive is that of {archive.version}, and {component.name} {asked} was asked for"
+                f"--source {archive.name}: the archive is that of {archive.version}, and {component.name} {spec} was asked for"
             )
         place[component.name] = exact
-    return dataclasses.replace(request, constraints=wanted, frameworks=frameworks)
-
-
-def parse_sources(how: Mapping[str, Any]) -> SourceFlags:
-    """``UsageError`` for a flag that does not parse, or a distribution that is given twice."""
-    from envsmith.python.archives import parse_wish
-
-    wishes = tuple(parse_wish(text) for text in how["source"])
-    names = [wish.name for wish in wishes]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"--source {twice[0]}: given twice")
-    found: dict[str, dict[str, str]] = {}
-    for text in how["compile_"]:
-        name, variable, value = _variable(text)
-        if found.setdefault(name, {}).setdefault(variable, value) != value:
-            raise UsageError(f"--compile {name}: {variable} is given twice")
-    return SourceFlags(wishes=wishes, variables={n: tuple(sorted(v.items())) for n, v in sorted(found.items())})
+    return replace(request, constraints=constraints, frameworks=frameworks)
 
 
 def _variable(text: str) -> tuple[str, str, str]:
-    from packaging.utils import canonicalize_name
-
-    from envsmith.plain import plain_value
-
     match = _VARIABLE.fullmatch(text) if len(text) <= 600 else None
     if not match:
         raise UsageError(

@@ -101,6 +101,14 @@ class Spec:
         """Does ``version`` satisfy this spec? Pre-releases count like any other version."""
         return _contains(self.text, version)
 
+    def meet(self, other: Spec) -> Spec:
+        """Return the spec of what satisfies both; unions are distributed."""
+        if self.is_any or other.is_any:
+            return other if self.is_any else self
+        return Spec.parse(
+            " || ".join(f"{a.strip()},{b.strip()}" for a in self.text.split("||") for b in other.text.split("||"))
+        )
+
     def __str__(self) -> str:
         return self.text
 

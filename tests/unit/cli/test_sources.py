@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from envsmith.cli.app import run
-from envsmith.cli.sources import parse_sources
+from envsmith.cli.sources import SourceFlags
 from envsmith.errors import UsageError
 from envsmith.model.cell import Request
 from envsmith.model.version import Spec
@@ -30,7 +30,7 @@ def apex(tmp_path):
 
 
 def test_an_archive_of_a_component_puts_its_release_into_the_request(apex):
-    flags = parse_sources({"source": [apex], "compile_": ["Apex:APEX_CUDA_EXT=0", "apex:APEX_CPP_EXT=1"]})
+    flags = SourceFlags(source=(apex,), compile_=("Apex:APEX_CUDA_EXT=0", "apex:APEX_CPP_EXT=1")).parse()
     request, compiled = flags.read(Request(frameworks=["megatron-core"]), offline=True)
     assert str(request.constraints["apex"]) == "==0.1"
     assert [a.name for a in compiled.archives] == ["apex"]
@@ -40,7 +40,7 @@ def test_an_archive_of_a_component_puts_its_release_into_the_request(apex):
 
 
 def test_another_release_than_the_archive_s_cannot_be_asked_for(apex):
-    flags = parse_sources({"source": [apex], "compile_": []})
+    flags = SourceFlags(source=(apex,)).parse()
     with pytest.raises(UsageError, match=r"that of 0\.1, and apex >=1 was asked for"):
         flags.read(Request(constraints={"apex": Spec.parse(">=1")}), offline=True)
 
