@@ -2,30 +2,93 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from envsmith import proof
 from envsmith.cli.console import Console, clean, dumps, say, table
+from envsmith.cli.options import gather
 from envsmith.errors import EnvsmithError, StorageError, UsageError
-
-if TYPE_CHECKING:
-    from envsmith.smoke.nodes import Launcher, Narrowed
-    from envsmith.smoke.plan import Plan
-    from envsmith.smoke.rendezvous import Rendezvous
-    from envsmith.smoke.run import LocalTarget
-    from envsmith.smoke.verdict import SmokeResult
-
+from envsmith.files import write_whole
+from envsmith.model.record import Record, put_record
+from envsmith.progress import Event, EventKind
+from envsmith.smoke import everything, run
+from envsmith.smoke.kubernetes import Job, manifest
+from envsmith.smoke.logs import events_of, result_of
+from envsmith.smoke.nodes import (
+    Launcher,
+    Narrowed,
+    OnNode,
+    Outcome,
+    RemoteShell,
+    Slurm,
+    narrow,
+    parse_nodes,
+    plan_for_nodes,
+    run_nodes,
+)
+from envsmith.smoke.plan import Plan
+from envsmith.smoke.plot import rows_of, svg
+from envsmith.smoke.rendezvous import Rendezvous, run_rendezvous
+from envsmith.smoke.verdict import SmokeResult
 
 _WORST = 12
-_OF_NODES = ("rdzv", "rsh", "emit", "image", "gpus")
-_CHOSEN_BY_ALL = ("no_steps", "framework_only", "plan_only", "machine", "nccl_engine", "sharing")
+_FEWEST_TO_NARROW = 3
+_COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmokeFlags:
+    """What ``smoke`` is told."""
+
+    python: Path | None
+    tier: str
+    output: Path | None
+    budget: float
+    ranks: int
+    backend: str
+    nccl_engine: str | None
+    sharing: str | None
+    machine: str | None
+    plot: Path | None
+    nodes: str | None
+    rdzv: str | None
+    rsh: str | None
+    narrow: bool
+    emit: str | None
+    image: str | None
+    gpus: int
+    read_logs: tuple[Path, ...]
+    no_steps: bool
+    framework_only: bool
+    plan_only: bool
+    as_json: bool
+    verbose: bool
+
+    def refuse_idle(self) -> None:
+        """Refuse flags that would have no effect or leave nothing to run."""
+        of_nodes = (self.rdzv, self.rsh, self.emit, self.image, self.gpus)
+        of_one_tier = (
+            self.no_steps, self.framework_only, self.plan_only, self.machine, self.nccl_engine, self.sharing,
+        )  # fmt: skip
+        if self.plot and self.tier != "bandwidth":
+            raise UsageError("--plot is for --tier bandwidth")
+        if self.nodes is None and any(of_nodes):
+            raise UsageError("--rdzv, --rsh, --emit, --image and --gpus are for --nodes")
+        if self.output and self.tier != "all":
+            raise UsageError("--output is for --tier all")
+        if self.nodes is None and self.tier == "all" and any(of_one_tier):
+            hint = "leave the other flags out"
+            raise UsageError("--tier all chooses tiers, engines and placements by itself", hint=hint)
+        if self.nodes is None and self.no_steps and self.framework_only:
+            raise UsageError("--no-steps and --framework-only leave nothing to run")
 
 
 @click.command()
@@ -122,110 +185,81 @@ _CHOSEN_BY_ALL = ("no_steps", "framework_only", "plan_only", "machine", "nccl_en
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every event.")
-def smoke(*, plot: Path | None, read_logs: tuple[Path, ...], as_json: bool, verbose: bool, **how: Any) -> int:
+@gather(SmokeFlags, "how")
+def smoke(*, how: SmokeFlags) -> int:
     """Run collectives with checked values, then one step of each framework that is installed.
 
     Exit code 0 when everything passed, 1 when something failed: the last line names the rank, the case and the step.
     """
-    if read_logs:
-        return _finish(_of_logs(read_logs), plot=plot, as_json=as_json)
-    if plot is not None and how["tier"] != "bandwidth":
-        raise UsageError("--plot is for --tier bandwidth")
-    if how["nodes"] is None and any(how[name] for name in _OF_NODES):
-        raise UsageError("--rdzv, --rsh, --emit, --image and --gpus are for --nodes")
-    if how["output"] is not None and how["tier"] != "all":
-        raise UsageError("--output is for --tier all")
-    with Console(verbose=verbose, quiet=as_json or bool(how["emit"])) as console:
-        if how["nodes"] is not None:
+    if how.read_logs:
+        return _finish(_of_logs(how.read_logs), how)
+    how.refuse_idle()
+    with Console(verbose=how.verbose, quiet=how.as_json or bool(how.emit)) as console:
+        if how.nodes is not None:
             result = _on_nodes(how, console)
-        elif how["tier"] == "all":
-            return _all_tiers(how, as_json=as_json, console=console)
+        elif how.tier == "all":
+            return _all_tiers(how, console)
         else:
             result = _here(how, console)
-    return 0 if result is None else _finish(result, plot=plot, as_json=as_json)
+    return 0 if result is None else _finish(result, how)
 
 
-def _on_nodes(how: Mapping[str, Any], console: Console) -> SmokeResult | None:
-    """On many nodes; ``None`` when a manifest was printed instead."""
-    return many(
-        how["nodes"],
-        python=how["python"],
-        ranks=how["ranks"],
-        gpus=how["gpus"],
-        wanted={**{name: how[name] for name in ("tier", "backend", "machine")}, "engine": how["nccl_engine"]},
-        ways={name: how[name] for name in ("rdzv", "rsh", "emit", "image")},
-        narrow=how["narrow"],
-        console=console,
-    )
-
-
-def _all_tiers(how: Mapping[str, Any], *, as_json: bool, console: Console) -> int:
-    from envsmith.cli.smoke_all import everything
-
-    if any(how[name] for name in _CHOSEN_BY_ALL):
-        raise UsageError("--tier all chooses tiers, engines and placements by itself", hint="leave the other flags out")
-    target, found = _environment(how["python"])
-    return everything(
-        target,
-        found,
-        backend=how["backend"],
-        ranks=how["ranks"],
-        folder=how["output"] or Path("envsmith-smoke"),
-        budget=how["budget"],
-        as_json=as_json,
-        console=console,
-    )
-
-
-def _here(how: Mapping[str, Any], console: Console) -> SmokeResult | None:
-    """In an environment of this machine; ``None`` when the plan was printed instead."""
-    from envsmith.progress import Event, EventKind
-    from envsmith.proof import progress_line
-    from envsmith.smoke.plan import Plan
-    from envsmith.smoke.run import run
-
-    if how["no_steps"] and how["framework_only"]:
-        raise UsageError("--no-steps and --framework-only leave nothing to run")
-    target, found = _environment(how["python"])
+def _here(how: SmokeFlags, console: Console) -> SmokeResult | None:
+    """Run in an environment of this machine; ``None`` when the plan was printed instead."""
+    target, versions = _environment(how.python)
     plan = Plan.build(
-        found,
-        tier=how["tier"],
-        ranks=how["ranks"],
-        backend=how["backend"],
-        steps=not how["no_steps"],
-        cases=not how["framework_only"],
-        engine=how["nccl_engine"],
-        sharing=how["sharing"],
-        machine=how["machine"],
+        versions,
+        tier=how.tier,
+        ranks=how.ranks,
+        backend=how.backend,
+        steps=not how.no_steps,
+        cases=not how.framework_only,
+        engine=how.nccl_engine,
+        sharing=how.sharing,
+        machine=how.machine,
     )
-    if how["plan_only"]:
+    if how.plan_only:
         click.echo(dumps(plan.to_json()))
         return None
-    console(Event(kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks"))
-    result = run(
-        plan, target, progress=lambda p: console(Event(kind=EventKind.LINE, step="smoke test", text=progress_line(p)))
-    )
+
+    def show(progress: run.Progress) -> None:
+        console(Event(kind=EventKind.LINE, step="smoke test", text=proof.progress_line(progress)))
+
+    return _announced(console, plan, lambda: run.run(plan, target, progress=show))
+
+
+def _announced(console: Console, plan: Plan, start: Callable[[], SmokeResult], where: str = "") -> SmokeResult:
+    console(Event(kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks{where}"))
+    result = start()
     kind = EventKind.DONE if result.passed else EventKind.FAILED
     console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
     return result
 
 
-def _environment(python: Path | None) -> tuple[LocalTarget, Mapping[str, str]]:
-    """The environment that is meant, and the versions that its metadata names."""
-    from envsmith.smoke.run import LocalTarget, probe
-
-    target = LocalTarget(python=_interpreter(python))
-    found = probe(target)
-    if "torch" not in found:
+def _environment(python: Path | None) -> tuple[run.LocalTarget, Mapping[str, str]]:
+    """Return the environment that is meant, and the versions that its metadata names."""
+    target = run.LocalTarget(python=_interpreter(python))
+    versions = run.probe(target)
+    if "torch" not in versions:
         raise UsageError(
             f"{target.python}: no torch there", hint="name the environment with --python /path/to/env/bin/python"
         )
-    return target, found
+    return target, versions
+
+
+def _interpreter(path: Path | None) -> Path:
+    """Return the interpreter that is meant; a folder stands for its environment. Symbolic links stay: a venv is known by its own path."""
+    if path is None:
+        return Path(shutil.which("python3") or sys.executable)
+    full = path.expanduser().absolute()
+    candidates = [full / "bin" / "python", full / "bin" / "python3"] if full.is_dir() else [full]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise UsageError(f"--python {path}: no interpreter there", hint="give an environment's folder or its bin/python")
 
 
 def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:
-    from envsmith.smoke.logs import events_of, result_of
-
     lines: list[str] = []
     for path in paths:
         try:
@@ -236,36 +270,16 @@ def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:
     return result_of(events_of(lines))
 
 
-def _finish(result: SmokeResult, *, plot: Path | None, as_json: bool) -> int:
-    if plot is not None:
-        _draw(plot, result)
-    click.echo(dumps(result.to_json()) if as_json else "\n".join(_lines(result)))
+def _finish(result: SmokeResult, how: SmokeFlags) -> int:
+    if how.plot is not None:
+        title = f"{result.backend}, {result.ranks} ranks, torch {result.loaded.get('torch', '')}"
+        try:
+            how.plot.write_text(svg(result.bandwidth, title=title), encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"{how.plot} cannot be written: {error.strerror or error}") from error
+        say(f"plot: {how.plot}")
+    click.echo(dumps(result.to_json()) if how.as_json else "\n".join(_lines(result)))
     return 0 if result.passed else 1
-
-
-def _draw(path: Path, result: SmokeResult) -> None:
-    from envsmith.smoke.plot import svg
-
-    title = f"{result.backend}, {result.ranks} ranks, torch {result.loaded.get('torch', '')}"
-    try:
-        path.write_text(svg(result.bandwidth, title=title), encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
-    say(f"plot: {path}")
-
-
-def _interpreter(given: Path | None) -> Path:
-    """The interpreter that is meant; a folder stands for the environment in it. Symbolic links stay: a venv is known by its own path."""
-    if given is None:
-        import shutil
-
-        return Path(shutil.which("python3") or sys.executable)
-    path = given.expanduser().absolute()
-    candidates = [path / "bin" / "python", path / "bin" / "python3"] if path.is_dir() else [path]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise UsageError(f"--python {given}: no interpreter there", hint="give an environment's folder or its bin/python")
 
 
 def _lines(result: SmokeResult) -> list[str]:
@@ -275,10 +289,9 @@ def _lines(result: SmokeResult) -> list[str]:
     lines += [f"  node {clean(node)}: ranks {', '.join(map(str, on))}" for node, on in result.nodes.items()]
     if result.cases:
         lines.append("cases: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
-    lines.append(table([(s.name, s.verdict.value, clean(s.detail)) for s in result.steps])) if result.steps else None
+    if result.steps:
+        lines.append(table([(s.name, s.verdict.value, clean(s.detail)) for s in result.steps]))
     if result.bandwidth:
-        from envsmith.smoke.plot import rows_of
-
         lines.append(table(rows_of(result.bandwidth)))
     bad = [c for c in result.cases if not c.verdict.good]
     lines += [f"  {c.verdict.value}: {c.case}: {clean(c.blame or '')}" for c in bad[:_WORST]]
@@ -286,210 +299,237 @@ def _lines(result: SmokeResult) -> list[str]:
         lines.append(f"  and {len(bad) - _WORST} more (--json lists all)")
     for note in result.notes:
         say(f"note: {clean(note)}")
-    mark = click.style("passed", fg="green", bold=True) if result.passed else click.style("failed", fg="red", bold=True)
     narrowed = result.narrowed.get("sentence")
     lines += [f"narrowed: {clean(str(narrowed))}"] if narrowed else []
-    return [*lines, f"{mark}: {clean(result.summary)}"]
+    return [*lines, f"{_mark(passed=result.passed)}: {clean(result.summary)}"]
+
+
+def _mark(*, passed: bool) -> str:
+    return click.style("passed" if passed else "failed", fg="green" if passed else "red", bold=True)
 
 
 # ``envsmith smoke --nodes``: which way the nodes are reached, the run, and the narrowing after a failure.
 
 
-_FEWEST_TO_NARROW = 3
-
-
-def many(
-    nodes: str,
-    *,
-    python: Path | None,
-    ranks: int,
-    gpus: int,
-    wanted: Mapping[str, str | None],
-    ways: Mapping[str, str | None],
-    narrow: bool,
-    console: Console,
-) -> SmokeResult | None:
-    """The result, or ``None`` when a manifest was printed instead."""
-    from envsmith.smoke.nodes import parse_nodes
-    from envsmith.smoke.rendezvous import Rendezvous
-
-    hosts, addresses = parse_nodes(nodes)
-    if ways["emit"]:
-        _emit(hosts, python=python, ranks=ranks, gpus=gpus, wanted=wanted, ways=ways)
+def _on_nodes(how: SmokeFlags, console: Console) -> SmokeResult | None:
+    """Run on many nodes; ``None`` when a manifest was printed instead."""
+    hosts, addresses = parse_nodes(how.nodes or "")
+    if how.emit:
+        _emit(hosts, how)
         return None
-    if ways["image"]:
+    if how.image:
         raise UsageError(
             "--image is for --emit; an image's environment is tested with `docker run … envsmith`, or through --rsh"
         )
-    interpreter = str(python) if python else sys.executable if not ways["rsh"] else "python3"
-    if ways["rdzv"]:
+    python = str(how.python) if how.python else sys.executable if not how.rsh else "python3"
+    if how.rdzv:
         if any(hosts):
             raise UsageError("--rdzv goes with a number of nodes: each of them runs this command")
-        where = Rendezvous(endpoint=ways["rdzv"], nodes=len(hosts), ranks_per_node=ranks)
-        return _under_torchrun(where, _python_here(interpreter), wanted=wanted, console=console)
-    launcher = _launcher(hosts, addresses, ways["rsh"], gpus)
-    return _central(hosts, launcher, interpreter, ranks=ranks, wanted=wanted, narrow=narrow, console=console)
+        meeting = Rendezvous(endpoint=how.rdzv, nodes=len(hosts), ranks_per_node=how.ranks)
+        return _under_torchrun(meeting, _python_here(python), how, console)
+    return _central(hosts, _launcher(hosts, addresses, how), python, how, console)
 
 
-def _central(
-    hosts: Sequence[str],
-    launcher: Launcher,
-    python: str,
-    *,
-    ranks: int,
-    wanted: Mapping[str, str | None],
-    narrow: bool,
-    console: Console,
-) -> SmokeResult:
-    """One command for all nodes, and two passes in pairs when it fails."""
-    from envsmith.smoke.nodes import OnNode, run_nodes
-    from envsmith.smoke.run import probe
+def _central(hosts: Sequence[str], launcher: Launcher, python: str, how: SmokeFlags, console: Console) -> SmokeResult:
+    """Run one command for all nodes, and two passes in pairs when it fails."""
+    # The same path on every node; a folder that exists here too stands for the environment in it.
+    python = _python_here(python) if Path(python).is_dir() else python
+    versions = _versions_of_any(lambda host: run.probe(OnNode(launcher=launcher, host=host, python=python)), hosts)
 
-    python = _python_on_nodes(python)
-    versions = _versions_of_any(lambda host: probe(OnNode(launcher=launcher, host=host, python=python)), hosts)
-    plan = _plan(hosts, ranks, wanted, versions)
-    result = _shown(
-        console, plan, lambda: run_nodes(plan, hosts, python=python, launcher=launcher, ranks_per_node=ranks)
-    )
+    def run_on(nodes: Sequence[str], plan: Plan) -> SmokeResult:
+        return run_nodes(plan, nodes, python=python, launcher=launcher, ranks_per_node=how.ranks)
+
+    plan = _plan(hosts, how, versions)
+    result = _announced(console, plan, lambda: run_on(hosts, plan), f" on {plan.nodes} nodes")
     names = tuple(hosts) if all(hosts) else tuple(result.nodes)
-    if result.passed or not narrow or len(names) < _FEWEST_TO_NARROW:
+    if result.passed or not how.narrow or len(names) < _FEWEST_TO_NARROW:
         return result
-    found = _narrow(names, launcher, python, ranks=ranks, wanted=wanted, versions=versions, console=console)
-    return replace(result, narrowed=found.to_json(), blame=(*result.blame, found.sentence))
+    unlimited = replace(how, machine=None)
+    narrowed = _narrowed(names, lambda nodes: run_on(nodes, _plan(nodes, unlimited, versions)), console)
+    return replace(result, narrowed=narrowed.to_json(), blame=(*result.blame, narrowed.sentence))
 
 
-def _under_torchrun(
-    where: Rendezvous, python: str, *, wanted: Mapping[str, str | None], console: Console
-) -> SmokeResult:
-    """Run this node's part of a run that the same command starts on every node."""
-    from envsmith.smoke.rendezvous import run_rendezvous
-
-    where.parts()  # a wrong endpoint is refused before anything is started
-    plan = _plan(("",) * where.nodes, where.ranks_per_node, wanted, _probe_here(python))
-    return _shown(console, plan, lambda: run_rendezvous(plan, where, python=python))
-
-
-def _versions_of_any(ask: Callable[[str], Mapping[str, str]], hosts: Sequence[str]) -> Mapping[str, str]:
-    """Expectations depend on versions; the first node that answers tells them (all are compared before the first case)."""
-    last: EnvsmithError | None = None
-    for host in hosts:
+def _narrowed(names: tuple[str, ...], run_on: Callable[[Sequence[str]], SmokeResult], console: Console) -> Narrowed:
+    def try_group(nodes: tuple[str, ...]) -> Outcome:
         try:
-            found = ask(host)
-        except EnvsmithError as error:
-            last = error
-            continue
-        if "torch" not in found:
-            raise UsageError(
-                f"{host or 'the node'}: no torch there", hint="--python is the interpreter's path on the nodes"
-            )
-        return found
-    raise last or UsageError("no node answers")
-
-
-def _narrow(
-    names: Sequence[str],
-    launcher: Launcher,
-    python: str,
-    *,
-    ranks: int,
-    wanted: Mapping[str, str | None],
-    versions: Mapping[str, str],
-    console: Console,
-) -> Narrowed:
-    from envsmith.progress import Event, EventKind
-    from envsmith.smoke.nodes import Outcome, narrow, run_nodes
-
-    def group(nodes: tuple[str, ...]) -> Outcome:
-        plan = _plan(nodes, ranks, {**wanted, "machine": None}, versions)
-        try:
-            result = run_nodes(plan, nodes, python=python, launcher=launcher, ranks_per_node=ranks)
+            result = run_on(nodes)
         except EnvsmithError as error:
             return Outcome(group=nodes, passed=False, summary=error.message)
         return Outcome(group=nodes, passed=result.passed, summary=result.summary)
 
     console(Event(kind=EventKind.START, step="narrowing", text=f"{len(names)} nodes, two passes"))
-    found = narrow(names, group, say=lambda text: None if console.quiet else say(f"  {clean(text)}"))
+    narrowed = narrow(names, try_group, say=lambda text: None if console.quiet else say(f"  {clean(text)}"))
     console(Event(kind=EventKind.DONE, step="narrowing"))
-    return found
+    return narrowed
 
 
-def _plan(hosts: Sequence[str], ranks: int, wanted: Mapping[str, str | None], versions: Mapping[str, str]) -> Plan:
-    from envsmith.smoke.nodes import plan_for_nodes
-    from envsmith.smoke.plan import Plan
+def _under_torchrun(meeting: Rendezvous, python: str, how: SmokeFlags, console: Console) -> SmokeResult:
+    """Run this node's part of a run that the same command starts on every node."""
+    meeting.parts()  # a wrong endpoint is refused before anything is started
+    plan = _plan(("",) * meeting.nodes, how, _probe_here(python))
+    return _announced(console, plan, lambda: run_rendezvous(plan, meeting, python=python), f" on {plan.nodes} nodes")
 
-    tier = wanted["tier"] or "quick"
-    if tier in {"import", "framework"}:
-        raise UsageError(f"--nodes is for collectives: --tier quick, full or bandwidth, not {tier}")
+
+def _versions_of_any(ask: Callable[[str], Mapping[str, str]], hosts: Sequence[str]) -> Mapping[str, str]:
+    """Return the versions of the first node that answers: expectations depend on them, and all are compared before the first case."""
+    last: EnvsmithError | None = None
+    for host in hosts:
+        try:
+            versions = ask(host)
+        except EnvsmithError as error:
+            last = error
+            continue
+        if "torch" not in versions:
+            raise UsageError(
+                f"{host or 'the node'}: no torch there", hint="--python is the interpreter's path on the nodes"
+            )
+        return versions
+    raise last or UsageError("no node answers")
+
+
+def _probe_here(python: str) -> Mapping[str, str]:
+    return _versions_of_any(lambda _: run.probe(run.LocalTarget(python=Path(python))), ("",))
+
+
+def _plan(hosts: Sequence[str], how: SmokeFlags, versions: Mapping[str, str]) -> Plan:
+    if how.tier not in {"quick", "full", "bandwidth"}:
+        raise UsageError(f"--nodes is for collectives: --tier quick, full or bandwidth, not {how.tier}")
     plan = Plan.build(
         versions,
-        tier=tier,
-        ranks=len(hosts) * ranks,
-        backend=wanted["backend"] or "auto",
-        engine=wanted["engine"],
-        machine=wanted["machine"],
+        tier=how.tier,
+        ranks=len(hosts) * how.ranks,
+        backend=how.backend,
+        engine=how.nccl_engine,
+        machine=how.machine,
         steps=False,
         nodes=len(hosts),
     )
-    return plan_for_nodes(plan, nodes=len(hosts), ranks_per_node=ranks)
+    return plan_for_nodes(plan, nodes=len(hosts), ranks_per_node=how.ranks)
 
 
-def _launcher(hosts: Sequence[str], addresses: Mapping[str, str], rsh: str | None, gpus: int) -> Launcher:
-    from envsmith.smoke.nodes import RemoteShell, Slurm
-
-    if rsh is None and (not any(hosts) or "SLURM_JOB_ID" in os.environ):
+def _launcher(hosts: Sequence[str], addresses: Mapping[str, str], how: SmokeFlags) -> Launcher:
+    if how.rsh is None and (not any(hosts) or "SLURM_JOB_ID" in os.environ):
         if not shutil.which("srun"):
             raise UsageError(
                 "a number of nodes needs Slurm's srun, which is not on PATH",
                 hint="name the nodes (--nodes a,b,c), or run this on each of them with --rdzv HOST:PORT",
             )
-        return Slurm(gpus_per_node=gpus)
+        return Slurm(gpus_per_node=how.gpus)
     if not any(hosts):
         raise UsageError("--rsh goes with the names of the nodes")
-    return RemoteShell(address=addresses) if rsh is None else RemoteShell(template=rsh, address=addresses, name="--rsh")
+    if how.rsh is None:
+        return RemoteShell(address=addresses)
+    return RemoteShell(template=how.rsh, address=addresses, name="--rsh")
 
 
 def _python_here(python: str) -> str:
-    """An interpreter on this machine; a folder stands for the environment in it."""
+    """Return an interpreter on this machine; a folder stands for the environment in it."""
     inside = Path(python) / "bin" / "python"
     return str(inside if inside.is_file() else Path(python).absolute())
 
 
-def _python_on_nodes(python: str) -> str:
-    """The same path on every node; a folder that is here too stands for the environment in it."""
-    return _python_here(python) if Path(python).is_dir() else python
-
-
-def _probe_here(python: str) -> Mapping[str, str]:
-    from envsmith.smoke.run import LocalTarget, probe
-
-    return _versions_of_any(lambda _: probe(LocalTarget(python=Path(_python_here(python)))), ("",))
-
-
-def _shown(console: Console, plan: Plan, run: Callable[[], SmokeResult]) -> SmokeResult:
-    from envsmith.progress import Event, EventKind
-
-    text = f"{len(plan.cases)} cases, {plan.ranks} ranks on {plan.nodes} nodes"
-    console(Event(kind=EventKind.START, step="smoke test", text=text))
-    result = run()
-    kind = EventKind.DONE if result.passed else EventKind.FAILED
-    console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
-    return result
-
-
-def _emit(
-    hosts: Sequence[str],
-    *,
-    python: Path | None,
-    ranks: int,
-    gpus: int,
-    wanted: Mapping[str, str | None],
-    ways: Mapping[str, str | None],
-) -> None:
-    from envsmith.smoke.kubernetes import Job, manifest
-
-    if any(hosts) or ways["rdzv"] or ways["rsh"]:
+def _emit(hosts: Sequence[str], how: SmokeFlags) -> None:
+    if any(hosts) or how.rdzv or how.rsh:
         raise UsageError("--emit goes with a number of nodes")
-    if not ways["image"]:
+    if not how.image:
         raise UsageError("--emit needs --image: the one that holds the environment")
-    job = Job(image=ways["image"], nodes=len(hosts), ranks=ranks, gpus=gpus, python=str(python) if python else "python")
-    click.echo(manifest(ways["emit"] or "", job, _plan(hosts, ranks, wanted, {})), nl=False)
+    python = str(how.python) if how.python else "python"
+    job = Job(image=how.image, nodes=len(hosts), ranks=how.ranks, gpus=how.gpus, python=python)
+    click.echo(manifest(how.emit or "", job, _plan(hosts, how, {})), nl=False)
+
+
+# ``envsmith smoke --tier all``: every part that this machine can run, and a record of them.
+
+
+def _all_tiers(how: SmokeFlags, console: Console) -> int:
+    """Run the parts, write results, plot and record. Return 0 when no part failed and the record passed, 1 otherwise."""
+    target, versions = _environment(how.python)
+    folder = how.output or Path("envsmith-smoke")
+    started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+    console(Event(kind=EventKind.START, step="what is here"))
+    machine = everything.ask(versions, target, how.backend)
+    console(Event(kind=EventKind.DONE, step="what is here", text=_machine_line(machine)))
+    done: list[everything.Done] = []
+    try:
+        for item in everything.run_parts(
+            everything.parts_of(versions, machine, ranks=how.ranks),
+            target,
+            budget=how.budget,
+            folder=folder,
+            begin=lambda part: console(
+                Event(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most")
+            ),
+            progress=lambda p: console(Event(kind=EventKind.LINE, step=p.phase, text=proof.progress_line(p))),
+        ):
+            done.append(item)
+            kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
+            text = item.sentence if item.result else f"{item.part.name}: not run: {item.sentence}"
+            console(Event(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
+    finally:  # an interruption does not take away what is finished
+        verdict = _verdict(done, how.budget)
+        record, files = _leave(done, target.python, folder, started, verdict)
+    passed = record is not None and record.passed and all(item.word != "failed" for item in done)
+    if how.as_json:
+        parts = [item.to_json() for item in done]
+        click.echo(dumps({"parts": parts, "record": record.to_json() if record else None, "files": files}))
+        return 0 if passed else 1
+    click.echo(table([_row(item) for item in done]))
+    if record is not None:
+        click.echo(f"cell: {record.cell_id}\nproved: {' -> '.join(r.value for r in record.rungs)}")
+    for file in files:
+        say(f"written: {file}")
+    click.echo(f"{_mark(passed=passed)}: {verdict}")
+    return 0 if passed else 1
+
+
+def _row(item: everything.Done) -> tuple[str, ...]:
+    sentence = clean(item.sentence)
+    short = sentence if len(sentence) <= 160 else sentence[:159] + "…"
+    return item.part.name, click.style(item.word, fg=_COLOURS[item.word]), f"{item.seconds:.1f} s", short
+
+
+def _machine_line(machine: everything.Machine) -> str:
+    if machine.backend != "nccl":
+        return f"torch {machine.torch}, no GPU is used: gloo"
+    return f"torch {machine.torch}, NCCL {machine.nccl}, {machine.gpus} GPU{'s' if machine.gpus > 1 else ''}"
+
+
+def _verdict(done: Sequence[everything.Done], budget: float) -> str:
+    """Say in one sentence how many parts passed, in which time, and the first that did not."""
+    ran = [item for item in done if item.result]
+    bad = [item for item in ran if item.word == "failed"]
+    text = f"{len(ran) - len(bad)} of {len(ran)} parts passed in {sum(item.seconds for item in ran):.0f} s (budget {budget:.0f} s)"
+    skipped = [item.part.name for item in done if not item.result]
+    text += f"; not run: {', '.join(skipped)}" if skipped else ""
+    return text + (f"; {bad[0].part.name}: {clean(bad[0].sentence)}" if bad else "")
+
+
+def _leave(
+    done: Sequence[everything.Done], python: Path, folder: Path, started: str, verdict: str
+) -> tuple[Record | None, list[str]]:
+    """Write the plot, the summary and, where something was run, the record."""
+    files = []
+    loaded = next((item.result.loaded for item in done if item.result and item.result.loaded), None)
+    record = None
+    if loaded is not None:
+        cell = proof.find_cell(python, loaded)
+        record = proof.record_of_parts(cell, done, started=started)
+        files.append(str(put_record(folder / "records", record, env=python.absolute().parent.parent)))
+    band = next((item.result for item in done if item.result and item.result.bandwidth), None)
+    if band is not None:
+        title = f"{band.backend}, {band.placement.partition(';')[0]}, torch {band.loaded.get('torch', '')}"
+        write_whole(folder / "busbw.svg", svg(band.bandwidth, title=title))
+        files.append(str(folder / "busbw.svg"))
+    write_whole(folder / "summary.md", _markdown(done, record, verdict))
+    return record, [*files, str(folder / "summary.md")]
+
+
+def _markdown(done: Sequence[everything.Done], record: Record | None, verdict: str) -> str:
+    lines = [f"# {record.cell_id if record else 'Nothing was run'}", ""]
+    if record:
+        lines += [f"{record.started}, proved: {' -> '.join(r.value for r in record.rungs)}", ""]
+    lines += [f"{verdict}.", "", "| part | what | outcome | seconds | |", "|---|---|---|---|---|"]
+    for item in done:
+        cells = (item.part.name, item.part.what, item.word, f"{item.seconds:.1f}", clean(item.sentence))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
