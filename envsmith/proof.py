@@ -1,10 +1,11 @@
-"""The smoke test of what was built, and the record of it."""
+"""From a smoke test's result to a record: of what was built, or of an environment that somebody else made."""
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
 import json
+import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from envsmith.engines.base import Engine, verify_content
 from envsmith.engines.venv import inspect_python
-from envsmith.errors import ContentError, EnvsmithError, SmokeError
+from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
@@ -22,6 +23,7 @@ from envsmith.options import Options, Outcome
 from envsmith.progress import Clock
 from envsmith.smoke.bandwidth import peaks
 from envsmith.smoke.plan import Plan
+from envsmith.smoke import run
 from envsmith.smoke.verdict import failure_of
 
 if TYPE_CHECKING:
@@ -31,95 +33,19 @@ if TYPE_CHECKING:
     from envsmith.smoke.verdict import SmokeResult
 
 
-def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> Record:
-    """Run the smoke test of the options on what was built and write the record. ``SmokeError`` when it cannot be run at all."""
-    from envsmith.smoke.run import run
-
-    if outcome.built is None:
-        raise SmokeError("nothing was built that could be tested")
-    plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks, image=outcome.built.digest)
-    started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-    clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
-    result = run(plan, engine.target(outcome.built), progress=lambda p: clock.line("smoke test", progress_line(p)))
-    clock.done("smoke test", result.summary)
-    record = record_of(outcome, result, engine=engine.name, started=started, seconds=clock.seconds)
-    # `.` stands for where the cell stood.
-    store.write(outcome.directory, {"record.json": record_text(record, cell=outcome.directory)})
-    return record
-
-
-def progress_line(progress: SmokeProgress) -> str:
-    """One line of how far a smoke test is."""
-    count = f" {progress.done}/{progress.total}" if progress.total else ""
-    return f"{progress.phase}{count} {progress.text}".strip()
-
-
-def record_of(
-    outcome: Outcome, result: SmokeResult, *, engine: str, started: str, seconds: Mapping[str, float]
-) -> Record:
-    """The record of one run: what was loaded, not what was declared. ``SmokeError`` when nothing was built."""
-    if outcome.built is None:
-        raise SmokeError("nothing was built that could be tested")
-
-    rungs = rungs_of(result)
-    return Record(
-        cell_id=str(outcome.cell.id),
-        components=outcome.cell.components,
-        lock_digest=outcome.lock.digest,
-        engine=engine,
-        environment_digest=outcome.built.digest,
-        image=outcome.built.digest if outcome.built.kind == "image" else None,
-        rungs=rungs,
-        passed=result.passed,
-        summary=result.summary,
-        started=started,
-        seconds={**seconds, **result.seconds},
-        host=result.host,
-        loaded=result.loaded,
-        backend=result.backend,
-        ranks=result.ranks,
-        cases=result.cases,
-        steps=result.steps,
-        notes=tuple(filter(None, (*outcome.notes, result.placement, *result.notes))),
-        case_list=result.digest,
-        failure=failure_of(result, rungs),
-        bandwidth=peaks(result.bandwidth),
-    )
-
-
-def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
-    """The rungs of the ladder that this run proved: collectives when every case is good, the framework step when one passed and none failed."""
-    rungs = [Rung.SOLVED, Rung.LOCKED, Rung.INSTALLED]
-    gpu = result.backend.startswith("nccl")
-    if result.loaded:
-        rungs.append(Rung.IMPORTED)
-    if result.collectives_good and not result.bandwidth:  # what is timed is not checked
-        rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
-    ran = [step for step in result.steps if step.verdict.value != "skipped"]
-    if ran and all(step.verdict.good for step in ran):
-        rungs.append(Rung.FRAMEWORK_GPU if gpu else Rung.FRAMEWORK_CPU)
-    return tuple(rungs)
-
-
-# An environment that is there already: which cell it is, and the record of what was run in it.
-#
-# Where it was built here, the lock beside it says so, and what is installed is held against it. Otherwise the cell is read from what was loaded:
-# nobody solved or locked it, and the record claims neither.
-
-
-# The parts that speak for the cell; how ranks shared a GPU, or what the older engine did, is told in the notes.
-_MAIN, _STEPS, _BANDWIDTH = "full", "framework", "bandwidth"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """The cell of an environment. ``lock`` is the digest of its lock, empty where there is none; ``environment`` the hash of what is installed."""
+class Subject:
+    """What a record speaks of: a cell, and the environment that stands for it.
+
+    ``lock`` is the digest of its lock, empty where there is none. ``environment`` is the digest of what is installed.
+    """
 
     cell: str
     components: Mapping[str, str]
     engine: str
     environment: str
     lock: str = ""
+    image: str | None = None
 
     @property
     def rungs(self) -> tuple[Rung, ...]:
@@ -127,102 +53,206 @@ class Found:
         return (Rung.SOLVED, Rung.LOCKED, Rung.INSTALLED) if self.lock else (Rung.INSTALLED,)
 
 
-def find_cell(python: Path, loaded: Mapping[str, object]) -> Found:
-    """The cell of the interpreter ``python``, with what a run ``loaded`` there. Raises :class:`ContentError` when it does not start any more."""
-    installed = inspect_python(python)
-    text = json.dumps(installed, sort_keys=True, separators=(",", ":"))
-    environment = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-    lock = _lock_beside(python)
-    if lock is not None:
-        try:
-            verify_content(lock, installed)
-        except ContentError:
-            lock = None  # changed since: it is not that cell any more
-    if lock is not None:
-        cell, components = str(lock.cell.id), lock.cell.components
-        return Found(cell=cell, components=components, engine="venv", environment=environment, lock=lock.digest)
-    components = _components(loaded)
-    chosen = tuple((n, components[n]) for n in (*FRAMEWORKS, "torch", "cuda", "python") if n in components)
-    return Found(
-        cell=str(CellId(chosen, _platform(loaded))), components=components, engine="found", environment=environment
+def make_record(
+    subject: Subject,
+    result: SmokeResult | None,
+    *,
+    rungs: tuple[Rung, ...],
+    started: str,
+    seconds: Mapping[str, float],
+    notes: Sequence[str] = (),
+    failure: Failure | None = None,
+) -> Record:
+    """Return the record of one run on ``subject``: what was loaded, not what was declared. Without a ``result`` nothing was run."""
+    record = Record(
+        cell_id=subject.cell,
+        components=subject.components,
+        lock_digest=subject.lock,
+        engine=subject.engine,
+        environment_digest=subject.environment,
+        image=subject.image,
+        rungs=rungs,
+        passed=False,
+        summary=failure.symptom if failure else "",
+        started=started,
+        seconds=seconds,
+        host={},
+        loaded={},
+        backend="",
+        ranks=0,
+        notes=tuple(filter(None, notes)),
+        failure=failure,
+    )
+    if result is None:
+        return record
+    return replace(
+        record,
+        passed=result.passed,
+        summary=result.summary,
+        host=result.host,
+        loaded=result.loaded,
+        backend=result.backend,
+        ranks=result.ranks,
+        cases=result.cases,
+        steps=result.steps,
+        case_list=result.digest,
+        bandwidth=peaks(result.bandwidth),
     )
 
 
-def _lock_beside(python: Path) -> Lock | None:
-    """The lock of ``CELL/venv/bin/python``, when that is how the environment came about."""
-    directory = python.absolute().parent.parent.parent
+# -- what was built here -------------------------------------------------------------------------------------------------
+
+
+def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> Record:
+    """Run the smoke test of the options on what was built and write the record. Raises ``SmokeError`` when it cannot be run at all."""
+    built = outcome.built
+    if built is None:
+        raise SmokeError("nothing was built that could be tested")
+    plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks, image=built.digest)
+    started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+    clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
+    result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", progress_line(p)))
+    clock.done("smoke test", result.summary)
+    subject = Subject(
+        cell=str(outcome.cell.id),
+        components=outcome.cell.components,
+        engine=engine.name,
+        environment=built.digest,
+        lock=outcome.lock.digest,
+        image=built.digest if built.kind == "image" else None,
+    )
+    rungs = rungs_of(result)
+    record = make_record(
+        subject,
+        result,
+        rungs=rungs,
+        started=started,
+        seconds={**clock.seconds, **result.seconds},
+        notes=(*outcome.notes, result.placement, *result.notes),
+        failure=failure_of(result, rungs),
+    )
+    # `.` stands for where the cell stood.
+    store.write(outcome.directory, {"record.json": record_text(record, cell=outcome.directory)})
+    return record
+
+
+def progress_line(progress: SmokeProgress) -> str:
+    """Return one line of how far a smoke test is."""
+    count = f" {progress.done}/{progress.total}" if progress.total else ""
+    return f"{progress.phase}{count} {progress.text}".strip()
+
+
+def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
+    """Return the rungs of the ladder that this run proved.
+
+    Collectives when every case is good, the framework step when one passed and none failed.
+    """
+    rungs = [Rung.SOLVED, Rung.LOCKED, Rung.INSTALLED]
+    gpu = result.backend.startswith("nccl")
+    if result.loaded:
+        rungs.append(Rung.IMPORTED)
+    if result.collectives_good and not result.bandwidth:  # what is timed is not checked
+        rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
+    ran = [step for step in result.steps if step.verdict is not Verdict.SKIPPED]
+    if ran and all(step.verdict.good for step in ran):
+        rungs.append(Rung.FRAMEWORK_GPU if gpu else Rung.FRAMEWORK_CPU)
+    return tuple(rungs)
+
+
+# -- an environment that exists already: which cell it is, and the record of what was run in it -------------------------
+#
+# Where it was built here, the lock beside it says so, and what is installed is compared with it. Otherwise the cell is read from what was
+# loaded: nobody solved or locked it, and the record claims neither.
+
+
+# The parts that speak for the cell. How ranks shared a GPU, or what the older engine did, stands in the notes.
+_MAIN, _STEPS, _BANDWIDTH = "full", "framework", "bandwidth"
+
+
+def find_cell(python: Path, loaded: Mapping[str, object]) -> Subject:
+    """Return the cell of the interpreter ``python``, with what a run ``loaded`` there.
+
+    Raises ``ContentError`` when the interpreter does not start any more.
+    """
+    installed = inspect_python(python)
+    text = json.dumps(installed, sort_keys=True, separators=(",", ":"))
+    environment = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    if lock := _lock_beside(python, installed):
+        cell, components = str(lock.cell.id), lock.cell.components
+        return Subject(cell=cell, components=components, engine="venv", environment=environment, lock=lock.digest)
+    components = _components(loaded)
+    chosen = tuple((n, components[n]) for n in (*FRAMEWORKS, "torch", "cuda", "python") if n in components)
+    cell = str(CellId(chosen, _platform(loaded)))
+    return Subject(cell=cell, components=components, engine="found", environment=environment)
+
+
+def _lock_beside(python: Path, installed: Mapping[str, str]) -> Lock | None:
+    """Return the lock of ``CELL/venv/bin/python`` while what is installed is what it says."""
     try:
-        return store.read(directory)
+        lock = store.read(python.absolute().parent.parent.parent)
+        if lock is not None:
+            verify_content(lock, installed)
     except EnvsmithError:
         return None
+    return lock
 
 
 def _components(loaded: Mapping[str, object]) -> dict[str, str]:
-    """Component -> version, as records name them: frameworks, torch with its build, CUDA, Python's minor, what torch brings."""
-    told = loaded.get("installed")
-    installed = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+    """Return component → version, as records name them: frameworks, torch with its build, CUDA, Python's minor, what torch brings."""
+    distributions = loaded.get("installed")
+    installed = {str(k): str(v) for k, v in distributions.items()} if isinstance(distributions, dict) else {}
     torch, cuda = str(loaded.get("torch") or ""), str(loaded.get("cuda") or "cpu")
     if "+" not in torch:
         torch += "+cpu" if cuda == "cpu" else "+cu" + cuda.replace(".", "")
-    found = {name: installed[name] for name in FRAMEWORKS if name in installed}
-    found |= {"torch": torch, "cuda": cuda, "python": ".".join(str(loaded.get("python") or "").split(".")[:2])}
+    components = {name: installed[name] for name in FRAMEWORKS if name in installed}
+    components |= {"torch": torch, "cuda": cuda, "python": ".".join(str(loaded.get("python") or "").split(".")[:2])}
     nccl = str(loaded.get("nccl_runtime") or loaded.get("nccl") or "")
     cudnn = next((v for k, v in installed.items() if k.startswith("nvidia-cudnn-")), "")
-    found |= {"nccl": nccl, "cudnn": cudnn, "triton": installed.get("triton", "")}
-    return {name: version for name, version in found.items() if version}
+    components |= {"nccl": nccl, "cudnn": cudnn, "triton": installed.get("triton", "")}
+    return {name: version for name, version in components.items() if version}
 
 
 def _platform(loaded: Mapping[str, object]) -> Platform:
-    import platform
-
     machine = str(loaded.get("machine") or platform.machine())
     return Platform.LINUX_AARCH64 if machine in {"aarch64", "arm64"} else Platform.LINUX_64
 
 
-def record_of_parts(found: Found, done: Sequence[Done], *, started: str) -> Record:
-    """One record of all parts: cases of the full tier, steps of the framework tier, peaks of the bandwidth tier; every part stands in the notes.
+def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) -> Record:
+    """Return one record of all parts: cases of the full tier, steps of the framework tier, peaks of the bandwidth tier.
 
-    It has passed when those of them that were run passed, and the full tier was run. ``EnvsmithError`` when no part gave a result.
+    Every part stands in the notes. The record has passed when those of them that were run passed, and the full tier was run. Raises
+    ``EnvsmithError`` when no part gave a result.
     """
-    by_name = {d.part.name: d for d in done}
+    by_name = {d.part.name: d for d in parts}
     main, steps, band = (by_name[n].result if n in by_name else None for n in (_MAIN, _STEPS, _BANDWIDTH))
-    said = main or steps or band or next((d.result for d in done if d.result), None)
-    if said is None:
-        raise EnvsmithError("nothing was run that a record could tell of", hint="; ".join(d.sentence for d in done[:3]))
+    first = main or steps or band or next((d.result for d in parts if d.result), None)
+    if first is None:
+        raise EnvsmithError(
+            "nothing was run that a record could tell of", hint="; ".join(d.sentence for d in parts[:3])
+        )
     joined = replace(
-        said,
+        first,
         passed=main is not None and all(r.passed for r in (main, steps, band) if r),
-        summary=_summary(main, steps, said),
+        summary=_summary(main, steps, first),
+        cases=main.cases if main else (),
+        digest=main.digest if main else "",
         steps=steps.steps if steps else (),
         bandwidth=band.bandwidth if band else (),
     )
-    rungs = (*found.rungs, *_proved(main, steps, said))
-    return Record(
-        cell_id=found.cell,
-        components=found.components,
-        lock_digest=found.lock,
-        engine=found.engine,
-        environment_digest=found.environment,
+    rungs = (*subject.rungs, *_proved(main, steps, first))
+    return make_record(
+        subject,
+        joined,
         rungs=rungs,
-        passed=joined.passed,
-        summary=joined.summary,
         started=started,
-        seconds={d.part.name: d.seconds for d in done if d.result},
-        host=said.host,
-        loaded=said.loaded,
-        backend=said.backend,
-        ranks=said.ranks,
-        cases=main.cases if main else (),
-        steps=joined.steps,
-        notes=_notes(done, main),
-        case_list=main.digest if main else "",
+        seconds={d.part.name: d.seconds for d in parts if d.result},
+        notes=_notes(parts, main),
         failure=None if joined.passed else _failure(joined, main, by_name, rungs),
-        bandwidth=peaks(joined.bandwidth),
     )
 
 
-def _proved(main: SmokeResult | None, steps: SmokeResult | None, said: SmokeResult) -> list[Rung]:
-    gpu = said.backend.startswith("nccl")
+def _proved(main: SmokeResult | None, steps: SmokeResult | None, first: SmokeResult) -> list[Rung]:
+    gpu = first.backend.startswith("nccl")
     rungs = [Rung.IMPORTED]
     if main and main.collectives_good:
         rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
@@ -233,37 +263,33 @@ def _proved(main: SmokeResult | None, steps: SmokeResult | None, said: SmokeResu
     return rungs
 
 
-def _summary(main: SmokeResult | None, steps: SmokeResult | None, said: SmokeResult) -> str:
-    first = next((r.summary for r in (main, steps) if r and not r.passed), None)
-    if first:
-        return first
+def _summary(main: SmokeResult | None, steps: SmokeResult | None, first: SmokeResult) -> str:
+    failed = next((r.summary for r in (main, steps) if r and not r.passed), None)
+    if failed:
+        return failed
     passed = [s.name for s in (steps.steps if steps else ()) if s.verdict is Verdict.PASS]
-    return said.summary + (f"; steps passed: {', '.join(passed)}" if passed else "")
+    return first.summary + (f"; steps passed: {', '.join(passed)}" if passed else "")
 
 
-def _placements(done: Sequence[Done]) -> str:
-    """How ranks were placed, each way once."""
-    ways = dict.fromkeys(d.result.placement for d in done if d.result and d.result.placement)
-    return "; ".join(re.sub(r"; this proves nothing about NVLink or the network", " (no NVLink)", way) for way in ways)
-
-
-def _notes(done: Sequence[Done], main: SmokeResult | None) -> tuple[str, ...]:
-    """A record keeps six: where the ranks were, what passed, what was not run, each part that failed, what the full tier noted."""
-    passed = ", ".join(d.part.name for d in done if d.word == "passed")
-    missing = "; ".join(f"{d.part.name} ({d.sentence})" for d in done if d.word == "not run")
-    failed = [f"{d.part.name} failed: {d.sentence}" for d in done if d.word == "failed"]
-    told = [
-        _placements(done),
+def _notes(parts: Sequence[Done], main: SmokeResult | None) -> tuple[str, ...]:
+    """Return where the ranks were, what passed, what was not run, each part that failed, what the full tier noted."""
+    ways = dict.fromkeys(d.result.placement for d in parts if d.result and d.result.placement)
+    short = (re.sub(r"; this proves nothing about NVLink or the network", " (no NVLink)", way) for way in ways)
+    passed = ", ".join(d.part.name for d in parts if d.word == "passed")
+    missing = "; ".join(f"{d.part.name} ({d.sentence})" for d in parts if d.word == "not run")
+    return (
+        "; ".join(short),
         f"parts that passed: {passed}" if passed else "",
         f"not run: {missing}" if missing else "",
-    ]
-    return tuple(filter(None, (*told, *failed, *(main.notes if main else ()))))
+        *(f"{d.part.name} failed: {d.sentence}" for d in parts if d.word == "failed"),
+        *(main.notes if main else ()),
+    )
 
 
 def _failure(
     joined: SmokeResult, main: SmokeResult | None, by_name: Mapping[str, Done], rungs: Sequence[Rung]
 ) -> Failure | None:
-    """Without the full tier nothing is said against the cell: it was not asked."""
+    """Return the failure of the run. Without the full tier it says nothing against the cell."""
     if main is not None:
         return failure_of(joined, rungs)
     why = by_name[_MAIN].sentence if _MAIN in by_name else "it was not among the parts"

@@ -9,7 +9,7 @@ import pytest
 
 from envsmith.errors import SmokeError
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, parse_record, put_record
-from envsmith.proof import Found, record_of_parts
+from envsmith.proof import Subject, record_of_parts
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.everything import Done, Machine, Part, ask, parts_of, run_parts
@@ -21,7 +21,7 @@ H200 = Machine(backend="nccl", gpus=1, nccl="2.28.9", torch="2.11.0+cu130")
 NEW = Machine(backend="nccl", gpus=1, nccl="2.30.7", torch="2.15.0+cu132")
 EIGHT = Machine(backend="nccl", gpus=8, nccl="2.30.7", torch="2.15.0+cu132")
 CPU = Machine(backend="gloo", torch="2.13.0+cpu")
-FOUND = Found(
+FOUND = Subject(
     cell="torch2.11.0-cu130-py312", components={"torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"}, engine="found",
     environment="sha256:0",
 )  # fmt: skip
