@@ -1,7 +1,7 @@
-"""The engine that needs nothing but Python: a lock realised in a virtual environment beside its files.
+"""The engine that needs nothing but Python: a lock installed into a virtual environment beside its files.
 
-Layer by layer, as an image is: the empty environment, torch with its CUDA libraries, the framework. A finished layer is stamped and
-taken up by the next run; an unfinished one is removed. uv installs only what is hashed, and links files from its cache.
+It is installed layer by layer, as an image is: the empty environment, torch with its CUDA libraries, the framework. The next run keeps a
+finished layer, which has a stamp, and removes an unfinished one. uv installs only what is hashed, and links files from its cache.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from envsmith.errors import (
     LockError,
     StorageError,
 )
+from envsmith.files import write_whole
 from envsmith.http import HttpClient
 from envsmith.lock.files import LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
@@ -55,7 +57,7 @@ FOLDER = "venv"
 _EXTENSIONS = "torch-extensions"
 # An installed torch layer takes 1.86 times the bytes of its wheels (torch 2.15.0: 2.8 GiB of wheels, 5.2 GiB on disk).
 _UNPACKED = 2.0
-# With this much free space the largest cell fits, and nobody is asked for sizes.
+# With this much free space the largest cell fits, and no server is asked for sizes.
 _PLENTY = 24 << 30
 _SIZING_SECONDS = 30.0
 # The oldest Python that a cell of the graph can have.
@@ -128,12 +130,11 @@ class VenvEngine(Engine):
 def realise(
     lock: Lock, directory: Path, *, progress: Progress = silent, uv: Uv | None = None, torch_uv: Uv | None = None
 ) -> Built:
-    """Install ``lock`` into ``directory/venv``, from its last finished layer on, and prove that it is what the lock says.
+    """Install ``lock`` into ``directory/venv``, from its last finished layer on, and compare the result with the lock.
 
-    ``torch_uv`` installs the torch layer, where its gigabytes are to lie in a cache of their own.
-
-    Raises ``EngineError`` (no interpreter), ``StorageError`` (not enough space), ``BuildError``, ``NetworkError``, ``ContentError``
-    (a hash or an installed version differs), ``InterruptedRunError``; an unfinished layer is removed before.
+    ``torch_uv`` installs the torch layer, where its gigabytes are to lie in a cache of their own. Raises ``EngineError`` (no interpreter),
+    ``StorageError`` (not enough space), ``BuildError``, ``NetworkError``, ``ContentError`` (a hash or an installed version differs),
+    ``InterruptedRunError``. An unfinished layer is removed before.
     """
     if lock.compiled:
         names = ", ".join(source.name for source in lock.compiled)
@@ -145,9 +146,9 @@ def realise(
     environment = (directory / FOLDER).absolute()
     with _storage(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with _alone(directory, progress) as held:
-            tool = dataclasses.replace(uv or Uv(), inherit=(held,))
-            heavy = dataclasses.replace(torch_uv or tool, inherit=(held,))
+        with _alone(directory, progress) as handle:
+            tool = dataclasses.replace(uv or Uv(), inherit=(handle,))
+            heavy = dataclasses.replace(torch_uv or tool, inherit=(handle,))
             builder = _Builder(
                 uv=tool, torch_uv=heavy, lock=lock, environment=environment, interpreter=interpreter, progress=progress
             )
@@ -170,14 +171,14 @@ def _interpreter(lock: Lock) -> Interpreter:
             f"the lock is for {lock.cell.platform.value}, this host is {platform.machine()}",
             hint="build it on such a host, or with a container engine that can emulate it",
         )
-    found = find_interpreter(lock.python_version)
-    if found is None:
-        here = ", ".join(i.version for i in find_interpreters()) or "none"
+    interpreter = find_interpreter(lock.python_version)
+    if interpreter is None:
+        present = ", ".join(i.version for i in find_interpreters()) or "none"
         raise EngineError(
-            f"Python {lock.python_version} is not on this host (found: {here})",
+            f"Python {lock.python_version} is not on this host (found: {present})",
             hint=f"install it (uv python install {lock.python_version}), or ask for another --python",
         )
-    return found
+    return interpreter
 
 
 @contextmanager
@@ -185,18 +186,19 @@ def _storage(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        raise StorageError(
-            f"{directory}: {'the disk is full' if full else error.strerror or error}",
-            hint="free some space and run the same command again: it resumes"
-            if full
-            else "check the path and its permissions, or choose another --output",
-        ) from None
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            reason, hint = "the disk is full", "free some space and run the same command again: it resumes"
+        else:
+            reason, hint = (
+                error.strerror or str(error),
+                "check the path and its permissions, or choose another --output",
+            )
+        raise StorageError(f"{directory}: {reason}", hint=hint) from None
 
 
 @contextmanager
 def _alone(directory: Path, progress: Progress) -> Iterator[int]:
-    """Hold the lock of a cell's environment; a second build waits.
+    """Hold the lock of a cell's environment. A second build waits.
 
     uv inherits the lock: where envsmith was killed, the next build waits for uv's end.
     """
@@ -205,13 +207,8 @@ def _alone(directory: Path, progress: Progress) -> Iterator[int]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress(
-                Event(
-                    kind=EventKind.NOTE,
-                    step="",
-                    text=f"{directory}: another build of this cell is running; waiting for it",
-                )
-            )
+            text = f"{directory}: another build of this cell is running; waiting for it"
+            progress(Event(kind=EventKind.NOTE, step="", text=text))
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
     finally:
@@ -235,28 +232,21 @@ class _Builder:
 
     def build(self) -> None:
         layers = self._layers()
-        done = finished(self.environment, tuple(layer.key for layer in layers))
-        self._restore(done)
-        for layer in layers[: len(done)]:
+        stamps = finished(self.environment, tuple(layer.key for layer in layers))
+        self._restore(stamps)
+        for layer in layers[: len(stamps)]:
             self.progress(Event(kind=EventKind.CACHED, step=_step(layer)))
-        if len(done) < len(layers):
-            self._check_space([pin for layer in layers[len(done) :] for pin in layer.pins])
-        for number in range(len(done), len(layers)):
+        self._check_space([pin for layer in layers[len(stamps) :] for pin in layer.pins])
+        for number in range(len(stamps), len(layers)):
             self._run(layers, number)
 
     def _layers(self) -> list[_Layer]:
         layers = [_Layer(name="environment", key=_key("environment", self.interpreter.path, self.interpreter.version))]
         for name in LAYER_FILES:
-            pins = tuple(pin for pin in self.lock.pins if pin.layer == name)
-            built_with = layer_text(self.lock.build_pins) if any(pin.sdist for pin in pins) else ""
-            if pins:
-                layers.append(
-                    _Layer(
-                        name=name,
-                        key=_key(name, layers[-1].key, layer_text(pins), built_with, self._backend),
-                        pins=pins,
-                    )
-                )
+            if pins := tuple(pin for pin in self.lock.pins if pin.layer == name):
+                build_pins = layer_text(self.lock.build_pins) if any(pin.sdist for pin in pins) else ""
+                key = _key(name, layers[-1].key, layer_text(pins), build_pins, self._backend)
+                layers.append(_Layer(name=name, key=key, pins=pins))
         return layers
 
     @property
@@ -265,10 +255,10 @@ class _Builder:
             return ""
         return self.lock.cell.components["torch"].partition("+")[2] or "cpu"
 
-    def _restore(self, done: Sequence[Stamp]) -> None:
-        """Back to the last finished layer; without one, nothing is left."""
-        if done:
-            reset(self.environment, done[-1], len(done))
+    def _restore(self, stamps: Sequence[Stamp]) -> None:
+        """Go back to the last finished layer. Without one, remove everything."""
+        if stamps:
+            reset(self.environment, stamps[-1], len(stamps))
         else:
             remove(self.environment)
 
@@ -277,9 +267,9 @@ class _Builder:
         layer = layers[number]
         step = _step(layer)
         started = time.monotonic()
+        text = f"{len(layer.pins)} distributions" if layer.pins else self.interpreter.version
         try:
-            told = f"{len(layer.pins)} distributions" if layer.pins else self.interpreter.version
-            self.progress(Event(kind=EventKind.START, step=step, text=told))
+            self.progress(Event(kind=EventKind.START, step=step, text=text))
             if layer.pins:
                 self._install(layer)
             else:
@@ -289,9 +279,8 @@ class _Builder:
             with suppress(OSError):
                 self._restore(finished(self.environment, tuple(x.key for x in layers[:number])))
             if isinstance(error, (KeyboardInterrupt, InterruptedRunError)):
-                raise InterruptedRunError(
-                    f"interrupted in the {step}", hint="run the same command again: it resumes"
-                ) from None
+                hint = "run the same command again: it resumes"
+                raise InterruptedRunError(f"interrupted in the {step}", hint=hint) from None
             self.progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
             raise
         self.progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
@@ -304,16 +293,8 @@ class _Builder:
         with tempfile.TemporaryDirectory(prefix="envsmith-install-") as folder:
             requirements = Path(folder) / LAYER_FILES[layer.name]
             requirements.write_text(layer_text(layer.pins), encoding="utf-8")
-            arguments = [
-                "pip",
-                "install",
-                "--python",
-                str(self.python),
-                "--no-deps",
-                "--require-hashes",
-                "--requirements",
-                str(requirements),
-            ]
+            arguments = ["pip", "install", "--python", str(self.python), "--no-deps", "--require-hashes"]
+            arguments += ["--requirements", str(requirements)]
             if self._backend:
                 arguments += ["--torch-backend", self._backend]
             if any(pin.sdist for pin in layer.pins):
@@ -336,12 +317,11 @@ class _Builder:
         try:
             tool.check(arguments, what=step, on_line=on_line, extra=_BUILD)
         except LockError as error:
-            raise BuildError(
-                f"{error.message.removeprefix(step + ': ')} ({step})", details=error.details, hint=error.hint
-            ) from None
+            message = f"{error.message.removeprefix(step + ': ')} ({step})"
+            raise BuildError(message, details=error.details, hint=error.hint) from None
 
     def _check_space(self, pins: Sequence[Pin]) -> None:
-        """``StorageError`` when the layers to come do not fit; what is in uv's cache on the same disk needs no space."""
+        """Refuse layers that do not fit. What is in uv's cache on the same disk needs no space."""
         free = shutil.disk_usage(self.environment.parent).free
         if free >= _PLENTY or not pins:
             return
@@ -354,7 +334,7 @@ class _Builder:
         )
 
     def _cached(self, pins: Sequence[Pin]) -> bool:
-        """Everything is in uv's cache, and the cache is on the disk of the environment, so that files are linked."""
+        """Return whether everything is in uv's cache, on the disk of the environment, so that files are linked."""
         try:
             cache = Path(self.uv.check(["cache", "dir"], what="uv cache").stdout.strip())
             if cache.stat().st_dev != self.environment.parent.stat().st_dev:
@@ -362,24 +342,10 @@ class _Builder:
             with tempfile.TemporaryDirectory(prefix="envsmith-install-") as folder:
                 requirements = Path(folder) / "requirements.txt"
                 requirements.write_text(layer_text(p for p in pins if not p.sdist), encoding="utf-8")
-                asked = [
-                    "pip",
-                    "install",
-                    "--dry-run",
-                    "--offline",
-                    "--no-deps",
-                    "--require-hashes",
-                    "--python",
-                    self.interpreter.path,
-                ]
-                asked += [
-                    "--break-system-packages",
-                    "--target",
-                    str(Path(folder) / "none"),
-                    "--requirements",
-                    str(requirements),
-                ]
-                return self.uv.run(asked).status == 0
+                arguments = ["pip", "install", "--dry-run", "--offline", "--no-deps", "--require-hashes"]
+                arguments += ["--python", self.interpreter.path, "--break-system-packages"]
+                arguments += ["--target", str(Path(folder) / "none"), "--requirements", str(requirements)]
+                return self.uv.run(arguments).status == 0
         except (OSError, EnvsmithError):
             return False
 
@@ -397,11 +363,9 @@ def _gib(size: int) -> str:
 
 
 def _wheel_bytes(pins: Sequence[Pin]) -> int:
-    """Bytes of the files to come: from the lock, else from the servers, as far as they answer within :data:`_SIZING_SECONDS`."""
-    from concurrent.futures import ThreadPoolExecutor, wait
-
-    known = sum(max((a.size or 0) for a in pin.artifacts) for pin in pins)
-    asked = [pin.artifacts[0].url for pin in pins if not any(a.size for a in pin.artifacts)]
+    """Return the bytes of the files to come: from the lock, else from the servers that answer within :data:`_SIZING_SECONDS`."""
+    sized = sum(max((a.size or 0) for a in pin.artifacts) for pin in pins)
+    urls = [pin.artifacts[0].url for pin in pins if not any(a.size for a in pin.artifacts)]
     client = HttpClient(jobs=8, timeout=10.0)
 
     def size(url: str) -> int:
@@ -411,9 +375,8 @@ def _wheel_bytes(pins: Sequence[Pin]) -> int:
 
     pool = ThreadPoolExecutor(max_workers=8)
     try:
-        answers = [pool.submit(size, url) for url in asked if url]
-        finished, _late = wait(answers, timeout=_SIZING_SECONDS)
-        return known + sum(answer.result() for answer in finished)
+        answers, _late = wait([pool.submit(size, url) for url in urls if url], timeout=_SIZING_SECONDS)
+        return sized + sum(answer.result() for answer in answers)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -421,38 +384,32 @@ def _wheel_bytes(pins: Sequence[Pin]) -> int:
 def inspect_python(python: Path) -> dict[str, str]:
     """Ask the environment's own interpreter what it holds, isolated from the user's site and variables.
 
-    ``ContentError`` when it does not start or does not answer.
+    Raises ``ContentError`` when it does not start or does not answer.
     """
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    command = [str(python), "-I", "-B", "-c", INSPECT_SCRIPT]
     try:
-        done = subprocess.run(
-            [str(python), "-I", "-B", "-c", INSPECT_SCRIPT],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=120,
-            check=False,
-            env=variables,
+        answer = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=120, check=False, env=variables
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ContentError(
             f"{python}: the interpreter of the environment does not start: {error}",
             hint="remove the folder and build again",
         ) from None
-    return parse_inspection(done.stdout if done.returncode == 0 else done.stdout + done.stderr)
+    return parse_inspection(answer.stdout if answer.returncode == 0 else answer.stdout + answer.stderr)
 
 
-# What of a virtual environment is finished: one stamp a layer, with every file that stood there when the layer was done.
+# -- which layers of a virtual environment are finished: one stamp a layer, with every file at the end of that layer ----
 #
-# An environment is taken up at its last intact layer and never beyond: whatever a stamp does not list is removed, so that an install
-# that was killed half-way, or a package somebody added, cannot pass for a part of the lock.
+# A build resumes at the last intact layer: whatever its stamp does not list is removed, so that an install that was killed half-way, or a
+# package that somebody added, cannot pass for a part of the lock.
 
 
 STATE = ".envsmith"
 _SKIPPED_FOLDERS = frozenset({STATE, "__pycache__"})
 # uv takes this lock whenever it looks at an environment.
 _SKIPPED_FILES = frozenset({".lock"})
-_MAX_STAMP = 256 << 20
 # What an installer writes about itself or for this place alone: scripts name the path of their interpreter.
 _OF_THE_INSTALLER = re.compile(
     r"(?:^|/)(?:INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json|uv_build\.json)$|\.py[co]$|^\.\./"
@@ -470,8 +427,8 @@ class Stamp:
 
 
 def snapshot(environment: Path) -> dict[str, tuple[int, int]]:
-    """Every file below ``environment`` except byte-code and our own notes. Raises ``OSError``."""
-    found: dict[str, tuple[int, int]] = {}
+    """Return every file below ``environment`` except byte-code and the stamps. Raises ``OSError``."""
+    files: dict[str, tuple[int, int]] = {}
     todo = [environment]
     while todo:
         with os.scandir(todo.pop()) as scanned:
@@ -481,50 +438,35 @@ def snapshot(environment: Path) -> dict[str, tuple[int, int]]:
                 todo += [Path(entry.path)] if entry.name not in _SKIPPED_FOLDERS else []
             elif entry.name not in _SKIPPED_FILES:
                 status = entry.stat(follow_symlinks=False)
-                found[os.path.relpath(entry.path, environment)] = (status.st_size, status.st_mtime_ns)
-    return found
+                files[os.path.relpath(entry.path, environment)] = (status.st_size, status.st_mtime_ns)
+    return files
 
 
 def stamp(environment: Path, number: int, key: str) -> None:
-    """Note that layer ``number`` is finished; the note appears whole or not at all. Raises ``OSError``."""
-    folder = environment / STATE
-    folder.mkdir(exist_ok=True)
-    text = json.dumps({"key": key, "files": snapshot(environment)})
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(folder / f"{number}.json")
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
+    """Note that layer ``number`` is finished. Raises ``OSError`` or ``StorageError``."""
+    write_whole(environment / STATE / f"{number}.json", json.dumps({"key": key, "files": snapshot(environment)}))
 
 
 def _read(path: Path) -> Stamp | None:
     try:
-        if path.stat().st_size > _MAX_STAMP:
-            return None
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return Stamp(str(told["key"]), {str(k): (int(v[0]), int(v[1])) for k, v in told["files"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        content = json.loads(path.read_bytes())
+        return Stamp(content["key"], {name: (size, time_ns) for name, (size, time_ns) in content["files"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def finished(environment: Path, keys: tuple[str, ...]) -> list[Stamp]:
-    """The stamps of the leading layers that are what ``keys`` ask for and whose files are all still as they were."""
+    """Return the stamps of the leading layers that are what ``keys`` ask for and whose files have not changed."""
     try:
-        now = snapshot(environment)
+        files = snapshot(environment)
     except OSError:
         return []
     stamps: list[Stamp] = []
     for number, key in enumerate(keys):
-        found = _read(environment / STATE / f"{number}.json")
-        if found is None or found.key != key or any(now.get(name) != was for name, was in found.files.items()):
+        layer = _read(environment / STATE / f"{number}.json")
+        if layer is None or layer.key != key or not layer.files.items() <= files.items():
             break
-        stamps.append(found)
+        stamps.append(layer)
     return stamps
 
 
@@ -553,7 +495,7 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 
 def remove(environment: Path) -> None:
-    """Remove an environment: our notes first, so that what is left of it is never taken for finished. Raises ``OSError``."""
+    """Remove an environment, its stamps first, so that no rest of it passes for finished. Raises ``OSError``."""
     if environment.is_symlink() or environment.is_file():
         environment.unlink()
     if environment.is_dir():
@@ -562,20 +504,20 @@ def remove(environment: Path) -> None:
 
 
 def content_digest(environment: Path) -> str:
-    """``sha256:…`` over what every distribution says it installed (its ``RECORD``), without what only the installer or the place decides.
+    """Return ``sha256:…`` over what every ``RECORD`` lists, without what only the installer or the place decides.
 
     The same wheels give the same digest on every machine and path. Raises ``OSError`` or ``ValueError`` for a damaged RECORD.
     """
     lines: list[str] = []
     for record in environment.glob("lib/python3*/site-packages/*.dist-info/RECORD"):
         rows = csv.reader(io.StringIO(record.read_text(encoding="utf-8")))
-        told = [row for row in rows if len(row) == 3 and not _OF_THE_INSTALLER.search(row[0])]
-        lines += [f"{name},{digest or _hash(record.parent.parent / name)}" for name, digest, _ in told]
+        entries = [row for row in rows if len(row) == 3 and not _OF_THE_INSTALLER.search(row[0])]
+        lines += [f"{name},{digest or _hash(record.parent.parent / name)}" for name, digest, _ in entries]
     return "sha256:" + hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def _hash(path: Path) -> str:
-    """The hash that a RECORD leaves out (PEP 376 allows it), spelt as there."""
+    """Return the hash that a RECORD leaves out (PEP 376 allows it), written as there."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
     return "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
