@@ -33,8 +33,8 @@ from envsmith.progress import Event, EventKind, Progress
 _LAST_WITH_BUILDKIT = 22
 
 
-# What was found, by what was looked through: one build looks five times, and asking the clients takes a third of a second.
-_FOUND: dict[tuple[str | None, str], str] = {}
+# The client by what was searched: one build looks five times, and asking the clients takes a third of a second.
+_CLIENTS: dict[tuple[str | None, str], str] = {}
 
 
 def find_client(path: str | None = None) -> str:
@@ -44,19 +44,15 @@ def find_client(path: str | None = None) -> str:
     """
     named = os.environ.get("ENVSMITH_DOCKER")
     searched = os.environ.get("PATH", "") if path is None else path
-    if (client := _FOUND.get((named, searched))) and os.access(client, os.X_OK):
+    if (client := _CLIENTS.get((named, searched))) and os.access(client, os.X_OK):
         return client
     folders = [*searched.split(os.pathsep), "/usr/bin", "/usr/local/bin"]
-    found = (
-        [named]
-        if named
-        else [c for folder in dict.fromkeys(folders) if folder and (c := shutil.which("docker", path=folder))]
-    )
+    installed = [c for folder in dict.fromkeys(folders) if folder and (c := shutil.which("docker", path=folder))]
     reasons = []
-    for client in dict.fromkeys(found):
+    for client in dict.fromkeys([named] if named else installed):
         reason = _refused(client)
         if reason is None:
-            _FOUND[named, searched] = client
+            _CLIENTS[named, searched] = client
             return client
         reasons.append(f"{client}: {reason}")
     raise EngineError(
@@ -77,16 +73,16 @@ def _refused(client: str) -> str | None:
 
 
 def _ask(command: list[str]) -> str | None:
-    """The first line of what a command prints, or ``None`` when it fails."""
+    """Return the first line of what a command prints, or ``None`` when it fails."""
     try:
-        done = subprocess.run(
+        answer = subprocess.run(
             command, capture_output=True, text=True, timeout=10, check=False, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    line = done.stdout.strip().splitlines()
-    # "docker version" fails when no daemon answers, yet tells its own version first.
-    return line[0] if line and (done.returncode == 0 or line[0][:1].isdigit()) else None
+    lines = answer.stdout.strip().splitlines()
+    # "docker version" fails when no daemon answers, yet prints its own version first.
+    return lines[0] if lines and (answer.returncode == 0 or lines[0][:1].isdigit()) else None
 
 
 _VERTEX = re.compile(r"#(\d+) (.*)")
@@ -105,20 +101,19 @@ _TITLES = (
 
 
 def title_of(instruction: str) -> str:
-    """The name of a step by its instruction; empty for one that is not worth showing."""
+    """Return the name of a step by its instruction; empty for one that is not worth showing."""
     return next((title for mark, title in _TITLES if mark in instruction), "")
 
 
 @dataclass(slots=True)
 class Transcript:
-    """Reads ``--progress plain`` line by line: vertices of ours become steps, the rest is remembered for a failure."""
+    """Reads ``--progress plain`` line by line: vertices of ours become steps, other lines are kept for a failure."""
 
     progress: Progress
     titles: dict[str, str] = field(default_factory=dict)
     lines: dict[str, list[str]] = field(default_factory=dict)
     failed: str | None = None
     tail: list[str] = field(default_factory=list)
-    started: dict[str, float] = field(default_factory=dict)
 
     def feed(self, line: str) -> None:
         """Take one line of output."""
@@ -126,41 +121,34 @@ class Transcript:
         match = _VERTEX.fullmatch(line)
         if not match:
             return
-        number, rest = match[1], match[2]
+        number, text = match[1], match[2]
         if number not in self.titles:
-            self._open(number, rest)
-        elif rest == "CACHED":
+            self.titles[number] = title_of(text)
+            self._tell(number, EventKind.START)
+        elif text == "CACHED":
             self._tell(number, EventKind.CACHED)
-        elif rest.startswith("DONE"):
-            self._tell(number, EventKind.DONE, seconds=_seconds(rest))
-        elif rest.startswith("ERROR"):
+        elif text.startswith("DONE"):
+            seconds = re.search(r"(\d+\.\d+)s", text)
+            self._tell(number, EventKind.DONE, seconds=float(seconds[1]) if seconds else None)
+        elif text.startswith("ERROR"):
             self.failed = number
             self._tell(number, EventKind.FAILED)
-        elif not rest.startswith("sha256:"):
-            stamped = _STAMPED.fullmatch(rest)
-            text = stamped[2] if stamped else rest
+        elif not text.startswith("sha256:"):
+            stamped = _STAMPED.fullmatch(text)
+            text = stamped[2] if stamped else text
             self.lines.setdefault(number, []).append(text)
             self._tell(number, EventKind.LINE, text)
-
-    def _open(self, number: str, rest: str) -> None:
-        self.titles[number] = title_of(rest)
-        self._tell(number, EventKind.START)
 
     def _tell(self, number: str, kind: EventKind, text: str = "", *, seconds: float | None = None) -> None:
         if title := self.titles.get(number, ""):
             self.progress(Event(kind=kind, step=title, text=text, seconds=seconds))
 
     def error(self) -> EnvsmithError:
-        """What went wrong, from the failed step's own lines, or from the end of the output when no step failed."""
+        """Return the error, from the failed step's own lines, or from the end of the output when no step failed."""
         number = self.failed
         step = (self.titles.get(number, "") if number else "") or "the build"
         lines = self.lines.get(number, []) if number else []
         return judge(step, (lines or [line for line in self.tail if line.strip()])[-TAIL:])
-
-
-def _seconds(text: str) -> float | None:
-    match = re.search(r"(\d+\.\d+)s", text)
-    return float(match[1]) if match else None
 
 
 # What the last lines say, the error it is, and what to do: first match wins.
@@ -204,7 +192,7 @@ _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
 
 
 def judge(step: str, lines: list[str]) -> EnvsmithError:
-    """The error that the last lines of a failed step speak of."""
+    """Return the error that the last lines of a failed step speak of."""
     text = "\n".join(lines)
     for pattern, kind, hint in _KNOWN:
         if re.search(pattern, text):
@@ -229,12 +217,11 @@ def build(
     output: Path | None = None,
     target: str | None = None,
 ) -> str:
-    """Build ``context`` without tagging anything; the image id. Without ``cache`` no step is taken from an earlier build.
+    """Build ``context`` without tagging anything and return the image id. Without ``cache`` no step of an earlier build is used.
 
-    With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an empty id).
-
-    On Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the engine; nothing is tagged,
-    finished steps stay in the engine's cache.
+    With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an empty id). On Ctrl-C or any other
+    exception the client is ended and waited for, which cancels the build in the engine. Nothing is tagged, and finished steps stay in the
+    engine's cache.
     """
     command = [client, "build", "--progress", "plain"]
     command += ["--output", f"type=local,dest={output}"] if output else ["--iidfile", str(image_id_file)]
@@ -245,10 +232,8 @@ def build(
         command += ["--secret", f"id={name},src={path}"]
     environment = {**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"}
     for name, value in build_args:
-        command += [
-            "--build-arg",
-            name,
-        ]  # by name: the value is taken from the environment and stands in no process list
+        # By name: the value comes from the environment and stands in no process list.
+        command += ["--build-arg", name]
         environment[name] = value
     transcript = Transcript(progress)
     code = follow([*command, str(context)], environment, transcript)
@@ -268,9 +253,9 @@ class Reader(Protocol):
 
 
 def follow(command: list[str], environment: Mapping[str, str], transcript: Reader) -> int:
-    """Run a builder to its end and hand its output on; its status. It is ended with whatever ends this call.
+    """Run a builder to its end, hand its output on and return its status. It is ended with whatever ends this call.
 
-    ``EngineError`` when it cannot be started, ``InterruptedRunError`` on Ctrl-C.
+    Raises ``EngineError`` when it cannot be started, ``InterruptedRunError`` on Ctrl-C.
     """
     try:
         process = subprocess.Popen(
@@ -296,23 +281,18 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
         ) from error
     finally:
         _RUNNING.discard(process)
-        _end(process)
+        _insist((process,))  # a client that is gone cancels its build in the engine
+        if process.stdout:
+            process.stdout.close()
 
 
-# Clients of builds under way, for the thread that is told to stop all of them.
+# Clients of builds under way, for the thread that is to stop all of them.
 _RUNNING: set[subprocess.Popen[str]] = set()
 
 
 def end_all() -> None:
     """Ask every build under way to stop, then insist; each ends in its own thread with the error of a failed build."""
     _insist(tuple(_RUNNING))
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """A client that is gone cancels its build in the engine."""
-    _insist((process,))
-    if process.stdout:
-        process.stdout.close()
 
 
 # Seconds between asking and insisting. An engine that writes an image's layers answers nobody until it is done, and its client waits for it.
@@ -322,10 +302,10 @@ _PATIENCE = 5.0
 def _insist(processes: tuple[subprocess.Popen[str], ...]) -> None:
     """Interrupt, terminate, kill; at once where they are gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        left = [process for process in processes if process.poll() is None]
-        for process in left:
+        running = [process for process in processes if process.poll() is None]
+        for process in running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
         deadline = time.monotonic() + _PATIENCE
-        while any(process.poll() is None for process in left) and time.monotonic() < deadline:
+        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
             time.sleep(0.05)

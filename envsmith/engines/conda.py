@@ -154,11 +154,11 @@ def read_lock(directory: Path) -> CondaLock:
 
 
 def _part(conda_lock: CondaLock, lock: Lock, directory: Path) -> PlatformLock:
-    """The lock's part for the cell's platform, which must be this host's."""
-    wanted = lock.cell.platform
-    if wanted.machine != platform.machine():
+    """Return the lock's part for the cell's platform, which must be this host's."""
+    own = lock.cell.platform
+    if own.machine != platform.machine():
         raise EngineError(
-            f"the lock is for {wanted.value}, this host is {platform.machine()}", hint="build it on such a host"
+            f"the lock is for {own.value}, this host is {platform.machine()}", hint="build it on such a host"
         )
     if conda_lock.cell_id and conda_lock.cell_id != str(lock.cell.id):
         raise ContentError(
@@ -166,15 +166,15 @@ def _part(conda_lock: CondaLock, lock: Lock, directory: Path) -> PlatformLock:
             hint="delete it and lock again",
         )
     try:
-        return conda_lock.on(wanted)
+        return conda_lock.on(own)
     except KeyError:
         raise LockError(
-            f"{directory / LOCK_FILE}: it does not cover {wanted.value}", hint="lock again with --conda-platform"
+            f"{directory / LOCK_FILE}: it does not cover {own.value}", hint="lock again with --conda-platform"
         ) from None
 
 
 def _prove(conda_lock: CondaLock, lock: Lock, progress: Progress) -> None:
-    """The pip lock and the Conda lock are one cell; what was tolerated when it was locked is told again."""
+    """Refuse a Conda lock that is another cell than the pip lock. What was tolerated when it was locked is a warning."""
     wrong = []
     for finding in compare(lock.cell, lock.pins, conda_lock):
         if finding.severity is Severity.ERROR and not set(finding.components) <= set(MOVABLE):
@@ -188,16 +188,13 @@ def _prove(conda_lock: CondaLock, lock: Lock, progress: Progress) -> None:
 
 
 def _inspect(prefix: Path, python: Path) -> dict[str, str]:
-
-    found = inspect_python(python)
-    for record in _records(prefix):
-        found[f"conda.{record['name']}"] = str(record.get("version"))
-    return found
+    packages = {f"conda.{record['name']}": str(record.get("version")) for record in _records(prefix)}
+    return inspect_python(python) | packages
 
 
 def _records(prefix: Path) -> list[Mapping[str, object]]:
-    """What ``conda-meta`` says is installed."""
-    found: list[Mapping[str, object]] = []
+    """Return what ``conda-meta`` lists."""
+    records: list[Mapping[str, object]] = []
     for path in sorted((prefix / "conda-meta").glob("*.json")):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -205,23 +202,22 @@ def _records(prefix: Path) -> list[Mapping[str, object]]:
             raise ContentError(f"{path}: unreadable", hint="remove the folder and build again") from None
         if not isinstance(data, dict) or not isinstance(data.get("name"), str):
             raise ContentError(f"{path}: not the record of a package", hint="remove the folder and build again")
-        found.append(data)
-    return found
+        records.append(data)
+    return records
 
 
 def verify_cell(cell: Cell, part: PlatformLock, installed: Mapping[str, str]) -> None:
-    """``ContentError`` listing every component of ``cell`` that is another release inside the prefix than the Conda lock says.
+    """Raise ``ContentError`` listing every component of ``cell`` that is another release inside the prefix than the lock says.
 
-    That the lock is the cell was proved before; here what is there speaks for itself: the interpreter, torch's own ``version.py``,
-    the metadata of distributions, and ``conda-meta`` for libraries.
+    That the lock is the cell was checked before. Here the content is asked: the interpreter, torch's own ``version.py``, the metadata of
+    distributions, and ``conda-meta`` for libraries.
     """
     problems = []
-    for component, wanted in cell.components.items():
-        if component in _ELSEWHERE or wanted in WORDS:
+    for component, version in cell.components.items():
+        if component in _ELSEWHERE or version in WORDS:
             continue
-        told = _found(component, wanted, part, installed)
-        if told is not None:
-            problems.append(f"{component}: the cell says {wanted}, {told}")
+        if problem := _difference(component, version, part, installed):
+            problems.append(f"{component}: the cell says {version}, {problem}")
     if problems:
         raise ContentError(
             f"cell {cell.id}: what is installed differs from its Conda lock ({len(problems)} differences)",
@@ -230,42 +226,37 @@ def verify_cell(cell: Cell, part: PlatformLock, installed: Mapping[str, str]) ->
         )
 
 
-def _found(component: str, wanted: str, part: PlatformLock, installed: Mapping[str, str]) -> str | None:
-    """What is wrong with one component, or ``None``."""
+def _difference(component: str, version: str, part: PlatformLock, installed: Mapping[str, str]) -> str | None:
+    """Return what is wrong with one component, or ``None``."""
     if component == "python":
-        have = installed.get("python", "")
-        return None if have.split(".")[:2] == wanted.split(".")[:2] else f"the interpreter is {have or 'none'}"
+        actual = installed.get("python", "")
+        return None if actual.split(".")[:2] == version.split(".")[:2] else f"the interpreter is {actual or 'none'}"
     if component == "torch":
-        have = installed.get("torch.version", "none")
-        return None if _public(have) == _public(wanted) else f"torch itself says {have}"
+        actual = installed.get("torch.version", "none")
+        return None if _public(actual) == _public(version) else f"torch itself says {actual}"
     if component == "cuda":
-        have = installed.get("cuda.version", "none")
-        return None if have.split(".")[:2] == wanted.split(".")[:2] else f"torch itself says {have}"
-    locked = {c: p for c in candidates(component) if (p := part.package(c))}
-    for name, package in locked.items():
-        have = installed.get(f"conda.{name}", "none")
-        if have != package.version:
-            return f"{name} {have} is installed"
-    told = installed.get(fold(component))
-    if told is not None and not locked and not same_version(component, wanted, told):
-        return f"{told} is installed"
-    if told is None and not locked and component in cell_distributions(part):
-        return "it is not installed"
-    return None
-
-
-def cell_distributions(part: PlatformLock) -> frozenset[str]:
-    """Names of the pip section: what must be a distribution in the prefix."""
-    return frozenset(p.name for p in part.pip)
+        actual = installed.get("cuda.version", "none")
+        return None if actual.split(".")[:2] == version.split(".")[:2] else f"torch itself says {actual}"
+    packages = {c: p for c in candidates(component) if (p := part.package(c))}
+    for name, package in packages.items():
+        actual = installed.get(f"conda.{name}", "none")
+        if actual != package.version:
+            return f"{name} {actual} is installed"
+    if packages:
+        return None
+    distribution = installed.get(fold(component))
+    if distribution is None:
+        return "it is not installed" if component in {p.name for p in part.pip} else None
+    return None if same_version(component, version, distribution) else f"{distribution} is installed"
 
 
 def _public(version: str) -> str:
-    """``2.8.0`` of ``2.8.0+cu129``, and of ``2.8.0.post301``, which is how PyTorch spells a Conda build number above 1."""
+    """Return ``2.8.0`` of ``2.8.0+cu129``, and of ``2.8.0.post301``, which is how PyTorch writes a Conda build number above 1."""
     return version.partition("+")[0].partition(".post")[0]
 
 
 def content_digest(part: PlatformLock, prefix: Path) -> str:
-    """``sha256:…`` over every file that Conda packages brought (as packed, so the place does not count) and every wheel's hash."""
+    """Return ``sha256:…`` over every file that Conda packages brought (as packed, so the place does not count) and every wheel."""
     lines = [f"pip {p.name} {p.version} {p.sha256}" for p in part.pip]
     for record in _records(prefix):
         lines += _file_lines(record)
@@ -273,11 +264,11 @@ def content_digest(part: PlatformLock, prefix: Path) -> str:
 
 
 def _file_lines(record: Mapping[str, object]) -> Sequence[str]:
-    """Byte-code is left out: it is compiled on the spot."""
+    """Return one line for every file but byte-code, which is compiled on the spot."""
     data = record.get("paths_data")
     entries = data.get("paths") if isinstance(data, Mapping) else None
     head = f"conda {record['name']} {record.get('version')} {record.get('build')}"
     if not isinstance(entries, list):
         return [head]
-    told = [e for e in entries if isinstance(e, Mapping) and not str(e.get("_path")).endswith((".pyc", ".pyo"))]
-    return [head, *(f"{e.get('_path')},{e.get('sha256')}" for e in told)]
+    packed = [e for e in entries if isinstance(e, Mapping) and not str(e.get("_path")).endswith((".pyc", ".pyo"))]
+    return [head, *(f"{e.get('_path')},{e.get('sha256')}" for e in packed)]

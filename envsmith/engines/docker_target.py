@@ -25,7 +25,7 @@ _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 def cdi_devices(folders: Sequence[Path] = _CDI_FOLDERS) -> bool:
-    """Whether a specification of NVIDIA's devices lies where engines look for one (``nvidia-ctk cdi generate`` writes it)."""
+    """Return whether a specification of NVIDIA's devices lies where engines look (``nvidia-ctk cdi generate`` writes it)."""
     for folder in folders:
         for path in (*folder.glob("*.yaml"), *folder.glob("*.json")):
             with contextlib.suppress(OSError):
@@ -35,7 +35,7 @@ def cdi_devices(folders: Sequence[Path] = _CDI_FOLDERS) -> bool:
 
 
 def gpu_arguments(client: Any, folders: Sequence[Path] = _CDI_FOLDERS) -> tuple[str, ...]:
-    """How the engine hands all GPUs to a container; nothing where it cannot.
+    """Return how the engine hands all GPUs to a container; nothing where it cannot.
 
     ``--gpus`` with the NVIDIA runtime or its hook beside a local engine; CDI where the engine reads specifications and one is there.
     """
@@ -81,15 +81,15 @@ _LINES = 5
 
 
 def refusal(status: int | None, words: str, *, gpus: bool) -> EngineError | None:
-    """The error of a container that was never started, from the client's status and words; ``None`` when something ran in it."""
+    """Return the error of a container that was never started, from the client's status and words, or ``None``."""
     lines = tuple(line for line in words.strip().splitlines() if line.strip() and "--help" not in line)[-_LINES:]
-    told = next(((why, hint) for pattern, why, hint in _REFUSED if re.search(pattern, "\n".join(lines))), None)
-    if told and gpus:
-        return EngineError(
-            f"the smoke test's container cannot have the host's GPUs: {told[0]}",
-            details=lines,
-            hint=f"{told[1]}; or build without the smoke test: --no-smoke",
-        )
+    for pattern, why, hint in _REFUSED:
+        if gpus and re.search(pattern, "\n".join(lines)):
+            return EngineError(
+                f"the smoke test's container cannot have the host's GPUs: {why}",
+                details=lines,
+                hint=f"{hint}; or build without the smoke test: --no-smoke",
+            )
     if status == _ENGINE_FAILED:
         return EngineError(
             "the engine did not start the smoke test's container", details=lines, hint="what it says stands above"
@@ -114,7 +114,7 @@ class DockerTarget:
     _names: list[str] = field(default_factory=list)
 
     def argv(self, args: Sequence[str]) -> list[str]:
-        """``docker run -i … IMAGE PYTHON ARGS``; every call names a container of its own."""
+        """Return ``docker run -i … IMAGE PYTHON ARGS``. Every call names a container of its own."""
         self.client = self.client or buildkit.find_client()
         name = f"envsmith-smoke-{uuid.uuid4().hex[:12]}"
         self._names.append(name)
@@ -139,7 +139,7 @@ class DockerTarget:
         ]
 
     def env(self) -> Mapping[str, str]:
-        """Nothing: what the ranks need is passed on the command line, the host's variables stay outside."""
+        """Return nothing: what the ranks need is on the command line, the host's variables stay outside."""
         return {}
 
     def refusal(self, status: int | None, words: str) -> EngineError | None:
