@@ -21,9 +21,9 @@ from envsmith.model.cell import CellId, Platform
 from envsmith.model.record import Failure, Record, Rung, Verdict, record_text
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock
+from envsmith.smoke import run
 from envsmith.smoke.bandwidth import peaks
 from envsmith.smoke.plan import Plan
-from envsmith.smoke import run
 from envsmith.smoke.verdict import failure_of
 
 if TYPE_CHECKING:
