@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("envsmith.cli.matrix", "One cell: rungs, steps, symptom, records, and the commands for it."),
     "diff": ("envsmith.cli.matrix", "What changed between two matrix.json files, or since one."),
     "export": ("envsmith.cli.matrix", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
+    "graph": ("envsmith.cli.matrix", "The version graph, or the part around a component, as DOT, GraphML or JSON."),
     "site": (
         "envsmith.cli.matrix",
         "Write the static page: selector, grid, search, a page for each cell that was run.",
@@ -405,6 +406,34 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     for name in new:
         click.echo(name)
     say(f"{len(new)} records taken into {target}, {known} were there")
+    return 0
+
+
+@click.command()
+@click.option(
+    "--format", "form", type=click.Choice(["dot", "graphml", "json"]), default="dot", show_default=True, help="Format."
+)
+@click.option("--around", metavar="COMPONENT", help="Only its releases, its rules, and what those name.")
+@matrix_option
+def graph(*, form: str, around: str | None, folder: Path | None) -> int:
+    r"""Show the version graph: components, releases and rules, and edges with specs and evidence.
+
+    \b
+    Examples:
+      envsmith matrix graph --around nccl | dot -Tsvg > nccl.svg
+      envsmith matrix graph --format graphml > versions.graphml
+    """
+    from envsmith.cli.options import parse_component
+    from envsmith.graph import network
+    from envsmith.graph.files import list_files
+    from envsmith.graph.load import version_graph
+
+    loaded = version_graph(list_files(_root(folder)))
+    shown = network.to_network(loaded.knowledge())
+    if around is not None:
+        component, _spec = parse_component(around, loaded.components, flag="--around")
+        shown = network.around(shown, component.name)
+    click.echo(network.export(shown, form), nl=False)
     return 0
 
 

@@ -3,8 +3,8 @@
 Nodes are texts. A component (``torch``, ``kind="component"``), a release (``torch==2.9.1+cu128``, ``kind="release"``; a build of torch is its
 wheel) and a rule (``rule:torch-bundles-nccl``, ``kind="rule"``). Edges: a release belongs to its component (``release-of``); a rule speaks of a
 component, or of the release that it names exactly, once for each row and side (``bundles``, ``requires``, ``conflicts``; ``side`` is ``when`` or
-``needs``, ``spec`` what the row says of it); a framework was ``tested`` with a torch. Every edge carries its evidence. These are facts, about
-three thousand edges, not the expansion of all compatible pairs.
+``needs``, ``spec`` what the row says of it); a framework was ``tested`` with a torch. Every edge carries its evidence. These are
+facts, about seven thousand edges, not the expansion of all compatible pairs.
 """
 
 from __future__ import annotations
