@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,6 +68,8 @@ def write_cache(kind: str, key: str, value: Any) -> None:
 
 def _replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
     """Write a file beside its place, then move it there; ``durable`` waits for the disk."""
+    import tempfile  # costs a few milliseconds, which a warm solve does not need
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from envsmith.conda.model import CondaRequest
 from envsmith.engines.base import Built
-from envsmith.model.cell import Cell, Request
-from envsmith.model.lock import RUNTIME, Compile, Lock
+from envsmith.model.cell import RUNTIME, Cell, Request
+from envsmith.model.lock import Compile, Lock
 from envsmith.model.record import Record
 
 

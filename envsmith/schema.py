@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -36,11 +35,11 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MAX_NODES = 2_000_000
 
 
-@dataclass(slots=True)
 class Problems:
     """Collect what is wrong with files: where, what, and what to do."""
 
-    lines: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.lines: list[str] = []
 
     def add(self, where: str, what: str, advice: str = "") -> None:
         """Note one problem."""
@@ -60,78 +59,74 @@ class WrongValueError(ValueError):
         self.what, self.advice, self.path, self.part = what, advice, path, part
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """Mark a field (``Annotated[Spec, Parsed(parse)]``): ``parse`` gets the raw value and the context of the check.
+class _Mark:
+    """What stands beside a type in ``Annotated`` and says more of the field than the type does."""
 
-    It returns the value of the field or raises :class:`WrongValueError`.
-    """
+    __slots__ = ("function",)
 
-    parse: Callable[[Any, Any], Any]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
+class Parsed(_Mark):
+    """The function gets the raw value and the context of the check. It returns the value or raises :class:`WrongValueError`."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
         from pydantic_core import core_schema
 
         return core_schema.with_info_plain_validator_function(
-            lambda value, info: _called(self.parse, value, info.context)
+            lambda value, info: _called(self.function, value, info.context)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """Mark a field whose value has its type already: ``check`` gets it with the context and returns what takes its place."""
-
-    check: Callable[[Any, Any], Any]
+class Checked(_Mark):
+    """The function gets the value, which has its type already, and the context. It returns what takes its place."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
         from pydantic_core import core_schema
 
         return core_schema.with_info_after_validator_function(
-            lambda value, info: _called(self.check, value, info.context), handler(source)
+            lambda value, info: _called(self.function, value, info.context), handler(source)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Mark a field whose raw value is changed by ``prepare`` before it is checked."""
-
-    prepare: Callable[[Any], Any]
+class Prepared(_Mark):
+    """The function gets the raw value and returns the one that is checked."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
         from pydantic_core import core_schema
 
-        return core_schema.no_info_before_validator_function(self.prepare, handler(source))
+        return core_schema.no_info_before_validator_function(self.function, handler(source))
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Mark a field that is written in full or by a name: ``find`` gets the name with the context and returns the value."""
-
-    find: Callable[[str, Any], Any]
+class Named(_Mark):
+    """The value is written in full, or by a name: the function gets the name and the context and returns the value."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
         from pydantic_core import core_schema
 
         return core_schema.with_info_wrap_validator_function(
             lambda value, check_in_full, info: (
-                _called(self.find, value, info.context) if isinstance(value, str) else check_in_full(value)
+                _called(self.function, value, info.context) if isinstance(value, str) else check_in_full(value)
             ),
             handler(source),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """Mark a value that is written as ``kind``: ``make`` gets that with the context and returns the value."""
+class Made(_Mark):
+    """The value is written as another type, ``kind``: the function gets that with the context and returns the value."""
 
-    kind: Any
-    make: Callable[[Any, Any], Any]
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: Any, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self.kind = kind
 
     def __get_pydantic_core_schema__(self, source: object, handler: Any) -> CoreSchema:
         from pydantic_core import core_schema
 
         return core_schema.with_info_after_validator_function(
-            lambda value, info: _called(self.make, value, info.context), handler.generate_schema(self.kind)
+            lambda value, info: _called(self.function, value, info.context), handler.generate_schema(self.kind)
         )
 
 
@@ -196,7 +191,7 @@ def exactly(expected: object, advice: str) -> Parsed:
 
 
 def _day(value: object, _context: object) -> str:
-    text: str = text_of(10).parse(value, None)
+    text: str = text_of(10).function(value, None)
     try:
         if _DAY.fullmatch(text):
             return date.fromisoformat(text).isoformat()

@@ -17,9 +17,8 @@ import click
 from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names
-from envsmith.model.cell import Platform, Request
+from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.lock import FLAVOURS, RUNTIME
 from envsmith.model.version import Spec, parse_version
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import ContentError
-from envsmith.model.lock import DEVEL, Lock
+from envsmith.model.cell import DEVEL
+from envsmith.model.lock import Lock
 
 _MARK = "ENVSMITH-CONTENT "
 

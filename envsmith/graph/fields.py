@@ -54,7 +54,7 @@ def _parse_version(value: object, _context: object) -> str:
 def _text_of_version(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise WrongValueError("a number where a version belongs", f'quote it: "{value}"')
-    text: str = text_of().parse(value, None)
+    text: str = text_of().function(value, None)
     return text
 
 
@@ -76,7 +76,7 @@ def _one_spec(value: object, path: str = "") -> Spec:
 
 
 def _known_component(value: object, context: Context, subject: str = "") -> str:
-    name: str = text_of(100).parse(value, None)
+    name: str = text_of(100).function(value, None)
     if name not in context.components.by_name:
         near = context.components.nearest(name)
         advice = f"did you mean {near[0]}?" if near else "see components.yaml"

@@ -173,12 +173,12 @@ _Short = Annotated[str, text_of(60)]
 
 
 def _one_text_or_many(value: object, _context: object) -> object:
-    one = text_of().parse
+    one = text_of().function
     return [one(entry, None) for entry in value] if isinstance(value, list) else one(value, None)
 
 
 def _yanked(value: object, _context: object) -> object:
-    return {True: "yanked", False: None}[value] if isinstance(value, bool) else text_of().parse(value, None)
+    return {True: "yanked", False: None}[value] if isinstance(value, bool) else text_of().function(value, None)
 
 
 _Words = Annotated[object, Parsed(_one_text_or_many)]
@@ -337,7 +337,7 @@ _RuleId = Annotated[
 
 
 def _parse_signature(value: object, _context: object) -> str:
-    text: str = text_of(4000).parse(value, None)
+    text: str = text_of(4000).function(value, None)
     try:
         re.compile(text)
     except re.error as error:

@@ -22,10 +22,10 @@ from envsmith.graph.load import components
 from envsmith.http import HttpClient
 from envsmith.lock.build_requires import build_requires
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock, to_pins
-from envsmith.model.cell import Cell, Platform
+from envsmith.model.cell import RUNTIME, Cell, Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Judgement
-from envsmith.model.lock import RUNTIME, Compile, GivenArchive, Lock, Pin
+from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import find_interpreter, running_interpreter

@@ -11,7 +11,9 @@ from enum import Enum
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.version import Spec, version_key
 
-# The platforms for which cells are solved.
+# What the image of a cell is for: to train, or to compile operators in as well.
+RUNTIME, DEVEL = "runtime", "devel"
+FLAVOURS = (RUNTIME, DEVEL)
 
 
 class Platform(str, Enum):

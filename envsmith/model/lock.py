@@ -12,12 +12,8 @@ from typing import Any, TypeVar
 from packaging.utils import is_normalized_name
 
 from envsmith.errors import DataError
-from envsmith.model.cell import Cell, CellId, Platform
+from envsmith.model.cell import FLAVOURS, RUNTIME, Cell, CellId, Platform
 from envsmith.model.version import version_key
-
-# What an image is for: to train, or to compile operators in as well.
-RUNTIME, DEVEL = "runtime", "devel"
-FLAVOURS = (RUNTIME, DEVEL)
 
 # The layers of an image, heaviest and most shared first. A pin belongs to exactly one.
 Layer = str  # "torch" | "framework"

@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 from envsmith import plain
 from envsmith.errors import LockError
 from envsmith.graph.fields import TableReader, load_table
-from envsmith.model.cell import Cell
-from envsmith.model.lock import DEVEL, FLAVOURS, Compile, CompiledSource, Lock, Pin
+from envsmith.model.cell import DEVEL, FLAVOURS, Cell
+from envsmith.model.lock import Compile, CompiledSource, Lock, Pin
 from envsmith.model.version import Spec
 
 _SM = re.compile(r"sm_(\d+)(\d)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -97,6 +96,8 @@ def cell_of(posed: Posed, domains: Domains) -> Cell:
 def _check_names(compiled: Compiled, names: Iterable[str]) -> None:
     for name in names:
         if name not in compiled.roles:
+            import difflib
+
             near = difflib.get_close_matches(name, compiled.roles, n=3, cutoff=0.5)
             raise UsageError(
                 f"unknown component {name!r}",
@@ -202,8 +203,6 @@ def _avoided(
 
 def _names_pre(spec: Spec) -> bool:
     """PEP 440: a spec that mentions a pre-release admits pre-releases."""
-    import re
-
     return bool(re.search(r"\d(?:\.?(?:a|b|rc|dev|alpha|beta|pre))\d*", spec.text))
 
 

@@ -131,7 +131,7 @@ def test_text_has_the_form_of_its_pattern():
     import re
 
     with pytest.raises(WrongValueError):
-        text_of(10, re.compile("[a-z]+")).parse("A", None)
+        text_of(10, re.compile("[a-z]+")).function("A", None)
 
 
 @pytest.mark.parametrize(

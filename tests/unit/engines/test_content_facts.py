@@ -11,7 +11,7 @@ import pytest
 from envsmith.engines.base import verify_content
 from envsmith.engines.content import INSPECT_SCRIPT, content_facts, file_differences, os_difference, parse_inspection
 from envsmith.errors import ContentError
-from envsmith.model.lock import DEVEL
+from envsmith.model.cell import DEVEL
 
 
 @pytest.mark.parametrize(
