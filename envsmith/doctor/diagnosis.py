@@ -4,11 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from envsmith.doctor.facts import Facts
 from envsmith.model.finding import Finding, Repair
-from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.model.version import version_key
+from envsmith.model.rule import Severity
+
+
+class Weight(IntEnum):
+    """What orders findings, the heaviest first: what the log proves, says and suggests, what versions alone give, what follows.
+
+    The numbers say an order and nothing more. Between two of them is room for what is a little heavier or lighter.
+    """
+
+    PROVED = 100  # a rule over versions, and the log shows its failure
+    SAID = 90  # a message that names its cause
+    OF_RULE = 85  # the message of a rule, where no version confirms the rule
+    FACT_ERROR = 80  # a rule over facts that says error
+    ALONE = 75  # versions that cannot work, where the log shows nothing else
+    BESIDE_SYMPTOM = 73  # the same beside a symptom that may have another cause
+    SYMPTOM = 70  # a message that several causes give, and this is the usual one
+    SUGGESTED = 65  # a message that the program itself calls a warning
+    OF_STAGE = 63  # a warning over versions at the stage at which the log fails
+    FOLLOWS = 60  # a message that an earlier failure gives
+    BESIDE_CAUSE = 50  # versions that cannot work beside a message that names another cause
+    FACT_WARNING = 45  # a rule over facts that warns
+    WARNED = 42  # a warning over versions that nothing in the log points to
+    EXPLAINED = 40  # a message that another finding explains
+    OTHER = 35  # a message that is no fault of the environment
+    REMARK = 30  # a message that only says something worth knowing
+    POSSIBLE = 22  # a known-bad pair of which one version is not known
+    SHOWN = 20  # a note below this weight is shown on demand only
+    FACT_NOTE = 12  # a rule over facts that notes
+    NOTED = 10  # a note over versions
+
+    @classmethod
+    def of(cls, severity: Severity) -> Weight:
+        """Return the usual weight of a rule over facts."""
+        return {Severity.ERROR: cls.FACT_ERROR, Severity.WARNING: cls.FACT_WARNING, Severity.NOTE: cls.FACT_NOTE}[
+            severity
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,115 +130,3 @@ class Diagnosis:
             "understood": [read.to_json() for read in self.facts.read],
             "facts": self.facts.to_json(),
         }
-
-
-# Failure classes of rules over facts: what the study's taxonomy says of each cause.
-
-
-_COMM = "comm-or-launch-setup"
-_SETUP = "environment-or-toolchain-setup"
-_TUNING = "distributed-feature-api-communication-tuning"
-_PAIRING = "version-and-dependency-management"
-_CODE = "framework-code-fix"
-# Cause -> stage at which it shows, group of causes, pattern of the fix.
-_CLASSES = {
-    "apex-missing": ("import", "missing-optional-package", _SETUP),
-    "apex-without-cuda-ext": ("import", "missing-optional-package", _SETUP),
-    "broken-installation": ("import", "stale-or-foreign-binary", _PAIRING),
-    "container-shm-too-small": ("comm-setup", _COMM, _SETUP),
-    "cpu-only-torch": ("setup", "cuda-torch-mismatch", _PAIRING),
-    "cuda-device-max-connections": ("setup", _COMM, _TUNING),
-    "cuda-home-malformed": ("install", "toolchain-missing", _SETUP),
-    "cuda-toolkit-missing": ("build", "toolchain-missing", _SETUP),
-    "cuda-visible-devices-vs-launcher": ("launch", _COMM, _CODE),
-    "driver-too-old": ("setup", "driver", _PAIRING),
-    "extension-built-for-other-torch": ("import", "stale-or-foreign-binary", _PAIRING),
-    "geforce-no-p2p": ("comm-setup", _COMM, _TUNING),
-    "hostname-resolution-or-nccl-version": ("comm-setup", _COMM, _SETUP),
-    "launcher-env-not-set-mpi4py": ("comm-setup", _COMM, _SETUP),
-    "libcurand-not-on-link-path": ("build", "toolchain-missing", _SETUP),
-    "libstdcxx-too-old": ("load", "stale-or-foreign-binary", _SETUP),
-    "memlock-limit": ("comm-setup", _COMM, _SETUP),
-    "missing-system-tool": ("build", "toolchain-missing", _SETUP),
-    "more-ranks-than-gpus": ("launch", _COMM, _SETUP),
-    "nccl-wrong-interface": ("comm-setup", _COMM, _TUNING),
-    "ninja-not-usable": ("build", "toolchain-missing", _SETUP),
-    "nvcc-too-old-for-arch": ("build", "gpu-arch", _PAIRING),
-    "nvls-fabric-manager": ("comm-setup", _COMM, _SETUP),
-    "open-files-limit": ("comm-setup", _COMM, _SETUP),
-    "package-missing": ("setup", "missing-optional-package", _SETUP),
-    "pdsh-or-ssh-not-usable": ("launch", _COMM, _SETUP),
-    "stale-torch-extensions-cache": ("load", "stale-or-foreign-binary", _SETUP),
-    "torch-not-installed-at-build": ("install", "toolchain-missing", _SETUP),
-    "torch-too-old": ("import", "python-version-pair", _PAIRING),
-    "triton-version-mismatch": ("train", "python-version-pair", _PAIRING),
-    "variable-not-read": ("comm-setup", _COMM, _TUNING),
-    "wrong-headers-nvhpc": ("build", "compiler", _SETUP),
-    "wrong-nccl-loaded": ("import", "stale-or-foreign-binary", _PAIRING),
-}
-
-
-def failure(cause: str, stage: str | None = None) -> Taxonomy:
-    """The class of a cause; ``stage`` where it shows at another stage than usual. ``KeyError`` for a cause that is not in the table."""
-    usual, group, pattern = _CLASSES[cause]
-    return Taxonomy(stage=stage or usual, group=group, cause=cause, pattern=pattern)
-
-
-# How a rule over facts makes its finding: evidence, taxonomy and order in one call.
-
-
-_DATE = "2026-11-21"
-
-
-def make(
-    rule: str,
-    severity: Severity,
-    message: str,
-    fix: str,
-    *,
-    source: str,
-    kind: EvidenceKind = EvidenceKind.DOCUMENTED,
-    components: dict[str, str] | None = None,
-    taxonomy: Taxonomy,
-    confidence: str = "high",
-    lines: tuple[str, ...] = (),
-    score: int | None = None,
-) -> Diagnosed:
-    """A finding over facts, with its evidence."""
-    evidence = (Evidence(kind=kind, source=source, date=_DATE),)
-    finding = Finding(
-        rule=rule,
-        severity=severity,
-        components=components or {},
-        message=message,
-        evidence=evidence,
-        fix=fix,
-        stage=taxonomy.stage,
-    )
-    default = {Severity.ERROR: 80, Severity.WARNING: 45, Severity.NOTE: 12}[severity]
-    return Diagnosed(
-        finding=finding,
-        confidence=confidence,
-        score=default if score is None else score,
-        taxonomy=taxonomy,
-        lines=lines,
-    )
-
-
-def below(version: str, bound: str) -> bool:
-    """True when both are versions and ``version`` is the smaller."""
-    try:
-        mine, other = version_key(version), version_key(bound)
-    except ValueError:
-        return False
-    return mine is not None and other is not None and mine < other
-
-
-def there(facts: Facts, name: str) -> bool:
-    """Whether a component is in use, its version told or not."""
-    return name in facts.components or name in facts.host.get("present", "").split(",")
-
-
-def some(facts: Facts, *names: str) -> dict[str, str]:
-    """Those of the components that are in use, with their version or ``*``."""
-    return {name: facts.version(name) or "*" for name in names if there(facts, name)}

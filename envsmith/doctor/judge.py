@@ -13,13 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
 from envsmith.doctor.facts import Draft, Facts
-from envsmith.doctor.launch_rules import judge_launches
 from envsmith.doctor.parties import INTERFACES, OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
 from envsmith.doctor.report import better_fix, commands_of, mended, told, typed
-from envsmith.doctor.rules import judge_setup
+from envsmith.doctor.rules import judge_launches, judge_setup, judge_stated
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits, rule_taxonomy
-from envsmith.doctor.stated_rules import judge_stated
 from envsmith.errors import EnvsmithError
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement

@@ -1,680 +1,715 @@
-"""Rules over facts that are not versions: limits, variables, libraries, tools, GPUs of a machine or of a report.
+"""Judge facts that are not versions: each rule is a row of ``matrix/doctor/rules.yaml``, tried by one evaluator.
 
-Each rule is a function from facts to findings; none looks at the world. Rules over versions stand in ``matrix/rules``.
+A rule names conditions, texts and its evidence. What no condition can say is computed by a check of :data:`CHECKS`, which gives the words
+that conditions and texts of the rule name. Nothing here looks at the world. Rules over versions stand in ``matrix/rules``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, below, failure, make
-from envsmith.doctor.facts import Facts
-from envsmith.errors import DataError
-from envsmith.files import read_cache, write_cache
-from envsmith.graph.files import DataFiles, find_matrix
+from envsmith import solve
+from envsmith.doctor.conditions import (
+    KINDS,
+    Condition,
+    Scene,
+    at_least,
+    below,
+    complaint_about,
+    names_in,
+    number_in,
+    used,
+)
+from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
+from envsmith.doctor.facts import Facts, Launch
+from envsmith.doctor.read.lines import component_of
+from envsmith.doctor.tables import cached_table, named_evidence
+from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
+from envsmith.schema import Parsed, Problems, Text, WrongValueError, check, strict
 
-_MB = 1 << 20
-_COMM = "comm-or-launch-setup"
-# GeForce and workstation cards whose peer access over PCIe is absent or unreliable.
-_NO_P2P = re.compile(
-    r"rtx\s*-?(40\d0|4000|40xx|40 series|50 series|50xx|50\d0|4500|5000|6000)(?!\s*8000)|\b(4090|4080|5090|5080)\b|rtx\s*pro",
-    re.IGNORECASE,
-)
-_PREFIXES = ("NCCL_", "TORCH_NCCL_")
-# Variables that plug-ins and wrappers read; absent from NCCL's own source.
-_OTHERS = (
-    "NCCL_OFI",
-    "NCCL_FASTRAK",
-    "NCCL_GPUDIRECTTCPX",
-    "NCCL_TUNER",
-    "NCCL_NET",
-    "NCCL_PROFILER",
-    "NCCL_HOME",
-    "NCCL_ROOT",
-    "NCCL_VERSION",
-    "NCCL_INCLUDE",
-    "NCCL_LIB",
-    "NCCL_DIR",
-    "NCCL_CONF",
-    "NCCL_TESTS",
-    "NCCL_UNIQUE",
-    "NCCL_TOPO_DUMP",
-    "NCCL_DEBUG",
-)
+_FILE = "doctor/rules.yaml"
+_DATE = "2026-11-21"
+Words = Mapping[str, Any]
+
+
+def _conditions(value: Any, _context: object) -> tuple[Mapping[str, Condition], ...]:
+    rows = value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise WrongValueError("a mapping of names to conditions belongs here, or a list of those")
+    return tuple({str(name): _condition(each, str(name)) for name, each in row.items()} for row in rows)
+
+
+def _condition(value: Any, name: str) -> Condition:
+    if isinstance(value, bool):
+        return value
+    texts = value if isinstance(value, list) else [value]
+    for text in texts:
+        complaint = complaint_about(text) if isinstance(text, str) else "true, false or a text belongs here"
+        if complaint:
+            raise WrongValueError(complaint, path=f".{name}", part=text)
+    return tuple(texts) if isinstance(value, list) else str(value)
+
+
+def _check(value: Any, _context: object) -> tuple[str, Any]:
+    name, argument = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else (value, None)
+    if not isinstance(name, str) or name not in CHECKS:
+        raise WrongValueError("not a check", "choose " + ", ".join(CHECKS))
+    expected = CHECKS[name][1]
+    if not isinstance(argument, expected):
+        raise WrongValueError(f"the argument of {name} is a {expected.__name__}")
+    return name, argument
+
+
+def _evidence(name: Any, context: Mapping[str, Evidence]) -> Evidence:
+    if not isinstance(name, str) or name not in context:
+        raise WrongValueError("no such evidence in this file", "it names " + ", ".join(context))
+    return context[name]
+
+
+Conditions = Annotated[tuple[Mapping[str, Condition], ...], Parsed(_conditions)]
+Confidence = Literal["high", "medium", "low"]
+Source = Annotated[Evidence, Parsed(_evidence)]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """What a rule says otherwise where ``when`` is met; each field that is given takes the place of the rule's."""
+
+    when: Conditions
+    let: Mapping[Text, str] = field(default_factory=dict)
+    severity: Severity | None = None
+    lines: tuple[Text, ...] | None = None
+    confidence: Confidence | None = None
+    score: int | None = None
+    cause: Text | None = None
+    evidence: Source | None = None
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One row: ``launch`` names the tools of start commands it is tried for, ``check`` what gives its words, ``let`` further words.
+
+    It gives a finding where one of ``when`` is met and none of ``unless``. Every variant that is met is laid over it, in order.
+    """
+
+    id: Text
+    launch: tuple[Text, ...] = ()
+    check: Annotated[tuple[str, Any] | None, Parsed(_check)] = None
+    when: Conditions = ({},)
+    unless: Conditions = ()
+    let: Mapping[Text, str] = field(default_factory=dict)
+    severity: Severity
+    message: Text
+    fix: Text
+    lines: tuple[Text, ...] = ()
+    components: Mapping[Text, Text] = field(default_factory=dict)
+    cause: Text
+    stage: Text | None = None
+    group: Text | None = None
+    pattern: Text | None = None
+    confidence: Confidence = "high"
+    score: int | None = None
+    evidence: Source
+    variants: tuple[Variant, ...] = ()
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """The class of a failure as the study counts it."""
+
+    stage: Text
+    group: Text
+    pattern: Text
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuleBook:
+    """The file: rules over an environment, over start commands, over what was stated, and the class of each cause."""
+
+    evidence: Mapping[Text, Any]
+    causes: Mapping[Text, Cause]
+    setup: tuple[Rule, ...]
+    launch: tuple[Rule, ...]
+    stated: tuple[Rule, ...]
+
+
+def rule_book() -> RuleBook:
+    """Return the installed rules. ``DataError`` lists every problem of the file with its key path."""
+    return cached_table("rules", (_FILE,), lambda files: read_rules(files.read(_FILE)))
+
+
+def read_rules(content: bytes) -> RuleBook:
+    """Return the rules of a YAML text. ``DataError`` lists every problem with its key path."""
+    problems = Problems()
+    document, sources = named_evidence(_FILE, content, problems)
+    book = check(RuleBook, document, _FILE, problems, context=sources)
+    sections = {"setup": book.setup, "launch": book.launch, "stated": book.stated} if book else {}
+    for section, rules in sections.items():
+        for number, rule in enumerate(rules):
+            for complaint in _complaints(rule, book.causes if book else {}):
+                problems.add(f"{_FILE}: {section}[{number}] ({rule.id})", complaint)
+    problems.refuse(f"{len(problems.lines)} problems in {_FILE}", hint="matrix/README.md describes its fields")
+    assert book is not None  # noqa: S101 - there were no problems
+    return book
+
+
+def _complaints(rule: Rule, causes: Mapping[str, Cause]) -> Iterator[str]:
+    for cause in (rule.cause, *(v.cause for v in rule.variants if v.cause)):
+        if cause not in causes and not (rule.stage and rule.group and rule.pattern):
+            yield f"the cause {cause} is not in `causes`"
+    texts = [rule.id, rule.message, rule.fix, *rule.lines, *rule.components, *rule.components.values()]
+    rows = [*rule.when, *rule.unless, *(row for variant in rule.variants for row in variant.when)]
+    conditions = [name for row in rows for names in row for name in names.split("|")]
+    for name in [*conditions, *(n for text in texts for n in names_in(text))]:
+        if "." in name and name.partition(".")[0] not in KINDS:
+            yield f"`{name}` is not the name of a fact"
 
 
 def judge_setup(facts: Facts) -> list[Diagnosed]:
-    """Everything that the facts beside versions give."""
-    found: list[Diagnosed] = judge_installation(facts)
-    for rule in (
-        _p2p,
-        _memlock,
-        _open_files,
-        _shm,
-        _cuda_home,
-        _visible,
-        _variables,
-        _interfaces,
-        _used_interface,
-    ):
-        found += rule(facts)
-    return found
+    """Return what the rules over an environment find."""
+    return [d for rule in rule_book().setup for d in _tried(rule, facts)]
 
 
-def _p2p(facts: Facts) -> Iterator[Diagnosed]:
-    names = [name for name in facts.gpus if _NO_P2P.search(name)]
-    if not names or facts.variables.get("NCCL_P2P_DISABLE", "").strip() in {"1", "true"}:
-        return
-    if "NV" in facts.host.get("gpu_links", ""):
-        return
-    several = (facts.gpu_count or 1) > 1 or "NCCL_P2P_DISABLE" in facts.host.get("unset", "").split(",")
-    if not several and facts.host.get("gpu_number") == "known":
-        return
-    yield make(
-        "gpu-no-p2p",
-        Severity.WARNING if several else Severity.NOTE,
-        f"{names[0].split('(')[0].strip()}{' (several)' if several else ''}: peer access over PCIe does not work or is not reliable on these cards, the driver does not always say so, and NCCL tries it: the first collective hangs or gives wrong values.",
-        "Set NCCL_P2P_DISABLE=1 (and NCCL_IB_DISABLE=1 where there is no InfiniBand) before the start; accelerate launch >= 0.25 sets both.",
-        source="https://github.com/huggingface/accelerate/pull/2195",
-        kind=EvidenceKind.REPORTED,
-        components={"gpu": facts.version("gpu") or names[0][:60], "NCCL_P2P_DISABLE": "unset"}
-        | ({"nccl": nccl} if (nccl := facts.version("nccl")) else {}),
-        taxonomy=failure("geforce-no-p2p"),
-        confidence="medium" if several else "low",
-        lines=("export NCCL_P2P_DISABLE=1", "export NCCL_IB_DISABLE=1"),
-        score=47 if several else 20,
+def judge_stated(facts: Facts) -> list[Diagnosed]:
+    """Return what the rules over stated facts find."""
+    return [d for rule in rule_book().stated for d in _tried(rule, facts)]
+
+
+def judge_launches(facts: Facts) -> list[Diagnosed]:
+    """Return what the start commands and configurations give, each finding once, with the line it stands on."""
+    rules = rule_book().launch
+    found = [
+        _placed(finding, launch)
+        for launch in facts.launches
+        for rule in rules
+        if launch.tool in rule.launch
+        for finding in _of(rule, facts, launch)
+    ]
+    found += [finding for rule in rules if not rule.launch for finding in _of(rule, facts)]
+    return list({(d.finding.rule, d.finding.message): d for d in found}.values())
+
+
+def _tried(rule: Rule, facts: Facts) -> Iterator[Diagnosed]:
+    launches = [launch for launch in facts.launches if launch.tool in rule.launch] if rule.launch else [None]
+    for launch in launches:
+        yield from _of(rule, facts, launch)
+
+
+def _of(rule: Rule, facts: Facts, launch: Launch | None = None) -> Iterator[Diagnosed]:
+    """Return the findings of one rule: one for each set of words that its check gives and that meets its conditions."""
+    scene = Scene(facts, launch, _words_of_launch(launch) if launch else {})
+    name, argument = rule.check or ("always", None)
+    for words in CHECKS[name][0](scene, argument):
+        each = Scene(facts, launch, {**scene.words, **words})
+        if each.meets(rule.when) and not each.meets(rule.unless):
+            yield _finding(rule, each)
+
+
+def _finding(rule: Rule, scene: Scene) -> Diagnosed:
+    let = dict(rule.let)
+    for variant in rule.variants:
+        if scene.meets(variant.when):
+            let |= variant.let
+            fields = ("severity", "lines", "confidence", "score", "cause", "evidence")
+            rule = dataclasses.replace(rule, **{n: v for n in fields if (v := getattr(variant, n)) is not None})
+    scene = Scene(scene.facts, scene.launch, {**scene.words, **{name: scene.fill(text) for name, text in let.items()}})
+
+    def filled(text: str) -> str:
+        return scene.fill(text) or text
+
+    components = {filled(name): scene.fill(text) for name, text in rule.components.items()}
+    cause = filled(rule.cause)
+    usual = rule_book().causes.get(cause)
+    taxonomy = Taxonomy(
+        stage=rule.stage or (usual.stage if usual else ""),
+        group=rule.group or (usual.group if usual else ""),
+        cause=cause,
+        pattern=rule.pattern or (usual.pattern if usual else ""),
     )
-
-
-def _memlock(facts: Facts) -> Iterator[Diagnosed]:
-    limit = facts.limits.get("memlock")
-    if limit is None or limit < 0 or limit > 64 * _MB or facts.host.get("infiniband") == "none":
-        return
-    # Who states the limit and nothing of the network has a reason to; ``doctor`` on a machine knows both.
-    used = facts.host.get("infiniband") in {"used", "present", None}
-    yield make(
-        "memlock-low",
-        Severity.WARNING if used else Severity.NOTE,
-        f"The limit of locked memory is {limit // 1024} kB: InfiniBand registers buffers of many megabytes, NCCL then fails in ibv_reg_mr.",
-        "ulimit -l unlimited (limits.conf, the service that starts the job, docker run --ulimit memlock=-1).",
-        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-        components={"limit.memlock": str(limit)},
-        taxonomy=failure("memlock-limit"),
-        confidence="high" if used else "low",
-        lines=("ulimit -l unlimited", "docker run --ulimit memlock=-1 ..."),
+    finding = Finding(
+        rule=filled(rule.id),
+        severity=rule.severity,
+        components=scene.words.get("components", {})
+        | {name: text for name, text in components.items() if text is not None},
+        message=filled(rule.message),
+        evidence=(scene.words.get("evidence", rule.evidence),),
+        fix=filled(rule.fix),
+        stage=taxonomy.stage,
     )
-
-
-def _open_files(facts: Facts) -> Iterator[Diagnosed]:
-    limit = facts.limits.get("nofile")
-    if limit is None or limit < 0 or limit >= 1024:
-        return
-    yield make(
-        "open-files-low",
-        Severity.WARNING,
-        f"The limit of open files is {limit}: every rank needs a socket or two per peer and channel.",
-        "ulimit -n 65536.",
-        source="NVIDIA/nccl src/misc/socket.cc",
-        components={"limit.nofile": str(limit)},
-        taxonomy=failure("open-files-limit"),
-        lines=("ulimit -n 65536",),
-    )
-
-
-def _shm(facts: Facts) -> Iterator[Diagnosed]:
-    taxonomy = failure("container-shm-too-small")
-    size = facts.limits.get("shm")
-    docker = [launch for launch in facts.launches if launch.tool == "docker"]
-    if size is not None and 0 <= size <= 256 * _MB:
-        yield make(
-            "shm-small",
-            Severity.WARNING,
-            f"/dev/shm has {size / _MB:.0f} MB: NCCL takes about 10 to 30 MB a rank from it, DataLoader workers take more; too little ends in 'No space left on device' or a bus error.",  # noqa: S108 - a message
-            "docker run --shm-size=16g (or --ipc=host); in Kubernetes an emptyDir with medium: Memory at /dev/shm; on the host itself: mount -o remount,size=16g /dev/shm.",
-            source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-            components={"limit.shm": str(size)},
-            taxonomy=taxonomy,
-            lines=(
-                ("mount -o remount,size=16g /dev/shm",)
-                if facts.host.get("in_container") == "no"
-                else ("docker run --shm-size=16g ...",)
-            ),
-        )
-    for launch in docker:
-        if {"shm-size", "ipc"} & set(launch.options) or not ({"gpus", "runtime", "device"} & set(launch.options)):
-            continue
-        yield make(
-            "docker-without-shm",
-            Severity.WARNING,
-            "docker run without --shm-size or --ipc=host: /dev/shm has 64 MB in the container.",
-            "docker run --shm-size=16g (or --ipc=host) --ulimit memlock=-1.",
-            source="https://docs.docker.com/reference/cli/docker/container/run/",
-            taxonomy=taxonomy,
-            confidence="medium",
-            lines=("docker run --shm-size=16g --ulimit memlock=-1 ...",),
-        )
-        return
-
-
-def _cuda_home(facts: Facts) -> Iterator[Diagnosed]:
-    value = facts.variables.get("CUDA_HOME", facts.variables.get("CUDA_PATH", ""))
-    if ":" in value:
-        yield make(
-            "cuda-home-list",
-            Severity.ERROR,
-            f"CUDA_HOME is {value!r}: it must be one folder, not a list of paths; nvcc is then looked for at '{value}/bin/nvcc'.",
-            f"export CUDA_HOME={next((p for p in value.split(':') if p), '/usr/local/cuda')}",
-            source="https://github.com/deepspeedai/DeepSpeed/issues/5511",
-            kind=EvidenceKind.REPORTED,
-            components={"CUDA_HOME": value[:80]},
-            taxonomy=failure("cuda-home-malformed"),
-            lines=(f"export CUDA_HOME={next((p for p in value.split(':') if p), '/usr/local/cuda')}",),
-        )
-    elif value and facts.host.get("cuda_home_exists") == "no":
-        yield make(
-            "cuda-home-absent",
-            Severity.WARNING,
-            f"CUDA_HOME is {value}, and nothing is there: extensions cannot be compiled.",
-            "Point CUDA_HOME to the toolkit that is installed, or unset it.",
-            source="torch/utils/cpp_extension.py",
-            components={"CUDA_HOME": value[:80]},
-            taxonomy=failure("cuda-toolkit-missing"),
-            lines=("export CUDA_HOME=/usr/local/cuda",),
-        )
-
-
-def _visible(facts: Facts) -> Iterator[Diagnosed]:
-    value = facts.variables.get("CUDA_VISIBLE_DEVICES")
-    if value is None or not re.fullmatch(r"\d+(,\d+)*", value):
-        return
-    numbers = [int(n) for n in value.split(",") if len(n) < 5]
-    launcher = any(launch.tool in {"deepspeed", "accelerate"} for launch in facts.launches)
-    deepspeed = facts.version("deepspeed")
-    known = [name for name in ("torch", "megatron-core", "colossalai") if name in facts.components]
-    if numbers == list(range(len(numbers))) or (deepspeed is None and not launcher and known):
-        return
-    old = deepspeed is not None and below(deepspeed, "0.15.3")
-    yield make(
-        "visible-devices-and-deepspeed",
-        Severity.WARNING if old or launcher else Severity.NOTE,
-        f"CUDA_VISIBLE_DEVICES={value}: the deepspeed launcher up to 0.15.2 maps the devices to 0..n-1 of its own, and any release ignores the variable when --include, --exclude, --num_gpus or --num_nodes is given.",
-        f"Choose the GPUs with the launcher: deepspeed --include localhost:{value} train.py",
-        source="https://github.com/deepspeedai/DeepSpeed/issues/2976",
-        kind=EvidenceKind.REPORTED,
-        components={"deepspeed": deepspeed or "<=0.15.2", "CUDA_VISIBLE_DEVICES": value[:80]},
-        taxonomy=failure("cuda-visible-devices-vs-launcher"),
-        confidence="medium" if old or launcher else "low",
-        lines=(f"deepspeed --include localhost:{value} train.py",),
-        score=45 if old or launcher else 20,
-    )
-
-
-def _variables(facts: Facts) -> Iterator[Diagnosed]:
-    known = variables()
-    taxonomy = failure("variable-not-read")
-    for name, value in facts.variables.items():
-        variable = known.get(name)
-        if variable is None:
-            yield from _unknown_variable(name, taxonomy)
-            continue
-        version = facts.version(variable.reads)
-        why = is_read(variable, version) if version else None
-        if why is None:
-            continue
-        instead = f"; use {variable.renamed}" if variable.renamed else ""
-        yield make(
-            "variable-not-read",
-            Severity.WARNING,
-            f"{name}={value[:60]} has no effect: {why}{instead}.",
-            f"unset {name}" + (f" and set {variable.renamed}" if variable.renamed else ""),
-            source=variable.evidence.source,
-            kind=variable.evidence.kind,
-            components={variable.reads: version or "*"},
-            taxonomy=taxonomy,
-            lines=(f"unset {name}",),
-        )
-
-
-def _unknown_variable(name: str, taxonomy: Taxonomy) -> Iterator[Diagnosed]:
-    if not name.startswith(_PREFIXES) or name.startswith(_OTHERS) or name.endswith(("_FILE", "_DIR", "_PATH")):
-        return
-    near = difflib.get_close_matches(name, list(variables()), n=1, cutoff=0.85)
-    if not near:
-        return
-    yield make(
-        "variable-misspelt",
-        Severity.WARNING,
-        f"{name} is read by no release that envsmith knows; {near[0]} is.",
-        f"Write {near[0]}.",
-        source=variables()[near[0]].evidence.source,
+    return Diagnosed(
+        finding=finding,
+        confidence=rule.confidence,
+        score=Weight.of(rule.severity) if rule.score is None else rule.score,
         taxonomy=taxonomy,
-        confidence="medium",
-        lines=(f"export {near[0]}=...",),
+        lines=tuple(filled(line) for line in rule.lines),
     )
 
 
-def _interfaces(facts: Facts) -> Iterator[Diagnosed]:
-    for name, cause in (("NCCL_SOCKET_IFNAME", "nccl-wrong-interface"), ("GLOO_SOCKET_IFNAME", "gloo-wrong-interface")):
-        value = facts.variables.get(name, "")
-        wanted = [w.lstrip("=") for w in value.split(",") if w and not w.startswith("^")]
-        if not wanted:
-            continue
-        taxonomy = Taxonomy(
-            stage="comm-setup", group=_COMM, cause=cause, pattern="distributed-feature-api-communication-tuning"
-        )
-        here = [i for i in facts.interfaces if facts.host.get("interfaces") == "all"]
-        missing = here and not any(i.startswith(w) for i in here for w in wanted)
-        if missing:
-            yield make(
-                "interface-absent",
-                Severity.ERROR,
-                f"{name}={value}, and this machine has {', '.join(here[:8])}: no interface fits.",
-                f"export {name}={next((i for i in here if not i.startswith(('lo', 'docker', 'veth', 'br-'))), here[0])}",
-                source="NVIDIA/nccl v2.30.7-1: src/misc/socket.cc",
-                components={name: value[:80]},
-                taxonomy=taxonomy,
-                lines=(
-                    f"export {name}={next((i for i in here if not i.startswith(('lo', 'docker', 'veth', 'br-'))), here[0])}",
-                ),
-            )
-        elif all(w in {"lo", "docker0"} for w in wanted):
-            yield make(
-                "interface-loopback",
-                Severity.WARNING,
-                f"{name}={value}: other nodes cannot be reached over this interface (one node alone works).",
-                f"export {name}=<interface that all nodes share>",
-                source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
-                components={name: value[:80]},
-                taxonomy=taxonomy,
-                confidence="medium",
-                lines=("ip -br addr", f"export {name}=eth0"),
-            )
+def _placed(found: Diagnosed, launch: Launch) -> Diagnosed:
+    """Return the finding with file and line: those of the first option that its message names, else of the command or configuration."""
+    if not launch.source:
+        return found
+    message = found.finding.message
+    dotted = [name for name in launch.places if "." in name]
+    named = [n for n in launch.places if n and re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", message)]
+    last = [n for n in dotted if "_" in n.rpartition(".")[2] and n.rpartition(".")[2] in message]
+    groups = [n for n in dotted if re.search(rf"\b{re.escape(n.partition('.')[0])}\b", message)]
+    line = launch.places.get(next(iter([*named, *last, *groups]), ""), launch.places.get(""))
+    return dataclasses.replace(found, where=f"{launch.source}:{line}" if line else launch.source)
 
 
-def _used_interface(facts: Facts) -> Iterator[Diagnosed]:
-    """What NCCL itself says it uses for its bootstrap."""
-    name = facts.host.get("nccl_interface", "")
-    if not name.startswith(("docker", "virbr", "br-", "veth", "lo")):
-        return
-    yield make(
-        "nccl-uses-local-interface",
-        Severity.WARNING if not name.startswith("lo") else Severity.NOTE,
-        f"NCCL uses the interface {name}: other nodes cannot reach it (one node alone works).",
-        "export NCCL_SOCKET_IFNAME=<interface that all nodes share> (or ^docker,lo), the same for GLOO_SOCKET_IFNAME.",
-        source="NVIDIA/nccl v2.30.7-1: src/misc/socket.cc",
-        taxonomy=failure("nccl-wrong-interface"),
-        confidence="medium",
-        lines=("ip -br addr", "export NCCL_SOCKET_IFNAME=^docker,lo"),
-    )
+# How many ranks and nodes a start command asks for.
+
+_RANKS = ("nproc-per-node", "num-gpus", "num-processes", "nprocs-per-node", "ntasks-per-node")
+_NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
 
 
-# ``matrix/environment.yaml``: environment variables with the releases that read them; judged against what is installed.
+def _ranks_of(launch: Launch) -> int | None:
+    return next((n for name in _RANKS if (n := number_in(launch.options.get(name))) is not None), None)
 
 
-_FILE = "environment.yaml"
+def _nodes_of(launch: Launch) -> int:
+    numbers = (number_in(launch.options.get(name, "").split(":")[-1]) for name in _NODES)
+    return next((n for n in numbers if n is not None), 1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Variable:
-    """``reads`` is the component that reads it, from ``since`` up to but not including ``until``."""
-
-    name: str
-    reads: str
-    since: str | None = None
-    until: str | None = None
-    renamed: str | None = None
-    note: str | None = None
-    evidence: Evidence
+def _words_of_launch(launch: Launch) -> Words:
+    address = launch.options.get("master-addr", launch.options.get("rdzv-endpoint", ""))
+    return {
+        "tool": launch.tool,
+        "nodes": _nodes_of(launch),
+        "address": address.split(":")[0],
+        "fsdp": any("fsdp" in name for name in launch.options),
+    }
 
 
-def variables() -> Mapping[str, Variable]:
-    """Every known variable by name; :class:`DataError` when the file is broken."""
-    data = DataFiles(find_matrix(), (_FILE,))
-    return _read_variables(data, data.stamp())
+def _world(facts: Facts) -> int | None:
+    """Return the world size that the first command, hostfile or variable says."""
+    for launch in facts.launches:
+        if (ranks := _ranks_of(launch)) is not None:
+            return ranks if launch.tool == "accelerate" else ranks * _nodes_of(launch)
+        if launch.tool == "hostfile":
+            slots = [number_in(s) for s in launch.options.get("slots", "").split(",")]
+            if None not in slots:
+                return sum(s for s in slots if s is not None)
+    return number_in(facts.variables.get("WORLD_SIZE"))
 
 
-@lru_cache(maxsize=2)
-def _read_variables(data: DataFiles, stamp: str) -> Mapping[str, Variable]:
-    kept = read_cache("environment", stamp)
-    if not isinstance(kept, dict):
-        import yaml
-
-        try:
-            kept = yaml.load(data.read(_FILE).decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
-        except yaml.YAMLError as error:
-            raise DataError(f"{_FILE}: not YAML: {error}") from error
-        for base in kept["evidence"].values():
-            base["date"] = str(base["date"])
-        write_cache("environment", stamp, kept)
-    try:
-        named = {
-            key: Evidence(kind=EvidenceKind(e["kind"]), source=e["source"], date=e["date"])
-            for key, e in kept["evidence"].items()
-        }
-        rows = [Variable(**{**row, "evidence": named[row["evidence"]]}) for row in kept["variables"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{_FILE}: a row is malformed: {error}", hint="the head of the file describes its fields"
-        ) from error
-    return {row.name: row for row in rows}
+# Checks: what is computed for a rule. Each gives the words of every finding that there may be.
 
 
-def is_read(variable: Variable, version: str) -> str | None:
-    """Why ``version`` of the component does not read the variable, or ``None`` when it does (or nobody knows)."""
-    try:
-        key = version_key(version)
-        if key is None:
-            return None
-        if variable.since and (since := version_key(variable.since)) and key < since:
-            return f"read from {variable.reads} {variable.since} on, here is {version}"
-        if variable.until and (until := version_key(variable.until)) and key >= until:
-            return f"no longer read from {variable.reads} {variable.until} on, here is {version}"
-    except ValueError:
-        return None
-    return None
+def _always(_scene: Scene, _argument: None) -> Iterator[Words]:
+    yield {}
 
 
-# Rules over what is installed beside its version: copies of libraries, tools, builds, installations that are not whole.
-
-_NVSWITCH = re.compile(r"\b(h100|h200|h800|h20|b200|b300|a100|a800)\b", re.IGNORECASE)
-
-
-def judge_installation(facts: Facts) -> list[Diagnosed]:
-    """Everything these rules give."""
-    found: list[Diagnosed] = []
-    for rule in (
-        _nccl_copies,
-        _ninja,
-        _compiler,
-        _nvcc,
-        _fabric,
-        _cpu_torch,
-        _driver_level,
-        _apex,
-        _nvhpc,
-        _installed,
-        _old_torch,
-        _no_torch,
-    ):
-        found += rule(facts)
-    return found
+def _gpu(scene: Scene, pattern: str) -> Iterator[Words]:
+    """Give the first GPU whose name has the pattern."""
+    name = next((name for name in scene.facts.gpus if re.search(pattern, name)), None)
+    if name:
+        yield {"gpu": name.split("(")[0].strip(), "gpu_name": name[:60]}
 
 
-def _nccl_copies(facts: Facts) -> Iterator[Diagnosed]:
-    taxonomy = failure("wrong-nccl-loaded")
-    for library in ("nccl", "cudnn"):
-        wheels = {
-            name: version
-            for name, version in facts.distributions.items()
-            if re.fullmatch(rf"nvidia-{library}-cu\d+", name)
-        }
+def _wheels(scene: Scene, libraries: list[str]) -> Iterator[Words]:
+    """Give libraries of which wheels for several majors of CUDA are installed."""
+    for library in libraries:
+        wheels = {n: v for n, v in scene.facts.distributions.items() if re.fullmatch(rf"nvidia-{library}-cu\d+", n)}
         if len(wheels) < 2:
             continue
-        own = f"nvidia-{library}-cu{(facts.version('cuda') or '?').split('.')[0]}"
+        own = f"nvidia-{library}-cu{(scene.facts.version('cuda') or '?').split('.')[0]}"
         others = [name for name in sorted(wheels) if name != own]
-        older = own in wheels and any(below(wheels[name], wheels[own]) for name in others)
-        told = ", ".join(f"{name} {version}" for name, version in sorted(wheels.items()))
-        yield make(
-            f"two-{library}-wheels",
-            Severity.ERROR if older else Severity.WARNING,
-            f"Two {library.upper()} wheels are installed ({told}): both write the same lib{library} file, and the one installed last wins, whatever torch needs.",
-            f"pip uninstall -y {' '.join(others)} && pip install --force-reinstall --no-deps {own}=={wheels.get(own, '<the version torch declares>')}",
-            source="https://github.com/pytorch/pytorch/issues/186591",
-            kind=EvidenceKind.REPORTED,
-            components={library: wheels.get(own) or next(iter(wheels.values()))},
-            taxonomy=taxonomy,
-            lines=(
-                f"pip uninstall -y {' '.join(others)}",
-                f"pip install --force-reinstall --no-deps {own}=={wheels.get(own, 'VERSION')}",
-            ),
-        )
-    yield from _copies(facts, taxonomy)
+        yield {
+            "library": library,
+            "title": library.upper(),
+            "wheels": ", ".join(f"{name} {version}" for name, version in sorted(wheels.items())),
+            "own": own,
+            "others": " ".join(others),
+            "own_version": wheels.get(own),
+            "any_version": next(iter(wheels.values())),
+            "older": own in wheels and any(below(wheels[name], wheels[own]) for name in others),
+        }
 
 
-# Read on 2026-11-21: `undefined symbol: ncclCommRegister` at `import torch`, another libnccl being found first; closed as a duplicate of #119072.
-_SHADOW_SOURCE = {"libnccl": "https://github.com/pytorch/pytorch/issues/119932"}
-_SHADOW_ANY = "ld.so(8): LD_PRELOAD and LD_LIBRARY_PATH are searched before the RUNPATH that a wheel's library carries"
-
-
-def _copies(facts: Facts, taxonomy: Taxonomy) -> Iterator[Diagnosed]:
-    for name in ("libnccl", "libcudnn", "libcudart"):
-        copies = [library for library in facts.libraries if library.name == name]
+def _copies(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give libraries of which the loader finds another copy than torch's first."""
+    for name in names:
+        copies = [library for library in scene.facts.libraries if library.name == name]
         shadow = next((c for c in copies if c.first and c.how in {"preload", "ld_library_path"}), None)
         if shadow is None or len({c.path for c in copies}) < 2:
             continue
         own = next((c for c in copies if c.how in {"wheel", "rpath", "conda"}), None)
-        same = own is not None and own.version is not None and own.version == shadow.version
-        older = own is not None and own.version and shadow.version and below(shadow.version, own.version)
-        variable = "LD_PRELOAD" if shadow.how == "preload" else "LD_LIBRARY_PATH"
-        yield make(
-            f"{name.removeprefix('lib')}-shadowed",
-            Severity.NOTE if same else Severity.ERROR if older else Severity.WARNING,
-            f"{len(copies)} copies of {name}; {variable} puts {shadow.path} ({shadow.version or 'version not known'}) before the one torch brings ({own.version or 'version not known' if own else 'not found'}).",
-            f"unset {variable}, or take the folder out of it.",
-            source=_SHADOW_SOURCE.get(name, _SHADOW_ANY),
-            kind=EvidenceKind.REPORTED if name in _SHADOW_SOURCE else EvidenceKind.DOCUMENTED,
-            components={name.removeprefix("lib"): shadow.version or "?"},
-            taxonomy=taxonomy,
-            lines=(f"unset {variable}",),
-        )
+        version = own.version if own else None
+        yield {
+            "library": name.removeprefix("lib"),
+            "count": len(copies),
+            "variable": "LD_PRELOAD" if shadow.how == "preload" else "LD_LIBRARY_PATH",
+            "path": shadow.path,
+            "version": shadow.version,
+            "own": version or ("version not known" if own else "not found"),
+            "same": version is not None and version == shadow.version,
+            "older": bool(version and shadow.version and below(shadow.version, version)),
+        }
 
 
-def _compiling(facts: Facts) -> list[str]:
-    """Frameworks that compile ops at run time."""
-    present = facts.host.get("present", "").split(",")
-    return [n for n in ("deepspeed", "colossalai") if n in facts.components or n in present]
+def _driver_level(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give the CUDA level of a driver whose major is below torch's, where only the level is known."""
+    level, cuda = scene.facts.host.get("driver_cuda"), scene.facts.version("cuda")
+    majors = [number_in((text or "").split(".")[0]) for text in (level, cuda)]
+    if majors[0] is not None and majors[1] is not None and majors[0] < majors[1] and not scene.facts.version("driver"):
+        yield {"level": level, "major": majors[0]}
 
 
-def _ninja(facts: Facts) -> Iterator[Diagnosed]:
-    frameworks = _compiling(facts)
-    if "ninja" in facts.tools and facts.tools["ninja"] is None and (frameworks or "ninja" not in facts.components):
-        stops = "deepspeed" in facts.components and facts.version("cuda") == "cpu"
-        yield make(
-            "ninja-absent",
-            Severity.ERROR if stops else Severity.WARNING,
-            "ninja is not there: extensions that are compiled at run time (DeepSpeed and Colossal-AI ops) stop with 'Ninja is required to load C++ extensions'"
-            + (", and on the CPU deepspeed compiles one as soon as it starts." if stops else "."),
-            "pip install ninja (on every node).",
-            source="torch/utils/cpp_extension.py",
-            components={**{n: facts.version(n) or "*" for n in frameworks}, "ninja": "none"},
-            taxonomy=failure("ninja-not-usable"),
-            lines=("pip install ninja",),
-            score=None if stops else 48,
-        )
+def _cuda_home(scene: Scene, _argument: None) -> Iterator[Words]:
+    variables = scene.facts.variables
+    home = variables.get("CUDA_HOME", variables.get("CUDA_PATH", ""))
+    first = next((part for part in home.split(":") if part), "/usr/local/cuda")
+    if home:
+        yield {"home": home, "quoted": repr(home), "first": first, "listed": ":" in home}
 
 
-def _compiler(facts: Facts) -> Iterator[Diagnosed]:
-    frameworks = _compiling(facts)
-    if "c++" in facts.tools and facts.tools["c++"] is None and frameworks:
-        yield make(
-            "compiler-absent",
-            Severity.WARNING,
-            "No C++ compiler is there: ops of the framework cannot be compiled at run time (on the CPU deepspeed compiles one when it starts).",
-            "apt-get install -y build-essential (dnf install gcc-c++).",
-            source="deepspeedai/DeepSpeed v0.19.5: deepspeed/comm/torch.py",
-            components={**{n: facts.version(n) or "*" for n in frameworks}, "gcc": "none"},
-            taxonomy=failure("missing-system-tool"),
-            lines=("apt-get install -y build-essential",),
-        )
+def _chosen_devices(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give the value of CUDA_VISIBLE_DEVICES where it is not 0 to n-1."""
+    value = scene.facts.variables.get("CUDA_VISIBLE_DEVICES", "")
+    numbers = [int(n) for n in value.split(",") if n.isdecimal() and len(n) < 5]
+    if re.fullmatch(r"\d+(,\d+)*", value) and numbers != list(range(len(numbers))):
+        yield {"devices": value}
 
 
-def _nvcc(facts: Facts) -> Iterator[Diagnosed]:
-    frameworks = _compiling(facts)
-    if (
-        "nvcc" in facts.tools
-        and facts.tools["nvcc"] is None
-        and frameworks
-        and facts.version("cuda") != "cpu"
-        and (facts.version("cuda") or facts.gpus)
-    ):
-        deepspeed = facts.version("deepspeed")
-        told = "deepspeed" in frameworks and deepspeed is None
-        stops = deepspeed is not None and facts.gpus and not below(deepspeed, "0.14.1") and below(deepspeed, "0.19.5")
-        yield make(
-            "nvcc-absent",
-            Severity.ERROR if stops else Severity.WARNING if told else Severity.NOTE,
-            "No nvcc is found: CUDA ops cannot be compiled here"
-            + (
-                "; deepspeed 0.14.1 to 0.19.4 with a GPU even stops when it is imported (MissingCUDAException)."
-                if stops
-                else " (prebuilt ones work)."
-            ),
-            "Install the toolkit of torch's CUDA (a *-devel image, cuda-toolkit-12-8) and set CUDA_HOME"
-            + ("; or deepspeed>=0.19.5." if stops else "."),
-            source="https://github.com/deepspeedai/DeepSpeed/pull/8216",
-            components={"toolkit": "none", **({"deepspeed": deepspeed} if deepspeed else {})},
-            taxonomy=failure("cuda-toolkit-missing"),
-            lines=("apt-get install -y cuda-toolkit-12-8", "export CUDA_HOME=/usr/local/cuda"),
-        )
+def _unread_variables(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give variables that the installed release of their reader does not read."""
+    every = variables()
+    for name, value in scene.facts.variables.items():
+        variable = every.get(name)
+        version = scene.facts.version(variable.reads) if variable else None
+        why = is_read(variable, version) if variable and version else None
+        if variable and why:
+            yield {
+                "name": name,
+                "value": value[:60],
+                "why": why,
+                "component": variable.reads,
+                "version": version,
+                "renamed": variable.renamed,
+                "evidence": dataclasses.replace(variable.evidence, date=_DATE),
+            }
 
 
-def _fabric(facts: Facts) -> Iterator[Diagnosed]:
-    state = facts.host.get("fabric_manager")
-    if (
-        state in {None, "running", "not needed"}
-        or not facts.gpus
-        or not _NVSWITCH.search(facts.gpus[0])
-        or (facts.gpu_count or 0) < 8
-    ):
-        return
-    yield make(
-        "fabric-manager-absent",
-        Severity.WARNING,
-        "Eight data-center GPUs and no nvidia-fabricmanager running: on NVSwitch machines CUDA then fails with 'system not yet initialized' or NVLS hangs (inside a container it runs on the host and is not seen).",
-        "systemctl enable --now nvidia-fabricmanager (the version of the driver).",
-        source="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
-        taxonomy=failure("nvls-fabric-manager"),
-        confidence="low",
-        lines=("systemctl enable --now nvidia-fabricmanager",),
-    )
+# Variables of plug-ins and wrappers, which NCCL's own source does not name.
+_PLUGINS = re.compile(
+    r"NCCL_(?:OFI|FASTRAK|GPUDIRECTTCPX|TUNER|NET|PROFILER|HOME|ROOT|VERSION|INCLUDE|LIB|DIR|CONF|TESTS|UNIQUE|TOPO_DUMP|DEBUG)"
+)
 
 
-def _cpu_torch(facts: Facts) -> Iterator[Diagnosed]:
-    if facts.version("cuda") == "cpu" and facts.gpus:
-        yield make(
-            "cpu-torch-on-gpu",
-            Severity.WARNING,
-            f"torch {facts.version('torch') or ''} is built without CUDA, and there is a GPU ({facts.gpus[0][:40]}).",
-            "uv pip install --reinstall torch --torch-backend=auto",
-            source="torch/version.py",
-            components={"torch": facts.version("torch") or "", "cuda": "cpu"},
-            taxonomy=failure("cpu-only-torch"),
-            lines=("uv pip install --reinstall torch --torch-backend=auto",),
-        )
+def _misspelt_variables(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give variables that no release reads, with the name that is nearest."""
+    every = variables()
+    for name in scene.facts.variables:
+        own = name.startswith(("NCCL_", "TORCH_NCCL_")) and not name.endswith(("_FILE", "_DIR", "_PATH"))
+        if name in every or not own or _PLUGINS.match(name):
+            continue
+        if near := difflib.get_close_matches(name, list(every), n=1, cutoff=0.85):
+            source = every[near[0]].evidence.source
+            evidence = Evidence(kind=EvidenceKind.DOCUMENTED, source=source, date=_DATE)
+            yield {"name": name, "near": near[0], "evidence": evidence}
 
 
-def _driver_level(facts: Facts) -> Iterator[Diagnosed]:
-    """The driver told only its CUDA level: another major than torch's is too old, a lower minor works since CUDA 11."""
-    level, cuda = facts.host.get("driver_cuda"), facts.version("cuda")
-    if level is None or cuda in {None, "cpu"} or "driver" in facts.components or cuda is None:
-        return
-    if int(level.split(".")[0]) < int(cuda.split(".")[0]):
-        yield make(
-            "driver-cuda-level",
-            Severity.ERROR,
-            f"The driver supports CUDA {level}, and torch is built for CUDA {cuda}: the driver is too old.",
-            f"Update the driver (CUDA 12: >= 525.60.13; CUDA 13: >= 580), or install torch for CUDA {level.split('.')[0]}.x (uv pip install torch --torch-backend=auto).",
-            source="https://docs.nvidia.com/deploy/cuda-compatibility/",
-            components={"driver": f"CUDA {level}", "cuda": cuda},
-            taxonomy=failure("driver-too-old"),
-            lines=("uv pip install torch --torch-backend=auto",),
-        )
+def _chosen_interfaces(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give the interfaces that variables choose, and whether this machine has them."""
+    facts = scene.facts
+    here = facts.interfaces if facts.host.get("interfaces") == "all" else ()
+    best = next((i for i in here if not i.startswith(("lo", "docker", "veth", "br-"))), here[0] if here else "")
+    for name in names:
+        value = facts.variables.get(name, "")
+        chosen = [part.lstrip("=") for part in value.split(",") if part and not part.startswith("^")]
+        if chosen:
+            yield {
+                "name": name,
+                "value": value,
+                "here": ", ".join(here[:8]),
+                "best": best,
+                "missing": bool(here) and not any(i.startswith(part) for i in here for part in chosen),
+                "local": all(part in {"lo", "docker0"} for part in chosen),
+            }
 
 
-def _apex(facts: Facts) -> Iterator[Diagnosed]:
-    version = facts.distributions.get("apex")
-    if version and version.startswith("0.9"):
-        yield make(
-            "apex-not-nvidia",
-            Severity.WARNING,
-            f"The apex {version} that is installed is another program of that name from the package index, not NVIDIA's.",
-            "pip uninstall -y apex; build NVIDIA apex from its repository.",
-            source="https://github.com/NVIDIA/apex",
-            components={"apex": version},
-            taxonomy=failure("apex-missing"),
-            lines=("pip uninstall -y apex",),
-        )
+def _unset_of(facts: Facts, names: list[str]) -> list[str]:
+    unset = facts.host.get("unset", "").split(",")
+    return [name for name in names if name in unset and not facts.variables.get(name)]
 
 
-def _nvhpc(facts: Facts) -> Iterator[Diagnosed]:
-    places = [facts.variables.get(n, "") for n in ("CUDA_HOME", "CPATH", "LD_LIBRARY_PATH")]
-    vendor = facts.host.get("toolkit_vendor") == "nvhpc"
-    if vendor or any(re.search(r"nvhpc|hpc_sdk", place) for place in places[:2]):
-        yield make(
-            "nvhpc-on-path",
-            Severity.WARNING,
-            "CUDA_HOME or CPATH points into the NVIDIA HPC SDK: its headers refuse other compilers than nvc++.",
-            "Use a plain CUDA toolkit: module unload nvhpc; export CUDA_HOME=/usr/local/cuda.",
-            source="https://github.com/NVIDIA/Megatron-LM/issues/319",
-            kind=EvidenceKind.REPORTED,
-            components={"toolkit_vendor": "nvhpc"},
-            taxonomy=failure("wrong-headers-nvhpc"),
-            lines=("export CUDA_HOME=/usr/local/cuda", "unset CPATH"),
-        )
+def _listed(names: Sequence[str], separator: str = ", ") -> Words:
+    return {"names": separator.join(names), "are": "are" if len(names) > 1 else "is"}
 
 
-def _installed(facts: Facts) -> Iterator[Diagnosed]:
-    """Installations that are not whole: folders without metadata, libraries that are gone."""
-    taxonomy = failure("broken-installation")
-    lost, torsos = facts.host.get("lost_files"), facts.host.get("broken_distributions")
-    if lost:
-        yield make(
-            "files-lost",
-            Severity.ERROR,
-            f"Libraries that were installed are gone: {lost}: another package removed or overwrote them.",
-            "Reinstall the packages they belong to: pip install --force-reinstall --no-deps NAME==VERSION.",
-            source="RECORD of the distributions",
-            kind=EvidenceKind.MEASURED,
-            taxonomy=taxonomy,
-            lines=("pip check", "pip install --force-reinstall --no-deps NAME==VERSION"),
-        )
-    if torsos:
-        yield make(
-            "distribution-without-metadata",
-            Severity.WARNING,
-            f"Folders of distributions without metadata (an installation that was interrupted): {torsos}.",
-            "Remove the folder and install the package again.",
-            source="the folder itself",
-            kind=EvidenceKind.MEASURED,
-            taxonomy=taxonomy,
-        )
+def _unset(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give those of the variables that are known to be unset, together."""
+    if missing := _unset_of(scene.facts, names):
+        yield {**_listed(missing), "components": dict.fromkeys(missing, "unset")}
 
 
-def _old_torch(facts: Facts) -> Iterator[Diagnosed]:
+def _unset_one(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give those of the variables that are known to be unset, one by one."""
+    yield from ({"name": name} for name in _unset_of(scene.facts, names))
+
+
+def _equal(scene: Scene, values: dict[str, str]) -> Iterator[Words]:
+    """Give those facts of the host that have these values."""
+    same = {name: value for name, value in values.items() if scene.facts.host.get(name) == value}
+    if same:
+        yield {**_listed([name.rpartition(".")[2] for name in same]), "components": same}
+
+
+def _absent_tools(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give those of the programs that are known to be absent."""
+    absent = [name for name in names if name in scene.facts.tools and scene.facts.tools[name] is None]
+    if absent:
+        components = {name if component_of(name) else f"tool.{name}": "none" for name in absent}
+        yield {**_listed(absent, " and "), "components": components}
+
+
+def _in_use(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give those of the components that are in use."""
+    if users := [name for name in names if used(scene.facts, name)]:
+        yield _listed(users)
+
+
+def _glibcxx(scene: Scene, table: dict[str, int]) -> Iterator[Words]:
+    """Give the GLIBCXX of the loaded libstdc++ where it is older than what the compiler's own may ask for."""
+    match = re.fullmatch(r"3\.4(?:\.(\d+))?", scene.facts.host.get("glibcxx", ""))
+    gcc = scene.facts.version("gcc")
+    needs = max((n for release, n in table.items() if not below(gcc or "11", release)), default=0)
+    version = int(match[1] or 0) if match else needs
+    if version < needs:
+        compiler = f"GCC {gcc}" if gcc else "GCC 11 or later"
+        yield {"version": f"3.4.{version}", "needs": f"3.4.{needs}", "compiler": compiler}
+
+
+def _series(version: str) -> str | None:
+    try:
+        key = version_key(version)
+    except ValueError:
+        return None
+    return None if key is None else f"{key.major}.{key.minor}"
+
+
+def _built_for(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give compiled packages that were built for another minor release of torch, as stated or as their version says."""
+    facts = scene.facts
     torch = facts.version("torch")
-    if torch and below(torch, "1.10"):
-        yield make(
-            "torch-very-old",
-            Severity.WARNING,
-            f"torch {torch} is older than what these frameworks are made for: Colossal-AI needs 1.10 or later from its 0.1 on, current DeepSpeed and Megatron-core need 2.0 and later.",
-            "Use torch 1.10 or 1.11 for frameworks of that time, else a current release: envsmith solve --framework NAME.",
-            source="hpcaitech/ColossalAI at its tags: colossalai/__init__.py, requirements/requirements.txt",
-            components={"torch": torch},
-            taxonomy=failure("torch-too-old"),
-            confidence="medium",
-            lines=("envsmith solve --framework colossalai",),
-        )
+    stated = {k.removeprefix("built_for."): v for k, v in facts.host.items() if k.startswith("built_for.")}
+    for name, component in facts.components.items():
+        if tag := re.search(r"\+.*torch(\d+\.\d+)", component.version):
+            stated.setdefault(name, tag[1])
+    for name, other in stated.items():
+        if torch is not None and _series(other) not in {None, _series(torch)}:
+            yield {"name": name, "other": other, "series": _series(torch), "version": facts.version(name)}
 
 
-def _no_torch(facts: Facts) -> Iterator[Diagnosed]:
-    """An environment of this machine that was looked at and has no torch: perhaps it is another one that is meant."""
-    where = facts.host.get("environment")
-    if where is None or "torch" in facts.components or "torch" in facts.distributions:
+def _checkouts(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give frameworks whose source tree is of another release than the installed one."""
+    for key, tree in scene.facts.host.items():
+        name = key.removeprefix("checkout.")
+        installed = scene.facts.version(name)
+        if name != key and installed is not None and installed != tree:
+            yield {"name": name, "tree": tree, "installed": installed}
+
+
+def _arch_list(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give architectures of TORCH_CUDA_ARCH_LIST that the toolkit does not know."""
+    toolkit = scene.facts.version("toolkit")
+    names = re.findall(r"\b(\d{1,2}\.\d)", scene.facts.variables.get("TORCH_CUDA_ARCH_LIST", ""))
+    for arch in names if toolkit else ():
+        number = arch.replace(".", "")
+        for finding in solve.check({"toolkit": toolkit or "", "gpu": f"sm_{number}"}).findings:
+            if finding.rule == "toolkit-gpu-min":
+                evidence = dataclasses.replace(finding.evidence[0], date=_DATE, sha256=None, note=None)
+                yield {"arch": arch, "number": number, "fix": finding.fix, "evidence": evidence}
+
+
+def _ranks_and_gpus(ranks: int | None, gpus: int | None) -> Iterator[Words]:
+    if ranks is not None and gpus is not None and ranks > gpus:
+        plural = {"s": "s", "are": "s are"} if gpus > 1 else {"s": "", "are": " is"}
+        yield {"ranks": ranks, "gpus": gpus, **plural}
+
+
+def _ranks_of_node(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give the stated number of ranks where it is above that of GPUs."""
+    yield from _ranks_and_gpus(number_in(scene.facts.host.get("ranks")), scene.facts.gpu_count)
+
+
+def _ranks_of_command(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give the number of ranks that a command starts on a node where it is above that of visible GPUs."""
+    launch, facts = _launch(scene), scene.facts
+    ranks, gpus = _ranks_of(launch), facts.gpu_count
+    if launch.tool == "accelerate" and ranks is not None:
+        ranks = ranks // max(1, _nodes_of(launch))
+    visible = launch.options.get("CUDA_VISIBLE_DEVICES", facts.variables.get("CUDA_VISIBLE_DEVICES"))
+    if visible and all(part.strip().isdigit() for part in visible.split(",")):
+        gpus = min(gpus or 1 << 20, len(visible.split(",")))
+    yield from _ranks_and_gpus(ranks, gpus)
+
+
+def _launch(scene: Scene) -> Launch:
+    assert scene.launch is not None  # noqa: S101 - a rule with this check names tools
+    return scene.launch
+
+
+def _indivisible(scene: Scene, names: list[str], world: int | None) -> Iterator[Words]:
+    options = _launch(scene).options
+    product = 1
+    for name in names:
+        product *= number_in(options.get(name)) or 1
+    if world and world % product:
+        yield {"world": world, "product": product, "enough": product * (world // product + 1)}
+
+
+def _world_size(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give the world size of a command where it is not a multiple of the sizes that these options say."""
+    ranks = _ranks_of(_launch(scene))
+    if ranks is not None and any(name in _launch(scene).options for name in names):
+        yield from _indivisible(scene, names, ranks * _nodes_of(_launch(scene)))
+
+
+def _world_size_of_job(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give the world size of the whole job where it is not a multiple of the sizes that these options say."""
+    yield from _indivisible(scene, names, _world(scene.facts))
+
+
+def _batch(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give the batch sizes of a configuration that contradict each other."""
+    options = _launch(scene).options
+    train, micro = number_in(options.get("train_batch_size")), number_in(options.get("train_micro_batch_size_per_gpu"))
+    steps = number_in(options.get("gradient_accumulation_steps")) or 1
+    world = _world(scene.facts)
+    if train is None or not micro:
         return
-    yield make(
-        "no-torch-here",
-        Severity.NOTE,
-        f"There is no torch in the environment that was looked at ({where}): nothing of it could be judged.",
-        "Name the environment that is meant: envsmith doctor --python PATH/TO/ENV; or install into this one: envsmith solve --framework NAME.",
-        source="the environment itself",
-        kind=EvidenceKind.MEASURED,
-        components={"torch": "none"},
-        taxonomy=failure("package-missing"),
-        score=30,
-    )
+    if train != micro * steps * world if world else train % (micro * steps) != 0:
+        right = micro * steps * world if world else f"a multiple of {micro * steps}"
+        words = {"train": train, "micro": micro, "steps": steps, "right": right}
+        yield words | {"world": f" {world}" if world else "", "right": right}
+
+
+def _hostfile(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give what a hostfile says: hosts that stand twice, a line that cannot be read, slots."""
+    options = _launch(scene).options
+    hosts = options.get("hosts", "").split(",")
+    most = max((n for s in options.get("slots", "").split(",") if (n := number_in(s)) is not None), default=0)
+    twice = sorted({host for host in hosts if hosts.count(host) > 1})
+    bad = options.get("bad")
+    yield {
+        "twice": ", ".join(twice[:4]),
+        "bad": repr(bad[:80]) if bad else None,
+        "local": len(hosts) > 1 and bool({"localhost", "127.0.0.1"} & set(hosts)),
+        "most": most,
+        "over": scene.facts.gpu_count is not None and most > scene.facts.gpu_count,
+    }
+
+
+def _commands_of_nodes(facts: Facts) -> list[Launch]:
+    return [launch for launch in facts.launches if launch.tool == "torchrun" and _nodes_of(launch) > 1]
+
+
+def _differing(scene: Scene, names: list[str]) -> Iterator[Words]:
+    """Give options of which the commands of several nodes have different values."""
+    commands = _commands_of_nodes(scene.facts)
+    for name in names:
+        values = {c.options[name] for c in commands if name in c.options and "$" not in c.options[name]}
+        if len(values) > 1:
+            yield {"option": name.replace("-", "_"), "values": ", ".join(sorted(values)[:4])}
+
+
+def _same_node_rank(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give the ranks of nodes when two commands have the same."""
+    ranks = [rank for c in _commands_of_nodes(scene.facts) if "$" not in (rank := c.options.get("node-rank", "$"))]
+    if len(ranks) != len(set(ranks)):
+        yield {"ranks": ", ".join(sorted(ranks)[:6])}
+
+
+# Name -> what computes it, and the type of its argument in YAML.
+CHECKS: Mapping[str, tuple[Callable[[Scene, Any], Iterator[Words]], type]] = {
+    "always": (_always, type(None)),
+    "gpu": (_gpu, str),
+    "wheels": (_wheels, list),
+    "copies": (_copies, list),
+    "driver_level": (_driver_level, type(None)),
+    "cuda_home": (_cuda_home, type(None)),
+    "chosen_devices": (_chosen_devices, type(None)),
+    "unread_variables": (_unread_variables, type(None)),
+    "misspelt_variables": (_misspelt_variables, type(None)),
+    "chosen_interfaces": (_chosen_interfaces, list),
+    "unset": (_unset, list),
+    "unset_one": (_unset_one, list),
+    "equal": (_equal, dict),
+    "absent_tools": (_absent_tools, list),
+    "in_use": (_in_use, list),
+    "glibcxx": (_glibcxx, dict),
+    "built_for": (_built_for, type(None)),
+    "checkouts": (_checkouts, type(None)),
+    "arch_list": (_arch_list, type(None)),
+    "ranks_of_node": (_ranks_of_node, type(None)),
+    "ranks_of_command": (_ranks_of_command, type(None)),
+    "world_size": (_world_size, list),
+    "world_size_of_job": (_world_size_of_job, list),
+    "batch": (_batch, type(None)),
+    "hostfile": (_hostfile, type(None)),
+    "differing": (_differing, list),
+    "same_node_rank": (_same_node_rank, type(None)),
+}
+
+
+# ``matrix/environment.yaml``: environment variables with the releases that read them.
+
+_VARIABLES = "environment.yaml"
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variable:
+    """``reads`` is the component that reads it, from ``since`` up to but not including ``until``."""
+
+    name: Text
+    reads: Text
+    since: Text | None = None
+    until: Text | None = None
+    renamed: Text | None = None
+    note: Text | None = None
+    evidence: Source
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _VariableFile:
+    evidence: Mapping[Text, Any]
+    variables: tuple[Variable, ...]
+
+
+def variables() -> Mapping[str, Variable]:
+    """Return every known variable by name. ``DataError`` lists every problem of the file."""
+    return cached_table("variables", (_VARIABLES,), lambda files: _read_variables(files.read(_VARIABLES)))
+
+
+def _read_variables(content: bytes) -> Mapping[str, Variable]:
+    problems = Problems()
+    document, sources = named_evidence(_VARIABLES, content, problems)
+    file = check(_VariableFile, document, _VARIABLES, problems, context=sources)
+    problems.refuse(f"{len(problems.lines)} problems in {_VARIABLES}", hint="its head describes its fields")
+    return {row.name: row for row in file.variables} if file else {}
+
+
+def is_read(variable: Variable, version: str) -> str | None:
+    """Return why ``version`` of the component does not read the variable, or ``None``."""
+    if variable.since and below(version, variable.since):
+        return f"read from {variable.reads} {variable.since} on, here is {version}"
+    if variable.until and at_least(version, variable.until):
+        return f"no longer read from {variable.reads} {variable.until} on, here is {version}"
+    return None

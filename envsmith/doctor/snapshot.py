@@ -9,16 +9,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, make
+from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch, Library, Read, Stated
 from envsmith.errors import DataError, UsageError
-from envsmith.model.rule import Severity
+from envsmith.model.finding import Finding
+from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
 from envsmith.text import redact
 
 KIND = "envsmith doctor snapshot"
 SCHEMA = 1
 _MAX = 8_000_000
+_EVIDENCE = Evidence(kind=EvidenceKind.DOCUMENTED, source="comparison of two snapshots", date="2026-11-21")
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|API_?KEY|PRIVATE|COOKIE|SESSION|_KEY$", re.IGNORECASE
 )
@@ -170,21 +172,22 @@ def _differ(  # noqa: PLR0917 - the parts of one sentence
     names: tuple[str, str],
     component: str | None = None,
 ) -> Diagnosed:
-    cause = "nccl-version-differs" if component == "nccl" else "nodes-differ"
-    return make(
-        rule,
-        severity,
-        f"{what}: {names[0]} has {_shown(left)}, {names[1]} has {_shown(right)}.",
-        "Install the same lock on every node." if component else "Make both nodes alike.",
-        source="comparison of two snapshots",
-        components={component: f"{left} / {right}"} if component else {},
-        taxonomy=Taxonomy(
-            stage="comm-setup",
-            group="comm-or-launch-setup",
-            cause=cause,
-            pattern="version-and-dependency-management" if component else "environment-or-toolchain-setup",
-        ),
+    taxonomy = Taxonomy(
+        stage="comm-setup",
+        group="comm-or-launch-setup",
+        cause="nccl-version-differs" if component == "nccl" else "nodes-differ",
+        pattern="version-and-dependency-management" if component else "environment-or-toolchain-setup",
     )
+    finding = Finding(
+        rule=rule,
+        severity=severity,
+        components={component: f"{left} / {right}"} if component else {},
+        message=f"{what}: {names[0]} has {_shown(left)}, {names[1]} has {_shown(right)}.",
+        evidence=(_EVIDENCE,),
+        fix="Install the same lock on every node." if component else "Make both nodes alike.",
+        stage=taxonomy.stage,
+    )
+    return Diagnosed(finding=finding, confidence="high", score=Weight.of(severity), taxonomy=taxonomy)
 
 
 def _shown(value: object) -> str:
