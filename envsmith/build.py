@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envsmith.conda import lock as conda_lock
-from envsmith.conda.access import with_channels
+from envsmith.conda.channels import with_channels
 from envsmith.conda.model import CondaLock
 from envsmith.engines import choose_engine
 from envsmith.engines.base import Engine

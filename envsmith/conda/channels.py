@@ -1,283 +1,317 @@
-"""Brings the index of a channel (``repodata.json``) into the cache: bounded, atomic, and only when it parses.
+"""Give rattler's Gateway and Client what this user configured, and read what the channels offer.
 
-A channel is a name, a URL or ``file://``; what it answers is hostile until rattler has read it. A copy that is already in the
-cache stays as it is whatever happens to a new one. Nothing here knows the name of a host: names are resolved by rattler, or by what
-the user configured (:mod:`envsmith.conda.access`). A server that offers its index in shards is asked for those.
+rattler finds and parses its own and pixi's ``config.toml``, the stores of logins and ``~/.netrc``. ``.condarc`` it does not know, so the
+keys of conda's and mamba's documentation that say where a channel lies are read here. A package keeps the address that the lock gives
+it, without any secret: a token in a channel's address reaches the client as a mirror of the channel, a password as a stored login.
 """
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import datetime as dt
-import hashlib
+import importlib.util
 import json
 import os
 import re
 import tempfile
-import time
-import urllib.error
-import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from envsmith.conda.access import Access, ChannelSettings, base_url, read_settings, user_access
-from envsmith.conda.download import (
-    SHARDS_FILE,
-    SHARDS_URL,
-    BadIndexError,
-    Shards,
-    ShardStore,
-    download,
-    needed,
-    read_index,
-    shards_readable,
-)
-from envsmith.conda.model import CondaPackage, RepoLimits, Tell
+from envsmith.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.conda.names import clean, public_url, require_rattler, scrub
-from envsmith.errors import DataError, EnvsmithError, NetworkError, StorageError
+from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, UsageError
+from envsmith.files import read_bounded
+from envsmith.http import ca_bundle
+from envsmith.schema import Parsed, Problems, WrongValueError, one_or_many, read_document
+
+_T = TypeVar("_T")
+_MAX_BYTES = 1 << 20
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_ADDRESS = re.compile(r"(?:https?|file)://[^\s)'`]+")
+_SCHEMES = frozenset({"http", "https", "file"})
+_LOGIN = "store a login where rattler reads it: `pixi auth login`, RATTLER_AUTH_FILE, ~/.rattler/credentials.json or ~/.netrc"
+
+
+class DamagedIndexError(NetworkError):
+    """What a channel answers is no index, or a part of one."""
+
+
+def _filled(value: object, environ: Mapping[str, str]) -> str:
+    """Return a text of ``.condarc`` with its variables filled in."""
+    if not isinstance(value, str) or any(ord(c) < 32 for c in value):
+        raise WrongValueError("text belongs here")
+    if unset := [name for name in _VARIABLE.findall(value) if name not in environ]:
+        raise WrongValueError(f"the variable ${{{unset[0]}}} is not set")
+    return _VARIABLE.sub(lambda match: environ[match[1]], value)
+
+
+def _switch(value: object, environ: Mapping[str, str]) -> bool | str:
+    return value if isinstance(value, bool) else _filled(value, environ)
+
+
+_Text = Annotated[str, Parsed(_filled)]
+_Texts = Annotated[tuple[_Text, ...], one_or_many()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Index:
-    """One subdir of one channel in the cache. ``base`` may hold credentials and is never written; ``channel`` may be shown.
+class Condarc:
+    """The keys of ``.condarc`` that are read."""
 
-    ``age`` is the number of seconds since the channel was asked. ``shards`` says where the rest is when ``path`` is an index of
-    shards instead of the whole.
+    channels: _Texts | None = None
+    default_channels: _Texts | None = None
+    channel_alias: _Text | None = None
+    custom_channels: dict[str, _Text] | None = None
+    mirrored_channels: dict[str, _Texts] | None = None
+    ssl_verify: Annotated[bool | str, Parsed(_switch)] | None = None
+    proxy_servers: dict[str, _Text] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChannelSettings:
+    """Where channels lie and how they are reached. Addresses may hold credentials: nothing of it is ever written or shown.
+
+    ``mirrors`` maps a prefix that ends with ``/`` to what is asked in its place, in order; the longest prefix comes first.
+    ``verify`` is False where the user switched the check of certificates off, or the file of the authorities to trust.
     """
 
-    channel: str
-    base: str
-    subdir: str
-    path: Path
-    age: float
-    shards: ShardStore | None = None
+    alias: str | None = field(default=None, repr=False)
+    custom: Mapping[str, str] = field(default_factory=dict, repr=False)
+    mirrors: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), repr=False)
+    channels: tuple[str, ...] = ()
+    verify: bool | Path = True
+    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    no_proxy: tuple[str, ...] = ()
+    auth_file: Path | None = None
+
+    def places(self, url: str) -> tuple[str, ...]:
+        """Return where the file of ``url`` is asked for, in order: its mirrors where it has some, else itself, as rattler does."""
+        for prefix, mirrors in self.mirrors:
+            if url.startswith(prefix):
+                return tuple(mirror + url[len(prefix) :] for mirror in mirrors)
+        return (url,)
 
 
-def fetch_indexes(
-    channels: Sequence[str],
-    subdirs: Sequence[str],
-    *,
-    cache_dir: Path,
-    offline: bool,
-    progress: Tell,
-    limits: RepoLimits,
-) -> tuple[Index, ...]:
-    """The index of every channel and subdir (``noarch`` is always among them), channels in order of priority.
-
-    A channel without one of the subdirs is fine; a channel with none of them, an unreachable or a damaged one raises
-    ``NetworkError``.
-    """
-    access = user_access()
-    if access.settings.verify is False:
-        progress("certificates of channels are not checked: the configuration says so")
-    found: list[Index] = []
-    for channel in channels:
-        base = base_url(channel, access.settings)
-        before = len(found)
-        for subdir in (*subdirs, "noarch"):
-            index = _index(channel, base, subdir, cache_dir / "conda", access, offline, progress, limits)
-            if index:
-                found.append(index)
-        if len(found) == before:
-            tried = ", ".join(f"{public_url(base)}/{s}/repodata.json" for s in (*subdirs, "noarch"))
-            raise NetworkError(
-                f"channel {clean(public_url(base))} has no index: none of {tried} exists",
-                hint="check the name or address of the channel; a folder becomes one by `rattler-index` or `conda index`",
-            )
-    return tuple(found)
-
-
-def _index(  # noqa: PLR0917 - the circumstances of one question
-    channel: str,
-    base: str,
-    subdir: str,
-    cache: Path,
-    access: Access,
-    offline: bool,  # noqa: FBT001 - as above
-    progress: Tell,
-    limits: RepoLimits,
-) -> Index | None:
-    folder = cache / hashlib.sha256(base.encode()).hexdigest()[:24] / subdir
-    shown = public_url(base) if "://" in channel or base.startswith("file:") else channel
-    meta = _read_meta(folder / "meta.json")
-    meta = meta if (folder / _name(meta)).exists() or meta.get("absent") else {}
-    if not offline or base.startswith("file:"):
-        progress(f"channel {shown}: {subdir}")
-        meta = _refresh(base, subdir, folder, {} if meta.get("absent") else meta, limits, access)
-    elif not meta:
-        raise NetworkError(
-            f"channel {shown}: no copy of its {subdir} index is in the cache, and the network is not used (--offline)",
-            hint="run once without --offline, or give a file:// channel",
-        )
-    if meta.get("absent"):
-        return None
-    age = max(0.0, time.time() - float(meta.get("fetched", 0)))
-    store = ShardStore(folder=cache / "shards", access=access, limits=limits, offline=offline)
-    sharded = _name(meta) == SHARDS_FILE
-    return Index(
-        channel=shown,
-        base=base,
-        subdir=subdir,
-        path=folder / _name(meta),
-        age=age,
-        shards=store if sharded else None,
+def read_settings(environ: Mapping[str, str] | None = None) -> ChannelSettings:
+    """Return what this user configured. ``DataError`` names the file and the key that is wrong."""
+    environ = os.environ if environ is None else environ
+    own, conda = _rattlers_own(), _merged(environ)
+    alias = environ.get("CONDA_CHANNEL_ALIAS") or conda.channel_alias
+    custom = {name: f"{_address(base)}/{name}" for name, base in (conda.custom_channels or {}).items()}
+    names = ChannelSettings(alias=_address(alias) if alias else None, custom=custom)
+    mirrors = {_slash(prefix): tuple(map(_slash, urls)) for prefix, urls in own.mirrors.items()}
+    for name, urls in (conda.mirrored_channels or {}).items():
+        mirrors.setdefault(_slash(base_url(name, names)), tuple(_slash(_address(url)) for url in urls))
+    proxies = {scheme: proxy for scheme, proxy in (conda.proxy_servers or {}).items() if urlsplit(proxy).scheme}
+    proxies |= {scheme: proxy for scheme, proxy in (("http", own.proxy_http), ("https", own.proxy_https)) if proxy}
+    return dataclasses.replace(
+        names,
+        mirrors=tuple(sorted(mirrors.items(), key=lambda pair: (-len(pair[0]), pair[0]))),
+        channels=tuple(own.default_channels or ()) or _channels_of(environ, conda),
+        verify=False if own.tls_no_verify else _verify(environ, conda),
+        proxies=proxies,
+        no_proxy=tuple(own.proxy_non_proxy_hosts),
+        auth_file=own.authentication_override_file,
     )
 
 
-def _name(meta: Mapping[str, Any]) -> str:
-    """The file of the cache that ``meta`` speaks of."""
-    return SHARDS_FILE if meta.get("sharded") is True else "repodata.json"
-
-
-def _read_meta(path: Path) -> dict[str, Any]:
-    try:
-        meta = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return meta if isinstance(meta, dict) and isinstance(meta.get("fetched", 0), (int, float)) else {}
-
-
-def _refresh(  # noqa: PLR0917 - as above
-    base: str, subdir: str, folder: Path, meta: dict[str, Any], limits: RepoLimits, access: Access
-) -> dict[str, Any]:
-    """Ask the channel; keep the copy when it says that nothing changed, replace it when the new one parses."""
-    where = f"{public_url(base)}/{subdir}/repodata.json"
-    kept = "; the copy in the cache is kept, --offline uses it" if meta.get("size") else ""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as scratch:
-            fresh = _ask(base, subdir, Path(scratch), meta, limits, access)
-            if (made := Path(scratch) / _name(fresh)).exists() and not fresh.get("absent"):
-                made.replace(folder / made.name)
-        _write_meta(folder, fresh)
-        for name in {"repodata.json", SHARDS_FILE} - ({_name(fresh)} if not fresh.get("absent") else set()):
-            (folder / name).unlink(missing_ok=True)
-    except BadIndexError as error:
-        raise NetworkError(
-            f"channel index {where} is not usable: {error}{kept}",
-            hint="the channel is damaged or the download was cut; try again, or use another channel",
-        ) from error
-    except urllib.error.HTTPError as error:
-        raise _refused(f"{base}/{subdir}/repodata.json", error, kept, access) from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise NetworkError(
-            f"channel {clean(public_url(base))} cannot be reached: {clean(scrub(str(reason)))}{kept}",
-            hint="give --channel with a mirror or a file:// channel; the rest of the build needs no channel",
-        ) from error
-    except OSError as error:
-        raise StorageError(f"channel index {where} cannot be kept in {folder}: {error}") from error
-    return fresh
-
-
-def _ask(  # noqa: PLR0917 - as above
-    base: str, subdir: str, scratch: Path, meta: dict[str, Any], limits: RepoLimits, access: Access
-) -> dict[str, Any]:
-    """What is to be known next time; a new file, looked at, lies in ``scratch``. A folder of this machine is read whole at once."""
-    now: dict[str, Any] = {"fetched": time.time()}
-    if not base.startswith("file:") and shards_readable():
-        there, target = f"{base}/{subdir}/{SHARDS_URL}", scratch / SHARDS_FILE
-        new = download(there, target, meta if meta.get("sharded") else {}, limits, access, packed=True)
-        if new is not None:
-            if not new.get("unchanged"):
-                read_index(target, subdir)
-            return (meta if new.get("unchanged") else new) | now | {"sharded": True}
-    old = {} if meta.get("sharded") else meta
-    target = scratch / "repodata.json"
-    new = download(f"{base}/{subdir}/repodata.json", target, old, limits, access)
-    if new is None:
-        return now | {"absent": True}
-    if not new.get("unchanged"):
-        _validate(base, subdir, target)
-    return (old if new.get("unchanged") else new) | now
-
-
-def _refused(url: str, error: urllib.error.HTTPError, kept: str, access: Access) -> NetworkError:
-    """A server that says no; where it is about who asks, what was sent (by where it is from) and how to log in."""
-    said = f"channel index {public_url(url)}: the server answers {error.code} {clean(str(error.reason))}{kept}"
-    if error.code not in {401, 403, 407}:
-        return NetworkError(said)
-    sent = dict.fromkeys(f"{public_url(place)}: {access.told(place)}" for place in access.settings.places(url))
-    return NetworkError(
-        said,
-        details=[*sent, *access.logins.problems],
-        hint="store a login where rattler reads it: `pixi auth login`, RATTLER_AUTH_FILE, ~/.rattler/credentials.json or ~/.netrc",
-    )
-
-
-def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
-    new = folder / f".meta-{os.getpid()}.json"
-    new.write_text(json.dumps(meta, sort_keys=True))
-    new.replace(folder / "meta.json")
-
-
-def _validate(base: str, subdir: str, path: Path) -> None:
-    """Let rattler read the outline of the whole file; raises ``BadIndexError``."""
+def _rattlers_own() -> Any:
     rattler = require_rattler()
     try:
-        sparse = rattler.SparseRepoData(rattler.Channel(base), subdir, path)
-        sparse.record_count()
-        sparse.close()
+        return rattler.Config.load_from_default_locations("pixi")
+    except Exception as error:  # noqa: BLE001 - rattler has no common family
+        files = [str(path) for path, _ in rattler.Config.config_search_paths("pixi") if path.is_file()]
+        said = clean(str(error).splitlines()[0])
+        # What follows in rattler's message shows the line, which may hold a secret.
+        raise DataError(f"{', '.join(files)}: does not parse: {said}", hint="repair it, or move it away") from None
+
+
+def _merged(environ: Mapping[str, str]) -> Condarc:
+    """Return every ``.condarc`` as one: later files over earlier ones, key by key."""
+    merged: dict[str, Any] = {}
+    for path in _condarcs(environ):
+        problems = Problems()
+        content = read_bounded(path, _MAX_BYTES)
+        own = read_document(Condarc, str(path), content, problems, context=environ) if content.strip() else Condarc()
+        if own is None:
+            first, *more = (scrub(line) for line in problems.lines)
+            raise DataError(first, details=more, hint="repair it, or set CONDARC to another file")
+        for key in Condarc.__slots__:
+            value = getattr(own, key)
+            if value is not None:
+                merged[key] = {**merged.get(key, {}), **value} if isinstance(value, dict) else value
+    return Condarc(**merged)
+
+
+def _condarcs(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files that conda reads, in its order; the last one wins."""
+    home = Path(environ.get("HOME") or "~").expanduser()
+    folders = ["/etc/conda", "/var/lib/conda", environ.get("CONDA_ROOT")]
+    folders += [f"{xdg}/conda"] if (xdg := environ.get("XDG_CONFIG_HOME")) else []
+    folders += [f"{home}/.config/conda", f"{home}/.conda"]
+    prefix = environ.get("CONDA_PREFIX")
+    names = [f"{folder}/{name}" for folder in folders if folder for name in (".condarc", "condarc")]
+    names += [f"{home}/.condarc", *([f"{prefix}/.condarc", f"{prefix}/condarc"] if prefix else [])]
+    names += [environ["CONDARC"]] if environ.get("CONDARC") else []
+    return [path for name in dict.fromkeys(names) if (path := Path(name)).is_file()]
+
+
+def _channels_of(environ: Mapping[str, str], conda: Condarc) -> tuple[str, ...]:
+    """Return the channels of ``.condarc``. ``defaults`` stands for ``default_channels``; where those are not set it is left out."""
+    variable = environ.get("CONDA_CHANNELS")
+    names = [name.strip() for name in variable.split(",")] if variable else conda.channels or ()
+    every = [n for name in names for n in ((conda.default_channels or ()) if name == "defaults" else (name,)) if n]
+    return tuple(dict.fromkeys(every))
+
+
+def _verify(environ: Mapping[str, str], conda: Condarc) -> bool | Path:
+    value: bool | str | None = environ.get("CONDA_SSL_VERIFY", conda.ssl_verify)
+    word = str(value).lower()
+    if value is None or word in {"true", "yes", "1", "truststore", "<truststore>", ""}:
+        return ca_bundle(environ) or True
+    if word in {"false", "no", "0"}:
+        return False
+    return Path(str(value)).expanduser()
+
+
+def _slash(url: str) -> str:
+    return url.rstrip("/") + "/"
+
+
+def _address(url: str) -> str:
+    """Return an address; conda takes it without a scheme too, and means https then."""
+    return (url if "://" in url else f"https://{url}").rstrip("/")
+
+
+def default_channels() -> tuple[str, ...]:
+    """Return the channels of a user who names none: those of the configuration, else conda-forge. Errors as :func:`read_settings`."""
+    named = read_settings().channels if importlib.util.find_spec("rattler") else ()
+    return named or ("conda-forge",)
+
+
+def with_channels(conda: CondaRequest) -> CondaRequest:
+    """Return the request with the channels of this user's configuration where it names none. Errors as :func:`read_settings`."""
+    return conda if conda.channels else dataclasses.replace(conda, channels=default_channels())
+
+
+def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
+    """Return the address below which the channel's subdirs lie, without a slash at the end. ``UsageError`` for what is no channel.
+
+    A name means what ``settings`` (by default those of this user) say; an address and a folder need none.
+    """
+    text = channel.strip()
+    if not text or any(ord(c) < 33 for c in text):
+        raise UsageError(
+            f"{clean(channel)!r} is not a channel", hint="give a name (conda-forge), a URL or file:///path"
+        )
+    if "://" not in text and (text.startswith(("/", "./", "../")) or text == "."):
+        return Path(text).resolve().as_uri()
+    if "://" not in text:
+        return _named(text, settings or read_settings())
+    scheme = urlsplit(text).scheme.lower()
+    if scheme not in _SCHEMES:
+        raise UsageError(
+            f"channel {clean(public_url(text))}: {scheme!r} is not a scheme that channels have (http, https, file)"
+        )
+    return text.rstrip("/")
+
+
+def _named(text: str, settings: ChannelSettings) -> str:
+    name, slash, rest = text.partition("/")
+    if name in settings.custom:
+        return f"{settings.custom[name]}{slash}{rest}".rstrip("/")
+    rattler = require_rattler()
+    config = rattler.ChannelConfig(channel_alias=f"{settings.alias}/") if settings.alias else rattler.ChannelConfig()
+    try:
+        return str(rattler.Channel(text, config).base_url).rstrip("/")
     except Exception as error:
-        raise BadIndexError(clean(str(error))) from error
-    told = _told_subdir(path)
-    if told and told != subdir:
-        raise BadIndexError(f"it says that it is the index of {clean(told, 40)!r}")
-
-
-def _told_subdir(path: Path) -> str | None:
-    """``info.subdir`` when it stands near either end of the file, where every indexer writes it."""
-    with path.open("rb") as file:
-        head = file.read(4096)
-        file.seek(max(0, path.stat().st_size - 4096))
-        tail = file.read()
-    match = re.search(rb'"info"\s*:\s*\{[^{}]*"subdir"\s*:\s*"([^"]{1,80})"', head + tail)
-    return match[1].decode("utf-8", "replace") if match else None
-
-
-# What rattler's client is told when it fetches packages: mirrors, proxies, certificates, logins.
-#
-# A package keeps the address that the lock gives it, without any secret: that address is what rattler writes into the prefix and into its
-# cache. A token in a channel's address reaches the client as a mirror of the channel, a password as a stored login.
+        raise UsageError(f"{clean(text)!r} is not a channel: {clean(scrub(str(error)))}") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Network:
-    """``mirrors`` by prefix, ``logins`` as rattler's file of credentials holds them, ``environ`` for the process."""
+class Access:
+    """What rattler's client is told, in plain values, so that the linker's process can be told the same.
+
+    ``mirrors`` go by prefix, ``logins`` are as rattler's file of credentials holds them, ``environ`` are the variables to set.
+    ``unchecked`` is True where certificates are not to be checked.
+    """
 
     mirrors: Mapping[str, tuple[str, ...]] = field(repr=False)
     logins: Mapping[str, Any] = field(repr=False)
     environ: Mapping[str, str] = field(repr=False)
-    insecure: str = ""
+    unchecked: bool = False
 
-    def told(self) -> dict[str, Any]:
-        """The linker's share. ``config`` is given where only rattler's own configuration can say it (no check of certificates)."""
-        return {"mirrors": dict(self.mirrors), "logins": dict(self.logins), "config": self.insecure}
+    def client(self) -> Any:
+        """Return rattler's client. It asks mirrors first and then who the user is to the mirror.
+
+        In rattler's own stack a login for the channel goes to whatever mirror it has. That stack is used where certificates are not
+        checked, which nothing else can say.
+        """
+        rattler = require_rattler()
+        from rattler.networking import AuthenticationMiddleware, Client, MirrorMiddleware, RetryMiddleware
+
+        with tempfile.TemporaryDirectory(prefix="envsmith-logins-") as scratch:
+            environ = dict(self.environ)
+            if self.logins:
+                environ["RATTLER_AUTH_FILE"] = f"{scratch}/credentials.json"
+                Path(scratch, "credentials.json").write_text(json.dumps(self.logins))
+            with _environment(environ), _login_refusals():
+                if self.unchecked:
+                    lines = [f"{json.dumps(prefix)} = {json.dumps(urls)}" for prefix, urls in self.mirrors.items()]
+                    return Client.from_config(
+                        rattler.Config.from_toml("\n".join(["tls-no-verify = true", "[mirrors]", *lines]))
+                    )
+                mirrors = {prefix: list(urls) for prefix, urls in self.mirrors.items()}
+                # A mirror that failed is asked last: one more try for each.
+                tries = 1 + max((len(places) for places in self.mirrors.values()), default=0)
+                return Client([RetryMiddleware(tries), MirrorMiddleware(mirrors), AuthenticationMiddleware()])
 
 
-def network_for(channels: Sequence[str], environ: Mapping[str, str] | None = None) -> Network:
-    """For the channels of a lock, with the user's credentials where they gave them; ``DataError`` for a file that does not parse."""
-    environ = os.environ if environ is None else environ
-    settings = read_settings(environ)
-    logins = _stored(settings, environ)
-    wanted: dict[str, tuple[str, ...]] = dict(settings.mirrors)
+@contextmanager
+def _login_refusals() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - rattler has no common family
+        # What follows the first colon shows a part of the file.
+        said = clean(str(error).partition(": ")[0])
+        raise DataError(f"the logins of this user: {said}", hint="write them again with `pixi auth login`") from None
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the moment in which rattler reads them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def access_to(channels: Sequence[str]) -> Access:
+    """Return what the client is told for these channels. ``DataError`` for a file that does not parse."""
+    settings = read_settings()
+    logins = _stored(settings.auth_file or os.environ.get("RATTLER_AUTH_FILE"))
+    places = dict(settings.mirrors)
     for channel in channels:
-        base = base_url(channel, settings) + "/"
-        if urlsplit(base).scheme in {"http", "https"}:
-            wanted[public_url(base)] = settings.places(base)
-    mirrors = {}
-    for prefix, places in wanted.items():
-        plain = tuple(_without_user(place, logins) for place in places)
-        if plain != (prefix,):
-            mirrors[prefix] = plain
-    return Network(
-        mirrors=mirrors,
+        base = _slash(base_url(channel, settings))
+        if not base.startswith("file:"):
+            places[public_url(base)] = settings.places(base)
+    plain = {prefix: tuple(_without_user(url, logins) for url in urls) for prefix, urls in places.items()}
+    return Access(
+        mirrors={prefix: urls for prefix, urls in plain.items() if urls != (prefix,)},
         logins=logins,
-        environ=_environ(settings, environ),
-        insecure=settings.for_rattler(mirrors) if settings.verify is False else "",
+        environ=_variables(settings),
+        unchecked=settings.verify is False,
     )
 
 
@@ -289,86 +323,184 @@ def _without_user(url: str, logins: dict[str, Any]) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1]))
 
 
-def _stored(settings: ChannelSettings, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the file holds that rattler asks first."""
-    named = settings.auth_file or environ.get("RATTLER_AUTH_FILE")
-    if not named:
+def _stored(path: str | Path | None) -> dict[str, Any]:
+    """Return what the file holds that rattler asks first."""
+    if not path or not Path(path).exists():
         return {}
     try:
-        data = json.loads(Path(named).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError):
-        raise DataError(f"{named}: not readable as a file of credentials") from None
-    if not isinstance(data, dict):
-        raise DataError(f"{named}: not a mapping of hosts to credentials")
-    return data
+        logins = json.loads(read_bounded(Path(path), _MAX_BYTES))
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: not JSON", hint="write it again with `pixi auth login`") from None
+    if not isinstance(logins, dict):
+        raise DataError(f"{path}: not a mapping of hosts to credentials")
+    return logins
 
 
-def _environ(settings: ChannelSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Proxies and authorities as rattler's client takes them from the environment."""
-    told = dict(environ)
+def _variables(settings: ChannelSettings) -> dict[str, str]:
+    """Return proxies and authorities as rattler's client takes them from the environment."""
+    variables = {}
     if isinstance(settings.verify, Path):
-        told["SSL_CERT_DIR" if settings.verify.is_dir() else "SSL_CERT_FILE"] = str(settings.verify)
+        if not settings.verify.exists():
+            raise UsageError(f"ssl_verify names {settings.verify}, which holds no certificates")
+        variables["SSL_CERT_DIR" if settings.verify.is_dir() else "SSL_CERT_FILE"] = str(settings.verify)
     for scheme, proxy in settings.proxies.items():
         if scheme in {"http", "https"}:
-            told[f"{scheme}_proxy"] = told[f"{scheme.upper()}_PROXY"] = proxy
+            variables[f"{scheme}_proxy"] = variables[f"{scheme.upper()}_PROXY"] = proxy
     if settings.no_proxy:
-        told["no_proxy"] = told["NO_PROXY"] = ",".join(settings.no_proxy)
-    return told
-
-
-# What the channels offer, as the solver will see it: the first channel that has a name owns it (strict priority).
+        variables["no_proxy"] = variables["NO_PROXY"] = ",".join(settings.no_proxy)
+    return variables
 
 
 @dataclass(slots=True)
-class Offers:
-    """The records of a name, newest first. Implements what :mod:`envsmith.conda.plan` asks; tests pass a dictionary."""
+class Channels:
+    """The channels of a request: what they offer under a name, and the gateway that a solve asks.
 
-    sparse: Sequence[tuple[Index, Any]]
+    The first channel that has a name owns it (strict priority). ``bases`` are public addresses, ``shown`` what a message calls them.
+    """
+
+    bases: tuple[str, ...]
+    shown: tuple[str, ...]
+    subdirs: tuple[str, str]
+    gateway: Any
     exclude_newer: dt.datetime | None = None
-    _seen: dict[str, tuple[CondaPackage, ...]] = field(default_factory=dict)
+    offers: dict[str, tuple[CondaPackage, ...]] = field(default_factory=dict)
 
     def __call__(self, name: str) -> tuple[CondaPackage, ...]:
-        """Every build of ``name`` on the channel that owns it; empty when no channel has it."""
-        if name not in self._seen:
-            self._seen[name] = self._load(name)
-        return self._seen[name]
+        """Return every build of ``name``, newest first; empty when no channel has it."""
+        if name not in self.offers:
+            self.fetch([name])
+        return self.offers[name]
 
-    def _load(self, name: str) -> tuple[CondaPackage, ...]:
-        owner: str | None = None
-        found: list[CondaPackage] = []
-        for index, sparse in self.sparse:
-            if owner not in {None, index.channel}:
-                continue
-            try:
-                records = sparse.load_records(name)
-            except EnvsmithError:
-                raise
-            except Exception as error:
-                raise NetworkError(
-                    f"channel {clean(index.channel)}: a record of {clean(name)!r} in {index.subdir} does not parse: {clean(str(error))}",
-                    hint="the channel's index is damaged; use another channel",
-                ) from error
-            owner = index.channel if records else owner
-            found += [to_package(r, index.channel) for r in records]
-        if self.exclude_newer:
-            limit = self.exclude_newer.timestamp() * 1000
-            found = [p for p in found if p.timestamp is None or p.timestamp <= limit]
-        return tuple(found)
+    def fetch(self, names: Iterable[str]) -> None:
+        """Bring the records of many names at once. ``NetworkError`` when a channel gives none, or nonsense."""
+        missing = sorted(set(names) - self.offers.keys())
+        every: dict[str, tuple[CondaPackage, ...]] = {}
+        for base, shown in zip(self.bases, self.shown, strict=True):
+            own: dict[str, list[CondaPackage]] = {}
+            for record in self._query(base, shown, missing):
+                own.setdefault(record.name.normalized, []).append(to_package(record, shown))
+            every = {name: tuple(packages) for name, packages in own.items()} | every
+        for name in missing:
+            self.offers[name] = tuple(p for p in every.get(name, ()) if self._is_old_enough(p))
+
+    def _query(self, base: str, shown: str, names: Sequence[str]) -> list[Any]:
+        """Return the records of one channel. A copy in the cache that cannot be used is thrown away and fetched again."""
+        rattler = require_rattler()
+        channel = rattler.Channel(base)
+
+        async def answer() -> list[Any]:
+            results = await self.gateway.query(
+                [channel], self.subdirs, names, recursive=False, channel_relations="disabled"
+            )
+            return [record for records in results for record in records]
+
+        try:
+            with refusals(shown):
+                return run_async(answer)
+        except DamagedIndexError:
+            self.gateway.clear_repodata_cache(channel, clear_disk=True)
+            with refusals(shown):
+                return run_async(answer)
+
+    def _is_old_enough(self, package: CondaPackage) -> bool:
+        if self.exclude_newer is None or package.timestamp is None:
+            return True
+        return package.timestamp <= self.exclude_newer.timestamp() * 1000
+
+
+def open_channels(conda: CondaRequest, platform: str, newest: dt.datetime | None, progress: Tell) -> Channels:
+    """Open the channels of a request for a platform and ``noarch``, in order of priority."""
+    rattler = require_rattler()
+    settings = read_settings()
+    bases = [base_url(channel, settings) for channel in conda.channels]
+    shown = [
+        public_url(b) if "://" in c or b.startswith("file:") else c for c, b in zip(conda.channels, bases, strict=True)
+    ]
+    if settings.verify is False:
+        progress("certificates of channels are not checked: the configuration says so")
+    for name in shown:
+        progress(f"channel {name}: {platform}")
+    config = rattler.SourceConfig(cache_action="force-cache-only" if conda.offline else "cache-or-fetch")
+    gateway = rattler.Gateway(
+        cache_dir=conda.cache_dir / "repodata",
+        default_config=config,
+        per_channel_config={"file://": rattler.SourceConfig()},
+        max_concurrent_requests=16,
+        client=access_to(conda.channels).client(),
+    )
+    return Channels(
+        bases=tuple(map(public_url, bases)),
+        shown=tuple(shown),
+        subdirs=(platform, "noarch"),
+        gateway=gateway,
+        exclude_newer=newest,
+    )
+
+
+def run_async(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run a coroutine to its end, also when the caller's thread has a running event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main())
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, main()).result()
+
+
+@contextmanager
+def refusals(channel: str) -> Iterator[None]:
+    """Turn what rattler says about a channel into one of our errors, with what to do."""
+    from rattler.exceptions import SolverError
+
+    try:
+        yield
+    except (EnvsmithError, SolverError):
+        raise
+    except Exception as error:
+        raise _refusal(str(error), clean(channel)) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise LockError(f"the Conda solver crashed on this channel: {clean(str(error))}") from error
+
+
+def _refusal(text: str, channel: str) -> EnvsmithError:
+    lines = [clean(scrub(line.removeprefix("Caused by: "))) for line in text.splitlines() if line.strip()]
+    address = match[0] if (match := _ADDRESS.search(text)) else ""
+    if "could not find subdir" in text:
+        return NetworkError(
+            f"channel {channel} has no index",
+            details=lines,
+            hint="check the name or address of the channel; a folder becomes one by `rattler-index` or `conda index`",
+        )
+    if "no usable repodata cache" in text:
+        return NetworkError(
+            f"channel {channel}: no copy of its index is in the cache, and the network is not used (--offline)",
+            details=lines,
+            hint="run once without --offline, or give a file:// channel",
+        )
+    if status := re.search(r"HTTP status \w+ error \((\d+) ?([^)]*)\)", text):
+        return NetworkError(
+            f"channel index {clean(public_url(address))}: the server answers {status[1]} {status[2]}".rstrip(),
+            hint=_LOGIN if status[1] in {"401", "403", "407"} else None,
+        )
+    if "error sending request" in text:
+        return NetworkError(
+            f"channel {channel} cannot be reached: {lines[-1]}",
+            details=lines[:-1],
+            hint="give --channel with a mirror or a file:// channel, or use --offline where a copy is in the cache; "
+            "the rest of the build needs no channel",
+        )
+    return DamagedIndexError(
+        f"channel {channel}: its index is not usable: {'; '.join(lines)}",
+        hint="the channel is damaged or the download was cut; try again, or use another channel",
+    )
 
 
 def to_package(record: Any, channel: str) -> CondaPackage:
-    """A rattler record as a value of ours; hashes may still be empty (they are asked for when it is locked)."""
-    stamp = record.timestamp
-    noarch = getattr(record, "noarch", None)
-    kind = (
-        "python"
-        if noarch is not None and noarch.python
-        else "generic"
-        if noarch is not None and noarch.generic
-        else None
-    )
+    """Return a rattler record as a value of ours; hashes may still be empty (they are asked for when it is locked)."""
+    stamp, noarch = record.timestamp, record.noarch
+    kind = None if noarch is None else "python" if noarch.python else "generic" if noarch.generic else None
     return CondaPackage(
         name=record.name.normalized,
         version=str(record.version),
@@ -387,36 +519,3 @@ def to_package(record: Any, channel: str) -> CondaPackage:
         timestamp=int(stamp.timestamp() * 1000) if stamp else None,
         python_site_packages_path=record.python_site_packages_path,
     )
-
-
-def whole(sparse: Sequence[tuple[Index, Any]], roots: Iterable[str]) -> list[Any]:
-    """Rattler's own view of every index, with at least what a solve of ``roots`` can touch."""
-    if not any(isinstance(data, Shards) for _, data in sparse):
-        return [data for _, data in sparse]
-    names = needed([data for _, data in sparse], roots)
-    return [data.whole(names) if isinstance(data, Shards) else data for _, data in sparse]
-
-
-@contextmanager
-def opened(indexes: Sequence[Index]) -> Iterator[list[tuple[Index, Any]]]:
-    """Rattler's view of each index, closed (unmapped) at the end; a channel in shards gives :class:`Shards`."""
-    sparse: list[tuple[Index, Any]] = []
-    try:
-        sparse += ((index, _open(index)) for index in indexes)
-        yield sparse
-    finally:
-        for _, data in sparse:
-            data.close()
-
-
-def _open(index: Index) -> Any:
-    rattler = require_rattler()
-    if index.shards is not None:
-        return Shards(index.channel, index.base, index.subdir, index.path, index.shards)
-    try:
-        return rattler.SparseRepoData(rattler.Channel(index.base), index.subdir, index.path)
-    except Exception as error:
-        raise NetworkError(
-            f"channel {clean(index.channel)}: the cached index of {index.subdir} does not parse: {clean(str(error))}",
-            hint=f"remove {index.path} and run again without --offline",
-        ) from error

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from envsmith.conda.channels import network_for
+from envsmith.conda.channels import access_to
 from envsmith.conda.files import pip_lines
 from envsmith.conda.model import CondaLock, PipPackage, PlatformLock
 from envsmith.conda.names import clean, fold, require_rattler, scrub
@@ -183,21 +183,19 @@ def _put_back(aside: Path, prefix: Path) -> None:
 
 def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[str]) -> None:
     require_rattler()
-    network = network_for(channels)
     cache = cache_dir.absolute() / "conda-packages"
     order = {
         "prefix": str(prefix),
         "cache": str(cache),
         "platform": part.platform.value,
         "packages": [dataclasses.asdict(p) | {"filename": p.filename} for p in part.packages],
-        **network.told(),
+        "access": dataclasses.asdict(access_to(channels)),
     }
     try:
         cache.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
             [sys.executable, "-m", "envsmith.conda.linker"],
             input=json.dumps(order),
-            env=network.environ,
             capture_output=True,
             text=True,
             errors="replace",

@@ -10,9 +10,10 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from envsmith.conda.channels import Access
 
 
 def main() -> int:
@@ -39,27 +40,8 @@ async def _install(order: dict[str, Any]) -> None:
         platform=rattler.Subdir(order["platform"]),
         execute_link_scripts=False,  # post-link scripts are programs of strangers
         show_progress=False,
-        client=_client(rattler, order),
+        client=Access(**order["access"]).client(),
     )
-
-
-def _client(rattler: Any, order: dict[str, Any]) -> Any:
-    """Mirrors first, then who the user is to the mirror: in rattler's own stack a login for the channel goes to whatever mirror it has.
-
-    That stack is used where certificates are not to be checked, which nothing else can say.
-    """
-    from rattler.networking import AuthenticationMiddleware, Client, MirrorMiddleware, RetryMiddleware
-
-    with tempfile.TemporaryDirectory(prefix="envsmith-logins-") as scratch:
-        if order["logins"]:
-            path = Path(scratch) / "credentials.json"
-            path.write_text(json.dumps(order["logins"]))
-            os.environ["RATTLER_AUTH_FILE"] = str(path)  # read when the client is made
-        if order["config"]:
-            return Client.from_config(rattler.Config.from_toml(order["config"]))
-        # A mirror that failed is asked last: one more try for each.
-        tries = 3 + max((len(m) for m in order["mirrors"].values()), default=0)
-        return Client([RetryMiddleware(tries), MirrorMiddleware(order["mirrors"]), AuthenticationMiddleware()])
 
 
 def _record(rattler: Any, told: dict[str, Any]) -> Any:

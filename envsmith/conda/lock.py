@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urldefrag
 
-from envsmith.conda.access import base_url, with_channels
-from envsmith.conda.channels import Index, Offers, fetch_indexes, opened
+from envsmith.conda.channels import Channels, base_url, open_channels, with_channels
 from envsmith.conda.files import files, load_lock
-from envsmith.conda.model import CondaLock, CondaPackage, CondaRequest, PipPackage, PlatformLock, RepoLimits, Tell
+from envsmith.conda.model import CondaLock, CondaPackage, CondaRequest, PipPackage, PlatformLock, Tell
 from envsmith.conda.names import (
     candidates,
     clean,
@@ -38,7 +37,6 @@ from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.index import PackageIndex, find_index
 
 _FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
-_STALE_DAYS = 14
 
 
 def lock_conda(
@@ -68,19 +66,11 @@ def lock_conda(
     parts: list[PlatformLock] = []
     notes: list[str] = []
     for platform in conda.platforms_of(cell):
-        indexes = fetch_indexes(
-            conda.channels,
-            [platform.value],
-            cache_dir=conda.cache_dir,
-            offline=conda.offline,
-            progress=tell,
-            limits=conda.limits,
-        )
-        notes += _stale(indexes)
+        channels = open_channels(conda, platform.value, newest, tell)
         tell(f"solving for {platform.value}")
-        part, told = _lock_platform(cell, conda.tolerate, pip_pins, indexes, platform, newest, conda.limits, more)
+        part, said = _lock_platform(cell, conda.tolerate, pip_pins, channels, platform, more)
         parts.append(part)
-        notes += told
+        notes += said
     lock = CondaLock(
         cell_id=str(cell.id),
         channels=tuple(_shown(c) for c in conda.channels),
@@ -118,29 +108,19 @@ def cutoff(day: str | None) -> dt.datetime | None:
     return end.replace(tzinfo=end.tzinfo or dt.timezone.utc)
 
 
-def _stale(indexes: Sequence[Index]) -> list[str]:
-    return [
-        f"channel {i.channel}: the copy of its {i.subdir} index is {i.age / 86400:.0f} days old"
-        for i in indexes
-        if i.age > _STALE_DAYS * 86400
-    ]
-
-
 def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
     cell: Cell,
     tolerate: Sequence[str],
     pip_pins: Sequence[Pin],
-    indexes: Sequence[Index],
+    channels: Channels,
     platform: Platform,
-    newest: dt.datetime | None,
-    bounds: RepoLimits,
     more: More | None,
 ) -> tuple[PlatformLock, list[str]]:
     virtual = virtual_packages(cell, platform)
-    with opened(indexes) as sparse:
-        ask = Ask(sparse=sparse, virtual=virtual, exclude_newer=newest, bounds=bounds)
-        plan = _plan(cell, tolerate, pip_pins, Offers(sparse, newest), platform, ask)
-        specs, packages, given_up = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
+    ask = Ask(channels=channels, virtual=virtual)
+    channels.fetch(name for part in (*cell.components, *(p.name for p in pip_pins)) for name in candidates(part))
+    plan = _plan(cell, tolerate, pip_pins, platform, ask)
+    specs, packages, given_up = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
     pip, notes = pip_section(
         plan.pip_closure,
         plan.pip_roots,
@@ -155,19 +135,17 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
     return part, [*plan.notes, *given_up, *notes]
 
 
-def _plan(  # noqa: PLR0917 - as above
-    cell: Cell, tolerate: Sequence[str], pins: Sequence[Pin], offers: Offers, platform: Platform, ask: Ask
-) -> Plan:
+def _plan(cell: Cell, tolerate: Sequence[str], pins: Sequence[Pin], platform: Platform, ask: Ask) -> Plan:
     """As near to the cell as the channel allows: nothing given up, else one of what is tolerated, else all of it."""
     alone = [(name,) for name in tolerate] if len(tolerate) > 1 else []
     for dropped in [(), *alone] if tolerate else []:
         try:
-            plan = make_plan(asked_of(cell, dropped), pins, offers, platform)
+            plan = make_plan(asked_of(cell, dropped), pins, ask.channels, platform)
             solve(plan.specs, plan.limits, ask)
         except (LockError, Unsolvable):
             continue
         return plan
-    return make_plan(asked_of(cell, tolerate), pins, offers, platform)
+    return make_plan(asked_of(cell, tolerate), pins, ask.channels, platform)
 
 
 def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock, tolerate: Sequence[str]) -> list[str]:
@@ -227,26 +205,17 @@ def narrow_to_channels(
     """
     conda = with_channels(conda)
     channels = conda.channels
-    indexes = fetch_indexes(
-        channels,
-        [request.platform.value],
-        cache_dir=conda.cache_dir,
-        offline=conda.offline,
-        progress=progress,
-        limits=conda.limits,
-    )
-    with opened(indexes) as sparse:
-        offer = Offers(sparse, cutoff(conda.exclude_newer))
-        builds = offer("pytorch")
-        some = _roughly(request, builds, channels)
-        first: list[str] = []
-        for cell in _some(cells(some)):
-            if cuda_of(cell) is None and "cuda" not in request.constraints:
-                continue  # nobody means a CPU build who did not say so
-            problems = core_problems(asked_of(cell, conda.tolerate), offer, request.platform)
-            if not problems:
-                return _bound(request, cell, channels)
-            first = first or problems
+    offer = open_channels(conda, request.platform.value, cutoff(conda.exclude_newer), progress)
+    builds = offer("pytorch")
+    some = _roughly(request, builds, channels)
+    first: list[str] = []
+    for cell in _some(cells(some)):
+        if cuda_of(cell) is None and "cuda" not in request.constraints:
+            continue  # nobody means a CPU build who did not say so
+        problems = core_problems(asked_of(cell, conda.tolerate), offer, request.platform)
+        if not problems:
+            return _bound(request, cell, channels)
+        first = first or problems
     shown = ", ".join(channels)
     have = listing(sorted({f"{p.version} for {cuda_of_build(p.build)}" for p in builds}, reverse=True))
     raise LockError(

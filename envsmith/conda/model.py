@@ -15,26 +15,6 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RepoLimits:
-    """What a channel may cost.
-
-    ``index_bytes`` bounds an unpacked index, and with it the memory: 3.3 bytes of memory per byte of the densest index that
-    parses were measured with py-rattler 0.28.
-    """
-
-    index_bytes: int = 1 << 30
-    download_bytes: int = 1 << 28
-    connect_seconds: float = 10.0
-    attempts: int = 2
-    solve_seconds: float = 300.0
-    shard_bytes: int = 1 << 26
-
-    def for_shard(self) -> RepoLimits:
-        """The same for the shard of one name."""
-        return dataclasses.replace(self, index_bytes=self.shard_bytes, download_bytes=self.shard_bytes)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CondaRequest:
     """What is asked of Conda beside the cell.
 
@@ -49,7 +29,6 @@ class CondaRequest:
     exclude_newer: str | None = None
     offline: bool = False
     cache_dir: Path = field(default_factory=lambda: cache_folder() / "conda")
-    limits: RepoLimits = field(default_factory=RepoLimits)
 
     def platforms_of(self, cell: Cell) -> tuple[Platform, ...]:
         """Return the cell's own platform and those that were asked for, in one order."""

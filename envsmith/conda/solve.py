@@ -1,19 +1,17 @@
-"""Asks rattler, in process and over the cached indexes; never a Conda that is installed."""
+"""Ask rattler, in process; never a Conda that is installed."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import datetime as dt
 import re
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from envsmith.conda.channels import Index, to_package, whole
-from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PlatformLock, RepoLimits
+from envsmith.conda.channels import Channels, refusals, run_async, to_package
+from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PlatformLock
 from envsmith.conda.names import (
     candidates,
     clean,
@@ -32,8 +30,8 @@ from envsmith.model.lock import Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import WORDS
 
-_T = TypeVar("_T")
 _MAX_LINES = 30
+_SECONDS = 300
 
 
 class Unsolvable(Exception):  # noqa: N818 - an answer, not a failure: the caller asks again with less
@@ -44,70 +42,41 @@ class Unsolvable(Exception):  # noqa: N818 - an answer, not a failure: the calle
         self.lines = tuple(lines)
 
 
-def run_async(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Run a coroutine to its end, also when the caller's thread has a running event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(main())
-    box: list[Any] = []
-
-    def inside() -> None:
-        try:
-            box.append((True, asyncio.run(main())))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            box.append((False, error))
-
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-    fine, value = box[0]
-    if not fine:
-        raise value
-    result: _T = value
-    return result
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
-    """The circumstances of a solve: the indexes, the machine, the newest day, and how long it may take."""
+    """The circumstances of a solve: the channels and the machine, by its virtual packages."""
 
-    sparse: Sequence[tuple[Index, Any]]
+    channels: Channels
     virtual: Mapping[str, str]
-    exclude_newer: dt.datetime | None = None
-    bounds: RepoLimits = field(default_factory=RepoLimits)
 
 
 def solve(specs: Sequence[CondaSpec], limits: Sequence[CondaSpec], ask: Ask) -> tuple[CondaPackage, ...]:
-    """The packages in an order in which each follows what it depends on. ``Unsolvable`` or ``LockError`` otherwise."""
+    """Return the packages in an order in which each follows what it depends on. ``Unsolvable`` or ``LockError`` otherwise."""
     rattler = require_rattler()
     from rattler.exceptions import SolverError
 
-    indexes = whole(ask.sparse, [s.name for s in (*specs, *limits)])
+    channels = ask.channels
 
     async def answer() -> Any:
-        return await rattler.solve_with_sparse_repodata(
+        return await rattler.solve(
+            [rattler.Channel(base) for base in channels.bases],
             [_match(rattler, s) for s in specs],
-            indexes,
+            gateway=channels.gateway,
+            platforms=channels.subdirs,
             virtual_packages=[_virtual(rattler, name, text) for name, text in ask.virtual.items()],
             constraints=[_match(rattler, s) for s in limits],
-            exclude_newer=ask.exclude_newer,
+            exclude_newer=channels.exclude_newer,
             timestamp_policy="allow-missing",
-            timeout=dt.timedelta(seconds=ask.bounds.solve_seconds),
+            timeout=dt.timedelta(seconds=_SECONDS),
+            channel_relations="disabled",
         )
 
     try:
-        records = run_async(answer)
+        with refusals(", ".join(channels.shown)):
+            records = run_async(answer)
     except SolverError as error:
         raise Unsolvable(_explanation(str(error))) from error
-    except Exception as error:
-        raise LockError(f"the Conda solver failed: {clean(str(error))}") from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise LockError(f"the Conda solver crashed on this channel: {clean(str(error))}") from error
-    bases = [(index.base, index.channel) for index, _ in ask.sparse]
-    return _ordered([_checked(record, bases) for record in records])
+    return _ordered([_checked(record, channels) for record in records])
 
 
 def _match(rattler: Any, spec: CondaSpec) -> Any:
@@ -127,17 +96,17 @@ def _explanation(text: str) -> list[str]:
     return lines if len(lines) <= _MAX_LINES else [*lines[:_MAX_LINES], f"… {len(lines) - _MAX_LINES} more lines"]
 
 
-def _checked(record: Any, bases: Sequence[tuple[str, str]]) -> CondaPackage:
-    """A record that may be locked: it has both hashes, a plain file name, and an address that its channel may give."""
+def _checked(record: Any, channels: Channels) -> CondaPackage:
+    """Return a record that may be locked: it has both hashes, a plain file name, and an address that its channel may give."""
     url = str(record.url)
-    base, channel = next(((b, c) for b, c in bases if str(record.channel).rstrip("/") == b), ("", ""))
-    if not base:
-        base, channel = next(((b, c) for b, c in bases if url.startswith(b + "/")), bases[0])
-    shown = public_url(base) + url[len(base) :] if url.startswith(base + "/") else public_url(url)
-    package = dataclasses.replace(to_package(record, public_url(base)), url=shown)
+    place = next((n for n, base in enumerate(channels.bases) if str(record.channel).rstrip("/") == base), 0)
+    base, channel = channels.bases[place], channels.shown[place]
+    package = dataclasses.replace(to_package(record, base), url=url if url.startswith(base + "/") else public_url(url))
     who = f"channel {clean(channel)}: the record of {clean(package.name)} {clean(package.version)}"
     if not package.sha256 or not package.md5:
         raise LockError(f"{who} has no {'sha256' if not package.sha256 else 'md5'}", hint="index the channel again")
+    if package.subdir not in channels.subdirs:
+        raise LockError(f"{who} is for {clean(package.subdir)!r}, which was not asked for")
     stem = f"{package.name}-{package.version}-{package.build}"
     if unquote(package.filename) not in {f"{stem}.conda", f"{stem}.tar.bz2"}:
         raise LockError(f"{who} names the file {clean(package.filename)!r}, which that package is not called")

@@ -10,7 +10,7 @@ import pytest
 
 from envsmith.conda.files import files, write
 from envsmith.conda.lock import lock_conda, up_to_date
-from envsmith.conda.model import CondaRequest, RepoLimits
+from envsmith.conda.model import CondaRequest
 from envsmith.conda.solve import compare
 from envsmith.errors import LockError, NetworkError, UsageError
 from envsmith.model.cell import Platform
@@ -254,7 +254,7 @@ def test_folder_without_an_index_is_no_channel(deepspeed, tmp_path):
     with pytest.raises(NetworkError, match="has no index"):
         lock_conda(
             *deepspeed,
-            CondaRequest(channels=((tmp_path / "nothing").as_uri(),), cache_dir=tmp_path, limits=RepoLimits()),
+            CondaRequest(channels=((tmp_path / "nothing").as_uri(),), cache_dir=tmp_path),
         )
 
 

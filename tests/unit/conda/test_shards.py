@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envsmith.conda.download import needed
 from envsmith.conda.files import files
 from envsmith.conda.lock import lock_conda
-from envsmith.conda.model import CondaRequest, RepoLimits
+from envsmith.conda.model import CondaRequest
 from envsmith.errors import LockError, NetworkError
 
 from .test_access import Guarded
@@ -22,7 +21,6 @@ from .test_access import Guarded
 msgpack = pytest.importorskip("msgpack")
 zstandard = pytest.importorskip("zstandard")
 
-QUICK = RepoLimits(attempts=1, connect_seconds=5)
 INDEX = "repodata_shards.msgpack.zst"
 
 
@@ -67,17 +65,13 @@ def test_lock_from_shards_is_the_lock_from_the_whole_index(sharded, cell, tmp_pa
     what = request.getfixturevalue(cell)
     with Guarded(sharded).up() as server:
         channel = (server.url + "/conda-forge",)
-        by_shards = lock_conda(
-            *what, CondaRequest(channels=channel, cache_dir=tmp_path / "a", limits=QUICK, tolerate=("nccl",))
-        )
+        by_shards = lock_conda(*what, CondaRequest(channels=channel, cache_dir=tmp_path / "a", tolerate=("nccl",)))
         assert asked(server, "/shards/")
         assert not asked(server, "repodata.json")
         for subdir in ("linux-64", "noarch"):
             (sharded / "conda-forge" / subdir / INDEX).unlink()
         server.seen.clear()
-        whole = lock_conda(
-            *what, CondaRequest(channels=channel, cache_dir=tmp_path / "b", limits=QUICK, tolerate=("nccl",))
-        )
+        whole = lock_conda(*what, CondaRequest(channels=channel, cache_dir=tmp_path / "b", tolerate=("nccl",)))
         assert asked(server, "repodata.json")
         assert not asked(server, "/shards/")
     assert files(by_shards) == files(whole)
@@ -85,7 +79,7 @@ def test_lock_from_shards_is_the_lock_from_the_whole_index(sharded, cell, tmp_pa
 
 def test_only_names_that_the_solve_can_touch_are_fetched(sharded, megatron, tmp_path):
     with Guarded(sharded).up() as server:
-        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
         fetched = len(set(asked(server, "/shards/")))
     there = len(list(sharded.rglob("shards/*")))
     assert 0 < fetched < there
@@ -94,16 +88,12 @@ def test_only_names_that_the_solve_can_touch_are_fetched(sharded, megatron, tmp_
 
 def test_second_run_transfers_no_shard_and_offline_needs_no_server(sharded, megatron, tmp_path):
     with Guarded(sharded).up() as server:
-        channel = (server.url + "/conda-forge",)
-        first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "c", limits=QUICK))
+        request = CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path / "c")
+        first = lock_conda(*megatron, request)
         server.seen.clear()
-        assert lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "c", limits=QUICK)) == first
+        assert lock_conda(*megatron, request) == first
         assert not asked(server, "/shards/")
-    again = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "c", limits=QUICK, offline=True))
-    assert again == first
-    shutil.rmtree(tmp_path / "c" / "conda" / "shards")
-    with pytest.raises(NetworkError, match="no copy of what it says about"):
-        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path / "c", limits=QUICK, offline=True))
+    assert lock_conda(*megatron, dataclasses.replace(request, offline=True)) == first
 
 
 def shard_of(root: Path, name: str, subdir: str = "linux-64") -> Path:
@@ -112,87 +102,48 @@ def shard_of(root: Path, name: str, subdir: str = "linux-64") -> Path:
     return place / "shards" / f"{index['shards'][name].hex()}.msgpack.zst"
 
 
-def test_shard_that_is_not_what_the_index_says_is_refused_and_not_kept(sharded, megatron, tmp_path):
-    honest = shard_of(sharded, "nccl").read_bytes()
-    content = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress(honest))
-    for record in content["packages.conda"].values():
-        record["depends"] = ["evil"]
-    shard_of(sharded, "nccl").write_bytes(pack(content))
-    with Guarded(sharded).up() as server:
-        channel = (server.url + "/conda-forge",)
-        with pytest.raises(NetworkError, match=r"the shard of nccl is not usable: its sha256 is") as caught:
-            lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
-        assert "the index says" in caught.value.message
-        shard_of(sharded, "nccl").write_bytes(honest)
-        assert lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK)).platforms
-
-
 @pytest.mark.parametrize(
-    ("body", "said"),
+    "body",
     [
-        (b"not zstd", "zstd stream is damaged"),
-        (pack([1, 2]), "it is no mapping"),
-        (pack({"packages": 3}), "its packages are no mapping"),
-        (pack({"packages.conda": {"x.conda": {"name": "other"}}}), "is not a record of nccl"),
-        (pack({"packages.conda": {"x.conda": {"name": "nccl", "depends": [1]}}}), "depends is no list"),
-        (pack({"packages.conda": {"x.conda": {"name": "nccl", "version": 1}}}), "does not parse"),
-        (pack({"packages.conda": {"x.conda": {"name": "nccl", "z": b"\0" * 200_000_000}}}), "larger than"),
+        b"no zstd",
+        pack(3),
+        pack({"packages": 3}),
+        pack({"packages.conda": {"x.conda": {"name": "nccl", "depends": [1]}}}),
+        pack({"packages.conda": {"x.conda": {"name": "nccl", "version": 1}}}),
     ],
 )
-def test_hostile_shard_with_an_honest_hash_is_told(sharded, megatron, tmp_path, body, said):
+def test_hostile_shard_with_an_honest_hash_is_refused(sharded, megatron, tmp_path, body):
     place = sharded / "conda-forge" / "linux-64"
     index = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
     index["shards"]["nccl"] = hashlib.sha256(body).digest()
     (place / INDEX).write_bytes(pack(index))
     (place / "shards" / f"{hashlib.sha256(body).hexdigest()}.msgpack.zst").write_bytes(body)
-    with Guarded(sharded).up() as server, pytest.raises(NetworkError) as caught:
-        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
-    assert said in caught.value.message
+    with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its index is not usable") as caught:
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
     assert "conda-forge" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"version": 2}, "of a version that is not known"),
-        ({"shards": {"nccl": b"short"}}, "shards.nccl: not a sha256"),
-        ({"info": {"subdir": "osx-64"}}, "it is the index of 'osx-64'"),
-        ({"info": {"subdir": "linux-64", "shards_base_url": 5}}, "are no addresses"),
-        ({"shards": []}, "it is not an index of shards"),
-    ],
-)
-def test_damaged_index_of_shards_is_told_and_the_copy_stays(sharded, megatron, tmp_path, change, said):
-    with Guarded(sharded).up() as server:
-        channel = (server.url + "/conda-forge",)
-        first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
-        place = sharded / "conda-forge" / "linux-64"
-        old = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
-        (place / INDEX).write_bytes(pack({**old, **change}))
-        later = (place / INDEX).stat().st_mtime + 2  # HTTP dates have whole seconds: within one, nothing is newer
-        os.utime((place / INDEX), (later, later))
-        with pytest.raises(NetworkError) as caught:
-            lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
-    assert said in caught.value.message
-    assert "the copy in the cache is kept" in caught.value.message
-    assert (
-        lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK, offline=True)) == first
-    )
+@pytest.mark.parametrize("change", [{"shards": {"nccl": b"short"}}, {"shards": []}, {"info": 3}])
+def test_damaged_index_of_shards_is_refused(sharded, megatron, tmp_path, change):
+    place = sharded / "conda-forge" / "linux-64"
+    index = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
+    (place / INDEX).write_bytes(pack({**index, **change}))
+    with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its index is not usable"):
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
 
 
 def test_shards_that_lie_on_this_machine_are_not_read(sharded, megatron, tmp_path):
     for subdir in ("linux-64", "noarch"):
-        write_shards(sharded / "conda-forge" / subdir, base="file:///etc/")
-    with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its address is file:///etc/"):
-        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
+        write_shards(sharded / "conda-forge" / subdir, base=f"file://{sharded}/conda-forge/{subdir}/shards")
+    with Guarded(sharded).up() as server, pytest.raises(NetworkError):
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
 
 
 def test_shards_may_lie_on_another_server(sharded, megatron, tmp_path):
     with Guarded(sharded).up() as server, Guarded(sharded).up() as far:
         for subdir in ("linux-64", "noarch"):
             write_shards(sharded / "conda-forge" / subdir, base=f"{far.url}/conda-forge/{subdir}/shards")
-        lock = lock_conda(
-            *megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK)
-        )
+        lock = lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
         assert not asked(server, "/shards/")
     assert all(p.url.startswith(f"{server.url}/conda-forge/") for p in lock.platforms[0].packages)
 
@@ -201,24 +152,13 @@ def test_channel_that_begins_or_ceases_to_offer_shards_is_read_anew(sharded, meg
     place = sharded / "conda-forge"
     with Guarded(sharded).up() as server:
         channel = (server.url + "/conda-forge",)
-        first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))
+        first = lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path))
         for subdir in ("linux-64", "noarch"):
             (place / subdir / INDEX).rename(place / subdir / "away")
-        assert files(lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))) == files(
-            first
-        )
+        assert files(lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path))) == files(first)
         for subdir in ("linux-64", "noarch"):
             (place / subdir / "away").rename(place / subdir / INDEX)
-        assert files(lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path, limits=QUICK))) == files(
-            first
-        )
-
-
-def test_missing_msgpack_means_the_whole_index(sharded, megatron, tmp_path, monkeypatch):
-    monkeypatch.setattr("envsmith.conda.channels.shards_readable", lambda: False)
-    with Guarded(sharded).up() as server:
-        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK))
-        assert not asked(server, "shards")
+        assert files(lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path))) == files(first)
 
 
 def test_component_that_the_shards_lack_is_refused_with_what_they_have(sharded, local, tmp_path):
@@ -227,21 +167,6 @@ def test_component_that_the_shards_lack_is_refused_with_what_they_have(sharded, 
         lock_conda(
             local.cell(**other),
             local.pins_for(other),
-            CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path, limits=QUICK),
+            CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path),
         )
     assert caught.value.details[0].startswith("nccl 2.20.5: the channel has nccl 2.28")
-
-
-class Fake:
-    """An index of rattler's as far as the walk looks at it."""
-
-    def __init__(self, **depends: list[str]) -> None:
-        self.depends = depends
-
-    def load_records(self, name: str) -> list[Any]:
-        return [type("Record", (), {"depends": self.depends[name]})] if name in self.depends else []
-
-
-def test_walk_goes_over_all_indexes_and_ends_in_a_cycle():
-    one = Fake(a=["b >=1", "conda-forge::C[version='>=2']"], c=["a", "__glibc >=2"])
-    assert needed([one, Fake(b=["d==1", "e"])], ["a"]) == {"a", "b", "c", "d", "e"}
