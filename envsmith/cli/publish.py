@@ -81,8 +81,7 @@ def publish(*, cell: str | None, as_json: bool, verbose: bool, **how: Any) -> in
 
 
 def _targets(how: dict[str, Any]) -> list[Target | Path]:
-    from envsmith.oci.lookup import parse_reference
-    from envsmith.oci.registry import Repository
+    from envsmith.oci.registry import Repository, parse_reference
 
     found: list[Target | Path] = []
     if how["to"] is not None:

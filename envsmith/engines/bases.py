@@ -17,7 +17,7 @@ from envsmith import plain
 from envsmith.errors import EngineError
 from envsmith.graph.fields import TableReader, load_table
 from envsmith.model.lock import BaseImage, Lock, OsPackage, Tool
-from envsmith.oci import lookup
+from envsmith.oci import registry
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.toolkit import load_runtime, needs_of
 
@@ -114,7 +114,7 @@ class Bases:
 
         Raises ``UnknownImageError`` for another image: nothing is known about it without looking into it.
         """
-        parts = lookup.parse_reference(base)
+        parts = registry.parse_reference(base)
         distribution = next((d for d in {p.distribution for p in self.packages} if d in parts.tag.split("-")), None)
         official = parts.repository == "library/python" and re.match(rf"{re.escape(python)}(\.\d+)?(-|$)", parts.tag)
         if not official or distribution is None:
@@ -124,7 +124,7 @@ class Bases:
             )
         return KnownImage(
             image=base.partition("@")[0],
-            digest=parts.digest or lookup.resolve_digest(base),
+            digest=parts.digest or registry.resolve_digest(base),
             python=python,
             interpreter="/usr/local/bin/python3",
             distribution=distribution,

@@ -1,27 +1,31 @@
 """A repository of an OCI registry: read it, and write into it in an order that leaves nothing half-published.
 
-The distribution specification 1.1: blobs are uploaded where they are missing, taken over from a neighbouring repository where they are
-there, and continued where a connection broke. Where a registry has no referrers API (``docker-registry`` 2.8), the tag ``sha256-…`` of the
-specification's fallback lists what refers to an image.
+The distribution specification 1.1: blobs are uploaded where they are missing, mounted from a neighbouring repository where that has
+them, and continued where a connection broke. Where a registry has no referrers API (``docker-registry`` 2.8), the tag ``sha256-…`` of
+the specification's fallback lists what refers to an image. Everything that a registry says is hostile: sizes are bounded, a token is
+asked for only over https or from a registry on this machine, and a digest is computed from what was sent.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
+import base64
+import binascii
 import json
+import os
 import re
+import shutil
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import IO
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from envsmith import __version__
-from envsmith.errors import ContentError, NetworkError
-from envsmith.http import ssl_context
-from envsmith.oci.lookup import API_HOSTS, Login, login
+from envsmith import plain
+from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.http import REDIRECTS, RETRY, HttpWire, Response, Wire, ask, is_loopback, pause
 from envsmith.oci.spec import (
     IMAGE_INDEX,
     INDEX_TYPES,
@@ -31,29 +35,88 @@ from envsmith.oci.spec import (
     Manifest,
     digest_of,
     index_bytes,
+    is_digest,
     parse_index,
 )
 
-if TYPE_CHECKING:
-    from urllib.request import OpenerDirector
-
-
 Opener = Callable[[], IO[bytes]]
-_ACCEPT = ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))
-_RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
+# Where images without a host name live: the name people write, and the host that answers its API.
+_DEFAULT_REGISTRY = "docker.io"
+_API_HOSTS = {_DEFAULT_REGISTRY: f"registry-1.{_DEFAULT_REGISTRY}"}
+# An index first: its digest is that of all platforms, and the one that pins of others name.
+_ACCEPT = ", ".join((*INDEX_TYPES, *MANIFEST_TYPES))
 _ATTEMPTS = 5
-_LONGEST_WAIT = 30.0
+_HOPS = 5
+_MAX_PAGES = 20
 # A piece of an upload: large enough that the specification's smallest pieces (some stores want 5 MiB) never matter, small enough that a
 # broken connection costs a minute.
 _PIECE = 256 << 20
-_MAX_PAGES = 20
+# Seconds without a byte in either direction; a registry that writes a layer to slow storage may think for a while.
+_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """An image reference in its parts; ``registry`` and ``repository`` as the API wants them."""
+
+    registry: str
+    repository: str
+    tag: str
+    digest: str | None = None
+
+
+def parse_reference(text: str) -> Reference:
+    """Read ``python:3.12-slim`` as docker.io, library/python, 3.12-slim; ``UsageError`` for what is not an image reference."""
+    name, _, digest = plain.image(text).partition("@")
+    head, slash, path = name.partition("/")
+    if slash and ("." in head or ":" in head or head == "localhost"):
+        registry = head
+    else:
+        registry, path = _DEFAULT_REGISTRY, name
+    path, _, tag = path.partition(":")
+    if registry == _DEFAULT_REGISTRY and "/" not in path:
+        path = f"library/{path}"
+    return Reference(registry=registry, repository=path, tag=tag or "latest", digest=digest or None)
+
+
+def resolve_digest(text: str, *, wire: Wire | None = None) -> str:
+    """Return the digest behind a reference: of the multi-platform index where there is one.
+
+    ``UsageError`` for a malformed reference or one that the registry does not have, ``NetworkError`` when it cannot be reached or
+    answers nonsense, ``ContentError`` when a reference that names a digest leads to another.
+    """
+    reference = parse_reference(text)
+    try:
+        repository = Repository(reference.registry, reference.repository, wire=wire or HttpWire(timeout=15))
+        raw = repository.manifest(reference.digest or reference.tag)
+    except NetworkError as error:
+        way_out = "name the base by digest (--base NAME:TAG@sha256:…), or leave --base out to use the pinned one"
+        raise NetworkError(error.message, hint=f"{error.hint}, or {way_out}" if error.hint else way_out) from None
+    if raw is None:
+        raise UsageError(f"{text}: the registry has no such image", hint="check the name and the tag")
+    if not _is_document(raw):
+        raise NetworkError(
+            f"{text}: the registry's answer is not a manifest", hint="is a login page or proxy in between?"
+        )
+    digest = digest_of(raw)
+    if reference.digest and digest != reference.digest:
+        raise ContentError(f"{text}: the registry answers with {digest[:19]}…", hint="do not use this registry")
+    return digest
+
+
+def _is_document(raw: bytes) -> bool:
+    try:
+        document = json.loads(raw)
+        return document["schemaVersion"] == 2 and ("manifests" in document or "config" in document)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 class Repository:
     """One repository of a registry, a :class:`~envsmith.oci.layout.Store` that can also be written.
 
-    ``also`` are repositories of the same registry whose blobs may be mounted. Raises ``NetworkError`` when the registry cannot be reached,
-    refuses, or answers nonsense.
+    ``also`` are repositories of the same registry whose blobs may be mounted. Raises ``NetworkError`` when the registry cannot be
+    reached, refuses, or answers nonsense, and ``ContentError`` when it does not send what it names.
     """
 
     def __init__(
@@ -67,95 +130,87 @@ class Repository:
         piece: int = _PIECE,
         wait: Callable[[float], None] | None = None,
     ) -> None:
-        host = API_HOSTS.get(registry, registry)
-        scheme = "http" if is_loopback(urlsplit(f"//{host}").hostname or "") else "https"
+        host = _API_HOSTS.get(registry, registry)
+        scheme = "http" if is_loopback(urlsplit(f"//{host}").hostname) else "https"
         self.registry, self.repository, self.also = registry, repository, also
         self._root = f"{scheme}://{host}/v2/{repository}/"
-        self._wire = wire or HttpWire()
-        self._access = Access(registry, repository, "pull,push" if push else "pull", self._wire, also)
-        self._piece, self._wait = piece, wait or time.sleep
+        self._wire = wire or HttpWire(timeout=_TIMEOUT)
+        self._access = _Access(registry, repository, "pull,push" if push else "pull", self._wire, also)
+        self._piece, self._wait = piece, wait
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """What messages call it."""
         return f"{self.registry}/{self.repository}"
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def resolve(self, tag: str) -> str | None:
-        """The digest of the bytes behind a tag; what a header claims is not asked."""
-        raw = self._document(f"manifests/{quote(tag, safe='')}")
+        """Return the digest of the bytes behind a tag; what a header claims is not believed."""
+        raw = self.manifest(tag)
         return None if raw is None else digest_of(raw)
 
-    def manifest(self, digest: str) -> bytes | None:
-        """See :class:`~envsmith.oci.layout.Store`."""
-        return self._document(f"manifests/{digest}")
-
-    def _document(self, path: str) -> bytes | None:
-        with self._ask("GET", path, {"Accept": _ACCEPT}) as answer:
+    def manifest(self, name: str) -> bytes | None:
+        """Return the manifest or index with this digest or tag, or ``None``."""
+        path = f"manifests/{quote(name, safe=':')}"
+        with self._ask("GET", path, f"reading {path}", {200, 404}, headers={"Accept": _ACCEPT}) as answer:
             if answer.status == 404:
                 return None
-            self._expect(answer, {200}, f"reading {path}")
-            raw = _read(answer, MAX_MANIFEST + 1, self.name)
+            raw = answer.body.read(MAX_MANIFEST + 1)
         if len(raw) > MAX_MANIFEST:
-            raise ContentError(f"{self.name}: {path} is longer than {MAX_MANIFEST} bytes")
+            raise NetworkError(f"{self.name}: {path} is too large: longer than {MAX_MANIFEST} bytes")
+        claim = answer.headers.get("docker-content-digest", "")
+        if is_digest(claim) and claim != digest_of(raw):
+            raise ContentError(
+                f"{self.name}: the registry says {claim[:19]}…, what it sent is {digest_of(raw)[:19]}…",
+                hint="something between here and the registry changes manifests",
+            )
         return raw
 
     def has_blob(self, digest: str, size: int) -> bool:
-        """True when the registry says that it has a blob of this digest and size."""
-        with self._ask("HEAD", f"blobs/{digest}", {}) as answer:
-            if answer.status == 404:
-                return False
-            if answer.status in {302, 303, 307, 308}:
-                return True
-            self._expect(answer, {200}, f"looking for {digest[:19]}…")
-            told = answer.headers.get("content-length", str(size))
-            return told == str(size)
+        """Tell whether the registry says that it has a blob of this digest and size."""
+        with self._ask("HEAD", f"blobs/{digest}", f"looking for {digest[:19]}…", {200, 404, *REDIRECTS}) as answer:
+            length = answer.headers.get("content-length", str(size))
+            return answer.status in REDIRECTS or (answer.status == 200 and length == str(size))
 
     def blob(self, digest: str) -> IO[bytes] | None:
-        """See :class:`~envsmith.oci.layout.Store`. A redirect to a store is followed without credentials."""
-        answer = self._open("GET", f"blobs/{digest}", {})
-        url, hops = self._root, 0
-        while answer.status in {301, 302, 303, 307, 308}:
-            answer.close()
-            hops += 1
+        """Open a blob, or return ``None``. A redirect to a store is followed without credentials."""
+        doing = f"reading {digest[:19]}…"
+        url, answer = self._root, self._ask("GET", f"blobs/{digest}", doing, {200, 404, *REDIRECTS})
+        for _ in range(_HOPS):
+            if answer.status not in REDIRECTS:
+                break
+            answer.body.close()
             url = urljoin(url, answer.headers.get("location", ""))
-            parts = urlsplit(url)
-            if hops > 5 or not (parts.scheme == "https" or is_loopback(parts.hostname or "")):
+            if not _is_private(url):
                 raise NetworkError(f"{self.name}: {digest[:19]}… is redirected to a place that is not trusted")
-            answer = self._try("GET", url, {})
+            answer = self._send("GET", url, {})
+        self._expect(answer, {200, 404}, doing)
         if answer.status == 404:
-            answer.close()
+            answer.body.close()
             return None
-        if answer.status != 200:
-            with closing(answer):
-                self._expect(answer, {200}, f"reading {digest[:19]}…")
-        return _Told(answer.body, self.name)  # type: ignore[return-value]
+        return answer.body
 
     def referrers(self, digest: str) -> tuple[Descriptor, ...]:
-        """What the referrers API lists, or the fallback tag where there is no such API."""
+        """Return what the referrers API lists, or the fallback tag where there is no such API."""
         listed = self._listed(digest)
         if listed is not None:
             return listed
-        raw = self._document(f"manifests/{_fallback(digest)}")
+        raw = self.manifest(_fallback(digest))
         return () if raw is None else parse_index(raw, f"{self.name}:{_fallback(digest)}")
 
     def _listed(self, digest: str) -> tuple[Descriptor, ...] | None:
         """``None`` when the registry has no referrers API."""
         found: list[Descriptor] = []
-        path = f"referrers/{digest}"
+        path, doing = f"referrers/{digest}", "listing what refers to the image"
         for _ in range(_MAX_PAGES):
-            with self._ask("GET", path, {"Accept": IMAGE_INDEX}) as answer:
-                kind = answer.headers.get("content-type", "").partition(";")[0]
-                if answer.status in {400, 404, 405} or (answer.status == 200 and kind != IMAGE_INDEX):
+            with self._ask("GET", path, doing, {200, 400, 404, 405}, headers={"Accept": IMAGE_INDEX}) as answer:
+                if answer.status != 200 or answer.headers.get("content-type", "").partition(";")[0] != IMAGE_INDEX:
                     return None
-                self._expect(answer, {200}, "listing what refers to the image")
-                found += parse_index(_read(answer, MAX_MANIFEST + 1, self.name), f"{self.name}: referrers")
+                found += parse_index(answer.body.read(MAX_MANIFEST + 1), f"{self.name}: referrers")
                 link = answer.headers.get("link", "")
-            if 'rel="next"' not in link:
-                break
             following = urljoin(self._root, link.partition(">")[0].lstrip(" <"))
-            if not following.startswith(self._root):
+            if 'rel="next"' not in link or not following.startswith(self._root):
                 break
             path = following[len(self._root) :]
         return tuple(found)
@@ -168,77 +223,72 @@ class Repository:
             return "kept"
         for other in self.also:
             query = urlencode({"mount": blob.digest, "from": other})
-            with self._ask("POST", f"blobs/uploads/?{query}", {}) as answer:
+            doing = f"mounting {blob.digest[:19]}…"
+            with self._ask("POST", f"blobs/uploads/?{query}", doing, {201, 202, 401, 403, 404}) as answer:
                 if answer.status == 201:
                     return "mounted"
-                self._expect(answer, {202, 401, 403, 404}, f"mounting {blob.digest[:19]}…")
         self._upload(blob, opener)
         return "sent"
 
     def _upload(self, blob: Descriptor, opener: Opener) -> None:
         """Send a blob in pieces. After a broken piece the registry is asked how far it got; an upload that it forgot begins again."""
-        what = f"sending {blob.digest[:19]}…"
-        location, at, failures = self._begin(what), 0, 0
+        doing = f"sending {blob.digest[:19]}…"
+        location, at, failures = self._begin(doing), 0, 0
         with closing(opener()) as file:
-            while at < blob.size or blob.size == 0:
+            while at < blob.size:
                 length = min(self._piece, blob.size - at)
                 file.seek(at)
-                headers = {
-                    "Content-Type": "application/octet-stream",
-                    "Content-Range": f"{at}-{max(at + length - 1, 0)}",
-                }
-                done = self._piece_sent(location, headers, Body(file=file, length=length), what)
-                if done is not None:
-                    location, at = done, at + length
-                    if blob.size == 0:
-                        break
+                following = self._sent_piece(location, _pieces(file, length), at, length, doing)
+                if following is not None:
+                    location, at = following, at + length
                     continue
                 failures += 1
                 if failures >= _ATTEMPTS:
                     raise NetworkError(
-                        f"{self.name}: {what} broke {failures} times",
+                        f"{self.name}: {doing} broke {failures} times",
                         hint="run the same command again: what is there already is not sent again, and no tag was set",
                     )
-                self._wait(_pause(failures))
-                location, at = self._resume(location, what)
+                (self._wait or time.sleep)(pause(failures))
+                location, at = self._resume(location, doing)
         joint = "&" if urlsplit(location).query else "?"
-        with self._ask("PUT", f"{location}{joint}{urlencode({'digest': blob.digest})}", {}) as answer:
-            self._expect(answer, {201}, what)
+        with self._ask("PUT", f"{location}{joint}{urlencode({'digest': blob.digest})}", doing, {201}):
+            pass
 
-    def _begin(self, what: str) -> str:
-        with self._ask("POST", "blobs/uploads/", {}) as answer:
-            self._expect(answer, {202}, what)
+    def _begin(self, doing: str) -> str:
+        with self._ask("POST", "blobs/uploads/", doing, {202}) as answer:
             return self._location(answer, self._root)
 
-    def _piece_sent(self, location: str, headers: Mapping[str, str], body: Body, what: str) -> str | None:
+    def _sent_piece(self, location: str, body: Iterator[bytes], at: int, length: int, doing: str) -> str | None:
         """Where the next piece goes, or ``None`` when this one may have been lost."""
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Range": f"{at}-{at + length - 1}",
+            "Content-Length": str(length),
+        }
         try:
-            answer = self._wire("PATCH", location, {**headers, **self._own(location)}, body)
+            answer = self._wire("PATCH", location, {**headers, **self._login(location)}, body)
         except OSError:
             return None
-        with closing(answer):
+        with answer:
             if answer.status == 401:
                 self._access.answer(answer.headers.get("www-authenticate", ""), location)
+            if answer.status in {401, 416, *RETRY}:
                 return None
-            if answer.status in _RETRY or answer.status == 416:
-                return None
-            self._expect(answer, {202, 201, 204}, what)
+            self._expect(answer, {201, 202, 204}, doing)
             return self._location(answer, location)
 
-    def _resume(self, location: str, what: str) -> tuple[str, int]:
+    def _resume(self, location: str, doing: str) -> tuple[str, int]:
         """Where to go on and from which byte."""
-        with self._ask("GET", location, {}) as answer:
-            if answer.status == 204:
-                told = answer.headers.get("range", "").partition("-")[2]
-                # `0-0` is what registries say of nothing as well as of one byte: sending that byte again would be refused, so begin again.
-                if told.isdecimal() and int(told) > 0:
-                    return self._location(answer, location), int(told) + 1
-        return self._begin(what), 0
+        with self._ask("GET", location, doing, set(range(200, 600))) as answer:
+            last = answer.headers.get("range", "").partition("-")[2]
+            # `0-0` is what registries say of nothing as well as of one byte: sending that byte again would be refused, so begin again.
+            if answer.status == 204 and last.isdecimal() and int(last) > 0:
+                return self._location(answer, location), int(last) + 1
+        return self._begin(doing), 0
 
     def _location(self, answer: Response, base: str) -> str:
         url = urljoin(base, answer.headers.get("location", ""))
-        parts = urlsplit(url)
-        if not answer.headers.get("location") or not (parts.scheme == "https" or is_loopback(parts.hostname or "")):
+        if "location" not in answer.headers or not _is_private(url):
             raise NetworkError(f"{self.name}: the registry names no usable place for an upload")
         return url
 
@@ -248,116 +298,80 @@ class Repository:
         ``ContentError`` when the registry gives it another digest, ``NetworkError`` when it cannot be reached.
         """
         target = tag if tag is not None else manifest.digest
-        with self._ask(
-            "PUT", f"manifests/{quote(target, safe=':')}", {"Content-Type": manifest.media_type}, manifest.raw
-        ) as answer:
-            self._expect(answer, {201}, f"setting {target}")
-            told = answer.headers.get("docker-content-digest", manifest.digest)
-            listed = "oci-subject" in answer.headers
-        if told != manifest.digest:
-            raise ContentError(f"{self.name}: the registry calls {manifest.digest[:19]}… {told[:19]}…")
-        if manifest.subject is not None and not listed and self._listed(manifest.subject.digest) is None:
-            self._list(manifest)
+        path, headers = f"manifests/{quote(target, safe=':')}", {"Content-Type": manifest.media_type}
+        with self._ask("PUT", path, f"setting {target}", {201}, headers=headers, body=manifest.raw) as answer:
+            digest = answer.headers.get("docker-content-digest", manifest.digest)
+        if digest != manifest.digest:
+            raise ContentError(f"{self.name}: the registry calls {manifest.digest[:19]}… {digest[:19]}…")
+        subject = manifest.subject
+        if subject is not None and "oci-subject" not in answer.headers and self._listed(subject.digest) is None:
+            self._list(_fallback(subject.digest), manifest)
 
-    def _list(self, manifest: Manifest) -> None:
+    def _list(self, tag: str, manifest: Manifest) -> None:
         """Add a referrer to the fallback tag. Two writers at once may lose one: the list is read again and mended."""
-        if manifest.subject is None:
-            return
-        tag = _fallback(manifest.subject.digest)
         for _ in range(_ATTEMPTS):
-            raw = self._document(f"manifests/{tag}")
-            there = () if raw is None else parse_index(raw, f"{self.name}:{tag}")
-            if any(d.digest == manifest.digest for d in there):
+            raw = self.manifest(tag)
+            rows = () if raw is None else parse_index(raw, f"{self.name}:{tag}")
+            if any(row.digest == manifest.digest for row in rows):
                 return
-            with self._ask(
-                "PUT", f"manifests/{tag}", {"Content-Type": IMAGE_INDEX}, index_bytes((*there, manifest.descriptor))
-            ) as answer:
-                self._expect(answer, {201}, f"setting {tag}")
+            headers, body = {"Content-Type": IMAGE_INDEX}, index_bytes((*rows, manifest.descriptor))
+            with self._ask("PUT", f"manifests/{tag}", f"setting {tag}", {201}, headers=headers, body=body):
+                pass
         raise NetworkError(f"{self.name}: {tag} does not keep what is written", hint="does somebody else publish now?")
 
     # -- underneath ----------------------------------------------------------------------------------------------------
 
-    def _own(self, url: str) -> Mapping[str, str]:
+    def _login(self, url: str) -> Mapping[str, str]:
         """Credentials, only for the registry's own host."""
-        return self._access.headers() if urlsplit(url).netloc == urlsplit(self._root).netloc else {}
+        return self._access.headers if urlsplit(url).netloc == urlsplit(self._root).netloc else {}
 
-    @contextmanager
-    def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None) -> Iterator[Response]:
-        with closing(self._open(method, path, headers, body)) as answer:
-            yield answer
-
-    def _open(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None) -> Response:
-        """One request, after as many attempts as are sensible and the login that it takes."""
-        url = urljoin(self._root, path)
-        challenged = 0
-        for attempt in range(_ATTEMPTS):
-            answer = self._try(method, url, {**headers, **self._own(url)}, body, last=attempt == _ATTEMPTS - 1)
-            if answer.status == 401 and challenged < 2:
-                answer.close()
-                challenged += 1
-                self._access.answer(answer.headers.get("www-authenticate", ""), url)
-            elif answer.status in _RETRY and attempt < _ATTEMPTS - 1:
-                answer.close()
-                self._wait(_pause(attempt + 1, answer.headers.get("retry-after")))
-            else:
-                return answer
-        raise NetworkError(f"{self.name}: the registry asks for a login again and again")
-
-    def _try(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, *, last: bool = True
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        doing: str,
+        accepted: set[int],
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
     ) -> Response:
+        """One request, with the login that it takes; its answer has one of the statuses ``accepted``."""
+        url = urljoin(self._root, path)
+        answer = self._send(method, url, {**(headers or {}), **self._login(url)}, body)
+        for _ in range(2):
+            if answer.status == 401:
+                answer.body.close()
+                self._access.answer(answer.headers.get("www-authenticate", ""), url)
+                answer = self._send(method, url, {**(headers or {}), **self._login(url)}, body)
+        self._expect(answer, accepted, doing)
+        return answer
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Response:
         try:
-            return self._wire(method, url, headers, body)
+            return ask(self._wire, method, url, headers, body, attempts=_ATTEMPTS, wait=self._wait)
         except OSError as error:
-            if last:
-                reason = getattr(error, "reason", None) or error
-                raise NetworkError(
-                    f"registry {self.registry} cannot be reached: {str(reason)[:200]}",
-                    hint="check the name, the network and the CA settings, then run the same command again: it resumes",
-                ) from None
-        self._wait(_pause(1))
-        return Response(status=503, headers={}, body=_Nothing())
-
-    def _expect(self, answer: Response, wanted: set[int], doing: str) -> None:
-        if answer.status in wanted:
-            return
-        if answer.status in {401, 403}:
             raise NetworkError(
-                f"{self.registry}: access to {self.repository} is denied while {doing}",
-                hint=f"log in first: docker login {self.registry}",
+                f"registry {self.registry} cannot be reached: {str(error)[:200]}",
+                hint="check the name, the network and the CA settings, then run the same command again: it resumes",
+            ) from None
+
+    def _expect(self, answer: Response, accepted: set[int], doing: str) -> None:
+        if answer.status in accepted:
+            return
+        with answer:
+            if answer.status in {401, 403}:
+                raise self._access.denied()
+            raise NetworkError(
+                f"{self.name}: status {answer.status} while {doing}{_reason(answer)}",
+                hint="run the same command again: what is there already is not sent again",
             )
-        raise NetworkError(
-            f"{self.name}: status {answer.status} while {doing}{_reason(answer)}",
-            hint="run the same command again: what is there already is not sent again",
-        )
 
 
-class _Told:
-    """A body whose broken connection is an error of the family."""
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file, self._name = file, name
-
-    def read(self, size: int = -1) -> bytes:
-        import http.client
-
-        try:
-            return self._file.read(size)
-        except (OSError, http.client.HTTPException) as error:
-            raise NetworkError(f"{self._name}: the connection broke: {error}", hint="run the command again") from None
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _Nothing() -> IO[bytes]:  # noqa: N802
-    import io
-
-    return io.BytesIO()
-
-
-def _read(answer: Response, limit: int, name: str) -> bytes:
-    return _Told(answer.body, name).read(limit)
+def _pieces(file: IO[bytes], length: int) -> Iterator[bytes]:
+    """The next ``length`` bytes, so that a piece of a layer is sent without being in memory."""
+    while length > 0 and (data := file.read(min(length, 1 << 20))):
+        length -= len(data)
+        yield data
 
 
 def _fallback(digest: str) -> str:
@@ -365,34 +379,29 @@ def _fallback(digest: str) -> str:
     return digest.replace(":", "-")
 
 
-def _pause(attempt: int, told: str | None = None) -> float:
-    if told and told.isdecimal():
-        return min(float(told), _LONGEST_WAIT)
-    return min(0.5 * 2.0 ** (attempt - 1), _LONGEST_WAIT)
-
-
 def _reason(answer: Response) -> str:
     """The registry's own words, a little of them."""
     try:
         errors = json.loads(answer.body.read(65536))["errors"]
-        told = "; ".join(f"{e.get('code')} {e.get('message')}" for e in errors[:3])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        words = "; ".join(f"{e.get('code')} {e.get('message')}" for e in errors[:3])
+    except (NetworkError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
-    return f": {told[:200]}"
+    return f": {words[:200]}"
 
 
-# How a registry lets somebody in: an anonymous or configured bearer token, or basic credentials, as its challenge asks.
-#
-# A token is asked for only over https, or from a registry on this machine; credentials are never sent anywhere else.
+def _is_private(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
 
+
+# -- how a registry lets somebody in: basic credentials or a bearer token, anonymous where no login is known ------------
 
 _FIELD = re.compile(r'([a-zA-Z]+)="([^"]*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
-_MAX_TOKEN = 1 << 17
 
 
 @dataclass(slots=True)
-class Access:
+class _Access:
     """The ``Authorization`` header of one repository, renewed when the registry challenges again.
 
     ``actions`` is ``pull`` or ``pull,push``; ``also`` are repositories whose blobs may be mounted (``pull`` is asked for).
@@ -403,188 +412,129 @@ class Access:
     actions: str
     wire: Wire
     also: tuple[str, ...] = ()
-    _header: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def headers(self) -> Mapping[str, str]:
-        """What goes with the next request."""
-        return {"Authorization": self._header} if self._header else {}
+    def denied(self) -> NetworkError:
+        """Return the error that says who denies what, and the way out."""
+        return NetworkError(
+            f"{self.registry}: access to {self.repository} is denied",
+            hint=f"log in first: docker login {self.registry}",
+        )
 
     def answer(self, challenge: str, url: str) -> None:
         """Do what ``WWW-Authenticate`` asks; ``NetworkError`` when it cannot be done or must not."""
-        kind, _, rest = challenge[:4000].partition(" ")
-        fields = {key.lower(): value for key, value in _FIELD.findall(rest)}
-        known = login(self.registry)
-        if kind.lower() == "basic":
-            if known is None or not known.basic:
-                raise _denied(self.registry, self.repository)
-            if self._header == f"Basic {known.basic}":
-                raise _denied(self.registry, self.repository)
-            if not _private(url):
+        kind, _, words = challenge[:4000].partition(" ")
+        user = login(self.registry)
+        if kind.lower() == "bearer":
+            fields = {key.lower(): value for key, value in _FIELD.findall(words)}
+            self.headers = {"Authorization": f"Bearer {self._token(fields, url, user)}"}
+        elif kind.lower() == "basic":
+            headers = {"Authorization": f"Basic {user.basic}"} if user and user.basic else self.headers
+            if headers == self.headers:
+                raise self.denied()
+            if not _is_private(url):
                 raise NetworkError(f"{self.registry}: credentials are not sent over an unencrypted connection")
-            self._header = f"Basic {known.basic}"
-        elif kind.lower() == "bearer":
-            self._header = f"Bearer {self._token(fields, url, known)}"
+            self.headers = headers
         else:
             raise NetworkError(f"registry {self.registry} asks for a kind of login that is not understood")
 
-    def _token(self, fields: Mapping[str, str], url: str, known: Login | None) -> str:
-        realm = fields.get("realm", "")
-        parts = urlsplit(realm)
-        same = is_loopback(parts.hostname or "") and is_loopback(urlsplit(url).hostname or "")
-        if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and same)):
+    def _token(self, fields: Mapping[str, str], url: str, user: Login | None) -> str:
+        realm, service = fields.get("realm", ""), fields.get("service", "")
+        place = urlsplit(realm)
+        is_trusted = place.scheme == "https" or is_loopback(urlsplit(url).hostname)
+        if not place.hostname or not _is_private(realm) or not is_trusted:
             raise NetworkError(f"registry {self.registry} sends to a place for tokens that is not trusted")
-        scopes = [("scope", f"repository:{self.repository}:{self.actions}")]
-        scopes += [("scope", f"repository:{other}:pull") for other in self.also]
-        query = [("service", fields.get("service", "")), *scopes]
-        if known and known.identity:
-            form = [("grant_type", "refresh_token"), ("refresh_token", known.identity), ("client_id", "envsmith")]
-            form += [("service", fields.get("service", "")), ("scope", " ".join(value for _, value in scopes))]
-            headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            response = self._send("POST", realm, headers, urlencode(form).encode())
-        else:
-            headers = {"Authorization": f"Basic {known.basic}"} if known else {}
-            response = self._send("GET", f"{realm}{'&' if parts.query else '?'}{urlencode(query)}", headers, None)
-        return self._read(response)
+        scopes = [f"repository:{self.repository}:{self.actions}", *(f"repository:{other}:pull" for other in self.also)]
+        if user and user.identity:
+            form = {"grant_type": "refresh_token", "refresh_token": user.identity, "client_id": "envsmith"}
+            body = urlencode({**form, "service": service, "scope": " ".join(scopes)}).encode()
+            return self._read("POST", realm, {"Content-Type": "application/x-www-form-urlencoded"}, body)
+        query = urlencode([("service", service), *(("scope", scope) for scope in scopes)])
+        headers = {"Authorization": f"Basic {user.basic}"} if user else {}
+        return self._read("GET", f"{realm}{'&' if place.query else '?'}{query}", headers)
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Response:
+    def _read(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> str:
         try:
-            return self.wire(method, url, headers, body)
+            with ask(self.wire, method, url, headers, body) as answer:
+                text = answer.body.read(1 << 17)
         except OSError as error:
             raise NetworkError(f"{self.registry}: the place for tokens cannot be reached: {error}") from None
-
-    def _read(self, response: Response) -> str:
+        if answer.status in {401, 403}:
+            raise self.denied()
         try:
-            data = json.loads(response.body.read(_MAX_TOKEN))
+            data = json.loads(text)
             token = data.get("token") or data.get("access_token")
-        except (OSError, ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             token = None
-        finally:
-            response.close()
-        if response.status in {401, 403}:
-            raise _denied(self.registry, self.repository)
-        if response.status != 200 or not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise NetworkError(f"registry {self.registry} gave no token (status {response.status})")
+        if answer.status != 200 or not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise NetworkError(f"registry {self.registry} gave no token (status {answer.status})")
         return token
 
 
-def _private(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "https" or is_loopback(parts.hostname or "")
+# -- logins as Docker and podman keep them: in their configuration, or with a helper program that it names --------------
 
-
-def _denied(registry: str, repository: str) -> NetworkError:
-    return NetworkError(f"{registry}: access to {repository} is denied", hint=f"log in first: docker login {registry}")
-
-
-# One HTTP request to a registry, with a body that is streamed from a file and an answer that is streamed back.
-#
-# :mod:`envsmith.http` reads and caches small documents; layers are gigabytes, are sent as well as read, and are kept nowhere.
-
-
-# Seconds without a byte in either direction; a registry that writes a layer to slow storage may think for a while.
-_TIMEOUT = 300.0
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Body:
-    """``length`` bytes of ``file`` from where it stands."""
+class Login:
+    """``basic`` is base64 of ``user:password``; ``identity`` a refresh token for access tokens. One of them is set."""
 
-    file: IO[bytes]
-    length: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Response:
-    """Status, headers with lower-case names, and the body, still open; whoever asked closes it."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: IO[bytes]
-
-    def close(self) -> None:
-        """Give the connection back."""
-        with contextlib.suppress(OSError):
-            self.body.close()
+    basic: str = field(default="", repr=False)
+    identity: str = field(default="", repr=False)
 
 
-class Wire(Protocol):
-    """One request; follows no redirect and raises ``OSError`` when there is no answer."""
+def login(registry: str) -> Login | None:
+    """Return the user's login at ``registry``; ``None`` without one, or when the configuration cannot be understood.
 
-    def __call__(self, method: str, url: str, headers: Mapping[str, str], body: Body | bytes | None = None) -> Response:
-        """Send it, return whatever status comes back."""
-        ...
-
-
-class _Slice(io.RawIOBase):
-    """At most ``length`` bytes of a file, so that a chunk of a layer is sent without being in memory."""
-
-    def __init__(self, body: Body) -> None:
-        super().__init__()
-        self._file, self._left = body.file, body.length
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        wanted = self._left if size < 0 else min(size, self._left)
-        data = self._file.read(wanted) if wanted else b""
-        self._left -= len(data)
-        return data
+    Looked for in ``DOCKER_CONFIG`` or ``~/.docker``, then in podman's ``REGISTRY_AUTH_FILE``.
+    """
+    folder = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")
+    files = [Path(folder) / "config.json", *map(Path, filter(None, [os.environ.get("REGISTRY_AUTH_FILE")]))]
+    keys = [registry, f"https://{registry}"]
+    if registry == _DEFAULT_REGISTRY:
+        keys.append(f"https://index.{registry}/v1/")
+    return next((found for path in files if (found := _from_file(path, keys))), None)
 
 
-class HttpWire:
-    """A :class:`Wire` over the standard library: the system's proxies and CA bundles, no proxy for this machine itself."""
-
-    def __init__(self) -> None:
-        self._openers: dict[tuple[bool, bool], OpenerDirector] = {}
-
-    def __call__(self, method: str, url: str, headers: Mapping[str, str], body: Body | bytes | None = None) -> Response:
-        """See :class:`Wire`."""
-        import http.client
-        import urllib.error
-        import urllib.request
-
-        sent: Any = body
-        length = {}
-        if isinstance(body, Body):
-            sent, length = _Slice(body), {"Content-Length": str(body.length)}
-        elif body is not None:
-            length = {"Content-Length": str(len(body))}
-        elif method in {"POST", "PUT", "PATCH"}:
-            sent, length = b"", {"Content-Length": "0"}
-        told = {"User-Agent": f"envsmith/{__version__}", **length, **headers}
-        request = urllib.request.Request(url, data=sent, headers=told, method=method)  # noqa: S310 - the client checked the scheme
-        try:
-            answer = self._opener(url).open(request, timeout=_TIMEOUT)
-        except urllib.error.HTTPError as error:
-            return Response(status=error.code, headers=_lower(error.headers), body=error)
-        except (http.client.HTTPException, ValueError) as error:
-            raise OSError(f"no usable answer: {error}") from error
-        return Response(status=answer.status, headers=_lower(answer.headers), body=answer)
-
-    def _opener(self, url: str) -> OpenerDirector:
-        import urllib.request
-
-        parts = urlsplit(url)
-        kind = (is_loopback(parts.hostname or ""), parts.scheme == "https")
-        if kind not in self._openers:
-
-            class NoRedirect(urllib.request.HTTPRedirectHandler):
-                def redirect_request(self, *_args: object, **_more: object) -> None:
-                    """The client follows it itself, without the credentials."""
-
-            handlers: list[urllib.request.BaseHandler] = [NoRedirect()]
-            handlers += [urllib.request.ProxyHandler({})] if kind[0] else []
-            # Reading the bundle of authorities takes longer than a request does.
-            handlers += [urllib.request.HTTPSHandler(context=ssl_context())] if kind[1] else []
-            self._openers[kind] = urllib.request.build_opener(*handlers)
-        return self._openers[kind]
+def _from_file(path: Path, keys: Sequence[str]) -> Login | None:
+    try:
+        config = json.loads(path.read_bytes())
+        helpers, auths = config.get("credHelpers") or {}, config.get("auths") or {}
+        logins = (
+            _from_helper(helpers.get(k) or config.get("credsStore"), k) or _from_entry(auths.get(k)) for k in keys
+        )
+        return next(filter(None, logins), None)
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
-def is_loopback(host: str) -> bool:
-    """True for this machine: the only place that is spoken to without TLS."""
-    return host in {"localhost", "127.0.0.1", "::1"}
+def _from_entry(entry: object) -> Login | None:
+    if not isinstance(entry, dict):
+        return None
+    if isinstance(token := entry.get("identitytoken"), str) and token:
+        return Login(identity=token)
+    basic = entry.get("auth")
+    try:
+        return Login(basic=basic) if isinstance(basic, str) and b":" in base64.b64decode(basic, validate=True) else None
+    except binascii.Error:
+        return None
 
 
-def _lower(headers: Any) -> dict[str, str]:
-    return {str(key).lower(): str(value) for key, value in headers.items()}
+def _from_helper(name: object, key: str) -> Login | None:
+    """What ``docker-credential-NAME get`` prints for the registry on its standard input."""
+    program = shutil.which(f"docker-credential-{name}") if isinstance(name, str) and _HELPER.fullmatch(name) else None
+    if program is None:
+        return None
+    try:
+        ran = subprocess.run([program, "get"], input=key.encode(), capture_output=True, timeout=30, check=True)
+        answer = json.loads(ran.stdout)
+        user, secret = answer.get("Username"), answer.get("Secret")
+    except (OSError, ValueError, AttributeError, subprocess.SubprocessError):
+        return None
+    if not isinstance(user, str) or not isinstance(secret, str):
+        return None
+    # So a helper says that the secret is an identity token.
+    if user == "<token>":
+        return Login(identity=secret)
+    return Login(basic=base64.b64encode(f"{user}:{secret}".encode()).decode())

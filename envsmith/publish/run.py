@@ -15,8 +15,7 @@ from envsmith.engines import rebuild as engine_rebuild
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.oci.layout import REF_NAME, ArchiveStore, Store, copy_layout, image_of, load_manifest, open_files
-from envsmith.oci.lookup import parse_reference
-from envsmith.oci.registry import Repository
+from envsmith.oci.registry import Repository, parse_reference
 from envsmith.oci.spec import OciImage, is_digest, read_layout
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.publish.bundle import BundleWriter

@@ -10,7 +10,7 @@ import pytest
 from envsmith.engines.bases import OsAnswer, asked_image, known_image, load_bases
 from envsmith.errors import DataError, EngineError, UsageError
 from envsmith.model.lock import BaseImage, OsPackage
-from envsmith.oci import lookup
+from envsmith.oci import registry
 from envsmith.python.toolkit import load_runtime, needs_of
 
 BASES = load_bases()
@@ -125,14 +125,14 @@ def test_another_base_that_is_asked_for_replaces_the_kept_one(locks):
 
 
 def test_an_official_base_is_resolved_by_its_registry_without_an_engine(locks, monkeypatch):
-    monkeypatch.setattr(lookup, "resolve_digest", lambda text: "sha256:" + "e" * 64)
+    monkeypatch.setattr(registry, "resolve_digest", lambda text: "sha256:" + "e" * 64)
     lock = known_image(unpinned(locks.deepspeed()), "python:3.12.14-slim-trixie")
     assert lock.base.digest == "sha256:" + "e" * 64
     assert lock.base.distribution == "trixie"
 
 
 def test_a_base_by_digest_asks_nobody(locks, monkeypatch):
-    monkeypatch.setattr(lookup, "resolve_digest", None)
+    monkeypatch.setattr(registry, "resolve_digest", None)
     lock = known_image(unpinned(locks.deepspeed()), "python:3.12-slim-bookworm@sha256:" + "e" * 64)
     assert lock.base.digest == "sha256:" + "e" * 64
 

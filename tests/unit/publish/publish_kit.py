@@ -310,7 +310,8 @@ class _Handler(BaseHTTPRequestHandler):
 def registry(**settings):
     """A registry on a port of this machine, ended whatever happens."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = False
+    # Connections that a client keeps open are not waited for.
+    server.daemon_threads = True
     server.registry = Registry(address=f"127.0.0.1:{server.server_address[1]}", **settings)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -13,7 +13,7 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, DataError, UsageError
 from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, Pin
-from envsmith.oci.lookup import login
+from envsmith.oci.registry import login
 from envsmith.oci.spec import index_bytes, parse_index, parse_manifest
 from envsmith.publish.folder import read_folder, rendered
 from envsmith.publish.proof import parse_record
