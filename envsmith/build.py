@@ -279,7 +279,7 @@ def _compiled_sentences(lock: Lock) -> list[str]:
     sentences = []
     for source in lock.compiled:
         pin = lock.pin(source.name)
-        variables = " ".join(f"{name}={value}" for name, value in source.variables)
+        variables = " ".join(f"{name}={value}" for name, value in source.variables.items())
         every = source.toolkit and not lock.cell.components.get("gpu")
         parts = [
             f"{source.name} is compiled",

@@ -19,7 +19,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import date
+from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -152,14 +154,15 @@ def text_of(
     pattern: re.Pattern[str] | None = None,
     advice: str = "",
     complaint: str = "not a value of this field",
+    minimum: int = 1,
 ) -> Parsed:
-    """Return the mark of a text of 1 to ``maximum`` characters, trimmed, of the form of ``pattern``."""
+    """Return the mark of a text of ``minimum`` to ``maximum`` characters, trimmed, of the form of ``pattern``."""
 
     def parse(value: object, _context: object = None) -> str:
         if not isinstance(value, str):
             raise WrongValueError("text belongs here", "quote it" if isinstance(value, int | float) else "")
         clean = value.strip()
-        if not clean or len(clean) > maximum:
+        if not minimum <= len(clean) <= maximum:
             raise WrongValueError("empty" if not clean else f"longer than {maximum} characters")
         if pattern is not None and not pattern.fullmatch(clean):
             raise WrongValueError(complaint, advice)
@@ -212,10 +215,42 @@ Day = Annotated[str, Parsed(_day)]
 Sha256 = Annotated[str, text_of(64, re.compile("[0-9a-f]{64}"), "64 hex digits in lower case", "not a sha256")]
 
 
+# Metadata of a dataclass field that no file has.
+UNWRITTEN = {"unwritten": True}
+
+
+def written(key: str | None = None, *, when_set: bool = False) -> dict[str, object]:
+    """Return the metadata of a field that a file has under another ``key``, or only ``when_set``: when it is not the default."""
+    return {"key": key, "when_set": when_set}
+
+
 def strict(kind: type[_Value]) -> type[_Value]:
-    """Mark a dataclass: a key that is not one of its fields is a problem."""
-    kind.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]
+    """Mark a dataclass: a key that is not one of its fields is a problem. :func:`written` says how fields are spelt."""
+    keys = {f.name: key for f in fields(kind) if (key := f.metadata.get("key"))}  # type: ignore[arg-type]
+    config: dict[str, Any] = {"extra": "forbid"}
+    if keys:
+        config["alias_generator"] = lambda name: keys.get(name, name)
+    kind.__pydantic_config__ = config  # type: ignore[attr-defined]
     return kind
+
+
+def to_json(value: Any) -> Any:
+    """Return the JSON of a value as :func:`check` reads it; a part with a ``to_json`` of its own is asked for it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    shown = {}
+    for place in fields(value):
+        item, marks = getattr(value, place.name), place.metadata
+        if not marks.get("unwritten") and not (marks.get("when_set") and item == place.default):
+            own = getattr(item, "to_json", None)
+            shown[marks.get("key") or place.name] = own() if own else to_json(item)
+    return shown
 
 
 def check(
@@ -287,7 +322,10 @@ def _place(file: str, root: str, steps: tuple[int | str, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    return "" if isinstance(value, dict | list) or value is None else f"`{str(value)[:80]}`: "
+    if isinstance(value, dict | list) or value is None:
+        return ""
+    text = str(value)[:80].encode("utf-8", "backslashreplace").decode()
+    return f"`{text}`: "
 
 
 def _keys(schema: object) -> Iterator[str]:

@@ -219,7 +219,7 @@ def _one_source(source: CompiledSource, archive: Artifact, options: ImageOptions
     What runs here was written by others: nothing that the host lends to a build is mounted.
     """
     prefix, name = plain.path(options.prefix), plain.os_package(source.name)
-    told = " ".join(f"{plain.variable(key)}='{plain.plain_value(value)}'" for key, value in source.variables)
+    told = " ".join(f"{plain.variable(key)}='{plain.plain_value(value)}'" for key, value in source.variables.items())
     file = f"{_IN}/{SOURCES}/{archive.filename}"
     mounts = [
         _bind(UV_FILE, "uv"),

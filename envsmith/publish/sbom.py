@@ -116,7 +116,7 @@ def _made(source: CompiledSource | None) -> dict[str, str]:
     """How a distribution was compiled, and from whose archive."""
     if source is None:
         return {}
-    told = {"io.envsmith.compiled": " ".join(f"{name}={value}" for name, value in source.variables) or "true"}
+    told = {"io.envsmith.compiled": " ".join(f"{name}={value}" for name, value in source.variables.items()) or "true"}
     return {**told, "io.envsmith.archive": source.archive} if source.archive else told
 
 

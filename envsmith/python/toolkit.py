@@ -72,7 +72,7 @@ class Source:
         told = {**dict(self._filled(cell)), **dict(user.variables.get(self.distribution, ()))}
         return CompiledSource(
             name=self.distribution,
-            variables=tuple(sorted(told.items())),
+            variables=dict(sorted(told.items())),
             toolkit=self.toolkit,
             archive=archive.origin if archive else "",
         )

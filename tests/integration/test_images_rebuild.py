@@ -80,7 +80,7 @@ def lock(engine, docker_base, tmp_path_factory):
     python = docker_base.python
     heavy = tools.local_pin(tools.wheel(folder, "heavy", "1.0"), "torch")
     made = tools.lock_of(heavy, sdist(folder, "compiled", "3.0"), sdist(folder, "sourced", "2.0"), python=python)
-    source = CompiledSource(name="compiled", variables=(("TOLD", "90;100"),), toolkit=False)
+    source = CompiledSource(name="compiled", variables={"TOLD": "90;100"}, toolkit=False)
     made = dataclasses.replace(made, compiled=(source,))
     return engine.pin_wheels(engine.pin_image(made, docker_base.name))
 

@@ -87,7 +87,7 @@ def compiled(base=REGISTRY):
     sources = (
         CompiledSource(
             name="flash-attn",
-            variables=(("FLASH_ATTENTION_FORCE_BUILD", "TRUE"), ("FLASH_ATTN_CUDA_ARCHS", "90;100")),
+            variables={"FLASH_ATTENTION_FORCE_BUILD": "TRUE", "FLASH_ATTN_CUDA_ARCHS": "90;100"},
         ),
     )
     wheel = BuiltWheel(name="flash-attn", filename="flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", sha256="f" * 64)

@@ -173,7 +173,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         ("packages.0.sdist", "yes", "packages[0].sdist"),
         ("packages.0.files.0.filename", "../../etc/passwd", "packages[0].files[0].filename"),
         ("packages", {}, "packages: a list"),
-        ("cell", 3, "cell: an object"),
+        ("cell", 3, "cell: `3`: a mapping"),
         ("cell.id", "ds9.9.9-torch1.0", "cell.id"),
         ("cell.components", {}, "python is missing"),
         ("cell.platform", "amiga", "cell"),

@@ -172,7 +172,7 @@ def test_keyless_where_sigstore_cannot_be_reached_says_so_and_publishes_nothing(
 def compiled_lock(kit, **fields):
     """The lock with a distribution that was built from an archive of the user's."""
     lock = kit.make_lock()
-    source = CompiledSource(name="apex", variables=(("APEX_CPP_EXT", "1"),), archive="https://host.example/a.tar.gz")
+    source = CompiledSource(name="apex", variables={"APEX_CPP_EXT": "1"}, archive="https://host.example/a.tar.gz")
     artifact = Artifact(filename="apex-0.1.tar.gz", sha256="ab" * 32)
     pin = Pin(name="apex", version="0.1", layer="framework", artifacts=(artifact,), sdist=True)
     wheel = BuiltWheel(name="apex", filename="apex-0.1-cp312-cp312-linux_x86_64.whl", sha256="cd" * 32)

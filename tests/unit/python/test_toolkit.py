@@ -9,7 +9,8 @@ import pytest
 
 from envsmith.errors import DataError, LockError
 from envsmith.graph.load import components
-from envsmith.model.lock import DEVEL, BuiltWheel, Compile, GivenArchive, parse_lock
+from envsmith.model.cell import DEVEL
+from envsmith.model.lock import BuiltWheel, Compile, GivenArchive, parse_lock
 from envsmith.model.version import Spec
 from envsmith.python.toolkit import load_runtime, needs_of, source_for, sources_of, toolkit_requirements
 
