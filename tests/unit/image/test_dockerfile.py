@@ -315,7 +315,7 @@ def test_what_is_compiled_sees_its_archive_the_compiler_and_its_variables_in_a_f
 @pytest.mark.parametrize("value", ["9'0", "90$(id)", "90\n", "90`id`", '9"0'])
 def test_a_variable_that_is_not_plain_is_refused(locks, value):
     lock = locks.compiled()
-    source = dataclasses.replace(lock.compiled[0], variables=(("FLASH_ATTN_CUDA_ARCHS", value),))
+    source = dataclasses.replace(lock.compiled[0], variables={"FLASH_ATTN_CUDA_ARCHS": value})
     with pytest.raises(UsageError):
         render(dataclasses.replace(lock, compiled=(source,)))
 

@@ -199,7 +199,7 @@ def test_the_bill_says_from_whose_archive_and_how_a_distribution_was_compiled(ki
     ("other", "told"),
     [
         ({"archive": "https://host.example/b.tar.gz"}, ["apex was compiled otherwise"]),
-        ({"variables": ()}, ["apex was compiled otherwise"]),
+        ({"variables": {}}, ["apex was compiled otherwise"]),
         ({"archive": ""}, ["pypi/apex@0.1 is not listed", "generic/apex@0.1 is not in the lock"]),
     ],
 )
