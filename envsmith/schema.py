@@ -35,6 +35,10 @@ _Value = TypeVar("_Value")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 # A file of one megabyte has about 10^5 nodes; an alias bomb passes this at once.
 _MAX_NODES = 2_000_000
+# libyaml took 20,000 levels on a stack of 8 MiB.
+_MAX_DEPTH = 2_000
+# What opens a level of YAML, or may.
+_OPENING = re.compile(rb"[\[{]|[-?]\s")
 
 
 class Problems:
@@ -354,6 +358,7 @@ def parse_document(name: str, content: bytes) -> Any:
     import yaml
 
     try:
+        _refuse_depth(content)
         value = yaml.load(content, Loader=_loader())  # noqa: S506 - a subclass of the safe loader
         _refuse_bomb(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -374,6 +379,22 @@ def read_document(
         problems.add(name, str(error))
         return None
     return check(kind, value, name, problems, context=context)
+
+
+def _refuse_depth(content: bytes) -> None:
+    """Refuse nesting that would overflow the stack of libyaml's composer, which ends the process."""
+    import yaml
+
+    if len(_OPENING.findall(content)) <= _MAX_DEPTH:
+        return
+    depth = 0
+    for event in yaml.parse(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise ValueError("nested too deeply")
 
 
 def _refuse_bomb(value: object) -> None:

@@ -162,3 +162,9 @@ def test_declaring_a_schema_imports_no_library():
     code = "import sys, envsmith.schema; print('pydantic' in sys.modules, 'yaml' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("text", [b"a: " + b"[" * 200_000, b"- " * 200_000, b"? " * 200_000, b"{a: " * 200_000])
+def test_nesting_that_would_end_the_process_is_refused(text):
+    with pytest.raises(UnreadableError, match="nested too deeply|not valid YAML"):
+        parse_document("a.yaml", text)
