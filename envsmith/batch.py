@@ -7,14 +7,13 @@ the first ones are still being built. A cell that fails takes no other with it: 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from envsmith.build import build, lock_for
@@ -63,16 +62,21 @@ def build_many(
     engine: Engine | None = None,
     progress: Progress = silent,
 ) -> tuple[Result, ...]:
-    """Build every cell, ``jobs`` at a time (0: :func:`default_jobs`); results in the order asked for.
+    """Build every cell, ``jobs`` at a time (0: :func:`default_jobs`), and return the results in the order of ``cells``.
 
-    A cell whose image is there and whose record of the same lock passed is kept, unless ``again``. ``EngineError`` when the engine that was
-    asked for cannot be used, ``InterruptedRunError`` on Ctrl-C: nothing else stops the batch.
+    A cell whose image exists and whose record of the same lock passed is kept, unless ``again``. Raises ``EngineError`` when the requested engine
+    cannot be used and ``InterruptedRunError`` on Ctrl-C. Nothing else stops the batch.
     """
     builder = engine or choose_engine(cells[0].engine if cells else None).engine
     tell = _serial(progress)
     results: dict[int, Result] = {}
+    locked: list[tuple[int, str]] = []
+    builds: list[Future[None]] = []
+    first_of_layer: dict[str, Future[None]] = {}
 
-    def run(number: int) -> None:
+    def run(number: int, first: Future[None] | None) -> None:
+        if first is not None:
+            wait([first])  # it makes the torch layer that this cell shares
         options = cells[number]
         try:
             outcome = build(options, engine=builder, progress=_named(tell, options))
@@ -80,86 +84,40 @@ def build_many(
         except EnvsmithError as error:
             results[number] = Result(options=options, error=error)
 
-    with _crew(run, jobs or default_jobs(), ahead=builder.shares_steps) as crew:
-        for number, options in enumerate(cells):
-            try:
-                lock, kept = _locked(options, builder, _named(tell, options), again=again)
-            except InterruptedRunError:
-                raise
-            except EnvsmithError as error:
-                results[number] = Result(options=options, error=error)
-                continue
-            if kept is None:
-                crew.add(number, _torch_layer(lock))
-            else:
-                results[number] = Result(options=options, outcome=kept, kept=True)
-    return tuple(results[number] for number in range(len(cells)))
+    def start_builds() -> None:
+        layers = [layer for _, layer in locked]
+        # The first cell of every layer starts before its neighbours, which wait for it.
+        for index in sorted(range(len(locked)), key=lambda i: layers.index(layers[i]) != i):
+            number, layer = locked[index]
+            builds.append(pool.submit(run, number, first_of_layer.get(layer)))
+            first_of_layer.setdefault(layer, builds[-1])
+        locked.clear()
 
-
-@contextlib.contextmanager
-def _crew(run: Callable[[int], None], jobs: int, *, ahead: bool) -> Iterator[_Crew]:
-    """A crew to give cells to, at the end of which all are built; with ``ahead`` it begins with the first."""
-    with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="cell") as pool:
-        crew = _Crew(run, pool)
-        if not ahead:
-            crew.hold()
+    with ThreadPoolExecutor(max_workers=jobs or default_jobs(), thread_name_prefix="cell") as pool:
         try:
-            yield crew
-            crew.finish()
+            for number, options in enumerate(cells):
+                try:
+                    lock, finished = _locked(options, builder, _named(tell, options), again=again)
+                except InterruptedRunError:
+                    raise
+                except EnvsmithError as error:
+                    results[number] = Result(options=options, error=error)
+                    continue
+                if finished is not None:
+                    results[number] = Result(options=options, outcome=finished, kept=True)
+                    continue
+                locked.append((number, _torch_layer(lock)))
+                if builder.shares_steps:  # the next cells are locked while this one is built
+                    start_builds()
+            start_builds()
+            for future in builds:
+                future.result()
         except BaseException:
             # Ctrl-C reaches this thread only; the others wait for their builds, which have to be told.
             pool.shutdown(wait=False, cancel_futures=True)
             buildkit.end_all()
             raise
-
-
-class _Crew:
-    """Builds cells as they are given to it, the first of every torch layer before its neighbours: else each of them would make that layer."""
-
-    def __init__(self, run: Callable[[int], None], pool: ThreadPoolExecutor) -> None:
-        self._run, self._pool = run, pool
-        self._gate = threading.Lock()
-        self._held: list[tuple[int, str]] | None = None
-        # Who waits for a layer while its first cell is built; None once that is done.
-        self._waiting: dict[str, list[int] | None] = {}
-        self._futures: list[Future[None]] = []
-
-    def hold(self) -> None:
-        """Build nothing before :meth:`finish`."""
-        self._held = []
-
-    def add(self, number: int, layer: str) -> None:
-        """One more cell."""
-        if self._held is not None:
-            self._held.append((number, layer))
-            return
-        with self._gate:
-            if layer not in self._waiting:
-                self._waiting[layer] = []
-                self._futures.append(self._pool.submit(self._lead, number, layer))
-            elif (queue := self._waiting[layer]) is not None:
-                queue.append(number)
-            else:
-                self._futures.append(self._pool.submit(self._run, number))
-
-    def _lead(self, number: int, layer: str) -> None:
-        try:
-            self._run(number)
-        finally:
-            with self._gate:
-                followers, self._waiting[layer] = self._waiting[layer] or [], None
-                with contextlib.suppress(RuntimeError):  # the pool is being closed: Ctrl-C
-                    self._futures += [self._pool.submit(self._run, follower) for follower in followers]
-
-    def finish(self) -> None:
-        """Wait until every cell is built; what a build raised is raised."""
-        held, self._held = self._held, None
-        for number, layer in held or ():
-            self.add(number, layer)
-        done = 0
-        while done < len(self._futures):  # a first cell adds its neighbours before it is done
-            self._futures[done].result()
-            done += 1
+    return tuple(results[number] for number in range(len(cells)))
 
 
 def _torch_layer(lock: Lock) -> str:
@@ -171,13 +129,13 @@ def _torch_layer(lock: Lock) -> str:
 def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool) -> tuple[Lock, Outcome | None]:
     """The cell's lock, written; and what an earlier run made of it, when that is there and proved."""
     outcome = lock_for(options, engine=engine, progress=progress)
-    lock, record = outcome.lock, outcome.directory / "record.json"
+    lock, record_file = outcome.lock, outcome.directory / "record.json"
     if again or engine.images is None:
         return lock, None
     try:
-        told = json.loads(record.read_bytes())
-        image = str(told["image"])
-        proved = told["passed"] is True and told["lock"] == lock.digest
+        record = json.loads(record_file.read_bytes())
+        image = str(record["image"])
+        proved = record["passed"] is True and record["lock"] == lock.digest
     except (OSError, ValueError, KeyError, TypeError):
         return lock, None
     exported = not options.oci or (outcome.directory / LAYOUT / "index.json").is_file()
