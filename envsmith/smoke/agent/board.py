@@ -24,7 +24,7 @@ class Phase(IntEnum):
 
     @property
     def word(self) -> str:
-        """The name that events use."""
+        """Return the name that events use."""
         return self.name.lower()
 
 
@@ -69,7 +69,7 @@ class Board:
         self.memory[start : self._at(rank) + self.SLOT] = data.ljust(self.SLOT - 8 * self.WORDS, b"\0")
 
     def row(self, rank: int) -> tuple[int, int, float, str]:
-        """Case, step, seconds since the last mark, signature."""
+        """Return case, step, seconds since the last mark, signature."""
         at = self._at(rank)
         case, step, at_ns = struct.unpack_from("qqq", self.memory, at)
         text = bytes(self.memory[at + 8 * self.WORDS : at + self.SLOT]).split(b"\0", 1)[0].decode(errors="replace")

@@ -7,11 +7,11 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from typing import Any
 
 
-def flight_entries() -> Optional[list[dict[str, Any]]]:
-    """What torch's flight recorders hold; `None` where this torch has none that can be read as JSON.
+def flight_entries() -> list[dict[str, Any]] | None:
+    """Return what torch's flight recorders hold, or `None` where this torch has none that can be read as JSON.
 
     A build with CUDA has one for NCCL and one for everything else, and torch 2.15 one per backend (`_dump_fr_trace_json` answers for gloo
     unless it is told another name). Whichever has entries is the one that the group used.
@@ -60,7 +60,7 @@ class Counter:
     torch's flight recorder, where this torch has one for the backend.
     """
 
-    _of_process: Optional[Counter] = None
+    _of_process: Counter | None = None
 
     @classmethod
     def of_process(cls, torch: Any) -> Counter:
@@ -110,7 +110,7 @@ class Counter:
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """For what the test itself has to say to the other ranks."""
+        """Leave out what the test itself has to say to the other ranks."""
         self.here.deep = True
         try:
             yield
@@ -121,8 +121,8 @@ class Counter:
         return {name: {"count": row[0], "bytes": row[1]} for name, row in sorted(self.calls.items())}
 
     @staticmethod
-    def recorded() -> Optional[dict[str, int]]:
-        """What torch's flight recorder holds, by name; `None` where it has none for this backend."""
+    def recorded() -> dict[str, int] | None:
+        """Return what torch's flight recorder holds, by name, or `None` where it has none for this backend."""
         try:
             entries = flight_entries() or []
         except Exception:

@@ -26,7 +26,7 @@ from envsmith.smoke.agent.store import seconds, stored
 
 
 def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoReturn:
-    """One rank that somebody else started. Progress goes through the store, so that rank 0 can name who is behind.
+    """Run one rank that a launcher started. Progress goes through the store, so that rank 0 can name who is behind.
 
     Ends the process by `os._exit`: what is left of torch may take its time over an orderly end, and the others wait for our connections.
     """
@@ -105,7 +105,7 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
 
 
 def _share_events(job: Mapping[str, Any], out: Log, limit: float) -> None:
-    """Exchange events through the store: the first rank of every node writes down those of all, so that every node comes to the same verdict.
+    """Send events through the store: the first rank of every node writes down those of all, so that every node comes to the same verdict.
 
     What a rank that is stuck or dead did not share is waited for until `limit`. Rank 0 owns the store and stays until the others have read.
     """
@@ -154,7 +154,7 @@ class _Conversation:
 
 
 def _announce_termination(job: Mapping[str, Any], board: Board, out: Log, log: Log) -> None:
-    """A launcher ends the ranks that are left when one has failed: say that it was so, or this rank would pass for one that died by itself."""
+    """Write that the launcher ends this rank because another one failed: it would pass for one that died by itself."""
     signal.sigwait({signal.SIGTERM})
     case, step, age, signature = board.row(job["rank"])
     where = {"case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature}
@@ -165,7 +165,7 @@ def _announce_termination(job: Mapping[str, Any], board: Board, out: Log, log: L
 
 
 def _watch(job: Mapping[str, Any], board: Board, out: Log, talk: _Conversation) -> None:
-    """Judge what the teller hears; it may itself be stuck in a store whose owner, rank 0, is stopped."""
+    """Judge what the publisher hears. It may itself be stuck in a store whose owner, rank 0, is stopped."""
     rank, limits = job["rank"], job["timeouts"]
     threading.Thread(target=_publish_place, args=(job, board, talk), daemon=True).start()
     while True:
@@ -191,14 +191,14 @@ def _watch(job: Mapping[str, Any], board: Board, out: Log, talk: _Conversation) 
 
 
 def _process_of(job: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """The process of a rank, as its manifest tells it, and its state."""
+    """Return the process of a rank, as its manifest describes it, and its state."""
     own = job["peers"][rank] if job.get("peers") else {}
     row = {"pid": own.get("pid", 0), "started": own.get("started", 0), "space": own.get("space", "")}
     return {**row, "state": _state_of(row)}
 
 
 def _state_of(row: Mapping[str, Any]) -> str:
-    """The kernel's letter for a rank in our space of pids, nothing for one elsewhere or gone."""
+    """Return the kernel's letter for a rank in our space of pids, nothing for one elsewhere or gone."""
     here = row.get("pid") and row.get("space") == process_space() and process_started(row["pid"]) == row.get("started")
     return process_state(row["pid"])[0] if here else ""
 
@@ -218,7 +218,7 @@ def _end_laggards(halt: Mapping[str, Any], rank: int, patience: float) -> None:
 
 
 def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) -> None:
-    """Publish where this rank is, four times a second; rank 0 reads all, names the laggards and tells every rank to end."""
+    """Publish where this rank is, four times a second. Rank 0 reads all, names the laggards and tells every rank to end."""
     import torch.distributed as dist
 
     rank, world, limits = job["rank"], job["world"], job["timeouts"]
@@ -244,7 +244,7 @@ def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) ->
 
 
 def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> str:
-    """A halt event when a rank failed a second ago and others are still here, or when the laggards are late; nothing otherwise."""
+    """Return a halt event when a rank failed a second ago and others are still here, or when the laggards are late, and nothing otherwise."""
     now, rows, limits = time.monotonic(), [], job["timeouts"]
     for rank in range(job["world"]):
         nothing = json.dumps([Startup.START, Phase.PREP, "", 0, False])
@@ -284,7 +284,7 @@ def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> st
 
 
 def _waits(laggards: Sequence[Mapping[str, Any]], talk: _Conversation) -> bool:
-    """Does one of them only wait for a processor? As `Supervisor._starved`, for the ranks that we can see."""
+    """Return whether one of them only waits for a processor, as `Watch` does, for the ranks that we can see."""
     waits = False
     for row in laggards:
         ticks = process_state(row["pid"])[1] if row["state"] else 0

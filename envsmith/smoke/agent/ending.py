@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -37,10 +38,8 @@ def end_ranks(nursery: Nursery) -> list[int]:
     nursery.board.dump = True
     for rank in nursery.ranks:
         if rank.alive and rank.pid:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGUSR1)
-            except ProcessLookupError:
-                pass
     _wait(nursery, 0.25, lambda: False)
     for number, patience in ((signal.SIGTERM, 0.3), (signal.SIGKILL, 2.0)):
         for rank in nursery.ranks:

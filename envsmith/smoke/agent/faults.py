@@ -8,7 +8,7 @@ import resource
 import signal
 import time
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 from envsmith.smoke.agent.machine import shm_bytes
 from envsmith.smoke.agent.processes import read_text
@@ -17,15 +17,15 @@ from envsmith.smoke.agent.world import World
 ALTERING = ("op", "shape", "dtype", "redop", "root")
 
 
-def fault_of_case(world: World, index: int, case: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+def fault_of_case(world: World, index: int, case: Mapping[str, Any]) -> dict[str, Any] | None:
     fault = world.job.get("fault")
     if fault and fault.get("rank") == world.rank and fault.get("case") in (index, case["id"]):
         return dict(fault)
     return None
 
 
-def altered_case(case: dict[str, Any], fault: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """The call as the faulty rank makes it."""
+def altered_case(case: dict[str, Any], fault: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the call as the faulty rank makes it."""
     if not fault or fault["kind"] not in ALTERING:
         return case
     key = {"shape": "n"}.get(fault["kind"], fault["kind"])
@@ -33,7 +33,7 @@ def altered_case(case: dict[str, Any], fault: Optional[Mapping[str, Any]]) -> di
 
 
 def inject_before(fault: Mapping[str, Any], world: Any) -> None:
-    """Do what a broken rank does, for real."""
+    """Break this rank for real."""
     kind = fault["kind"]
     if kind == "hang":
         time.sleep(1e6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from envsmith.smoke.agent.board import Phase
 from envsmith.smoke.agent.protocol import Skip, Wrong
@@ -17,7 +17,7 @@ class Kit:
 
     GUARD = 64  # elements before and after every buffer
 
-    def __init__(self, world: World, index: int, case: Mapping[str, Any], fault: Optional[Mapping[str, Any]]) -> None:
+    def __init__(self, world: World, index: int, case: Mapping[str, Any], fault: Mapping[str, Any] | None) -> None:
         self.world, self.torch, self.dist, self.index, self.case = world, world.torch, world.dist, index, case
         self.fault = fault
         self.operation = OPERATIONS[case["op"]]
@@ -57,7 +57,7 @@ class Kit:
     # -- budget ------------------------------------------------------------------------------------------------------
 
     def fit(self, frees: Sequence[int]) -> None:
-        """Skip, on every rank alike, what the poorest rank has no room for; never shrink a case silently."""
+        """Skip, on every rank alike, what the poorest rank has no room for. A case is never shrunk silently."""
         width = self.world.size + 1 if self.operation.wide else 1
         itemsize = self.torch.empty(0, dtype=self.dtype).element_size()
         # Three buffers (sent, received, due); the large operations keep one and the backend's scratch is another.
@@ -70,8 +70,8 @@ class Kit:
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def pattern(self, rank: int, n: Optional[int] = None, start: int = 0) -> Any:
-        """The data of `rank` (number in the group), on the host: small integers, exact in every dtype, that depend on rank and index."""
+    def pattern(self, rank: int, n: int | None = None, start: int = 0) -> Any:
+        """Return the data of `rank` (number in the group), on the host: small integers, exact in every dtype, that depend on rank and index."""
         torch, n = self.torch, self.n if n is None else n
         i = torch.arange(start, start + n, dtype=torch.int64)
         if self.dtype == torch.bool:
@@ -86,8 +86,8 @@ class Kit:
             return torch.complex(values.to(torch.float64), ((i + rank) % 3).to(torch.float64)).to(self.dtype)
         return values.to(torch.float32).to(self.dtype) if "float8" in str(self.dtype) else values.to(self.dtype)
 
-    def reduced(self, parts: Optional[Sequence[Any]] = None) -> Any:
-        """The reduction of every rank's pattern (or of `parts`), computed here, exactly."""
+    def reduced(self, parts: Sequence[Any] | None = None) -> Any:
+        """Return the reduction of every rank's pattern (or of `parts`), computed here, exactly."""
         torch = self.torch
         parts = [self.pattern(r) for r in range(self.size)] if parts is None else parts
         if self.dtype == torch.bool:
@@ -121,7 +121,7 @@ class Kit:
 
     @property
     def op(self) -> Any:
-        """The ReduceOp; `Skip` when this torch has none of that name."""
+        """Return the ReduceOp. Skip the case when this torch has none of that name."""
         op = getattr(self.dist.ReduceOp, self.redop.upper(), None)
         if op is None:
             raise Skip(f"torch {self.torch.__version__} has no ReduceOp.{self.redop.upper()}")
@@ -129,11 +129,11 @@ class Kit:
 
     @property
     def src(self) -> int:
-        """The root's number in the world."""
+        """Return the root's number in the world."""
         return int(self.ranks[self.root])
 
     def single(self, new: str, old: str) -> Callable[..., Any]:
-        """A collective under its new name (torch 2.13) or the old one."""
+        """Return a collective under its new name (torch 2.13) or the old one."""
         call: Callable[..., Any] = getattr(self.dist, new, None) or getattr(self.dist, old)
         return call
 
@@ -147,15 +147,15 @@ class Kit:
         return storage[guard : guard + n]
 
     def input(self, values: Any, *, frozen: bool = True) -> Any:
-        """A guarded copy of `values` on the device; a frozen one must be unchanged at the end."""
+        """Return a guarded copy of `values` on the device. A frozen one must be unchanged at the end."""
         buffer = self._buffer(values.numel(), "input")
         buffer.copy_(values)
         if frozen:
             self._frozen.append((buffer, values, "input"))
         return buffer
 
-    def output(self, n: Optional[int] = None) -> Any:
-        """A guarded buffer full of poison, so that an element that nobody wrote is seen."""
+    def output(self, n: int | None = None) -> Any:
+        """Return a guarded buffer full of poison, so that an element that no rank wrote is seen."""
         return self._buffer(self.n if n is None else n, "output")
 
     def bytes_of(self, tensor: Any) -> Any:
@@ -167,7 +167,7 @@ class Kit:
     # -- the call ----------------------------------------------------------------------------------------------------
 
     def issue(self, call: Callable[[], Any]) -> Any:
-        """Enter, issue, synchronise; the signature is what this rank is really about to call."""
+        """Enter, issue, synchronise. The signature is what this rank is really about to call."""
         board, rank = self.world.board, self.world.rank
         c = self.case
         self.signature = (
@@ -190,7 +190,7 @@ class Kit:
     # -- the comparison ----------------------------------------------------------------------------------------------
 
     def expect(self, got: Any, want: Any, what: str = "") -> None:
-        """Bitwise; says how many elements differ and the first of them."""
+        """Compare bitwise, and raise with the number of elements that differ and the first of them."""
         if self.fault and self.fault["kind"] == "wrong" and got.numel():
             self.bytes_of(got.view(-1)[got.numel() // 2 :][:1])[..., 0] ^= 1  # one bit of one element
         if got.numel() != want.numel():
@@ -212,7 +212,7 @@ class Kit:
         )
 
     def _same_truth(self, have: Any, due: Any) -> bool:
-        """Gloo adds booleans as bytes (true + true = 2, `bool_bytes` looks at that); here they are compared as truth values."""
+        """Compare as truth values: gloo adds booleans as bytes (true + true = 2, `bool_bytes` looks at that)."""
         if self.dtype != self.torch.bool or have.dtype != self.torch.bool:
             return False
         raw = self.bytes_of(have)
@@ -223,14 +223,14 @@ class Kit:
         return str(value.to(self.torch.float32).item() if "float8" in str(tensor.dtype) else value.item())
 
     def _close_enough(self, have: Any, due: Any) -> bool:
-        """An average over a number of ranks that is no power of two is rounded once or twice, at the library's choice."""
+        """Allow a last bit: an average over ranks that are no power of two is rounded once or twice, at the library's choice."""
         if self.redop != "avg" or not (self.size & (self.size - 1)) or not self.dtype.is_floating_point:
             return False
         eps = float(self.torch.finfo(self.dtype).eps)
         return bool(((have.double() - due.double()).abs() <= 2 * eps * due.double().abs()).all())
 
     def guards(self) -> None:
-        """Nothing beside a buffer was written, and no input was changed."""
+        """Check that nothing beside a buffer was written, and that no input was changed."""
         for storage, guard, n, what in self._zones:
             raw = self.bytes_of(storage).view(-1)
             width = raw.numel() // max(storage.numel(), 1)
@@ -256,7 +256,7 @@ OPERATIONS: dict[str, Operation] = {}
 def operation(
     *, reducing: bool = False, wide: bool = False
 ) -> Callable[[Callable[[Kit], None]], Callable[[Kit], None]]:
-    """Register under the function's name. `reducing`: values stay small; `wide`: buffers are as large as the group."""
+    """Register under the function's name. With `reducing` the values stay small, with `wide` buffers are as large as the group."""
 
     def register(function: Callable[[Kit], None]) -> Callable[[Kit], None]:
         OPERATIONS[function.__name__] = Operation(function, reducing, wide)

@@ -7,11 +7,11 @@ import re
 import socket
 import struct
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 
-def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-    """Rank, world, local rank, master and port; flags first, then torchrun, Slurm, Open MPI, PMI. `None`: nobody started us as a rank."""
+def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return rank, world, local rank, master and port, from flags, torchrun, Slurm, Open MPI or PMI in this order, or `None`."""
     if flags.get("rank") is not None and flags.get("world_size") is not None:
         place: dict[str, Any] = {
             "how": "flags",
@@ -58,15 +58,15 @@ def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> Optional[dict[
     return place
 
 
-def first_host(env: Mapping[str, str]) -> Optional[str]:
-    """The first node of a Slurm list: `node[03-05,9],x` is node03."""
+def first_host(env: Mapping[str, str]) -> str | None:
+    """Return the first node of a Slurm list: `node[03-05,9],x` is node03."""
     text = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
     node = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?", text)
     return (node[1] + (node[2] or "")) if node else None
 
 
 def node_name(plan: Mapping[str, Any], rank: int) -> str:
-    """What the person calls this node: the name in the plan, Slurm's, or the machine's own."""
+    """Return what the user calls this node: the name in the plan, Slurm's, or the machine's own."""
     names = plan.get("node_of_rank") or []
     if rank < len(names):
         return str(names[rank])
@@ -75,7 +75,7 @@ def node_name(plan: Mapping[str, Any], rank: int) -> str:
 
 
 def interface_towards(host: str, port: int) -> dict[str, str]:
-    """The interface from which the master is reached. Gloo takes the one that the host's own name resolves to, which is often loopback."""
+    """Return the interface from which the master is reached. Gloo takes the one that the host's own name resolves to, which is often loopback."""
     import fcntl
 
     try:
@@ -96,7 +96,7 @@ def interface_towards(host: str, port: int) -> dict[str, str]:
 
 
 def ranks_here(env: Mapping[str, str], world: int) -> int:
-    """How many ranks this node has, as the launcher says; all of them where it says nothing."""
+    """Return how many ranks this node has, as the launcher says, or all of them where it says nothing."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         if env.get(name, "").isdigit():
             return max(1, int(env[name]))

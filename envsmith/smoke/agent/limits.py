@@ -14,7 +14,7 @@ GPU_FLOOR, GPU_ROOM = 512 << 20, 2 << 30
 
 
 def open_files_needed(ranks: int, groups: int) -> int:
-    """Descriptors of one rank: Python, torch, logs and store, then for each group a connection to every other rank and gloo's own.
+    """Return the descriptors of one rank: Python, torch, logs and store, then for each group a connection to every other rank and gloo's own.
 
     Measured on torch 2.13 with the quick tier (three groups): 4 ranks fail with 40 and run with 44, 8 ranks fail with 48 and run with 56.
     """
@@ -24,7 +24,7 @@ def open_files_needed(ranks: int, groups: int) -> int:
 def limit_findings(
     host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]
 ) -> list[dict[str, str]]:
-    """What of this machine is too small for the run: `error` when it cannot work, `warning` when training will suffer, `note` otherwise."""
+    """Return what of this machine is too small: `error` when the run cannot work, `warning` when training will suffer, `note` otherwise."""
     findings = [
         *_open_files(host, plan, placement),
         *_shared_memory(host, plan, placement),

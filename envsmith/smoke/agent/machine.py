@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import resource
-from typing import Any, Optional
+from typing import Any
 
 from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.protocol import one_line
@@ -20,7 +20,7 @@ DISTRIBUTIONS = (
 
 
 def nvml_gpus() -> tuple[list[dict[str, object]], str]:
-    """GPUs and driver version through NVML, which creates no CUDA context: `([], "")` where there is no driver."""
+    """Return GPUs and driver version through NVML, which creates no CUDA context, or `([], "")` where there is no driver."""
     try:
         lib = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -60,7 +60,7 @@ def _nvml_gpu(lib: Any, index: int) -> dict[str, object]:
 
 
 def memory_limit() -> tuple[int, int]:
-    """Bytes of memory in all and available now, for this process: the machine's or its control group's, whichever is less.
+    """Return the bytes of memory in all and available now, for this process: the machine's or its control group's, whichever is less.
 
     A group's usage counts the page cache, which the kernel gives back: what of it is not in use is available, as on the machine itself.
     """
@@ -73,7 +73,9 @@ def memory_limit() -> tuple[int, int]:
         limit, used = read_text(limit_file).strip(), read_text(used_file).strip()
         if limit.isdigit() and used.isdigit() and int(limit) < total:
             cached = re.search(
-                r"^(?:total_)?inactive_file (\d+)$", read_text(os.path.dirname(limit_file) + "/memory.stat"), re.M
+                r"^(?:total_)?inactive_file (\d+)$",
+                read_text(os.path.dirname(limit_file) + "/memory.stat"),
+                re.MULTILINE,
             )
             in_use = int(used) - (int(cached[1]) if cached else 0)
             total, free = int(limit), max(0, min(free, int(limit) - in_use))
@@ -81,13 +83,13 @@ def memory_limit() -> tuple[int, int]:
 
 
 def oom_kills() -> int:
-    """How many processes of this control group the kernel has killed for memory."""
+    """Count the processes of this control group that the kernel has killed for memory."""
     count = re.search(r"^oom_kill (\d+)", read_text("/sys/fs/cgroup/memory.events"), re.MULTILINE)
     return int(count[1]) if count else 0
 
 
 def shm_bytes() -> tuple[int, int]:
-    """Size and free bytes of /dev/shm; zeros where there is none."""
+    """Return size and free bytes of /dev/shm, zeros where there is none."""
     try:
         stat = os.statvfs("/dev/shm")
     except OSError:
@@ -96,7 +98,7 @@ def shm_bytes() -> tuple[int, int]:
 
 
 def host_facts() -> dict[str, object]:
-    """What an environment's failure is most often blamed on, before anything runs. No host name, no user name."""
+    """Return what an environment's failure is most often blamed on, before anything runs. No host name, no user name."""
     total, free = memory_limit()
     shm_size, shm_free = shm_bytes()
     gpus, driver = nvml_gpus()
@@ -118,7 +120,7 @@ def _limit(which: int) -> object:
 
 
 def installed_versions() -> dict[str, str]:
-    """What the cell's metadata says of the packages that matter."""
+    """Read what the cell's metadata says of the packages that matter."""
     from importlib import metadata
 
     versions = {}
@@ -131,7 +133,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def loaded_facts() -> dict[str, object]:
-    """What is really loaded, asked of the loaded things; the caller has imported torch. Creates no CUDA context."""
+    """Return what is really loaded. The caller has imported torch. This creates no CUDA context."""
     import torch
 
     facts: dict[str, object] = {
@@ -150,12 +152,12 @@ def loaded_facts() -> dict[str, object]:
     return facts
 
 
-def _numpy_version() -> Optional[str]:
+def _numpy_version() -> str | None:
     try:
-        import numpy
+        import numpy as np
     except ImportError:
         return None
-    return str(numpy.__version__)
+    return str(np.__version__)
 
 
 def _arch_list(torch: Any) -> list[str]:
@@ -164,7 +166,7 @@ def _arch_list(torch: Any) -> list[str]:
 
 
 def _cuda_libraries(torch: Any) -> dict[str, object]:
-    """NCCL as torch reports it and as the loaded library says; cuDNN's runtime version."""
+    """Return NCCL as torch reports it and as the loaded library says, and cuDNN's runtime version."""
     facts: dict[str, object] = {}
     try:
         version = torch.cuda.nccl.version()
@@ -180,8 +182,8 @@ def _cuda_libraries(torch: Any) -> dict[str, object]:
     return facts
 
 
-def _nccl_runtime() -> Optional[str]:
-    """The version of the libnccl that is mapped into this process, when it is a library of its own."""
+def _nccl_runtime() -> str | None:
+    """Return the version of the libnccl that is mapped into this process, when it is a library of its own."""
     library = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
     if not library:
         return None
@@ -197,7 +199,7 @@ def _nccl_runtime() -> Optional[str]:
 
 
 def cuda_probe() -> dict[str, object]:
-    """What CUDA says when it is really started; run in a process of its own, because a context does not survive a fork."""
+    """Start CUDA and return what it says. Run in a process of its own, because a context does not survive a fork."""
     import torch
 
     facts: dict[str, object] = {"available": False, "count": 0}
@@ -207,9 +209,8 @@ def cuda_probe() -> dict[str, object]:
         if facts["available"]:
             torch.zeros(1, device="cuda").add_(1).item()  # is there a kernel for this architecture?
             facts["free"] = [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
-            facts["arch"] = [
-                "sm_%d%d" % torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())
-            ]
+            capabilities = [torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())]
+            facts["arch"] = [f"sm_{major}{minor}" for major, minor in capabilities]
     except Exception as error:
         facts["available"] = False
         facts["error"] = one_line(error)

@@ -31,7 +31,7 @@ def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def private_output() -> Log:
-    """Our own copy of standard output; whatever else prints goes to standard error, so that the events stay whole."""
+    """Return our own copy of standard output. What else is printed goes to standard error, so that the events stay whole."""
     sys.stdout.flush()
     log = Log(os.dup(1))
     os.dup2(2, 1)
@@ -39,7 +39,7 @@ def private_output() -> Log:
 
 
 def _end_with_input() -> None:
-    """Whoever started this rank from another machine holds its input open; when that ends, so does the rank."""
+    """End this rank with its input, which the machine that started it holds open."""
     while os.read(0, 1 << 16):
         pass
     os._exit(Exit.ERROR)

@@ -25,8 +25,8 @@ from envsmith.smoke.agent.rank import rank_main
 from envsmith.smoke.agent.steps import PRELOAD
 
 
-def preload(kind: str) -> str:
-    """Import a framework once for all steps of its kind, on the CPU only. Nothing when that went well; otherwise why each rank must import it."""
+def preload(kind: str) -> None:
+    """Import a framework once for all steps of its kind, on the CPU only. Raise where each rank must import it."""
     framework = PRELOAD[kind]
     os.environ.update(framework.env, CUDA_VISIBLE_DEVICES="")
     import torch
@@ -39,11 +39,12 @@ def preload(kind: str) -> str:
         # Every optimizer imports it when it is made: some seconds and 800 modules more in each rank.
         importlib.import_module("torch._dynamo")
     threads = len(os.listdir("/proc/self/task"))
-    return f"{threads} threads after the import of {kind}: it cannot be forked" if threads > 1 else ""
+    if threads > 1:
+        raise RuntimeError(f"{threads} threads after the import of {kind}: it cannot be forked")
 
 
 def nursery_main(sock: socket.socket, board: Board, framework: str = "") -> NoReturn:
-    """Serve until the supervisor's end of the socket closes. Never returns; never touches CUDA."""
+    """Serve until the supervisor's end of the socket closes. This never returns and never touches CUDA."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_DFL)
@@ -52,12 +53,11 @@ def nursery_main(sock: socket.socket, board: Board, framework: str = "") -> NoRe
     try:
         started = time.monotonic()
         import torch
-        import torch.distributed  # noqa: F401
+        import torch.distributed
 
         torch.set_num_threads(1)
-        why_not = preload(framework) if framework else ""
-        if why_not:
-            raise RuntimeError(why_not)
+        if framework:
+            preload(framework)
         out.write({"ready": loaded_facts(), "seconds": time.monotonic() - started})
     except BaseException as error:
         out.write({"failed": one_line(error, 600), "trace": traceback.format_exc()[-3000:]})
@@ -67,7 +67,7 @@ def nursery_main(sock: socket.socket, board: Board, framework: str = "") -> NoRe
 
 
 def _serve(sock: socket.socket, out: Log, board: Board) -> None:
-    """Fork a rank per request, report its pid, later its exit status."""
+    """Start a rank for each request, report its pid, later its exit status."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     os.set_blocking(wake_read, False)
@@ -112,7 +112,7 @@ def _reap(alive: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def child_main(request: Mapping[str, Any], board: Board) -> NoReturn:
-    """A forked child becomes a rank in a session of its own, so that its helpers can be ended with it."""
+    """Run a rank in a session of its own, so that its helpers can be ended with it."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     output = os.open(request["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)

@@ -11,7 +11,7 @@ from envsmith.smoke.agent.launchers import ranks_here
 
 
 def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, str]:
-    """The switches that make torch and NCCL leave evidence. torch calls the old names deprecated where it knows the new ones."""
+    """Return the switches that make torch and NCCL leave evidence. torch calls the old names deprecated where it knows the new ones."""
     old = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) < (2, 10)
     env = {"TORCH_NCCL_TRACE_BUFFER_SIZE" if old else "TORCH_FR_BUFFER_SIZE": "2000"}
     if directory:
@@ -27,7 +27,7 @@ def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, 
 
 
 def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """One rank per GPU when there are enough; otherwise several on one, by the way that this NCCL knows.
+    """Place one rank on each GPU when there are enough, otherwise several on one, by the way that this NCCL knows.
 
     From 2.30 on NCCL_MULTI_RANK_GPU_ENABLE allows it (P2P and shared memory are used); older ones refuse equal bus ids on one host, so that
     each rank claims to be a host of its own (sockets only). Neither says anything about NVLink, and the sentence says which one it was.
@@ -81,7 +81,7 @@ def _nccl_log(directory: str, rank: int) -> dict[str, str]:
 def place_direct(
     place: Mapping[str, Any], env: Mapping[str, str], gpus: int, nccl: str, plan: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """This rank's device and variables under torchrun, srun or mpirun. Several ranks share a GPU there as they do under our own supervisor."""
+    """Return this rank's device and variables under torchrun, srun or mpirun. Several ranks share a GPU there as they do under our own supervisor."""
     world, local, here = int(place["world"]), int(place["local"]), ranks_here(env, int(place["world"]))
     nodes = int(plan.get("nodes") or 1)
     started = (
@@ -113,19 +113,19 @@ def place_direct(
 
 
 def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Which of torch 2.15's engines; nothing where the plan leaves it to torch."""
+    """Choose one of torch 2.15's engines, or nothing where the plan leaves it to torch."""
     engine = str(plan.get("engine") or "")
     return {"TORCH_DIST_USE_NCCL2": "0" if engine == "legacy" else "1"} if engine in ("legacy", "2") else {}
 
 
 def sharing_way(nccl: str, requested: str = "") -> str:
-    """How ranks share a GPU: what is `wanted`, or `multi-rank` from NCCL 2.30 on and `hostid` before."""
+    """Return how ranks share a GPU: what is `requested`, or `multi-rank` from NCCL 2.30 on and `hostid` before."""
     version = tuple(int(part) for part in re.findall(r"\d+", nccl)[:2])
     return requested or ("multi-rank" if version >= (2, 30) else "hostid")
 
 
 def sharing_env(nccl: str, rank: int, requested: str = "") -> tuple[dict[str, str], str]:
-    """Variables with which several ranks may share a GPU, and how that is called. `rank` is the rank in the world: no two hosts have the same."""
+    """Return variables with which several ranks may share a GPU, and the name of that way. `rank` is the rank in the world: no two hosts have the same."""
     # torch's symmetric memory has a refusal of its own; with this it leaves multicast out instead.
     both = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
     if sharing_way(nccl, requested) == "multi-rank":

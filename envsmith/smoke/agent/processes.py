@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from typing import Optional
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def read_text(path: str, limit: int = 1 << 16) -> str:
-    """The file's first characters, or nothing when it cannot be read."""
+    """Return the file's first characters, or nothing when it cannot be read."""
     try:
         with open(path, errors="replace") as file:
             return file.read(limit)
@@ -22,7 +22,7 @@ def read_text(path: str, limit: int = 1 << 16) -> str:
 
 
 def tail_text(path: str, limit: int = 3000) -> str:
-    """The file's last characters: what a dead rank said last."""
+    """Return the file's last characters: what a dead rank wrote last."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)
@@ -33,22 +33,20 @@ def tail_text(path: str, limit: int = 3000) -> str:
 
 
 def prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere orphans are prevented by the supervisor alone."""
-    try:
+    """Set a process option, on Linux only. Elsewhere the supervisor alone prevents orphans."""
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-    except (OSError, AttributeError):
-        pass
 
 
 def process_state(pid: int) -> tuple[str, int]:
-    """The kernel's letter for the process (R, S, T stopped, D, Z) and the clock ticks it has used; `("", 0)` when it is gone."""
+    """Return the kernel's letter for the process (R, S, T stopped, D, Z) and the clock ticks it has used, or `("", 0)` when it is gone."""
     text = read_text(f"/proc/{pid}/stat", 1024)
     fields = text.rpartition(")")[2].split()
     return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
 
 
 def process_started(pid: int) -> int:
-    """When the process began, in clock ticks since boot: with it a pid is exact. 0 when it is gone."""
+    """Return when the process began, in clock ticks since boot, or 0 when it is gone. With it a pid is exact."""
     fields = read_text(f"/proc/{pid}/stat", 1024).rpartition(")")[2].split()
     return int(fields[19]) if len(fields) > 19 else 0
 
@@ -58,7 +56,7 @@ PATIENCE = 4.0
 
 
 def of_session(pid: int) -> list[int]:
-    """The processes whose session is `pid`: a rank and what it started (a compiler)."""
+    """List the processes whose session is `pid`: a rank and what it started (a compiler)."""
     pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -69,7 +67,7 @@ def of_session(pid: int) -> list[int]:
 
 
 def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
-    """Whether one of the processes wants to run, or waits for the disk, and has had less than half of the time that has gone by.
+    """Return whether one of the processes wants to run, or waits for the disk, and has had less than half of the time that has gone by.
 
     What hangs sleeps or is stopped; what loops for ever on a machine that is free has had more than half.
     """
@@ -94,7 +92,7 @@ class Patience:
         return self.allowed and waited < PATIENCE * limit and self.is_starved(pids, waited)
 
     def extends_now(self, pids: Callable[[], Iterable[int]], waited: float, limit: float) -> bool:
-        """Do the same, but look once a second."""
+        """Return the same, but look once a second."""
         if time.monotonic() >= self._looked_at + 1.0:
             self._extended = self.extends(pids(), waited, limit)
             self._looked_at = time.monotonic()
@@ -102,7 +100,7 @@ class Patience:
 
 
 def busy() -> str:
-    """How busy the machine is, for whoever reads that something took too long."""
+    """Say how busy the machine is, for the reader of a message that something took too long."""
     try:
         return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors"
     except OSError:
@@ -110,7 +108,7 @@ def busy() -> str:
 
 
 def process_space() -> str:
-    """In which space of pids we are: two processes with the same one can see, and end, each other."""
+    """Return the space of pids that we are in: two processes with the same one can see, and end, each other."""
     try:
         return f"{read_text('/proc/sys/kernel/random/boot_id').strip()}:{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
@@ -118,16 +116,14 @@ def process_space() -> str:
 
 
 def kill_group(pid: int, number: int) -> None:
-    """The rank and what it started: its process group carries its pid. Never anything else."""
+    """Kill the rank and what it started: its process group carries its pid. Never anything else."""
     for send in (os.killpg, os.kill):
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
 
 
-def describe_exit(code: Optional[int]) -> str:
-    """`killed by SIGSEGV`, `exit code 4`."""
+def describe_exit(code: int | None) -> str:
+    """Say how a process ended: `killed by SIGSEGV`, `exit code 4`."""
     if code is None:
         return "still running"
     if code < 0:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
-from typing import Any, Optional
+from typing import Any
 
 PROTOCOL = 1
 
@@ -35,7 +35,7 @@ class Wrong(Exception):
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """`RuntimeError: first line of its message`, and what caused it."""
+    """Return `RuntimeError: first line of its message`, and what caused it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' | '.join(lines[:2])}"[:limit]
 
@@ -82,7 +82,7 @@ class KeepingLog(Log):
 class TaggedLog(Log):
     """Rows of a rank that has no supervisor go straight to its output."""
 
-    def __init__(self, fd: int, run: str, events: Optional[list[Mapping[str, object]]] = None) -> None:
+    def __init__(self, fd: int, run: str, events: list[Mapping[str, object]] | None = None) -> None:
         super().__init__(fd)
         self.run, self.events = run, events
 

@@ -12,7 +12,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from envsmith.smoke.agent.board import FINISHED, Board, Phase, Startup
 from envsmith.smoke.agent.cases import OPERATIONS
@@ -27,10 +27,10 @@ from envsmith.smoke.agent.world import World, free_bytes
 
 
 def rank_main(job: dict[str, Any], board: Board, log: Log) -> int:
-    """Everything a rank does, whoever started it; returns its exit code."""
+    """Run everything that a rank does, and return its exit code."""
     rank = job["rank"]
     board.mark(rank, Startup.START, Phase.PREP)
-    stack = open(job["stack"] % rank, "w") if job.get("stack") else sys.stderr
+    stack = open(job["stack"] % rank, "w") if job.get("stack") else sys.stderr  # noqa: SIM115 - open until the process ends
     faulthandler.enable(file=stack, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     os.environ.update(job.get("env", {}))
@@ -72,7 +72,7 @@ def _evidence(rank: int, board: Board, log: Log) -> None:
 
 
 def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
-    """The collective cases on one rank. Stops at the first raise that the others do not share: a broken group breaks every later case."""
+    """Run the collective cases on one rank. Stop at the first raise that the others do not share: a broken group breaks every later case."""
     rank = job["rank"]
     board.mark(rank, Startup.STORE, Phase.PREP)
     try:
@@ -118,13 +118,13 @@ def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
 
 
 def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int]) -> bool:
-    """One case on this rank, one row in its log; false when nothing may follow it."""
+    """Run one case on this rank and write one row. Return false when nothing may follow it."""
     board, rank = world.board, world.rank
     board.sign(rank, "")
     board.mark(rank, index, Phase.PREP)
     started = time.perf_counter()
     row: dict[str, Any] = {"row": "case", "rank": rank, "case": index}
-    kit: Optional[Kit] = None
+    kit: Kit | None = None
     try:
         fault = fault_of_case(world, index, case)
         kit = Kit(world, index, altered_case(case, fault), fault)
@@ -155,8 +155,8 @@ def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int
     return bool(row["status"] != "error")
 
 
-def _everyone_raised(world: World, index: int, kit: Optional[Kit]) -> bool:
-    """A refusal is told from an accident by its symmetry: every member of the group raised in the same case, within a second."""
+def _everyone_raised(world: World, index: int, kit: Kit | None) -> bool:
+    """Distinguish a refusal from an accident by its symmetry: every member of the group raised in the same case, within a second."""
     world.board.mark(world.rank, index, Phase.RAISED)
     if kit is None or world.job.get("direct"):
         return False
@@ -169,8 +169,8 @@ def _everyone_raised(world: World, index: int, kit: Optional[Kit]) -> bool:
     return False
 
 
-def _canary(k: Optional[Kit]) -> bool:
-    """After a refusal the group must still work, or what follows would be its cascade."""
+def _canary(k: Kit | None) -> bool:
+    """Check that the group still works after a refusal, or what follows would be its cascade."""
     assert k is not None
     try:
         probe = k.torch.full((3,), float(k.world.rank + 1), device=k.world.device)
@@ -182,7 +182,7 @@ def _canary(k: Optional[Kit]) -> bool:
 
 
 def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
-    """One framework step on one rank; one row says what came of it."""
+    """Run one framework step on one rank. One row says what came of it."""
     started = time.monotonic()
     stage = Stage(job, board)
     stage.bind_device()
@@ -211,7 +211,7 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
 
 
 def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
-    """What a raise says: that this machine has no GPU, where the step knows such words and has none; otherwise that the step failed.
+    """Judge a raise: this machine has no GPU, where the step knows such words, or the step failed.
 
     Either way with the innermost line outside of the standard library (and of torch, where there is one), so that a record names the code and not only the words.
     """

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from envsmith.smoke.agent.board import Board
 from envsmith.smoke.agent.nursery import nursery_main
@@ -28,7 +28,7 @@ class Rank:
     def __init__(self, rank: int, log: str) -> None:
         self.rank, self.log = rank, log
         self.pid = 0
-        self.code: Optional[int] = None
+        self.code: int | None = None
         self.ended_at = 0.0
         self.ticks = -1  # processor time when it was first late
         self._lines, self._offset = Lines(), 0
@@ -60,11 +60,11 @@ class Nursery:
         self.job = ""
         self.ranks: list[Rank] = []
         self.stop = ""  # why everything shall end
-        self._sock: Optional[socket.socket] = None
+        self._sock: socket.socket | None = None
         self._lines = Lines()
 
     def start(self, framework: str = "") -> None:
-        """Fork it. It imports torch, and the framework where one is named."""
+        """Start it: it imports torch, and the framework where one is named."""
         ours, theirs = socket.socketpair()
         self.board.clear()
         self.answer, self.framework = {}, framework

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import hashlib
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from envsmith.smoke.agent.board import Board
 from envsmith.smoke.agent.machine import loaded_facts
@@ -21,23 +21,23 @@ ALSO_TELLING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "OMP_NUM_THREADS", "PYTORCH_CUD
 PER_RANK = {"NCCL_HOSTID", "NCCL_DEBUG_FILE", "CUDA_VISIBLE_DEVICES"}
 
 
-def seconds(value: float) -> datetime.timedelta:
-    return datetime.timedelta(seconds=value)
+def seconds(value: float) -> dt.timedelta:
+    return dt.timedelta(seconds=value)
 
 
 def stored(store: Any, key: str) -> bool:
-    """Is there such a key? The store of torch before 2.3 has no `check`; waiting a moment for the key tells the same."""
+    """Check for a key. The store of torch before 2.3 has no `check`, and waiting a moment for the key tells the same."""
     if hasattr(store, "check"):
         return bool(store.check([key]))
     try:
-        store.wait([key], datetime.timedelta(milliseconds=2))
+        store.wait([key], dt.timedelta(milliseconds=2))
     except Exception:
         return False
     return True
 
 
-def open_store(job: Mapping[str, Any], board: Optional[Board]) -> Any:
-    """The TCP store of the run. Rank 0 lets the kernel choose a port unless the plan names one, and tells it through the board."""
+def open_store(job: Mapping[str, Any], board: Board | None) -> Any:
+    """Open the TCP store of the run. Rank 0 lets the kernel choose a port unless the plan names one, and tells it through the board."""
     import torch.distributed as dist
 
     rank, world, limit = job["rank"], job["world"], seconds(job["timeouts"]["init"])
@@ -57,7 +57,7 @@ def open_store(job: Mapping[str, Any], board: Optional[Board]) -> Any:
 
 
 def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, object]:
-    """What must agree between ranks, and what may differ, apart."""
+    """Return what must agree between ranks, and what may differ, apart."""
     env = {k: v for k, v in os.environ.items() if k.startswith(TELLING) or k in ALSO_TELLING}
     files = {}
     for path in ("/etc/nccl.conf", os.path.expanduser("~/.nccl.conf")):
@@ -76,7 +76,7 @@ def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, o
 def compare_manifests(
     mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str
 ) -> dict[str, list[int]]:
-    """Keys of `part` on which ranks differ, each with the ranks that are not in the majority (rank 0's side wins a tie)."""
+    """Return the keys of `part` on which ranks differ, each with the ranks that are not in the majority (rank 0's side wins a tie)."""
     differences = {}
     for key in sorted({k for m in all_of_them for k in m[part]}):
         values = [json.dumps(m[part].get(key), sort_keys=True) for m in all_of_them]
@@ -87,7 +87,7 @@ def compare_manifests(
 
 
 def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict[str, Any]]]:
-    """Exchange manifests through the store, before any group exists; false when ranks must not talk to each other."""
+    """Send and compare manifests through the store, before any group exists. Return whether ranks may talk to each other, and all manifests."""
     facts = loaded_facts()
     fault = job.get("fault") or {}
     if fault.get("kind") == "version" and fault.get("rank") == job["rank"]:

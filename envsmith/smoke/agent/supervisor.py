@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from envsmith.smoke.agent.board import Board
 from envsmith.smoke.agent.ending import end_orphans, end_ranks, outputs, places, stacks, transports
@@ -52,11 +53,9 @@ class Supervisor:
             self._run_plan()
         except Interrupted as reason:
             survivors = end_ranks(self.nursery)
-            try:
+            with contextlib.suppress(OSError):  # the reader may be gone
                 job = self.nursery.job or "start"
                 self.emit("halt", run=job, reason="interrupted", detail=str(reason), unkillable=survivors)
-            except OSError:
-                pass  # nobody listens any more
             self.codes.append(Exit.ERROR)
         return self._finish()
 
@@ -90,10 +89,8 @@ class Supervisor:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.marks["total"] = time.monotonic() - self.started
         code = next((code for code in self.codes if code), Exit.OK)
-        try:
+        with contextlib.suppress(OSError):
             self.emit("bye", seconds={k: round(v, 3) for k, v in self.marks.items()}, leftover=orphans, code=code)
-        except OSError:
-            pass
         return code
 
     # -- torch is imported -----------------------------------------------------------------------------------------------
@@ -133,8 +130,8 @@ class Supervisor:
 
     # -- where the ranks go ------------------------------------------------------------------------------------------
 
-    def _place(self, host: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-        """Backend, number of ranks, devices, variables, and the sentence that says so."""
+    def _place(self, host: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Choose backend, number of ranks, devices, variables, and the sentence that says so."""
         ready, requested = self.nursery.answer["ready"], self.plan["backend"]
         cuda: dict[str, Any] = {"available": False, "count": 0}
         # A driver may be there without the library that lists its GPUs (WSL, some containers).
@@ -183,7 +180,7 @@ class Supervisor:
         return answer
 
     def _within_limits(self, host: Mapping[str, Any], placement: Mapping[str, Any]) -> bool:
-        """Report first; what cannot work is not started. A fault that fills a limit on purpose is past this."""
+        """Report the limits, and return whether the run can work. A fault that fills a limit on purpose is past this."""
         findings = limit_findings(host, self.plan, placement, placement["cuda"])
         self.emit("limits", findings=findings)
         errors = [finding for finding in findings if finding["severity"] == "error"]

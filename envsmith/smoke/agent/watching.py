@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from envsmith.smoke.agent.processes import PATIENCE, Patience, of_session, process_state
 from envsmith.smoke.agent.protocol import Exit
@@ -34,7 +34,7 @@ def case_deadline(plan: Mapping[str, Any], case: int, backend: str) -> float:
 
 
 def _call_of(case: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The first call of a kind in a group makes NCCL's communicator, and loads kernels."""
+    """Identify the kind of call: the first one in a group makes NCCL's communicator, and loads kernels."""
     return case.get("group", "world"), case["op"], case.get("dtype")
 
 
@@ -52,9 +52,9 @@ class Watch:
     ) -> None:
         self.nursery, self.ranks, self.patience = nursery, nursery.ranks, patience
         self.forward, self.deadline_of, self.total = forward, deadline_of, total
-        self.rendezvous: Optional[float] = None  # seconds until every rank was in a case
+        self.rendezvous: float | None = None  # seconds until every rank was in a case
 
-    def run(self) -> Optional[Halt]:
+    def run(self) -> Halt | None:
         """Watch until every rank has ended by itself, or return why they must be ended."""
         began = time.monotonic()
         while True:
@@ -84,8 +84,8 @@ class Watch:
         while time.monotonic() < until and any(rank.alive for rank in self.ranks):
             self.nursery.listen(0.02)
 
-    def _late(self, positions: Positions) -> Optional[dict[str, Any]]:
-        """The ranks that are behind all others, when they have been so for longer than their deadline."""
+    def _late(self, positions: Positions) -> dict[str, Any] | None:
+        """Return the ranks that are behind all others, when they have been so for longer than their deadline."""
         behind = min(positions[rank.rank][:2] for rank in self.ranks if rank.alive)
         laggards = [rank for rank in self.ranks if rank.alive and positions[rank.rank][:2] == behind]
         age = min(positions[rank.rank][2] for rank in laggards)
@@ -99,7 +99,7 @@ class Watch:
         return {"limit": limit, "laggards": [rank.rank for rank in laggards]}
 
     def _works(self, laggards: Sequence[Rank]) -> bool:
-        """A rank that waits for a processor is slow, not stuck: give it up to four deadlines. A stuck gloo rank sleeps."""
+        """Return whether a laggard has work to do. It is slow, not stuck, and gets four deadlines. A stuck gloo rank sleeps."""
         working = False
         for rank in laggards:
             state, ticks = process_state(rank.pid)
@@ -110,7 +110,7 @@ class Watch:
         return working and self.patience.allowed
 
     def _waits_for_turn(self, ranks: Sequence[Rank], waited: float, limit: float) -> bool:
-        """Whether one of the ranks, or what it started, is past the limit only because it waits for its turn."""
+        """Return whether one of the ranks, or what it started, is past the limit only because it waits for its turn."""
         return self.patience.extends_now(
             lambda: [pid for rank in ranks if rank.alive and rank.pid for pid in of_session(rank.pid)], waited, limit
         )

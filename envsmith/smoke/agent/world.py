@@ -13,7 +13,7 @@ from envsmith.smoke.agent.store import seconds
 
 
 def group_layouts(world: int) -> dict[str, list[list[int]]]:
-    """The groups that cases may name: every rank of a listed group runs the case, the others pass."""
+    """Return the groups that cases may name: every rank of a listed group runs the case, the others pass."""
     everyone = list(range(world))
     return {
         "pairs": [everyone[i : i + 2] for i in range(0, world - world % 2, 2)],
@@ -46,7 +46,7 @@ class World:
         self.of_process.append(self)
 
     def init_group(self, store: Any, prefix: str = "group") -> None:
-        """`device_id` is always passed where torch knows it: torch 2.15 guesses a device otherwise, and guesses alike on every rank."""
+        """Make the group. `device_id` is passed where torch knows it: torch 2.15 guesses a device otherwise, and guesses alike on every rank."""
         kwargs: dict[str, Any] = {}
         parameters = inspect.signature(self.dist.init_process_group).parameters
         if self.cuda:
@@ -59,7 +59,7 @@ class World:
         )  # fmt: skip
 
     def open_groups(self, names: Iterable[str]) -> None:
-        """Every rank creates every group in the same order; it keeps the one it is in."""
+        """Make every group on every rank in the same order, and keep the one that this rank is in."""
         self.groups["world"] = (self.dist.group.WORLD, list(range(self.size)))
         layouts = group_layouts(self.size)
         for name in sorted(set(names) - {"world"}):
@@ -77,7 +77,7 @@ class World:
 
 
 def implementation_of(dist: Any, device: Any) -> str:
-    """torch 2.15 has two engines behind the name nccl; older ones have one."""
+    """Return the class behind the backend. torch 2.15 has two engines behind the name nccl, older ones have one."""
     ask = getattr(dist, "get_backend_impl", None)
     try:
         if ask:
@@ -88,7 +88,7 @@ def implementation_of(dist: Any, device: Any) -> str:
 
 
 def free_bytes(world: World) -> int:
-    """What this rank may use: of the GPU its share, of the host its share of what is available now."""
+    """Return what this rank may use: of the GPU its share, of the host its share of what is available now."""
     if world.cuda:
         sharing = list(world.job["devices"]).count(world.device.index)
         free, total = world.torch.cuda.mem_get_info(world.device)

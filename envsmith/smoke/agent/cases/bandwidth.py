@@ -15,7 +15,7 @@ SHARING_LIMITS = {"hostid": CPU_LIMIT, "multi-rank": 2 << 30}
 
 
 def measured(k: Kit, call: Callable[[], Any]) -> None:
-    """Warm up, then time every call: CUDA events on a GPU; on a CPU the wall clock from a barrier on. Microseconds go into the row."""
+    """Warm up, then time every call: CUDA events on a GPU, on a CPU the wall clock from a barrier on. Microseconds go into the row."""
     size = k.n * k.torch.empty(0, dtype=k.dtype).element_size()
     rounds = 50 if size <= 1 << 20 else 20
     for _ in range(5 if size <= 1 << 24 else 2):
@@ -46,7 +46,7 @@ def _on_cpu(k: Kit, call: Callable[[], Any], rounds: int) -> list[float]:
 
 
 def _buffers(k: Kit) -> tuple[Any, Any]:
-    """The whole buffer and this rank's share of one; `Skip` where it cannot be shared out or would measure something else."""
+    """Return the full buffer and this rank's share of one. Skip what cannot be shared out or would measure something else."""
     size = k.n * k.torch.empty(0, dtype=k.dtype).element_size()
     if not k.world.cuda and size > CPU_LIMIT:
         raise Skip(f"on a CPU nothing beyond {CPU_LIMIT >> 20} MiB is measured")
@@ -103,7 +103,7 @@ def bw_all_to_all_single(k: Kit) -> None:
 
 @operation()
 def bw_send_recv(k: Kit) -> None:
-    """Every rank sends to the next and receives from the one before, as sendrecv_perf does."""
+    """Send to the next rank and receive from the one before, as sendrecv_perf does."""
 
     def make(buffer: Any, share: Any) -> Callable[[], Any]:
         received = k.torch.empty_like(buffer)

@@ -20,7 +20,7 @@ def all_reduce(k: Kit) -> None:
 
 @operation(reducing=True)
 def reduce(k: Kit) -> None:
-    """What the other ranks' tensors hold afterwards is nobody's business."""
+    """Reduce to the root. What the tensors of the other ranks hold afterwards is undefined."""
     t = k.input(k.pattern(k.me), frozen=False)
     k.issue(lambda: k.dist.reduce(t, k.src, k.op, group=k.group, async_op=k.later))
     if k.me == k.root:
@@ -74,7 +74,7 @@ def scatter(k: Kit) -> None:
 
 
 def _chunks(k: Kit) -> tuple[list[Any], list[Any]]:
-    """What this rank sends to each, and what it receives from each."""
+    """Return what this rank sends to each, and what it receives from each."""
     patterns = [k.pattern(r, k.n * k.size) for r in range(k.size)]
     mine = slice(k.me * k.n, (k.me + 1) * k.n)
     return [patterns[k.me][r * k.n : (r + 1) * k.n] for r in range(k.size)], [w[mine] for w in patterns]
@@ -117,7 +117,7 @@ def all_to_all_single(k: Kit) -> None:
 
 @operation(wide=True)
 def all_to_all_uneven(k: Kit) -> None:
-    """Expert parallelism: a different count to every rank, some of them zero."""
+    """Send a different count to every rank, some of them zero, as expert parallelism does."""
 
     def count(a: int, b: int) -> int:
         return (a + 2 * b) % 3 * k.n
@@ -133,7 +133,7 @@ def all_to_all_uneven(k: Kit) -> None:
 
 
 def _meet(k: Kit, barrier: Callable[[], Any]) -> None:
-    """A barrier is proved by what is known after it: nobody leaves before all have entered."""
+    """Prove a barrier by what is known after it: no rank leaves before all have entered."""
     key = f"meet/{k.index}"
     k.world.store.add(f"{key}/{k.world.rank}", 1)  # unlike `set`, answered before it returns
     k.issue(barrier)
@@ -154,7 +154,7 @@ def monitored_barrier(k: Kit) -> None:
 
 @operation(reducing=True)
 def overlap16(k: Kit) -> None:
-    """Sixteen reductions in flight, waited for in the opposite order."""
+    """Keep sixteen reductions in flight and wait for them in the opposite order."""
     ts = [k.input(k.pattern(k.me, start=j), frozen=False) for j in range(16)]
 
     def all_at_once() -> None:
@@ -169,7 +169,7 @@ def overlap16(k: Kit) -> None:
 
 @operation(reducing=True)
 def coalesced(k: Kit) -> None:
-    """Four reductions in one launch, as DDP and FSDP do."""
+    """Launch four reductions at once, as DDP and FSDP do."""
     manager = getattr(k.dist.distributed_c10d, "_coalescing_manager", None)
     if manager is None or "reqs" in inspect.signature(manager).parameters:
         raise Skip(f"torch {k.torch.__version__} has no coalescing manager of the present form")
@@ -187,7 +187,7 @@ def coalesced(k: Kit) -> None:
 
 
 def _functional(k: Kit, name: str) -> tuple[Any, Any, str]:
-    """The raw operator, its wait and the group's name: `torch.distributed._functional_collectives` would import dynamo (2 s)."""
+    """Return the raw operator, its wait and the group's name: `torch.distributed._functional_collectives` would import dynamo (2 s)."""
     namespace = getattr(k.torch.ops, "_c10d_functional", None)
     if namespace is None or not hasattr(namespace, name) or not hasattr(k.group, "group_name"):
         raise Skip(f"torch {k.torch.__version__} has no operator _c10d_functional.{name}")
@@ -247,7 +247,7 @@ def functional_broadcast(k: Kit) -> None:
 
 @operation(wide=True)
 def bytes_all_gather(k: Kit) -> None:
-    """A dtype that the backend does not know travels as bytes (float8 in FSDP and ZeRO++)."""
+    """Gather a dtype that the backend does not know as bytes (float8 in FSDP and ZeRO++)."""
     call = k.single("all_gather_single", "all_gather_into_tensor")
     t, out = k.input(k.pattern(k.me)), k.output(k.n * k.size)
     k.issue(lambda: call(out.view(k.torch.uint8), t.view(k.torch.uint8), group=k.group))

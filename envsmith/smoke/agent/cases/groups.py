@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -12,19 +13,19 @@ from envsmith.smoke.agent.store import seconds
 
 @operation(reducing=True)
 def device_mesh(k: Kit) -> None:
-    """A 2-D mesh: sums along each dimension."""
+    """Sum along each dimension of a 2-D mesh."""
     if k.world.size < 4 or k.world.size % 2:
         raise Skip(f"a 2-D mesh needs an even number of ranks from four on, the run has {k.world.size}")
     try:
         from torch.distributed.device_mesh import init_device_mesh
     except ImportError:
-        raise Skip(f"torch {k.torch.__version__} has no device mesh")
+        raise Skip(f"torch {k.torch.__version__} has no device mesh") from None
     mesh = k.world.mesh = k.world.mesh or init_device_mesh(k.world.device.type, (2, k.world.size // 2))
     for dim in (0, 1):
         group = mesh.get_group(dim)
         ranks = k.dist.get_process_group_ranks(group)
         t = k.input(k.pattern(k.me), frozen=False)
-        k.issue(lambda: k.dist.all_reduce(t, k.op, group=group))
+        k.issue(functools.partial(k.dist.all_reduce, t, k.op, group=group))
         k.expect(t, k.reduced([k.pattern(r) for r in ranks]), f"dimension {dim}")
 
 
@@ -46,7 +47,7 @@ def new_subgroups(k: Kit) -> None:
 
 @operation(reducing=True)
 def split_group(k: Kit) -> None:
-    """NCCL's own split of a communicator; needs a group that is bound to a device."""
+    """Split a communicator by NCCL's own call, which needs a group that is bound to a device."""
     split = getattr(k.dist, "split_group", None)
     if split is None or not k.world.cuda:
         raise Skip("splitting a group needs a group that is bound to a device")
@@ -61,7 +62,7 @@ def split_group(k: Kit) -> None:
 
 @operation(reducing=True)
 def new_group_again(k: Kit) -> None:
-    """Groups come and go in a long training; one more is made, used and destroyed."""
+    """Make, use and destroy one more group: groups come and go in a long training."""
     group = k.dist.new_group(list(range(k.world.size)), timeout=seconds(k.world.job["timeouts"]["group"]))
     t = k.input(k.pattern(k.me), frozen=False)
     k.issue(lambda: k.dist.all_reduce(t, k.op, group=group))
@@ -71,7 +72,7 @@ def new_group_again(k: Kit) -> None:
 
 @operation(reducing=True)
 def reinit(k: Kit) -> None:
-    """Destroy the world and make it again: what an elastic restart does. Must be the last case."""
+    """Destroy the world and make it again, as an elastic restart does. It must be the last case."""
     k.dist.destroy_process_group()
     k.world.init_group(k.world.store, f"again{k.index}")
     k.world.open_groups([])
@@ -82,7 +83,7 @@ def reinit(k: Kit) -> None:
 
 @operation(reducing=True)
 def compute_overlap(k: Kit) -> None:
-    """The reduction runs beside a matrix product on another stream; both results are right."""
+    """Reduce beside a matrix product on another stream. Both results must be right."""
     torch = k.torch
     if not k.world.cuda:
         raise Skip("needs a GPU: overlap with another stream")
@@ -107,7 +108,7 @@ def compute_overlap(k: Kit) -> None:
 
 @operation(reducing=True)
 def cuda_graph(k: Kit) -> None:
-    """Capture the reduction once, replay it on fresh data three times."""
+    """Apply a captured reduction to fresh data three times."""
     torch = k.torch
     if not k.world.cuda:
         raise Skip("needs a GPU: CUDA graph")
@@ -135,7 +136,7 @@ def symmetric_memory(k: Kit) -> None:
     try:
         import torch.distributed._symmetric_memory as symm
     except ImportError:
-        raise Skip(f"torch {torch.__version__} has no symmetric memory")
+        raise Skip(f"torch {torch.__version__} has no symmetric memory") from None
     if not hasattr(symm, "empty") or not hasattr(symm, "rendezvous"):
         raise Skip(f"torch {torch.__version__} has no symm_mem.empty")
     # Several ranks on one GPU: `sharing_env` asks torch to allow it; one that does not know the variable refuses on every rank.

@@ -11,7 +11,7 @@ from envsmith.smoke.agent.protocol import Skip, Wrong
 
 
 def _column(k: Kit, values: Any) -> tuple[Any, Any]:
-    """A column of a two-column matrix: every second element is a neighbour that must not change."""
+    """Return a column of a two-column matrix: every second element is a neighbour that must not change."""
     base = k.torch.full((max(k.n, 1), 2), 100, dtype=k.dtype, device=k.world.device)
     base[: k.n, 0] = values.to(k.world.device)
     return base, base[: k.n, 0]
@@ -77,7 +77,7 @@ def strided_gather(k: Kit) -> None:
 
 @operation()
 def strided_send_recv(k: Kit) -> None:
-    """Every rank sends first, so that a refusal is everybody's."""
+    """Send first on every rank, so that every rank meets a refusal."""
     k.needs_peer()
     _, t = _column(k, k.pattern(k.me))
     out = k.output()
@@ -98,7 +98,7 @@ def strided_send_recv(k: Kit) -> None:
 
 @operation(reducing=True)
 def transposed_all_reduce(k: Kit) -> None:
-    """Dense but not row-major, as a channels-last or transposed weight is."""
+    """Reduce a tensor that is dense but not row-major, as a channels-last or transposed weight is."""
     rows = k.pattern(k.me, 12).view(3, 4).to(k.world.device)
     t = rows.t()
     k.issue(lambda: k.dist.all_reduce(t, k.op, group=k.group))
@@ -120,7 +120,7 @@ def sparse_all_reduce(k: Kit) -> None:
 
 @operation(reducing=True)
 def bool_bytes(k: Kit) -> None:
-    """A boolean tensor holds bytes 0 and 1 and nothing else after a reduction, or whoever reads the bytes is misled."""
+    """Check that a boolean tensor holds bytes 0 and 1 after a reduction: anything else misleads a reader of the bytes."""
     t = k.input(
         k.torch.ones(k.n, dtype=k.dtype), frozen=False
     )  # true on every rank, so that two of them meet everywhere
@@ -154,7 +154,7 @@ def _compare_pieces(k: Kit, t: Any, due: Any) -> None:
 
 @operation()
 def large_broadcast(k: Kit) -> None:
-    """More bytes than a 32-bit count holds; made and compared in pieces, so that only the buffer itself is large."""
+    """Send more bytes than a 32-bit count holds. They are made and compared in pieces, so that only the buffer itself is large."""
     t = _filled(k)
     k.issue(lambda: k.dist.broadcast(t, k.src, group=k.group))
     _compare_pieces(k, t, k.pattern(k.root, min(CHUNK, k.n)))
@@ -169,7 +169,7 @@ def large_all_reduce(k: Kit) -> None:
 
 @operation(reducing=True)
 def not_finite(k: Kit) -> None:
-    """NaN and infinity arrive; a library that drops them hides a diverged training."""
+    """Check that NaN and infinity arrive: a library that drops them hides a diverged training."""
     torch = k.torch
     values = k.pattern(k.me)
     values[k.me] = float("nan")
@@ -186,7 +186,7 @@ def not_finite(k: Kit) -> None:
 
 @operation(reducing=True)
 def repeatable(k: Kit) -> None:
-    """Two runs on the same random numbers give the same bits, and every rank the same bits: replicas must not drift apart."""
+    """Check that two runs on the same random numbers give the same bits on every rank: replicas must not drift apart."""
     torch = k.torch
     generator = torch.Generator().manual_seed(17 + k.me)
     values = torch.randn(k.n, generator=generator).to(k.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from envsmith.smoke.agent.kit import Kit, operation
 from envsmith.smoke.agent.protocol import Skip, Wrong
@@ -10,7 +10,7 @@ from envsmith.smoke.agent.protocol import Skip, Wrong
 
 @operation()
 def send_recv(k: Kit) -> None:
-    """A ring: even ranks send first, odd ones receive first."""
+    """Send around a ring: even ranks send first, odd ones receive first."""
     k.needs_peer()
     out, t = k.output(), k.input(k.pattern(k.me))
     after, before = k.ranks[(k.me + 1) % k.size], k.ranks[(k.me - 1) % k.size]
@@ -48,7 +48,7 @@ def isend_irecv(k: Kit) -> None:
 
 @operation()
 def batch_isend_irecv(k: Kit) -> None:
-    """Pipeline parallelism: both directions at once."""
+    """Send in both directions at once, as pipeline parallelism does."""
     k.needs_peer()
     up, down, t = k.output(), k.output(), k.input(k.pattern(k.me))
     after, before = k.ranks[(k.me + 1) % k.size], k.ranks[(k.me - 1) % k.size]
@@ -69,7 +69,7 @@ def batch_isend_irecv(k: Kit) -> None:
 
 @operation()
 def tags(k: Kit) -> None:
-    """Two messages between neighbours, received in the opposite order of their sending."""
+    """Receive two messages between neighbours in the opposite order of their sending."""
     k.needs_peer()
     peer = k.me ^ 1
     if peer >= k.size:
@@ -95,7 +95,7 @@ def tags(k: Kit) -> None:
 
 @operation(wide=True)
 def any_source(k: Kit) -> None:
-    """Rank 0 takes what comes; the sender's number comes with it."""
+    """Receive on rank 0 whatever comes, with the sender's number."""
     k.needs_peer()
     outs = [k.output() for _ in range(k.size - 1)]
     t = k.input(k.pattern(k.me))
@@ -117,7 +117,7 @@ def any_source(k: Kit) -> None:
 
 
 def _thing(rank: int) -> dict[str, Any]:
-    """An object whose pickle has a different length on every rank."""
+    """Return an object whose pickle has a different length on every rank."""
     return {"rank": rank, "text": "x" * (7 * rank + 1), "list": list(range(rank))}
 
 
@@ -135,7 +135,7 @@ def all_gather_object(k: Kit) -> None:
 
 @operation()
 def gather_object(k: Kit) -> None:
-    got: Optional[list[Any]] = [None] * k.size if k.me == k.root else None
+    got: list[Any] | None = [None] * k.size if k.me == k.root else None
     k.issue(lambda: k.dist.gather_object(_thing(k.me), got, k.src, group=k.group))
     if k.me == k.root:
         _same(got, [_thing(r) for r in range(k.size)])

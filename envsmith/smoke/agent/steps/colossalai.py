@@ -12,7 +12,7 @@ PRELOAD = Preload(("colossalai", "colossalai.booster.plugin", "transformers.mode
 
 
 def step_colossalai(s: Stage) -> dict[str, Any]:
-    """A Booster with the plugin that the step names."""
+    """Train with a Booster and the plugin that the step names."""
     colossalai = _colossalai_launched(s)
     from colossalai.booster import Booster
     from colossalai.booster import plugin as plugins
@@ -43,7 +43,7 @@ def step_colossalai(s: Stage) -> dict[str, Any]:
 
 
 def step_colossalai_3d(s: Stage) -> dict[str, Any]:
-    """HybridParallelPlugin on a two-layer Llama of random weights: `tp`, `pp` and `zero` choose the three dimensions."""
+    """Train a two-layer Llama of random weights with HybridParallelPlugin: `tp`, `pp` and `zero` choose the three dimensions."""
     colossalai = _colossalai_launched(s)
     s.enter("import transformers")
     import transformers  # noqa: F401
@@ -108,7 +108,7 @@ def _colossalai_3d(s: Stage, colossalai: Any, askers: Mapping[str, int]) -> dict
 
 
 def _names_of_hccl(dist: Any) -> dict[str, object]:
-    """Colossal-AI's pipeline asks torch for two names of Huawei's backend wherever the group is not NCCL's; torch itself has neither.
+    """Set two names of Huawei's backend that Colossal-AI's pipeline asks torch for wherever the group is not NCCL's. torch itself has neither.
 
     They are given the only true answers, and the record says so: without them every pipeline on gloo ends with an AttributeError
     (`_check_for_nccl_hccl_backend` in pipeline/p2p.py, read in 0.5.0).
@@ -124,7 +124,7 @@ def _names_of_hccl(dist: Any) -> dict[str, object]:
 
 
 def _llama_reference(s: Stage, model: Any, batch: Mapping[str, Any]) -> list[float]:
-    """The same model trained here alone."""
+    """Train the same model here alone."""
     import copy
 
     alone, losses = copy.deepcopy(model).to(s.device), []

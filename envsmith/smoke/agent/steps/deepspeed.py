@@ -12,7 +12,7 @@ PRELOAD = Preload(("deepspeed",), {"DS_ACCELERATOR": "cpu"})
 
 
 def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
-    """ZeRO through `deepspeed.initialize` with torch's optimizer, so that no optimizer kernel is compiled."""
+    """Train with ZeRO through `deepspeed.initialize` and torch's optimizer, so that no optimizer kernel is compiled."""
     s.enter("import deepspeed")
     import deepspeed
 
@@ -45,7 +45,7 @@ def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
 
 
 def _deepspeed_ops() -> dict[str, object]:
-    """Which ops came compiled with the package, and which were compiled here when they were first used."""
+    """Say which ops came compiled with the package, and which were compiled here when they were first used."""
     try:
         from deepspeed.git_version_info import installed_ops
 
@@ -61,7 +61,7 @@ def _deepspeed_ops() -> dict[str, object]:
 
 
 def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
-    """A mixture-of-experts layer, its experts spread over the ranks: all_to_all there and back."""
+    """Train a mixture of experts that are spread over the ranks: all_to_all there and back."""
     s.enter("import deepspeed")
     import deepspeed
     from deepspeed.moe.layer import MoE

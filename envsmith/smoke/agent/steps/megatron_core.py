@@ -63,7 +63,7 @@ def _megatron_facts(s: Stage, core: Any, askers: Mapping[str, int], **extra: obj
 
 
 def step_megatron_tp(s: Stage) -> dict[str, Any]:
-    """ColumnParallelLinear, gelu, RowParallelLinear across all ranks, against the same two layers whole."""
+    """Train ColumnParallelLinear, gelu, RowParallelLinear across all ranks, against the same two layers in one piece."""
     parallel = bool(s.step.get("sequence_parallel"))
     if not parallel:  # these layers ask for no GPU then
         return _megatron_two_layers(s, parallel, {})
@@ -98,21 +98,23 @@ def _megatron_two_layers(s: Stage, parallel: bool, askers: Mapping[str, int]) ->
         row.weight.copy_(full[1].weight[:, part])
         row.bias.copy_(full[1].bias)
     reference = _two_layers(
-        s, x, y, torch.nn.ModuleList(full), lambda h: full[1](torch.nn.functional.gelu(full[0](h))), "reference"
+        s, x, y, torch.nn.ModuleList(full), lambda h: full[1](torch.nn.functional.gelu(full[0](h))), what="reference"
     )
     layers = torch.nn.ModuleList([column, row]).to(s.device)
     x, y = x.to(s.device), y.to(s.device)
     if parallel:
         x, y = x.chunk(s.size)[s.rank], y.chunk(s.size)[s.rank]
-    losses = _two_layers(s, x, y, layers, lambda h: row(torch.nn.functional.gelu(column(h)[0]))[0], "train", parallel)
+    losses = _two_layers(
+        s, x, y, layers, lambda h: row(torch.nn.functional.gelu(column(h)[0]))[0], what="train", parallel=parallel
+    )
     facts = _megatron_facts(s, core, askers, weight=list(column.weight.shape))
     return {"losses": losses, "reference": reference, "facts": facts}
 
 
 def _two_layers(
-    s: Stage, x: Any, y: Any, layers: Any, forward: Callable[[Any], Any], what: str, parallel: bool = False
+    s: Stage, x: Any, y: Any, layers: Any, forward: Callable[[Any], Any], *, what: str, parallel: bool = False
 ) -> list[float]:
-    """Losses of a few steps of SGD; under sequence parallelism the loss of the whole is the mean of the parts."""
+    """Return the losses of a few steps of SGD. Under sequence parallelism the loss is the mean of the parts."""
     torch, losses = s.torch, []
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.05)
     for i in range(TRAIN_STEPS):
@@ -131,7 +133,7 @@ def _two_layers(
 
 
 def step_megatron_gpt(s: Stage) -> dict[str, Any]:
-    """A GPT of two layers on mock tokens; `tp`, `pp`, `cp`, `ep`, `sequence_parallel` choose how it is spread.
+    """Train a GPT of two layers on mock tokens: `tp`, `pp`, `cp`, `ep`, `sequence_parallel` choose how it is spread.
 
     The weights depend on the parameters' names only, so that every spread starts from the same model and must give the same losses.
     """
@@ -142,7 +144,9 @@ def step_megatron_gpt(s: Stage) -> dict[str, Any]:
             if "te_" not in str(error):
                 raise
             # 0.14 to 0.16 name a function of Transformer Engine in the router whether or not it was imported.
-            raise Skip(f"this megatron-core needs Transformer Engine for a mixture of experts: {one_line(error, 120)}")
+            raise Skip(
+                f"this megatron-core needs Transformer Engine for a mixture of experts: {one_line(error, 120)}"
+            ) from None
 
 
 def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
@@ -191,8 +195,7 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _splits_as_on_a_gpu() -> None:
-    """The dispatcher brings the sizes of its pieces to the host when they are on a GPU, as numbers; on the CPU it leaves them tensors, which
-    all_to_all_single refuses."""
+    """Return the sizes of the dispatcher's pieces as numbers, as on a GPU. On the CPU they stay tensors, which all_to_all_single refuses."""
     from megatron.core.transformer.moe import token_dispatcher
 
     if hasattr(token_dispatcher, "maybe_move_tensor_to_cpu"):
@@ -208,7 +211,7 @@ def _stages_of_pipeline() -> tuple[bool, bool]:
 
 
 def _gpt_spec(s: Stage, experts: int, needs_te: bool, sequence: bool) -> Any:
-    """Megatron's own layers; Transformer Engine's where only they can do it (context parallelism, a layer norm under sequence parallelism)."""
+    """Choose Megatron's own layers, or Transformer Engine's where only they can do it (context parallelism, a layer norm under sequence parallelism)."""
     from megatron.core.models.gpt import gpt_layer_specs
 
     if needs_te or sequence:
@@ -218,13 +221,13 @@ def _gpt_spec(s: Stage, experts: int, needs_te: bool, sequence: bool) -> Any:
             what = "context parallelism" if needs_te else "sequence parallelism of a whole layer"
             raise Skip(
                 f"Megatron has {what} only in Transformer Engine's layers, which cannot be imported: {one_line(error, 120)}"
-            )
+            ) from None
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(num_experts=experts or None)
     return gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts or None, moe_grouped_gemm=False)
 
 
 def _fill_by_name(s: Stage, model: Any, tp: int) -> None:
-    """Matrices from a generator seeded by their global name: the same model however it is cut. Vectors keep zeros and ones."""
+    """Fill matrices from a generator seeded by their global name: the same model however it is cut. Vectors keep zeros and ones."""
     from megatron.core import parallel_state
 
     torch = s.torch
@@ -232,10 +235,10 @@ def _fill_by_name(s: Stage, model: Any, tp: int) -> None:
     layers = model.decoder.layers
     expert_rank = parallel_state.get_expert_model_parallel_rank()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for own_name, parameter in model.named_parameters():
             if parameter.dim() < 2:
                 continue
-            name = re.sub(r"layers\.(\d+)\.", lambda m: f"layers.{layers[int(m[1])].layer_number - 1}.", name)
+            name = re.sub(r"layers\.(\d+)\.", lambda m: f"layers.{layers[int(m[1])].layer_number - 1}.", own_name)
             local = re.search(r"local_experts\.(\d+)\.", name)
             if local:
                 count = len(
@@ -258,7 +261,7 @@ def _gpt_batch(s: Stage) -> dict[str, Any]:
 
 
 def _gpt_step(s: Stage, model: Any, cp: int) -> float:
-    """Forward and backward of the whole batch, or of this context-parallel rank's piece of it."""
+    """Run forward and backward of the batch, or of this context-parallel rank's piece of it."""
     torch, batch = s.torch, _gpt_batch(s)
     mask = None if cp > 1 else batch["attention_mask"]
     if cp > 1:
@@ -278,7 +281,7 @@ def _gpt_step(s: Stage, model: Any, cp: int) -> float:
 
 
 def _gpt_through_pipeline(s: Stage, model: Any, stages: int) -> float:
-    """One forward-and-backward of Megatron's 1F1B schedule over two microbatches; every rank learns the last stage's loss."""
+    """Run forward and backward of Megatron's 1F1B schedule over two microbatches. Every rank learns the last stage's loss."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     torch, batch = s.torch, _gpt_batch(s)
@@ -304,7 +307,7 @@ def _gpt_through_pipeline(s: Stage, model: Any, stages: int) -> float:
 
 
 def _average_gradients(s: Stage, model: Any, cp: int) -> None:
-    """Over the ranks that hold the same parameter; an expert's gradient is summed by its tokens already."""
+    """Reduce over the ranks that hold the same parameter. An expert's gradient is summed by its tokens already."""
     from megatron.core import parallel_state
 
     dist = s.torch.distributed
@@ -321,7 +324,7 @@ def _average_gradients(s: Stage, model: Any, cp: int) -> None:
 
 
 def step_megatron_context(s: Stage) -> dict[str, Any]:
-    """Attention over a sequence that is cut between the ranks, by Megatron's all-to-all exchange (sequence for heads and back).
+    """Run attention over a sequence that is cut between the ranks, by Megatron's all-to-all exchange (sequence for heads and back).
 
     The whole-layer form of context parallelism is in Transformer Engine; this exchange is Megatron's own and needs no GPU.
     """
@@ -336,7 +339,7 @@ def step_megatron_context(s: Stage) -> dict[str, Any]:
         except (ImportError, AttributeError) as error:
             raise Skip(
                 f"megatron-core {core.__version__} has no exchange of sequence for heads: {one_line(error, 120)}"
-            )
+            ) from None
         group = parallel_state.get_context_parallel_group()
         s.enter("attention")
         reference = _attention_losses(s, slice(None), lambda t: t, lambda t: t)
@@ -348,7 +351,7 @@ def step_megatron_context(s: Stage) -> dict[str, Any]:
 def _attention_losses(
     s: Stage, piece: slice, to_heads: Callable[[Any], Any], to_sequence: Callable[[Any], Any]
 ) -> list[float]:
-    """One causal attention layer of eight-wide heads over `8 * ranks` positions; `piece` is this rank's part of them."""
+    """Train one causal attention layer of eight-wide heads over `8 * ranks` positions. `piece` is this rank's part of them."""
     torch, width = s.torch, 8 * s.size
     torch.manual_seed(0)
     inward, outward = torch.nn.Linear(16, 3 * width).to(s.device), torch.nn.Linear(width, 16).to(s.device)

@@ -25,7 +25,7 @@ class Preload(NamedTuple):
 
 @functools.cache
 def hide_toolkit() -> str:
-    """Let torch see no CUDA toolkit in this process, as on most hosts without a GPU. Return where the toolkit is, or an empty text.
+    """Hold torch from seeing a CUDA toolkit in this process, as on most hosts without a GPU. Return where the toolkit is, or an empty text.
 
     megatron-core 0.15 compiles for CUDA while it is imported where there is a toolkit, and without a GPU torch has no architecture to name.
     """
@@ -38,8 +38,8 @@ def hide_toolkit() -> str:
 
 
 @contextlib.contextmanager
-def cpu_for_cuda(s: "Stage", package: str) -> Iterator[dict[str, int]]:
-    """Megatron asks for the current GPU by name even where every tensor could live on the CPU: give it the CPU, and note every place that asked.
+def cpu_for_cuda(s: Stage, package: str) -> Iterator[dict[str, int]]:
+    """Give Megatron the CPU where it asks for the current GPU by name and every tensor could live on the CPU, and note every place that asked.
 
     `torch.cuda.current_device()` answers `cpu`, a tensor asked for on `cuda` is made on the CPU, streams and events wait for nothing. No more is replaced:
     layers, schedules, dispatchers and collectives are the framework's own. Yields {file:line of the framework: how often}; on a GPU nothing is done.
@@ -127,7 +127,7 @@ class Stage:
         self.counter = Counter.of_process(torch)
 
     def enter(self, what: str) -> None:
-        """Said before it is done, so that a hang has a name."""
+        """Write what comes next, so that a hang has a name."""
         self.board.sign(self.rank, what)
         self.board.mark(self.rank, self.at, Phase.ENTERED)
         self.at += 1
@@ -150,7 +150,7 @@ class Stage:
         return x, x.sum(1, keepdim=True)
 
     def reference(self) -> list[float]:
-        """This rank's losses under plain data parallelism, computed here alone: the mean of all ranks' losses has the averaged gradient."""
+        """Return this rank's losses under plain data parallelism, computed here alone: the mean of all ranks' losses has the averaged gradient."""
         model = self.model()
         optimizer, batches, losses = self.optimizer(model), [self.batch(r) for r in range(self.size)], []
         for _ in range(TRAIN_STEPS):
@@ -166,7 +166,7 @@ class Stage:
         dist.init_process_group(self.job["backend"], timeout=seconds(self.job["timeouts"]["group"]))
 
     def bind_device(self) -> None:
-        """Whoever makes the group, this test or a framework: on a GPU `init_process_group` is told the rank's device, where torch knows `device_id`.
+        """Pass the rank's device to `init_process_group` on a GPU, where torch knows `device_id`, whether this test or a framework calls it.
 
         Without it torch 2.15 guesses a device, and on several ranks the same one.
         """
@@ -199,5 +199,5 @@ class Stage:
 
 
 def stated_version(module: Any) -> str:
-    """What a framework says of itself; megatron-core before 0.7 says nothing."""
+    """Return what a framework says of itself. megatron-core before 0.7 says nothing."""
     return str(getattr(module, "__version__", "not told"))

@@ -12,7 +12,7 @@ from envsmith.smoke.agent.world import implementation_of
 
 
 def _parameters_digest(stage: Stage, model: Any) -> str:
-    """The bits of all parameters: replicas must agree."""
+    """Return a digest of the bits of all parameters: replicas must agree."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(bytes(parameter.detach().to("cpu").contiguous().view(stage.torch.uint8).view(-1).tolist()))
@@ -20,7 +20,7 @@ def _parameters_digest(stage: Stage, model: Any) -> str:
 
 
 def step_ddp(s: Stage) -> dict[str, Any]:
-    """The control: torch's own data parallelism; `engine` chooses one of torch 2.15's two NCCL engines."""
+    """Train with torch's own data parallelism. `engine` chooses one of torch 2.15's two NCCL engines."""
     if s.step.get("engine"):
         os.environ["TORCH_DIST_USE_NCCL2"] = {"legacy": "0", "2": "1"}[s.step["engine"]]
     s.enter("init_process_group")
@@ -44,11 +44,11 @@ def step_ddp(s: Stage) -> dict[str, Any]:
 
 
 def step_fsdp2(s: Stage) -> dict[str, Any]:
-    """The second control: fully sharded, all_gather and reduce_scatter."""
+    """Train fully sharded: all_gather and reduce_scatter."""
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:
-        raise Skip(f"torch {s.torch.__version__} has no torch.distributed.fsdp.fully_shard")
+        raise Skip(f"torch {s.torch.__version__} has no torch.distributed.fsdp.fully_shard") from None
     from torch.distributed.device_mesh import init_device_mesh
 
     s.enter("init_process_group")
