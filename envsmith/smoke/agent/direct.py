@@ -30,9 +30,8 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
 
     Ends the process by `os._exit`: what is left of torch may take its time over an orderly end, and the others wait for our connections.
     """
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGTERM}
-    )  # before torch makes threads: `_announce_termination` takes it
+    # Before torch makes threads: `_announce_termination` takes it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     import torch
 
     torch.set_num_threads(1)
@@ -54,37 +53,19 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
         job["env"].update(interface_towards(place["master"], place["port"]))
     os.environ.update(job["env"])
     if rank == 0:
-        out.write(
-            {
-                "event": "hello",
-                "protocol": PROTOCOL,
-                "pid": os.getpid(),
-                "python": platform.python_version(),
-                "launcher": place["how"],
-                # With this a reader of the logs alone can make the plan again.
-                "plan": {
-                    **{k: plan.get(k) for k in ("tier", "backend", "engine", "digest")},
-                    "ranks": world,
-                    "nodes": nodes,
-                },
-            }
-        )
-        out.write({"event": "host", **host_facts()})
-        out.write({"event": "loaded", **facts})
-        out.write(
-            {
-                "event": "placement",
-                "backend": backend,
-                "ranks": world,
-                "devices": job["devices"],
-                "sentence": placement["sentence"],
-                "env": placement["env"],
-            }
-        )
+        # With this a reader of the logs alone can make the plan again.
+        summary = {**{k: plan.get(k) for k in ("tier", "backend", "engine", "digest")}, "ranks": world, "nodes": nodes}
+        out.emit(
+            "hello", protocol=PROTOCOL, pid=os.getpid(), python=platform.python_version(), launcher=place["how"], plan=summary
+        )  # fmt: skip
+        out.emit("host", **host_facts())
+        out.emit("loaded", **facts)
+        fields = {key: placement[key] for key in ("devices", "sentence", "env")}
+        out.emit("placement", backend=backend, ranks=world, **fields)
     board = Board()
     board.clear()
-    log = TaggedLog(out.fd, "collectives", getattr(out, "events", None))
-    log.write({"row": "node", "rank": rank, "node": node_name(plan, rank)})
+    log = TaggedLog(out, "collectives")
+    log.row("node", rank=rank, node=node_name(plan, rank))
     talk = _Conversation()
     for guard, arguments in ((_announce_termination, (board, out, log)), (_watch, (board, out, talk))):
         threading.Thread(target=guard, args=(job, *arguments), daemon=True).start()
@@ -94,7 +75,7 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     except BaseException:
         traceback.print_exc()
     talk.failed = code != Exit.OK
-    out.write({"event": "end", "run": "collectives", "exits": [{"rank": rank, "code": code}]})
+    out.emit("end", run="collectives", exits=[{"rank": rank, "code": code}])
     until = time.monotonic() + 1.5
     while talk.failed and not talk.failure_published and time.monotonic() < until:
         time.sleep(0.02)  # the others end because of us; say so before our connections close
@@ -129,16 +110,8 @@ def _share_events(job: Mapping[str, Any], out: Log, limit: float) -> None:
         while rank == 0 and time.monotonic() < until and not all(stored(store, f"read/{r}") for r in range(world)):
             time.sleep(0.05)
     except Exception as error:
-        Log.write(
-            out,
-            {
-                "event": "row",
-                "run": "collectives",
-                "row": "note",
-                "rank": rank,
-                "detail": f"no exchange of results: {one_line(error)}",
-            },
-        )
+        detail = f"no exchange of results: {one_line(error)}"
+        TaggedLog(out, "collectives").row("note", rank=rank, detail=detail)
 
 
 class _Conversation:
@@ -156,9 +129,7 @@ class _Conversation:
 def _announce_termination(job: Mapping[str, Any], board: Board, out: Log, log: Log) -> None:
     """Write that the launcher ends this rank because another one failed: it would pass for one that died by itself."""
     signal.sigwait({signal.SIGTERM})
-    case, step, age, signature = board.row(job["rank"])
-    where = {"case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature}
-    log.write({"row": "told", "rank": job["rank"], "signal": "SIGTERM", **where})
+    log.row("told", rank=job["rank"], signal="SIGTERM", **_place_of(board, job["rank"]))
     _share_events(job, out, 6.0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.kill(os.getpid(), signal.SIGTERM)  # its action is the default one: the launcher sees the end that it asked for
@@ -170,7 +141,7 @@ def _watch(job: Mapping[str, Any], board: Board, out: Log, talk: _Conversation) 
     threading.Thread(target=_publish_place, args=(job, board, talk), daemon=True).start()
     while True:
         time.sleep(0.25)
-        case, step, age, signature = board.row(rank)
+        case, _, age, _ = board.row(rank)
         if case == FINISHED or talk.failed:
             return
         silent = time.monotonic() - talk.at
@@ -179,15 +150,20 @@ def _watch(job: Mapping[str, Any], board: Board, out: Log, talk: _Conversation) 
         if talk.halt:
             halt = json.loads(talk.halt)
         else:
-            here = {"rank": rank, "case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature, "state": "", "pid": os.getpid()}  # fmt: skip
-            owner = _process_of(job, 0)
-            halt = {"event": "halt", "run": "collectives", "reason": "store", "where": [here], "silent": round(silent, 1), "owner": owner}  # fmt: skip
+            here = {"rank": rank, **_place_of(board, rank), "state": "", "pid": os.getpid()}
+            halt = {"event": "halt", "run": "collectives", "reason": "store", "where": [here]}
+            halt.update(silent=round(silent, 1), owner=_process_of(job, 0))
         if rank == 0 or not talk.halt:
             out.write(halt)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         _end_laggards(halt, rank, 7.0 if isinstance(out, KeepingLog) else 2.0)
         _share_events(job, out, 6.0)
         os._exit(Exit.HANG)
+
+
+def _place_of(board: Board, rank: int) -> dict[str, Any]:
+    case, step, age, signature = board.row(rank)
+    return {"case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature}
 
 
 def _process_of(job: Mapping[str, Any], rank: int) -> dict[str, Any]:
@@ -272,15 +248,10 @@ def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> st
         if age <= limit:
             talk.ticks.clear()
         return ""
-    halt: dict[str, Any] = {
-        "event": "halt",
-        "run": "collectives",
-        "reason": "raised" if ended else "deadline",
-        "where": rows,
-        "stacks": {},
-    }
+    halt = {"event": "halt", "run": "collectives", "reason": "raised" if ended else "deadline", "where": rows}
     exits = [{"rank": row["rank"], "code": Exit.ERROR} for row in ended]
-    return json.dumps({**halt, "exits": exits, "laggards": [row["rank"] for row in laggards], "limit": limit})
+    late_ranks = [row["rank"] for row in laggards]
+    return json.dumps({**halt, "stacks": {}, "exits": exits, "laggards": late_ranks, "limit": limit})
 
 
 def _waits(laggards: Sequence[Mapping[str, Any]], talk: _Conversation) -> bool:

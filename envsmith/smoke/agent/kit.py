@@ -42,12 +42,8 @@ class Kit:
         expected = case.get("expected", {}).get(world.backend, {})
         if expected.get("expect") == "avoid":
             raise Skip(expected.get("note") or "avoided")
-        minimum = expected.get("min_sm")
-        if (
-            minimum
-            and world.cuda
-            and self.torch.cuda.get_device_capability(world.device) < (minimum // 10, minimum % 10)
-        ):
+        minimum = expected.get("min_sm") if world.cuda else None
+        if minimum and self.torch.cuda.get_device_capability(world.device) < divmod(minimum, 10):
             raise Skip(f"needs sm_{minimum}")
         self.signature = ""
         self.measured: dict[str, Any] = {}
@@ -100,15 +96,9 @@ class Kit:
                 "sum": torch.add, "avg": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum,
                 "band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor,
             }[self.redop]  # fmt: skip
-        exact = (
-            torch.bool
-            if self.dtype == torch.bool
-            else torch.complex128
-            if self.dtype.is_complex
-            else torch.float64
-            if self.dtype.is_floating_point
-            else torch.int64
-        )
+        exact = torch.complex128 if self.dtype.is_complex else torch.float64
+        if not (self.dtype.is_complex or self.dtype.is_floating_point):
+            exact = torch.bool if self.dtype == torch.bool else torch.int64
         total = parts[0].to(exact)
         for part in parts[1:]:
             total = fold(total, part.to(exact))

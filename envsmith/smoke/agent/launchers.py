@@ -9,49 +9,31 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+# The variables of each launcher for rank, world and local rank, in the order in which they are asked.
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "pmi": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+}
+
 
 def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return rank, world, local rank, master and port, from flags, torchrun, Slurm, Open MPI or PMI in this order, or `None`."""
+    place: dict[str, Any] = {}
     if flags.get("rank") is not None and flags.get("world_size") is not None:
-        place: dict[str, Any] = {
-            "how": "flags",
-            "rank": flags["rank"],
-            "world": flags["world_size"],
-            "local": flags.get("local_rank") or 0,
-        }
-    elif "RANK" in env and "WORLD_SIZE" in env:
-        place = {"how": "torchrun", "rank": env["RANK"], "world": env["WORLD_SIZE"], "local": env.get("LOCAL_RANK", 0)}
-    elif "SLURM_PROCID" in env and int(env.get("SLURM_NTASKS", "1")) > 1:
-        place = {
-            "how": "slurm",
-            "rank": env["SLURM_PROCID"],
-            "world": env["SLURM_NTASKS"],
-            "local": env.get("SLURM_LOCALID", 0),
-        }
-    elif "OMPI_COMM_WORLD_RANK" in env:
-        place = {
-            "how": "openmpi",
-            "rank": env["OMPI_COMM_WORLD_RANK"],
-            "world": env["OMPI_COMM_WORLD_SIZE"],
-            "local": env.get("OMPI_COMM_WORLD_LOCAL_RANK", 0),
-        }
-    elif "PMI_RANK" in env and "PMI_SIZE" in env:
-        place = {
-            "how": "pmi",
-            "rank": env["PMI_RANK"],
-            "world": env["PMI_SIZE"],
-            "local": env.get("MPI_LOCALRANKID", 0),
-        }
-    else:
+        place = {"how": "flags", "rank": flags["rank"], "world": flags["world_size"], "local": flags.get("local_rank") or 0}  # fmt: skip
+    for launcher, (rank, world, local) in LAUNCHERS.items():
+        # A batch script of Slurm is a task of its own: with one task there is no rank to be.
+        if not place and rank in env and world in env and (launcher != "slurm" or int(env[world]) > 1):
+            place = {"how": launcher, "rank": int(env[rank]), "world": int(env[world]), "local": int(env.get(local, 0))}
+    if not place:
         return None
-    for key in ("rank", "world", "local"):
-        place[key] = int(place[key])
     place["master"] = flags.get("master_addr") or env.get("MASTER_ADDR") or first_host(env) or "127.0.0.1"
     port = flags.get("master_port") or env.get("ENVSMITH_MASTER_PORT")
     if not port and env.get("MASTER_PORT"):
-        port = int(env["MASTER_PORT"]) + (
-            1 if place["how"] == "torchrun" else 0
-        )  # torchrun's own store listens on MASTER_PORT
+        # torchrun's own store listens on MASTER_PORT.
+        port = int(env["MASTER_PORT"]) + (1 if place["how"] == "torchrun" else 0)
     if not port and env.get("SLURM_JOB_ID", "").isdigit():
         port = 20000 + int(env["SLURM_JOB_ID"]) % 20000
     place["port"] = int(port) if port else 29411

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from envsmith.smoke.agent.placement import count_ranks
+
 # DeepSpeed's shared-memory op maps 2 x 1 MiB + 2 x 32 MiB per rank (csrc/cpu/comm/shm.cpp, `struct allreduce_workspace`).
 DEEPSPEED_SHM = 66 << 20
 # NCCL wants 1 GiB of /dev/shm in a container (its own troubleshooting guide); with less than this no pair of ranks has a segment.
@@ -25,23 +27,17 @@ def limit_findings(
     host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return what of this machine is too small: `error` when the run cannot work, `warning` when training will suffer, `note` otherwise."""
-    findings = [
-        *_open_files(host, plan, placement),
-        *_shared_memory(host, plan, placement),
-        *_memory(host, placement, cuda),
-    ]
+    findings = [*_open_files(host, plan, placement), *_shared_memory(host, plan, placement)]
+    findings += _memory(host, placement, cuda)
     memlock = host.get("memlock_bytes")
     if placement["backend"] == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
-        findings.append(
-            _limit_finding(
-                "memlock", "note", f"memlock is limited to {memlock >> 10} KiB: InfiniBand cannot register its buffers",
-                "ulimit -l unlimited, docker run --ulimit memlock=-1, in Slurm PropagateResourceLimits or LimitMEMLOCK=infinity of slurmd",
-            )
-        )  # fmt: skip
+        text = f"memlock is limited to {memlock >> 10} KiB: InfiniBand cannot register its buffers"
+        fix = "ulimit -l unlimited, docker run --ulimit memlock=-1, in Slurm PropagateResourceLimits or LimitMEMLOCK=infinity of slurmd"
+        findings.append(_finding("memlock", "note", text, fix))
     return findings
 
 
-def _limit_finding(limit: str, severity: str, message: str, fix: str) -> dict[str, str]:
+def _finding(limit: str, severity: str, message: str, fix: str) -> dict[str, str]:
     return {"limit": limit, "severity": severity, "message": message, "fix": fix}
 
 
@@ -54,10 +50,10 @@ def _open_files(host: Mapping[str, Any], plan: Mapping[str, Any], placement: Map
     need = open_files_needed(ranks, groups)
     if files < need:
         text = f"{files} open files are allowed, a rank of {ranks} with {groups} groups needs about {need}"
-        return [_limit_finding("open files", "error", text, fix)]
+        return [_finding("open files", "error", text, fix)]
     if placement["backend"] == "nccl" and files < 4096:
         text = f"only {files} open files are allowed; NCCL opens hundreds per rank when it trains"
-        return [_limit_finding("open files", "warning", text, fix)]
+        return [_finding("open files", "warning", text, fix)]
     return []
 
 
@@ -68,7 +64,7 @@ def _shared_memory(
     fix = "docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir with medium: Memory on /dev/shm"
     nccl = placement["backend"] == "nccl"
     if not size:
-        return [_limit_finding("/dev/shm", "warning", "there is no /dev/shm", fix)] if nccl else []
+        return [_finding("/dev/shm", "warning", "there is no /dev/shm", fix)] if nccl else []
     deepspeed = max(
         (int(s.get("ranks", 2)) for s in plan.get("steps", ()) if str(s.get("kind", "")).startswith("deepspeed")),
         default=0,
@@ -78,26 +74,14 @@ def _shared_memory(
             f"/dev/shm has {free >> 20} MiB free of {size >> 20}: DeepSpeed's op for the CPU takes {DEEPSPEED_SHM >> 20} MiB for each of {deepspeed} "
             "ranks, and a rank that cannot have it is killed by SIGBUS"
         )
-        return [_limit_finding("/dev/shm", "error", text, fix)]
+        return [_finding("/dev/shm", "error", text, fix)]
     alone = int(placement["ranks"]) == 1  # has nobody to share a segment with
     if nccl and not alone and free < NCCL_SHM_FLOOR and placement["env"].get("NCCL_SHM_DISABLE") != "1":
-        return [
-            _limit_finding(
-                "/dev/shm",
-                "error",
-                f"/dev/shm has {free >> 20} MiB free of {size >> 20}: NCCL cannot make its segments",
-                fix,
-            )
-        ]
+        text = f"/dev/shm has {free >> 20} MiB free of {size >> 20}: NCCL cannot make its segments"
+        return [_finding("/dev/shm", "error", text, fix)]
     if host.get("container") and size < NCCL_SHM:
-        return [
-            _limit_finding(
-                "/dev/shm",
-                "warning" if nccl else "note",
-                f"the container's /dev/shm is {size >> 20} MiB; NCCL wants 1 GiB",
-                fix,
-            )
-        ]
+        text = f"the container's /dev/shm is {size >> 20} MiB; NCCL wants 1 GiB"
+        return [_finding("/dev/shm", "warning" if nccl else "note", text, fix)]
     return []
 
 
@@ -106,26 +90,15 @@ def _memory(host: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping
     free, ranks = int(host.get("memory_free_bytes") or 0), int(placement["ranks"])
     if 0 < free < ranks * (128 << 20):
         text = f"{free >> 20} MiB of memory are available for {ranks} ranks"
-        findings.append(_limit_finding("memory", "warning", text, "fewer ranks (--ranks), or a larger memory limit"))
-    devices = placement.get("devices") or []
+        findings.append(_finding("memory", "warning", text, "fewer ranks (--ranks), or a larger memory limit"))
+    devices, frees = list(placement.get("devices") or []), cuda.get("free") or []
+    fix = "end what else runs there (nvidia-smi), or choose another GPU (CUDA_VISIBLE_DEVICES)"
     for device in sorted(set(devices)):
-        sharing = list(devices).count(device)
-        frees = cuda.get("free") or []
-        if device >= len(frees):
-            continue
-        share = int(frees[device]) // sharing
-        if share < GPU_ROOM:
-            severity = "error" if share < GPU_FLOOR else "warning"
-            text = (
-                f"GPU {device} has {int(frees[device]) >> 20} MiB free for {sharing} rank{'s' if sharing > 1 else ''}"
-            )
-            text += ": not enough for a CUDA context" if severity == "error" else ""
-            findings.append(
-                _limit_finding(
-                    "GPU memory",
-                    severity,
-                    text,
-                    "end what else runs there (nvidia-smi), or choose another GPU (CUDA_VISIBLE_DEVICES)",
-                )
-            )
+        if device < len(frees) and int(frees[device]) // devices.count(device) < GPU_ROOM:
+            free, sharing = int(frees[device]), devices.count(device)
+            text = f"GPU {device} has {free >> 20} MiB free for {count_ranks(sharing)}"
+            if free // sharing < GPU_FLOOR:
+                findings.append(_finding("GPU memory", "error", text + ": not enough for a CUDA context", fix))
+            else:
+                findings.append(_finding("GPU memory", "warning", text, fix))
     return findings

@@ -132,14 +132,7 @@ def child_main(request: Mapping[str, Any], board: Board) -> NoReturn:
             job["rank"] = request["rank"]
             code = rank_main(job, board, log)
     except BaseException as error:
-        log.write(
-            {
-                "row": "failed",
-                "rank": request["rank"],
-                "detail": one_line(error),
-                "trace": traceback.format_exc()[-3000:],
-            }
-        )
+        log.row("failed", rank=request["rank"], detail=one_line(error), trace=traceback.format_exc()[-3000:])
     finally:
         try:
             sys.stdout.flush()

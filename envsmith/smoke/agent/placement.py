@@ -35,15 +35,10 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
     env = _engine_env(plan)
     requested = str(plan.get("sharing") or "")
     if gpus >= ranks and not requested:
-        devices = list(range(ranks))
-        return {
-            "backend": "nccl",
-            "ranks": ranks,
-            "devices": devices,
-            "env": env,
-            "rank_env": [_nccl_log(directory, r) for r in devices],
-            "sentence": f"{ranks} ranks on {ranks} GPUs" if ranks > 1 else "1 rank on 1 GPU",
-        }
+        sentence = f"{ranks} ranks on {ranks} GPUs" if ranks > 1 else "1 rank on 1 GPU"
+        rank_env = [_nccl_log(directory, rank) for rank in range(ranks)]
+        placement = {"backend": "nccl", "ranks": ranks, "devices": list(range(ranks))}
+        return {**placement, "env": env, "rank_env": rank_env, "sentence": sentence}
     if requested:
         gpus = 1  # the first one holds them all, however many there are
     if gpus == 1:
@@ -59,15 +54,8 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
     sentence = (
         f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({way}); this proves nothing about NVLink or the network"
     )
-    return {
-        "backend": "nccl",
-        "ranks": ranks,
-        "devices": devices,
-        "env": env,
-        "rank_env": rank_env,
-        "sentence": sentence,
-        "sharing": sharing_way(nccl, requested),
-    }
+    placement = {"backend": "nccl", "ranks": ranks, "devices": devices, "env": env, "rank_env": rank_env}
+    return {**placement, "sentence": sentence, "sharing": sharing_way(nccl, requested)}
 
 
 def count_ranks(count: int) -> str:
@@ -84,17 +72,12 @@ def place_direct(
     """Return this rank's device and variables under torchrun, srun or mpirun. Several ranks share a GPU there as they do under our own supervisor."""
     world, local, here = int(place["world"]), int(place["local"]), ranks_here(env, int(place["world"]))
     nodes = int(plan.get("nodes") or 1)
-    started = (
-        f"{world} ranks{f' on {nodes} nodes' if nodes > 1 else ''} started by {plan.get('launcher') or place['how']}"
-    )
+    on_nodes = f" on {nodes} nodes" if nodes > 1 else ""
+    started = f"{world} ranks{on_nodes} started by {plan.get('launcher') or place['how']}"
     if not gpus:
         return {"devices": None, "env": {}, "sentence": started}
-    if (
-        gpus == 1
-        and env.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0
-        and here > 1
-        and env.get("SLURM_GPUS_PER_TASK")
-    ):
+    shows_one = gpus == 1 and "," not in env.get("CUDA_VISIBLE_DEVICES", "")
+    if shows_one and here > 1 and env.get("SLURM_GPUS_PER_TASK"):
         # Slurm shows each task its own GPU as number 0: they are not shared.
         return {"devices": [0] * world, "env": _engine_env(plan), "sentence": started + ", a GPU for each"}
     # Only this rank's entry is used; the others are told apart by their manifests.
@@ -104,12 +87,8 @@ def place_direct(
     shared, way = sharing_env(nccl, int(place["rank"]))
     warning = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
     sentence = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way}); this proves nothing about NVLink or the network{warning}"
-    return {
-        "devices": devices,
-        "env": {**_engine_env(plan), **shared},
-        "sentence": sentence,
-        "sharing": sharing_way(nccl),
-    }
+    env = {**_engine_env(plan), **shared}
+    return {"devices": devices, "env": env, "sentence": sentence, "sharing": sharing_way(nccl)}
 
 
 def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
@@ -131,11 +110,5 @@ def sharing_env(nccl: str, rank: int, requested: str = "") -> tuple[dict[str, st
     if sharing_way(nccl, requested) == "multi-rank":
         env = {**both, "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1"}
         return env, "NCCL_MULTI_RANK_GPU_ENABLE, P2P and shared memory"
-    env = {
-        **both,
-        "NCCL_P2P_DISABLE": "1",
-        "NCCL_SHM_DISABLE": "1",
-        "NCCL_IB_DISABLE": "1",
-        "NCCL_HOSTID": f"envsmith-rank-{rank}",
-    }
-    return env, "NCCL_HOSTID, sockets"
+    env = {**both, "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
+    return {**env, "NCCL_HOSTID": f"envsmith-rank-{rank}"}, "NCCL_HOSTID, sockets"

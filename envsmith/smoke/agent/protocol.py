@@ -53,6 +53,14 @@ class Log:
             while data:
                 data = data[os.write(self.fd, data) :]
 
+    def emit(self, event: str, **fields: object) -> None:
+        """Write an event."""
+        self.write({"event": event, **fields})
+
+    def row(self, row: str, **fields: object) -> None:
+        """Write a row of a rank."""
+        self.write({"row": row, **fields})
+
 
 class Lines:
     """Whole JSON lines out of a non-blocking socket or file."""
@@ -82,12 +90,9 @@ class KeepingLog(Log):
 class TaggedLog(Log):
     """Rows of a rank that has no supervisor go straight to its output."""
 
-    def __init__(self, fd: int, run: str, events: list[Mapping[str, object]] | None = None) -> None:
-        super().__init__(fd)
-        self.run, self.events = run, events
+    def __init__(self, out: Log, run: str) -> None:
+        super().__init__(out.fd)
+        self.out, self.run = out, run
 
     def write(self, row: Mapping[str, object]) -> None:
-        event = {"event": "row", "run": self.run, **row}
-        if self.events is not None:
-            self.events.append(event)
-        super().write(event)
+        self.out.write({"event": "row", "run": self.run, **row})

@@ -23,7 +23,12 @@ from envsmith.smoke.agent.protocol import Exit, Log, Skip, Wrong, one_line
 from envsmith.smoke.agent.steps import STEPS
 from envsmith.smoke.agent.steps.stage import Stage
 from envsmith.smoke.agent.store import agree, open_store
-from envsmith.smoke.agent.world import World, free_bytes
+from envsmith.smoke.agent.world import World, free_bytes, implementation_of
+
+# What is worth knowing of an entry of torch's flight recorder.
+FLIGHT_KEYS = (
+    "collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "state", "input_sizes", "input_dtypes", "pg_name", "process_group",
+)  # fmt: skip
 
 
 def rank_main(job: dict[str, Any], board: Board, log: Log) -> int:
@@ -48,27 +53,10 @@ def _evidence(rank: int, board: Board, log: Log) -> None:
         entries = flight_entries()
         if entries is None:
             return
-        keep = (
-            "collective_seq_id",
-            "p2p_seq_id",
-            "op_id",
-            "profiling_name",
-            "state",
-            "input_sizes",
-            "input_dtypes",
-            "pg_name",
-            "process_group",
-        )
-        log.write(
-            {
-                "row": "flight",
-                "rank": rank,
-                "entries": [{k: e[k] for k in keep if k in e} for e in entries[-3:]],
-                "count": len(entries),
-            }
-        )
+        recent = [{key: entry[key] for key in FLIGHT_KEYS if key in entry} for entry in entries[-3:]]
+        log.row("flight", rank=rank, entries=recent, count=len(entries))
     except Exception as error:
-        log.write({"row": "flight", "rank": rank, "detail": one_line(error)})
+        log.row("flight", rank=rank, detail=one_line(error))
 
 
 def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
@@ -92,29 +80,26 @@ def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
         store.set(f"free/{rank}", str(free_bytes(world)))
         frees = [int(store.get(f"free/{r}")) for r in range(world.size)]
     except Exception as error:
-        log.write(
-            {
-                "row": "failed",
-                "rank": rank,
-                "stage": Startup(board.row(rank)[0]).name.lower(),
-                "detail": one_line(error, 600),
-                "trace": traceback.format_exc()[-3000:],
-            }
-        )
+        stage, trace = Startup(board.row(rank)[0]).name.lower(), traceback.format_exc()[-3000:]
+        log.row("failed", rank=rank, stage=stage, detail=one_line(error, 600), trace=trace)
         return Exit.ERROR
     if rank == 0:
-        log.write({"row": "group", "implementation": world.implementation(), "free": frees})
+        log.row("group", implementation=implementation_of(world.dist, world.device), free=frees)
     world.free = min(frees)
     for index, case in enumerate(job["cases"]):
         if not run_case(world, index, case, frees):
             return Exit.ERROR
     board.mark(rank, FINISHED, Phase.DONE)
-    log.write({"row": "finished", "rank": rank})
-    try:
-        world.dist.destroy_process_group()
-    except Exception as error:
-        log.write({"row": "note", "rank": rank, "detail": f"destroy_process_group: {one_line(error)}"})
+    log.row("finished", rank=rank)
+    _destroy_group(world.dist, rank, log)
     return Exit.OK
+
+
+def _destroy_group(dist: Any, rank: int, log: Log) -> None:
+    try:
+        dist.destroy_process_group()
+    except Exception as error:
+        log.row("note", rank=rank, detail=f"destroy_process_group: {one_line(error)}")
 
 
 def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int]) -> bool:
@@ -141,7 +126,7 @@ def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int
         row.update(status="wrong", detail=str(error))
     except Exception as error:
         row.update(status="error", detail=one_line(error, 500))
-        if _everyone_raised(world, index, kit) and _canary(kit):
+        if kit is not None and _everyone_raised(world, index, kit) and _canary(kit):
             row["status"] = "refused"
         else:
             row["trace"] = traceback.format_exc()[-1500:]
@@ -155,10 +140,10 @@ def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int
     return bool(row["status"] != "error")
 
 
-def _everyone_raised(world: World, index: int, kit: Kit | None) -> bool:
+def _everyone_raised(world: World, index: int, kit: Kit) -> bool:
     """Distinguish a refusal from an accident by its symmetry: every member of the group raised in the same case, within a second."""
     world.board.mark(world.rank, index, Phase.RAISED)
-    if kit is None or world.job.get("direct"):
+    if world.job.get("direct"):
         return False
     until = time.monotonic() + 1.0
     while time.monotonic() < until:
@@ -169,9 +154,8 @@ def _everyone_raised(world: World, index: int, kit: Kit | None) -> bool:
     return False
 
 
-def _canary(k: Kit | None) -> bool:
+def _canary(k: Kit) -> bool:
     """Check that the group still works after a refusal, or what follows would be its cascade."""
-    assert k is not None
     try:
         probe = k.torch.full((3,), float(k.world.rank + 1), device=k.world.device)
         k.dist.all_reduce(probe, group=k.group)
@@ -202,10 +186,7 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     dist = sys.modules["torch"].distributed
     if row["status"] == "ok" and dist.is_initialized():
         stage.enter("destroy_process_group")
-        try:
-            dist.destroy_process_group()
-        except Exception as error:
-            log.write({"row": "note", "rank": job["rank"], "detail": f"destroy_process_group: {one_line(error)}"})
+        _destroy_group(dist, job["rank"], log)
     board.mark(job["rank"], FINISHED, Phase.DONE)
     return Exit.OK if row["status"] != "error" else Exit.ERROR
 

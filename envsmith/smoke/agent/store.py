@@ -97,19 +97,7 @@ def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict
     manifests = [json.loads(store.get(f"manifest/{rank}")) for rank in range(job["world"])]
     bad, odd = compare_manifests(mine, manifests, "must"), compare_manifests(mine, manifests, "should")
     if job["rank"] == 0 or bad:
-        differing = {
-            key: {str(rank): manifests[rank]["must"].get(key) for rank in range(job["world"])}
-            for key in bad
-            if key != "installed"
-        }
-        log.write(
-            {
-                "row": "manifest",
-                "rank": job["rank"],
-                "mismatch": bad,
-                "values": differing,
-                "warnings": odd,
-                "manifest": mine,
-            }
-        )
+        ranks, keys = range(job["world"]), [key for key in bad if key != "installed"]
+        values = {key: {str(rank): manifests[rank]["must"].get(key) for rank in ranks} for key in keys}
+        log.row("manifest", rank=job["rank"], mismatch=bad, values=values, warnings=odd, manifest=mine)
     return not bad, manifests

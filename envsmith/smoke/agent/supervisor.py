@@ -30,7 +30,7 @@ class Supervisor:
     """One run of a plan."""
 
     def __init__(self, plan: dict[str, Any], out: Log, *, watch_stdin: bool) -> None:
-        self.plan, self.out, self.timeouts = plan, out, plan["timeouts"]
+        self.plan, self.emit, self.timeouts = plan, out.emit, plan["timeouts"]
         self.directory = tempfile.mkdtemp(prefix="envsmith-smoke-")
         self.nursery = Nursery(Board(), self.directory, watch_stdin=watch_stdin)
         self.patience = Patience(allowed=bool(plan.get("patience", True)))
@@ -38,9 +38,6 @@ class Supervisor:
         self.marks: dict[str, float] = {}  # seconds that each part took
         self.codes: list[int] = []
         self.not_preloaded: set[str] = set()
-
-    def emit(self, event: str, **fields: object) -> None:
-        self.out.write({"event": event, **fields})
 
     def main(self) -> int:
         """Run the plan. Return the agent's exit code."""

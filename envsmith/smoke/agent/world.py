@@ -72,9 +72,6 @@ class World:
         if self.cuda:
             self.torch.cuda.synchronize(self.device)
 
-    def implementation(self) -> str:
-        return implementation_of(self.dist, self.device)
-
 
 def implementation_of(dist: Any, device: Any) -> str:
     """Return the class behind the backend. torch 2.15 has two engines behind the name nccl, older ones have one."""

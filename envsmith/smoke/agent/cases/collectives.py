@@ -186,63 +186,48 @@ def coalesced(k: Kit) -> None:
         k.expect(t, k.reduced([k.pattern(r, start=j) for r in range(k.size)]), f"tensor {j}")
 
 
-def _functional(k: Kit, name: str) -> tuple[Any, Any, str]:
-    """Return the raw operator, its wait and the group's name: `torch.distributed._functional_collectives` would import dynamo (2 s)."""
+def _functional(k: Kit, name: str, sent: Any, *arguments: Any, due: Any) -> None:
+    """Call the raw operator and its wait: `torch.distributed._functional_collectives` would import dynamo (2 s)."""
     namespace = getattr(k.torch.ops, "_c10d_functional", None)
     if namespace is None or not hasattr(namespace, name) or not hasattr(k.group, "group_name"):
         raise Skip(f"torch {k.torch.__version__} has no operator _c10d_functional.{name}")
+    group = k.group.group_name
     try:
-        k.torch._C._distributed_c10d._resolve_process_group(k.group.group_name)
+        k.torch._C._distributed_c10d._resolve_process_group(group)
     except Exception:
         raise Skip(f"torch {k.torch.__version__} does not register its groups for functional operators") from None
-    return getattr(namespace, name), namespace.wait_tensor, k.group.group_name
+    t, call = k.input(sent), getattr(namespace, name)
+    out: list[Any] = []
+    k.issue(lambda: out.append(namespace.wait_tensor(call(t, *arguments, group))))
+    k.expect(out[0], due)
 
 
 @operation(reducing=True)
 def functional_all_reduce(k: Kit) -> None:
-    call, wait, name = _functional(k, "all_reduce")
-    t = k.input(k.pattern(k.me))
-    out: list[Any] = []
-    k.issue(lambda: out.append(wait(call(t, k.redop, name))))
-    k.expect(out[0], k.reduced())
+    _functional(k, "all_reduce", k.pattern(k.me), k.redop, due=k.reduced())
 
 
 @operation(wide=True)
 def functional_all_gather(k: Kit) -> None:
-    call, wait, name = _functional(k, "all_gather_into_tensor")
-    t = k.input(k.pattern(k.me))
-    out: list[Any] = []
-    k.issue(lambda: out.append(wait(call(t, k.size, name))))
-    k.expect(out[0], k.torch.cat([k.pattern(r) for r in range(k.size)]))
+    due = k.torch.cat([k.pattern(r) for r in range(k.size)])
+    _functional(k, "all_gather_into_tensor", k.pattern(k.me), k.size, due=due)
 
 
 @operation(reducing=True, wide=True)
 def functional_reduce_scatter(k: Kit) -> None:
-    call, wait, name = _functional(k, "reduce_scatter_tensor")
     sent, due = _chunks(k)
-    t = k.input(k.torch.cat(sent))
-    out: list[Any] = []
-    k.issue(lambda: out.append(wait(call(t, k.redop, k.size, name))))
-    k.expect(out[0], k.reduced(due))
+    _functional(k, "reduce_scatter_tensor", k.torch.cat(sent), k.redop, k.size, due=k.reduced(due))
 
 
 @operation(wide=True)
 def functional_all_to_all(k: Kit) -> None:
-    call, wait, name = _functional(k, "all_to_all_single")
-    sent, due = _chunks(k)
-    t = k.input(k.torch.cat(sent))
-    out: list[Any] = []
-    k.issue(lambda: out.append(wait(call(t, [k.n] * k.size, [k.n] * k.size, name))))
-    k.expect(out[0], k.torch.cat(due))
+    (sent, due), counts = _chunks(k), [k.n] * k.size
+    _functional(k, "all_to_all_single", k.torch.cat(sent), counts, counts, due=k.torch.cat(due))
 
 
 @operation()
 def functional_broadcast(k: Kit) -> None:
-    call, wait, name = _functional(k, "broadcast")
-    t = k.input(k.pattern(k.me))
-    out: list[Any] = []
-    k.issue(lambda: out.append(wait(call(t, k.root, name))))
-    k.expect(out[0], k.pattern(k.root))
+    _functional(k, "broadcast", k.pattern(k.me), k.root, due=k.pattern(k.root))
 
 
 @operation(wide=True)

@@ -32,12 +32,7 @@ def step_colossalai(s: Stage) -> dict[str, Any]:
         optimizer = getattr(optimizers, s.step["optimizer"])(model.parameters(), lr=1e-2)
     booster = Booster(plugin=getattr(plugins, s.step["plugin"])(**kwargs[s.step["plugin"]]))
     model, optimizer, *_ = booster.boost(model, optimizer, criterion=lambda out, y: ((out.float() - y) ** 2).mean())
-
-    def step() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    losses = s.train(model, lambda loss: booster.backward(loss, optimizer), step)
+    losses = s.train(model, lambda loss: booster.backward(loss, optimizer), s.stepper(optimizer))
     facts = _colossalai_facts(s, colossalai, {}, s.step["plugin"])
     return {"losses": losses, "reference": s.reference(), "facts": facts}
 
@@ -65,24 +60,13 @@ def _colossalai_3d(s: Stage, colossalai: Any, askers: Mapping[str, int]) -> dict
         extra = _names_of_hccl(torch.distributed)
     s.enter("HybridParallelPlugin")
     precision = s.step.get("precision", "fp32")
-    options: dict[str, Any] = {
-        "tp_size": tp,
-        "pp_size": pp,
-        "zero_stage": zero,
-        "precision": precision,
-        "enable_all_optimization": False,
-    }
-    options.update({"num_microbatches": 2} if pp > 1 else {}, initial_scale=1.0)
-    booster = Booster(plugin=HybridParallelPlugin(**options))
+    sizes = {"tp_size": tp, "pp_size": pp, "zero_stage": zero, **({"num_microbatches": 2} if pp > 1 else {})}
+    plugin = HybridParallelPlugin(precision=precision, enable_all_optimization=False, initial_scale=1.0, **sizes)
+    booster = Booster(plugin=plugin)
     torch.manual_seed(0)
-    shape = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-    }
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=128, max_position_embeddings=32, use_cache=False, **shape))
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 32}
+    layers = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=128, use_cache=False, **heads, **layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     tokens = torch.randint(0, 128, (2, 32), generator=torch.Generator().manual_seed(7)).to(s.device)
     batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}

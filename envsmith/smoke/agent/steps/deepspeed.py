@@ -9,6 +9,10 @@ from envsmith.smoke.agent.protocol import Wrong, one_line
 from envsmith.smoke.agent.steps.stage import Preload, Stage, stated_version
 
 PRELOAD = Preload(("deepspeed",), {"DS_ACCELERATOR": "cpu"})
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "steps_per_print": 1000, "zero_allow_untested_optimizer": True,
+    "gradient_clipping": 0.0,  # 1.0 is the default from 0.19.3 on and changes every loss
+}  # fmt: skip
 
 
 def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
@@ -20,12 +24,7 @@ def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
     deepspeed.init_distributed()
     s.enter("deepspeed.initialize")
     dtype = s.step.get("dtype", "float32")
-    config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "steps_per_print": 1000,
-        # 1.0 is the default from 0.19.3 on and changes every loss.
-        "gradient_clipping": 0.0,
-        "zero_optimization": {"stage": s.step["stage"]}, "zero_allow_untested_optimizer": True,
-    }  # fmt: skip
+    config: dict[str, Any] = {**CONFIG, "zero_optimization": {"stage": s.step["stage"]}}
     if dtype == "bfloat16":
         config["bf16"] = {"enabled": True}
     model = s.model()
@@ -77,15 +76,10 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
             super().__init__()
             self.first = torch.nn.Linear(16, 16)
             # Capacity for every token, so that none is dropped and the count must be conserved.
+            capacity = {"capacity_factor": float(s.size), "min_capacity": 4}
+            expert = torch.nn.Linear(16, 16)
             self.moe = MoE(
-                hidden_size=16,
-                expert=torch.nn.Linear(16, 16),
-                num_experts=s.size,
-                ep_size=s.size,
-                k=1,
-                capacity_factor=float(s.size),
-                min_capacity=4,
-                use_rts=False,
+                hidden_size=16, expert=expert, num_experts=s.size, ep_size=s.size, k=1, use_rts=False, **capacity
             )
             self.last = torch.nn.Linear(16, 1)
 
@@ -99,13 +93,7 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
 
     groups = split({"params": list(model.parameters()), "name": "all"})
     optimizer = torch.optim.AdamW(groups, lr=1e-2)
-    config = {
-        "train_micro_batch_size_per_gpu": 4,
-        "steps_per_print": 1000,
-        "gradient_clipping": 0.0,
-        "zero_allow_untested_optimizer": True,
-    }
-    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups, optimizer=optimizer, config=config)
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups, optimizer=optimizer, config=CONFIG)
     losses = s.train(engine, engine.backward, engine.step)
     tokens = int(torch.as_tensor(engine.module.counts).sum().item())
     if tokens != 4:

@@ -184,6 +184,15 @@ class Stage:
 
         dist.init_process_group = dist.distributed_c10d.init_process_group = bound
 
+    def stepper(self, optimizer: Any) -> Callable[[], None]:
+        """Return what ends a training step: the optimizer's own step, and gradients of nothing."""
+
+        def step() -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
     def train(
         self, forward: Callable[[Any], Any], backward: Callable[[Any], None], step: Callable[[], None]
     ) -> list[float]:

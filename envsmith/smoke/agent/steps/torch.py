@@ -30,12 +30,7 @@ def step_ddp(s: Stage) -> dict[str, Any]:
 
     model = DistributedDataParallel(s.model().to(s.device), device_ids=[s.device.index] if s.cuda else None)
     optimizer = s.optimizer(model)
-
-    def step() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    losses = s.train(model, lambda loss: loss.backward(), step)
+    losses = s.train(model, lambda loss: loss.backward(), s.stepper(optimizer))
     facts = {
         "parameters": _parameters_digest(s, model),
         "implementation": implementation_of(s.torch.distributed, s.device),
@@ -61,12 +56,8 @@ def step_fsdp2(s: Stage) -> dict[str, Any]:
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = s.optimizer(model)
-
-    def step() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return {"losses": s.train(model, lambda loss: loss.backward(), step), "reference": s.reference(), "facts": {}}
+    losses = s.train(model, lambda loss: loss.backward(), s.stepper(optimizer))
+    return {"losses": losses, "reference": s.reference(), "facts": {}}
 
 
 STEPS = {"ddp": step_ddp, "fsdp2": step_fsdp2}
