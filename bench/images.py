@@ -27,10 +27,11 @@ from envsmith.build import lock_cell, narrow
 from envsmith.cli.options import RequestFlags
 from envsmith.engines import buildkit
 from envsmith.engines.docker import DockerEngine
-from envsmith.image.context import read_host_settings, uv_binary, write_secrets
+from envsmith.image.context import read_host_settings, write_secrets
 from envsmith.image.dockerfile import ImageOptions, from_reference
 from envsmith.options import Options
 from envsmith.progress import EventKind
+from envsmith.python.uv import find_uv
 from envsmith.solve import solve
 
 
@@ -122,7 +123,7 @@ def plain(locks, engine, epoch):
             private.mkdir()
             versions = " ".join(f"{pin.name}=={pin.version}" for pin in lock.pins)
             secrets = "--mount=type=secret,id=ca,target=/run/ca,required=false,mode=0444 --mount=type=secret,id=uv,target=/run/uv.toml,required=false"
-            (context / "uv").write_bytes(uv_binary().read_bytes())
+            (context / "uv").write_bytes(Path(find_uv()).read_bytes())
             (context / "uv").chmod(0o755)
             (context / "Dockerfile").write_text(
                 f"FROM {from_reference(lock.base)}\n"

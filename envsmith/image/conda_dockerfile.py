@@ -12,16 +12,30 @@ import hashlib
 from envsmith import plain
 from envsmith.conda.install import variables
 from envsmith.conda.model import CondaLock, PlatformLock
-from envsmith.image.dockerfile import UV_FILE, ImageOptions, from_reference, labels
+from envsmith.image.dockerfile import (
+    IN,
+    UV_FILE,
+    ImageOptions,
+    bind,
+    from_reference,
+    label_lines,
+    labels,
+    mount,
+    run,
+    secrets,
+    user_commands,
+)
 from envsmith.model.lock import Lock, Tool
 
 CONDA_BUILD_FILE = "requirements-build.txt"
-_IN = "/dev/envsmith"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def render_conda(lock: Lock, conda: CondaLock, micromamba: Tool, options: ImageOptions | None = None) -> str:
-    """The Dockerfile; ``ValueError`` without a base, ``KeyError`` without the cell's platform, ``UsageError`` for a value that is not plain."""
+    """Return the Dockerfile.
+
+    Raises ``ValueError`` without a base, ``KeyError`` without the cell's platform, ``UsageError`` for a value that is not plain.
+    """
     options = options or ImageOptions()
     if lock.base is None:
         raise ValueError("a lock without a base image renders no Dockerfile")
@@ -38,7 +52,7 @@ def render_conda(lock: Lock, conda: CondaLock, micromamba: Tool, options: ImageO
         "",
         f"FROM {from_reference(lock.base)}",
         "",
-        _user(options),
+        "# User.\n" + run([], user_commands(options)),
         _conda_layer(name, prefix, options),
         *([_pip_layer(name, prefix, options, sdist=sdist and bool(lock.build_pins))] if part.pip else []),
         _environment(part, prefix, cuda=lock.cell.components.get("cuda", "cpu") != "cpu"),
@@ -52,78 +66,58 @@ def render_conda(lock: Lock, conda: CondaLock, micromamba: Tool, options: ImageO
     return "\n".join(parts) + "\n"
 
 
-def _run(mounts: list[str], commands: list[str]) -> str:
-    head = "".join(f"--mount={mount} \\\n    " for mount in mounts)
-    return f"RUN {head}" + " && \\\n    ".join(commands) + "\n"
+_CA = secrets()[0]
+_TRUST = f"if [ -s {IN}/ca ]; then export SSL_CERT_FILE={IN}/ca REQUESTS_CA_BUNDLE={IN}/ca; fi"
 
 
-def _bind(source: str, target: str) -> str:
-    return f"type=bind,source={plain.file_name(source)},target={_IN}/{target}"
-
-
-_CA = f"type=secret,id=ca,target={_IN}/ca,required=false,mode=0444"
-_TRUST = f"if [ -s {_IN}/ca ]; then export SSL_CERT_FILE={_IN}/ca REQUESTS_CA_BUNDLE={_IN}/ca; fi"
-
-
-def _user(options: ImageOptions) -> str:
-    """Written by hand: ``useradd`` would leave today's date in ``/etc/shadow``."""
-    uid = plain.user(options.user)
-    commands = [
-        f"! grep -q ':x:{uid}:' /etc/passwd",
-        f"echo 'cell:x:{uid}:{uid}::/home/cell:/usr/sbin/nologin' >> /etc/passwd",
-        f"echo 'cell:x:{uid}:' >> /etc/group",
-        "mkdir -p /home/cell",
-        f"chown {uid}:{uid} /home/cell",
-    ]
-    return "# User.\n" + _run([], commands)
+def _cache(name: str, target: str, **fields: str) -> str:
+    return mount(type="cache", id=name, target=f"{IN}/{target}", **fields)
 
 
 def _conda_layer(name: str, prefix: str, options: ImageOptions) -> str:
-    """The packages are copied, not linked: the cache is another file system, and it does not stay."""
+    """Return the step of the Conda packages. They are copied, not linked: the cache is another file system, and it does not stay."""
     mounts = [
-        f"type=bind,from=micromamba,source=/bin/micromamba,target={_IN}/micromamba",
-        _bind(f"{name}.lock", "explicit.lock"),
-        _bind(f"{name}.sha256", "packages.sha256"),
+        mount(type="bind", **{"from": "micromamba"}, source="/bin/micromamba", target=f"{IN}/micromamba"),
+        bind(f"{name}.lock", "explicit.lock"),
+        bind(f"{name}.sha256", "packages.sha256"),
         _CA,
-        f"type=cache,id=envsmith-conda,target={_IN}/conda,sharing=locked",
+        _cache("envsmith-conda", "conda", sharing="locked"),
     ]
     commands = [
-        f"export HOME=/tmp MAMBA_ROOT_PREFIX={_IN}/conda PYTHONDONTWRITEBYTECODE=1 SOURCE_DATE_EPOCH={plain.epoch(options.epoch)}",
+        f"export HOME=/tmp MAMBA_ROOT_PREFIX={IN}/conda PYTHONDONTWRITEBYTECODE=1 SOURCE_DATE_EPOCH={plain.epoch(options.epoch)}",
         _TRUST,
-        f"{_IN}/micromamba create --yes --quiet --no-rc --always-copy --prefix {prefix} --file {_IN}/explicit.lock",
-        f"cd {_IN}/conda/pkgs",
-        f"sha256sum --check --strict --quiet {_IN}/packages.sha256",
+        f"{IN}/micromamba create --yes --quiet --no-rc --always-copy --prefix {prefix} --file {IN}/explicit.lock",
+        f"cd {IN}/conda/pkgs",
+        f"sha256sum --check --strict --quiet {IN}/packages.sha256",
         "rm -rf /tmp/* /tmp/.[!.]*",
     ]
-    # sha256sum looks for its files where it stands; the shell ends with the step, so WORKDIR would say nothing more.
-    told = f"# Conda packages: {name}.lock, held against {name}.sha256.\n# hadolint ignore=DL3003\n"
-    return told + _run(mounts, commands)
+    # sha256sum looks for its files in the current folder; the shell ends with the step, so WORKDIR would say nothing more.
+    head = f"# Conda packages: {name}.lock, held against {name}.sha256.\n# hadolint ignore=DL3003\n"
+    return head + run(mounts, commands)
 
 
 def _pip_layer(name: str, prefix: str, options: ImageOptions, *, sdist: bool) -> str:
-    """What no channel has: named by address and sha256, installed by uv without looking for anything else."""
+    """Return the step of what no channel has: named by address and sha256, installed by uv without looking for anything else."""
     mounts = [
-        _bind(UV_FILE, "uv"),
-        _bind(f"{name}.pip.txt", "pip.txt"),
-        *([_bind(CONDA_BUILD_FILE, "build.txt")] if sdist else []),
+        bind(UV_FILE, "uv"),
+        bind(f"{name}.pip.txt", "pip.txt"),
+        *([bind(CONDA_BUILD_FILE, "build.txt")] if sdist else []),
         _CA,
-        f"type=cache,id=envsmith-uv,target={_IN}/cache",
+        _cache("envsmith-uv", "cache"),
     ]
-    install = (
-        f"{_IN}/uv pip install --no-deps --require-hashes --python {prefix}/bin/python --requirements {_IN}/pip.txt"
-    )
+    install = f"{IN}/uv pip install --no-deps --require-hashes --python {prefix}/bin/python --requirements {IN}/pip.txt"
     if sdist:
         install += (
-            f" --build-constraints {_IN}/build.txt --require-build-hashes --preview-features build-dependency-hashes"
+            f" --build-constraints {IN}/build.txt --require-build-hashes --preview-features build-dependency-hashes"
         )
     commands = [
-        f"export HOME=/tmp UV_CACHE_DIR={_IN}/cache UV_LINK_MODE=copy UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1",
+        f"export HOME=/tmp UV_CACHE_DIR={IN}/cache UV_LINK_MODE=copy UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1",
         f"export SOURCE_DATE_EPOCH={plain.epoch(options.epoch)} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1 DS_BUILD_OPS=0 BUILD_EXT=0",
         _TRUST,
         install,
         f"rm -rf /tmp/* /tmp/.[!.]* {prefix}/.lock",
     ]
-    return f"# pip section: {name}.pip.txt\n" + _run(mounts, commands)
+    return f"# pip section: {name}.pip.txt\n" + run(mounts, commands)
 
 
 def _environment(part: PlatformLock, prefix: str, *, cuda: bool) -> str:
@@ -136,17 +130,15 @@ def _environment(part: PlatformLock, prefix: str, *, cuda: bool) -> str:
 
 
 def _plain(value: str) -> str:
-    """A path, or an option with a path behind ``=``."""
+    """Return a path, or an option with a path behind ``=``."""
     option, equals, path = value.rpartition("=")
     plain.path(path)
     return f"{option}{equals}{path}" if option in {"", "-ccbin"} else plain.path(value)
 
 
 def _labels(lock: Lock, part: PlatformLock, options: ImageOptions) -> str:
-    """Those of the pip image, and the digest over what is installed instead of the pip lock's packages."""
+    """Return the labels of the pip image, and the digest over what is installed instead of the pip lock's packages."""
     files = [f"{p.url} {p.sha256}" for p in part.packages] + [f"{p.url} {p.sha256}" for p in part.pip]
     digest = "sha256:" + hashlib.sha256("\n".join(files).encode()).hexdigest()
     pairs = {**labels(lock), "io.envsmith.conda": digest, **dict(options.extra_labels)}
-    return "LABEL " + " \\\n      ".join(
-        f'{plain.label_key(key)}="{plain.label_value(value)}"' for key, value in sorted(pairs.items())
-    )
+    return label_lines(pairs)

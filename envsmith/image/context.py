@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from envsmith import plain
-from envsmith.errors import ContentError, EngineError, StorageError
+from envsmith.errors import ContentError, StorageError
 from envsmith.files import cache_folder
 from envsmith.http import ca_bundle
 from envsmith.image.dockerfile import (
@@ -33,28 +33,14 @@ from envsmith.image.dockerfile import (
 from envsmith.lock.files import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers, layer_text
 from envsmith.model.lock import Artifact, CompiledSource, Lock
 from envsmith.pip_settings import pip_values
+from envsmith.python.archives import fetch_archive
+from envsmith.python.uv import find_uv
 
 
-def uv_binary() -> Path:
-    """The uv that is installed with envsmith (or on PATH); ``EngineError`` when there is none."""
-    found: str | None
-    try:
-        from uv import find_uv_bin
+def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False) -> None:
+    """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels.
 
-        found = find_uv_bin()
-    except (ImportError, FileNotFoundError):
-        found = shutil.which("uv")
-    if not found:
-        raise EngineError("uv is not installed", hint="install envsmith with its dependencies: uv is one of them")
-    return Path(found)
-
-
-def write_context(
-    lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False
-) -> dict[str, str]:
-    """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels; which layers have files that are on no index is told.
-
-    ``StorageError`` when it cannot be written, ``ContentError`` for an archive or local file that is gone or another than the lock says.
+    Raises ``StorageError`` when it cannot be written, ``ContentError`` for an archive or local file that is gone or differs from the lock.
     """
     try:
         layers = _local_artifacts(lock, folder)
@@ -71,20 +57,18 @@ def write_context(
         (folder / BUILD_FILE).write_text(layer_text(lock.build_pins), encoding="utf-8")
         text = render_builder(lock, options) if builder else render(lock, options)
         (folder / "Dockerfile").write_text(text, encoding="utf-8")
-        uv = folder / UV_FILE
         # With its time: a builder that has this very file is not sent it again (``context_folder``).
-        shutil.copy2(uv_binary(), uv)
-        uv.chmod(0o755)
+        shutil.copy2(find_uv(), folder / UV_FILE)
+        (folder / UV_FILE).chmod(0o755)
     except OSError as error:
         raise StorageError(f"the build context cannot be written: {error.strerror or error}") from error
-    return {"layers with local files": " ".join(sorted(layers))}
 
 
 def _local_artifacts(lock: Lock, folder: Path) -> set[str]:
-    """Copy every artifact that the lock found in a folder of this host (``file:`` address); the layers that need them."""
+    """Copy every artifact of a folder of this host (``file:`` address) and return the layers that need them."""
     layers: set[str] = set()
-    given = {source.name for source in lock.compiled if source.archive}
-    for pin in (pin for pin in lock.pins if pin.name not in given):
+    archives = {source.name for source in lock.compiled if source.archive}
+    for pin in (pin for pin in lock.pins if pin.name not in archives):
         layer = "torch" if pin.layer == "torch" else "framework"
         for artifact in pin.artifacts:
             if artifact.url and artifact.url.startswith("file:"):
@@ -96,9 +80,7 @@ def _local_artifacts(lock: Lock, folder: Path) -> set[str]:
 
 
 def _source_archives(lock: Lock, folder: Path) -> None:
-    """The archives of what is compiled: fetched here, held against the lock, and seen by the one step that needs them."""
-    from envsmith.python.archives import fetch_archive
-
+    """Fetch the archives of what is compiled, compared with the lock. Only the step that needs one sees it."""
     folder.mkdir()
     for source in lock.compiled:
         artifact = _placed(source, source_archive(lock, source.name))
@@ -106,7 +88,7 @@ def _source_archives(lock: Lock, folder: Path) -> None:
 
 
 def _placed(source: CompiledSource, artifact: Artifact) -> Artifact:
-    """The archive with its address; a lock without its ``pylock.toml`` has none for what no index serves."""
+    """Return the archive with its address. A lock without its ``pylock.toml`` has none for what no index serves."""
     if artifact.url or not source.archive:
         return artifact
     if source.archive == "file":
@@ -141,7 +123,7 @@ _MEMORY_OF_A_JOB = 4 << 30
 
 
 def _jobs() -> int:
-    """How many compilers at once: ``MAX_JOBS`` of this host, else its cores, and no more than its memory allows."""
+    """Return how many compilers run at once: ``MAX_JOBS`` of this host, else its cores as far as its memory allows."""
     named = os.environ.get("MAX_JOBS", "")
     if named.isdecimal() and 0 < int(named) < 1000:
         return int(named)
@@ -150,7 +132,7 @@ def _jobs() -> int:
 
 
 def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
-    """Write the host's settings below ``folder``, which only this user can enter, outside any context; secret id to file.
+    """Write the host's settings below ``folder``, which only this user can enter, and return secret id → file.
 
     The CA bundle itself is world-readable: apt reads it as a user of its own, and it holds public certificates only.
     """
@@ -181,9 +163,9 @@ _SLOTS = 16
 
 @contextlib.contextmanager
 def context_folder(scratch: Path) -> Iterator[Path]:
-    """An empty folder for one build, emptied again at the end; below ``scratch`` where no lasting one is free."""
-    with contextlib.ExitStack() as held:
-        folder = _slot(held)
+    """Yield an empty folder for one build, below ``scratch`` where no lasting one is free. It is emptied at the end."""
+    with contextlib.ExitStack() as stack:
+        folder = _slot(stack)
         if folder is None:
             folder = scratch / "context"
             folder.mkdir()
@@ -193,8 +175,8 @@ def context_folder(scratch: Path) -> Iterator[Path]:
             _empty(folder)
 
 
-def _slot(held: contextlib.ExitStack) -> Path | None:
-    """The first folder that no build of this user has; it is theirs until ``held`` is closed, however they end."""
+def _slot(stack: contextlib.ExitStack) -> Path | None:
+    """Return the first folder that no build of this user has. It is locked until ``stack`` is closed."""
     shelf = cache_folder() / "context"
     with contextlib.suppress(OSError):
         shelf.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -205,7 +187,7 @@ def _slot(held: contextlib.ExitStack) -> Path | None:
             except OSError:
                 os.close(handle)
                 continue
-            held.callback(os.close, handle)
+            stack.callback(os.close, handle)
             folder = shelf / str(number)
             folder.mkdir(exist_ok=True, mode=0o700)
             _empty(folder)  # what a run that was killed left
@@ -236,9 +218,9 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSettings:
-    """``ca`` is a PEM file of this host; ``uv_toml`` a configuration for uv (it may hold passwords: never log it).
+    """``ca`` is a PEM file of this host, ``uv_toml`` a configuration for uv (it may hold passwords: never log it).
 
-    ``proxies`` are variables for the build; ``unreachable`` names settings that point to a folder of this host, which a build cannot see.
+    ``proxies`` are variables for the build. ``unreachable`` names settings that point to a folder of this host, which a build cannot see.
     """
 
     ca: Path | None = None
@@ -248,17 +230,17 @@ class HostSettings:
 
 
 def read_host_settings(environ: Mapping[str, str] | None = None, home: Path | None = None) -> HostSettings:
-    """Collect the settings; never raises for a file that is not there or does not parse."""
+    """Collect the settings. Never raises for a file that is missing or does not parse."""
     env = os.environ if environ is None else environ
     home = home or Path(env.get("HOME") or Path.home())
     pip = pip_values({**env, "HOME": str(home)})
     settings: dict[str, list[str]] = {}
     unreachable: list[str] = []
     for key, values in _index_settings(env, pip).items():
-        here = [v for v in values if _is_local(v)]
-        unreachable += [f"{key} {value}" for value in here]
-        if far := [v for v in values if v not in here]:
-            settings[key] = far
+        folders = [v for v in values if v.startswith(("file:", "/", ".", "~"))]
+        unreachable += [f"{key} {value}" for value in folders]
+        if addresses := [v for v in values if v not in folders]:
+            settings[key] = addresses
     text = _own_uv_config(env, home) or _toml(settings)
     # A build sees no store of this host: what holds the system's authorities goes in as a file.
     bundle = ca_bundle(env) or next((p for p in _SYSTEM_BUNDLES if p.is_file()), None)
@@ -267,45 +249,32 @@ def read_host_settings(environ: Mapping[str, str] | None = None, home: Path | No
 
 
 def _index_settings(env: Mapping[str, str], pip: Mapping[str, str]) -> dict[str, list[str]]:
-    """Keys of uv and their values; a variable of uv wins over pip's setting of the same meaning."""
+    """Return keys of uv and their values. A variable of uv wins over pip's setting of the same meaning."""
     sources = {
         "index-url": env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or pip.get("index-url"),
         "extra-index-url": env.get("UV_INDEX") or env.get("UV_EXTRA_INDEX_URL") or pip.get("extra-index-url"),
         "find-links": env.get("UV_FIND_LINKS") or pip.get("find-links"),
         "allow-insecure-host": env.get("UV_INSECURE_HOST") or pip.get("trusted-host"),
     }
-    # UV_INDEX may name its indexes (name=url); the old spelling in uv.toml has no names.
-    strip = {"extra-index-url": lambda v: v.split("=", 1)[1] if "=" in v.split("://")[0] else v}
-    found: dict[str, list[str]] = {}
-    for key, value in sources.items():
-        if value:
-            found[key] = [strip.get(key, str)(v) for v in value.replace(",", " ").split()]
-    return found
-
-
-def _is_local(value: str) -> bool:
-    return value.startswith(("file:", "/", ".", "~"))
+    values = {key: value.replace(",", " ").split() for key, value in sources.items() if value}
+    # UV_INDEX may name its indexes (name=url); the old keys in uv.toml have no names.
+    for number, value in enumerate(values.get("extra-index-url", ())):
+        if "=" in value.split("://")[0]:
+            values["extra-index-url"][number] = value.split("=", 1)[1]
+    return values
 
 
 def _own_uv_config(env: Mapping[str, str], home: Path) -> str:
-    """The user's own ``uv.toml``, word for word, when one is there; uv itself would read it and nothing of pip's."""
+    """Return the user's own ``uv.toml``, if any, word for word: uv itself would read it and nothing of pip's."""
     config = env.get("XDG_CONFIG_HOME") or str(home / ".config")
     for name in (env.get("UV_CONFIG_FILE"), f"{config}/uv/uv.toml", "/etc/uv/uv.toml"):
-        if name and (text := _read(Path(name))).strip():
-            return text
+        with contextlib.suppress(OSError, UnicodeError):
+            if name and (text := Path(name).read_text(encoding="utf-8")).strip():
+                return text
     return ""
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError):
-        return ""
-
-
 def _toml(settings: Mapping[str, list[str]]) -> str:
-    """A JSON string is a valid TOML basic string for everything a URL can hold."""
-    lines = []
-    for key, values in settings.items():
-        lines.append(f"{key} = {json.dumps(values[0] if key == 'index-url' else values)}")
-    return "\n".join(lines) + "\n" if lines else ""
+    """Return the settings as TOML. A JSON string is a valid TOML basic string for everything a URL can hold."""
+    pairs = [(key, values[0] if key == "index-url" else values) for key, values in settings.items()]
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in pairs)

@@ -30,10 +30,10 @@ from envsmith.engines import buildkit
 from envsmith.engines.conda import content_digest
 from envsmith.errors import BuildError, ContentError
 from envsmith.image.conda_dockerfile import render_conda
-from envsmith.image.context import uv_binary
 from envsmith.image.dockerfile import UV_FILE, ImageOptions
 from envsmith.model.lock import Lock, Tool
 from envsmith.progress import silent
+from envsmith.python.uv import find_uv
 
 from . import micromamba_stand_in
 from .conda_packages import cell_of, pins_of, served
@@ -113,7 +113,7 @@ def context_of(folder: Path, dockerfile: str, conda) -> Path:
     (folder / "Dockerfile").write_text(dockerfile)
     for name, text in files(conda).items():
         (folder / name).write_text(text)
-    shutil.copyfile(uv_binary(), folder / UV_FILE)
+    shutil.copyfile(find_uv(), folder / UV_FILE)
     (folder / UV_FILE).chmod(0o755)
     return folder
 

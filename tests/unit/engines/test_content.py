@@ -13,7 +13,7 @@ import pytest
 
 from envsmith.engines.content import INSPECT_SCRIPT, parse_inspection, wheel_content
 from envsmith.errors import ContentError
-from envsmith.image.context import uv_binary
+from envsmith.python.uv import find_uv
 
 
 def run(path):
@@ -111,7 +111,7 @@ def installed(tmp_path, *wheels):
     target = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(target)], check=True)
     command = [
-        str(uv_binary()),
+        find_uv(),
         "pip",
         "install",
         "--quiet",

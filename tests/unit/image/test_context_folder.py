@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from envsmith.image.context import context_folder
@@ -71,8 +73,9 @@ def test_only_this_user_can_look_into_it(tmp_path):
 
 
 def test_uv_keeps_its_time_so_that_it_is_sent_once(tmp_path, locks):
-    from envsmith.image.context import uv_binary, write_context
+    from envsmith.image.context import write_context
+    from envsmith.python.uv import find_uv
 
     with context_folder(tmp_path) as folder:
         write_context(locks.megatron(), folder)
-        assert (folder / "uv").stat().st_mtime_ns == uv_binary().stat().st_mtime_ns
+        assert (folder / "uv").stat().st_mtime_ns == Path(find_uv()).stat().st_mtime_ns
