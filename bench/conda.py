@@ -119,10 +119,10 @@ def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
 def bare(channel: Path, folder: Path) -> Callable[[], set[str]]:
     import rattler
 
-    from envsmith.conda.read import load_yaml
+    from envsmith.conda.read import load_document
 
-    specs = load_yaml((folder / "ours/environment.yml").read_text(), "environment.yml")["dependencies"]
-    machine = load_yaml((folder / "ours/virtual-packages.yml").read_text(), "virtual")["subdirs"]["linux-64"][
+    specs = load_document((folder / "ours/environment.yml").read_text(), "environment.yml")["dependencies"]
+    machine = load_document((folder / "ours/virtual-packages.yml").read_text(), "virtual")["subdirs"]["linux-64"][
         "packages"
     ]
     virtual = [

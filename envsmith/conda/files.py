@@ -9,16 +9,18 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
 from envsmith.conda.names import clean
-from envsmith.conda.read import load_yaml, split_filename
+from envsmith.conda.read import load_document, split_filename
 from envsmith.errors import DataError
 from envsmith.lock import store
 from envsmith.model.cell import Platform
+from envsmith.schema import Problems, Text, check, exactly, text_of
 
 # conda-lock's platform selectors, in the comment syntax of conda-build.
 _SELECTOR = {Platform.LINUX_64: "linux64", Platform.LINUX_AARCH64: "aarch64"}
@@ -187,8 +189,6 @@ def virtual_packages_yml(lock: CondaLock) -> str:
 
 def _scalar(text: str) -> str:
     """A string on one line of YAML, quoted only when it must be."""
-    import json
-
     import yaml
 
     try:
@@ -282,118 +282,125 @@ def _virtual(name: str, text: str, platform: Platform) -> tuple[str, dict[str, o
     return f"{name}-{version}-{shown}.tar.bz2", record
 
 
-# Reads a ``conda-lock.yml`` back as the values it was written from (as far as that format keeps them).
+# A ``conda-lock.yml`` read back as the values it was written from (as far as that format keeps them).
+
+_Digest = Annotated[str, text_of(64, re.compile("[0-9a-f]{64}"), complaint="no valid sha256")]
+_MD5 = Annotated[str, text_of(32, re.compile("[0-9a-f]{32}"), complaint="no valid md5")]
 
 
-_HEX = {"md5": re.compile(r"[0-9a-f]{32}"), "sha256": re.compile(r"[0-9a-f]{64}")}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Hashes:
+    sha256: _Digest
+    md5: _MD5 | None = None
 
 
-def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
-    """The lock; ``DataError`` lists every entry that cannot be installed safely (no sha256, no address, a malformed name)."""
-    data = load_yaml(text, where)
-    if not isinstance(data, Mapping) or data.get("version") != 1 or not isinstance(data.get("package"), list):
-        raise DataError(f"{where}: not a conda-lock.yml of version 1", hint="make it with `envsmith lock`")
-    metadata = data.get("metadata")
-    metadata = metadata if isinstance(metadata, Mapping) else {}
-    custom = metadata.get("custom_metadata")
-    custom = custom if isinstance(custom, Mapping) else {}
-    problems: list[str] = []
-    parts: dict[str, tuple[list[CondaPackage], list[PipPackage]]] = {}
-    for number, entry in enumerate(data["package"]):
-        _entry(entry, f"{where}: package[{number}]", parts, problems)
-    if problems or not parts:
-        raise DataError(f"{where}: this lock cannot be used", details=problems[:40] or ["it holds no package"])
-    channels = metadata.get("channels")
-    return CondaLock(
-        cell_id=str(custom.get("envsmith_cell", "")),
-        channels=tuple(str(c.get("url", "")) for c in channels if isinstance(c, Mapping))
-        if isinstance(channels, list)
-        else (),
-        platforms=tuple(_part(name, *parts[name]) for name in sorted(parts)),
-        request=str(custom.get("envsmith_request", "")),
-        facts={"packages": str(custom.get("envsmith_packages", "")), "entries": entries_digest(data["package"])},
-    )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Entry:
+    """One package of a lock; what makes it unsafe to install is a problem."""
 
+    name: Text
+    version: Text
+    manager: Literal["conda", "pip"]
+    platform: Platform
+    url: Text
+    hash: _Hashes
+    dependencies: dict[str, str] = field(default_factory=dict)
 
-def _part(name: str, conda: list[CondaPackage], pip: list[PipPackage]) -> PlatformLock:
-    return PlatformLock(platform=Platform(name), specs=(), virtual_packages={}, packages=tuple(conda), pip=tuple(pip))
-
-
-def _entry(
-    entry: Any, where: str, parts: dict[str, tuple[list[CondaPackage], list[PipPackage]]], problems: list[str]
-) -> None:
-
-    if not isinstance(entry, Mapping):
-        problems.append(f"{where}: not a mapping")
-        return
-    name, version, url = (entry.get(k) for k in ("name", "version", "url"))
-    manager, platform = entry.get("manager"), entry.get("platform")
-    hashes = entry.get("hash")
-    hashes = hashes if isinstance(hashes, Mapping) else {}
-    if not all(isinstance(v, str) and v for v in (name, version, url)) or manager not in ("conda", "pip"):
-        problems.append(f"{where}: name, version, url and manager are needed")
-        return
-    if platform not in [p.value for p in Platform]:
-        problems.append(f"{where}: {clean(str(platform), 40)!r} is not a platform of ours")
-        return
-    needed = ("md5", "sha256") if manager == "conda" else ("sha256",)
-    wrong = [h for h in needed if not _HEX[h].fullmatch(str(hashes.get(h)))]
-    if wrong:
-        problems.append(f"{where} ({clean(str(name), 60)}): no valid {' and '.join(wrong)}")
-        return
-    if _scheme(str(url)) not in {"http", "https", "file"}:
-        problems.append(
-            f"{where} ({clean(str(name), 60)}): {clean(str(url), 100)!r} is not an address of http, https or file"
-        )
-        return
-    conda, pip = parts.setdefault(str(platform), ([], []))
-    depends = entry.get("dependencies")
-    depends = depends if isinstance(depends, Mapping) else {}
-    if manager == "pip":
-        requires = tuple(str(n) for n in depends)
-        pip.append(
-            PipPackage(name=str(name), version=str(version), url=str(url), sha256=hashes["sha256"], requires=requires)
-        )
-        return
-    named = split_filename(str(url))
-    if named is None or named[:2] != (str(name), str(version)):
-        problems.append(f"{where}: the file {clean(str(url).rsplit('/', 1)[-1], 100)!r} is not {name} {version}")
-        return
-    conda.append(_conda(named, str(url), hashes, [f"{n} {s}".strip() for n, s in depends.items()]))
-
-
-def _scheme(url: str) -> str:
-    try:
-        return urlsplit(url).scheme
-    except ValueError:
+    def problem(self) -> str:
+        """Say why the package cannot be installed safely; empty when it can."""
+        if not re.match(r"(?:https?|file)://", self.url):
+            return f"{clean(self.url, 100)!r} is not an address of http, https or file"
+        if self.manager == "pip":
+            return ""
+        if self.hash.md5 is None:
+            return "no valid md5"
+        parts = split_filename(self.url)
+        if parts is None or parts[:2] != (self.name, self.version):
+            return f"the file {clean(self.url.rsplit('/', 1)[-1], 100)!r} is not {self.name} {self.version}"
         return ""
 
 
-def _conda(named: tuple[str, str, str], url: str, hashes: Mapping[str, str], depends: list[str]) -> CondaPackage:
-    name, version, build = named
-    base, subdir, _ = url.rsplit("/", 2)
-    numbers = [
-        part for part in build.split("_") if part.isdigit() and len(part) < 10
-    ]  # h3c07f61_2_cpython: build number 2
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Custom:
+    envsmith_cell: str = ""
+    envsmith_request: str = ""
+    envsmith_packages: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Channel:
+    url: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Metadata:
+    channels: tuple[_Channel, ...] = ()
+    custom_metadata: _Custom = field(default_factory=_Custom)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _File:
+    version: Annotated[int, exactly(1, "not a conda-lock.yml of version 1")]
+    package: tuple[_Entry, ...]
+    metadata: _Metadata = field(default_factory=_Metadata)
+
+
+def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
+    """Return the lock. ``DataError`` lists every entry that cannot be installed safely (no sha256, no address, a malformed name)."""
+    data = load_document(text, where)
+    problems = Problems()
+    file = check(_File, data, where, problems)
+    for number, entry in enumerate(file.package if file else ()):
+        if why := entry.problem():
+            problems.add(f"{where}: package[{number}] ({clean(entry.name, 60)})", why)
+    if file is None or problems.lines or not file.package:
+        lines = [clean(line) for line in problems.lines[:40]] or ["it holds no package"]
+        raise DataError(f"{where}: this lock cannot be used", details=lines, hint="make it with `envsmith lock`")
+    custom = file.metadata.custom_metadata
+    return CondaLock(
+        cell_id=custom.envsmith_cell,
+        channels=tuple(channel.url for channel in file.metadata.channels),
+        platforms=tuple(
+            _part(platform, [e for e in file.package if e.platform is platform])
+            for platform in sorted({e.platform for e in file.package}, key=lambda p: p.value)
+        ),
+        request=custom.envsmith_request,
+        facts={"packages": custom.envsmith_packages, "entries": entries_digest(data["package"])},
+    )
+
+
+def _part(platform: Platform, entries: Sequence[_Entry]) -> PlatformLock:
+    pip = (
+        PipPackage(name=e.name, version=e.version, url=e.url, sha256=e.hash.sha256, requires=tuple(e.dependencies))
+        for e in entries
+        if e.manager == "pip"
+    )
+    conda = tuple(_conda(entry) for entry in entries if entry.manager == "conda")
+    return PlatformLock(platform=platform, specs=(), virtual_packages={}, packages=conda, pip=tuple(pip))
+
+
+def _conda(entry: _Entry) -> CondaPackage:
+    base, subdir, filename = entry.url.rsplit("/", 2)
+    build = (split_filename(filename) or ("", "", ""))[2]
+    depends = tuple(f"{name} {spec}".strip() for name, spec in entry.dependencies.items())
+    # h3c07f61_2_cpython: build number 2
+    numbers = [part for part in build.split("_") if part.isdigit() and len(part) < 10]
     # The format does not keep it: ``pyhd8ed1ab_0`` and ``py_0`` are modules, ``py310h…`` and ``h…`` are not (rattler reads it so too).
     python = bool(re.match(r"py(?!\d)", build)) and any(d.split(" ")[0] == "python" for d in depends)
     noarch = ("python" if python else "generic") if subdir == "noarch" else None
     return CondaPackage(
-        name=name,
-        version=version,
+        name=entry.name,
+        version=entry.version,
         build=build,
         build_number=int(numbers[-1]) if numbers else 0,
         subdir=subdir,
-        url=url,
-        sha256=hashes["sha256"],
-        md5=hashes["md5"],
+        url=entry.url,
+        sha256=entry.hash.sha256,
+        md5=entry.hash.md5 or "",
         channel=base,
-        depends=tuple(depends),
+        depends=depends,
         noarch=noarch,
     )
-
-
-# Puts the files of a Conda lock into a folder: each whole, and none when one cannot be written.
 
 
 def write(lock: CondaLock, folder: Path) -> tuple[Path, ...]:

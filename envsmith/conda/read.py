@@ -1,378 +1,27 @@
-"""Locks of the Conda world: ``conda-lock.yml``, ``pixi.lock``, ``@EXPLICIT``; each names one package a line or record, pinned."""
+"""Read the files of Conda's tools: the versions in them, in the words of the cell.
+
+``conda-lock.yml``, ``pixi.lock``, ``environment.yml``, ``conda list`` (text and ``--json``) and ``@EXPLICIT`` files. The text is hostile:
+size, depth and aliases are bounded before anything is built from it, and every failure is a ``DataError``.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from envsmith.conda.names import clean, component_version, cuda_of_build, fold
 from envsmith.errors import DataError
-
-
-def _pick(platforms: list[str], wanted: str | None, where: str) -> str | None:
-    if wanted is None:
-        return "linux-64" if "linux-64" in platforms else (platforms[0] if platforms else None)
-    if wanted not in platforms:
-        raise DataError(f"{where}: nothing for {wanted}; the file covers {', '.join(platforms[:8]) or 'no platform'}")
-    return wanted
-
-
-def read_conda_lock(text: str, platform: str | None, where: str) -> CondaFile:
-    """Format 1 of ``conda-lock.yml``; of several platforms ``platform``, else linux-64. Raises ``DataError``."""
-    data = as_mapping(load_yaml(text, where), where, "the file")
-    if data.get("version") != 1:
-        raise DataError(
-            f"{where}: version {clean(repr(data.get('version')), 20)} of conda-lock.yml is not known (1 is)"
-        )
-    packages = [
-        as_mapping(p, where, f"package[{i}]") for i, p in enumerate(as_list(data.get("package"), where, "package"))
-    ]
-    platforms = list(dict.fromkeys(str(p.get("platform")) for p in packages))
-    chosen = _pick(platforms, platform, where)
-    conda: dict[str, str] = {}
-    pip: dict[str, str] = {}
-    builds: dict[str, str] = {}
-    for i, package in enumerate(packages):
-        if package.get("platform") != chosen:
-            continue
-        name = as_name(package.get("name"), where, f"package[{i}].name")
-        version = as_version(package.get("version"), where, f"package[{i}].version")
-        if package.get("manager") == "pip":
-            pip[fold(name)] = version
-        else:
-            conda[name] = version
-            parts = split_filename(str(package.get("url", "")))
-            builds |= {name: parts[2]} if parts else {}
-    return CondaFile(kind="conda-lock", conda=conda, pip=pip, builds=builds, platforms=tuple(platforms))
-
-
-def read_pixi_lock(text: str, platform: str | None, where: str) -> CondaFile:
-    """The environment ``default`` (else the first) of ``pixi.lock``. Raises ``DataError``."""
-    data = as_mapping(load_yaml(text, where), where, "the file")
-    environments = as_mapping(data.get("environments"), where, "environments")
-    name = "default" if "default" in environments else next(iter(environments), "default")
-    environment = as_mapping(environments.get(name), where, f"environments.{name}")
-    by_platform = as_mapping(environment.get("packages"), where, f"environments.{name}.packages")
-    chosen = _pick([str(p) for p in by_platform], platform, where)
-    told = {}
-    for entry in as_list(data.get("packages"), where, "packages"):
-        if isinstance(entry, Mapping) and isinstance(entry.get("pypi"), str):
-            told[entry["pypi"]] = entry
-    conda: dict[str, str] = {}
-    pip: dict[str, str] = {}
-    builds: dict[str, str] = {}
-    for i, item in enumerate(as_list(by_platform.get(chosen or ""), where, f"environments.{name}.packages.{chosen}")):
-        what = f"environments.{name}.packages.{chosen}[{i}]"
-        pair = as_mapping(item, where, what)
-        if isinstance(pair.get("conda"), str):
-            parts = split_filename(pair["conda"])
-            if parts:
-                conda[parts[0]], builds[parts[0]] = parts[1], parts[2]
-        elif isinstance(pair.get("pypi"), str):
-            entry = told.get(pair["pypi"], {})
-            pip[fold(as_name(entry.get("name"), where, f"{what}.name"))] = as_version(
-                entry.get("version"), where, f"{what}.version"
-            )
-    return CondaFile(
-        kind="pixi-lock", conda=conda, pip=pip, builds=builds, platforms=tuple(str(p) for p in by_platform)
-    )
-
-
-def read_explicit(text: str, platform: str | None, where: str) -> CondaFile:
-    """Addresses of packages, one a line; envsmith's own pip lines too. Raises ``DataError``."""
-    conda: dict[str, str] = {}
-    pip: dict[str, str] = {}
-    builds: dict[str, str] = {}
-    platforms = re.findall(r"^#\s*platform:\s*(\S{1,40})\s*$", text, re.MULTILINE)
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if match := re.fullmatch(r"# pip (\S{1,128}) @ (\S+)(?: --hash=\S+)?", line):
-            parts = urllib.parse.unquote(match[2].rsplit("/", 1)[-1]).split("-")
-            if len(parts) > 1 and NAME.fullmatch(match[1]):
-                pip[fold(match[1])] = as_version(re.sub(r"\.(tar\.gz|zip)$", "", parts[1]), where, f"line {number}")
-        elif line and not line.startswith("#") and line != "@EXPLICIT":
-            found = split_filename(line.split("#", maxsplit=1)[0])
-            if found is None:
-                raise DataError(f"{where}: line {number}: {clean(line, 100)!r} is not the address of a Conda package")
-            conda[found[0]], builds[found[0]] = found[1], found[2]
-    if platform and platforms and platform not in platforms:
-        raise DataError(f"{where}: nothing for {platform}; the file is for {clean(platforms[0], 40)}")
-    return CondaFile(kind="explicit", conda=conda, pip=pip, builds=builds, platforms=tuple(platforms))
-
-
-# ``environment.yml``: what somebody wants, with selectors of conda-build and a section for pip; some of it pinned.
-
-
-def read_environment(text: str, platform: str | None, where: str) -> CondaFile:
-    """Exact pins are versions, everything else is wanted. Raises ``DataError``."""
-    data = as_mapping(load_yaml(_for_platform(text, platform or "linux-64"), where), where, "the file")
-    conda: dict[str, str] = {}
-    pip: dict[str, str] = {}
-    builds: dict[str, str] = {}
-    wanted: dict[str, str] = {}
-    for i, item in enumerate(as_list(data.get("dependencies"), where, "dependencies")):
-        if isinstance(item, str):
-            name, version, build, spec = _match_spec(item, where, f"dependencies[{i}]")
-            if version:
-                conda[name] = version
-                builds |= {name: build} if build else {}
-            elif spec:
-                wanted[name] = spec
-            else:
-                wanted.setdefault(name, "*")
-        elif isinstance(item, Mapping) and "pip" in item:
-            for line in as_list(item["pip"] or [], where, f"dependencies[{i}].pip"):
-                _requirement(str(line), pip, wanted)
-        elif item is not None:
-            raise DataError(f"{where}: dependencies[{i}] is neither a spec nor a pip section")
-    platforms = data.get("platforms") if isinstance(data.get("platforms"), list) else []
-    return CondaFile(
-        kind="environment",
-        conda=conda,
-        pip=pip,
-        builds=builds,
-        wanted=wanted,
-        platforms=tuple(str(p) for p in platforms or []),
-    )
-
-
-# What ``conda list`` prints, as a table and as JSON.
-
-
-def read_list(text: str, _platform: str | None, where: str) -> CondaFile:
-    """Columns name, version, build, channel; rows of channel ``pypi`` were installed by pip. Raises ``DataError``."""
-    conda: dict[str, str] = {}
-    pip: dict[str, str] = {}
-    builds: dict[str, str] = {}
-    for line in text.splitlines():
-        columns = line.split()
-        if len(columns) < 2 or line.lstrip().startswith("#") or not NAME.fullmatch(columns[0]):
-            continue
-        if not VERSION.fullmatch(columns[1]) or not columns[1][0].isdigit():
-            continue
-        if columns[-1] in {"pypi", "<pip>"} or columns[2:3] == ["<pip>"] or columns[2:3] == ["pypi_0"]:
-            pip[fold(columns[0])] = columns[1]
-        else:
-            conda[columns[0].lower()] = columns[1]
-            builds |= {columns[0].lower(): columns[2]} if len(columns) > 2 else {}
-    if not conda and not pip:
-        raise DataError(f"{where}: no line of it reads NAME VERSION BUILD, as `conda list` prints them")
-    return CondaFile(kind="conda-list", conda=conda, pip=pip, builds=builds)
-
-
-def read_list_json(text: str, _platform: str | None, where: str) -> CondaFile:
-    """Rows of channel or platform ``pypi`` were installed by pip. Raises ``DataError``."""
-    try:
-        rows = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {clean(str(error), 120)}") from error
-    conda: dict[str, str] = {}
-    pip: dict[str, str] = {}
-    builds: dict[str, str] = {}
-    platforms: dict[str, None] = {}
-    for i, item in enumerate(as_list(rows, where, "the file")):
-        row = as_mapping(item, where, f"[{i}]")
-        name, version = (
-            as_name(row.get("name"), where, f"[{i}].name"),
-            as_version(row.get("version"), where, f"[{i}].version"),
-        )
-        if row.get("channel") == "pypi" or row.get("platform") == "pypi":
-            pip[fold(name)] = version
-            continue
-        conda[name.lower()] = version
-        builds[name.lower()] = str(row.get("build_string") or row.get("build") or "")
-        if _PLATFORM.fullmatch(str(row.get("platform"))) and row.get("platform") != "noarch":
-            platforms[str(row["platform"])] = None
-    return CondaFile(kind="conda-list-json", conda=conda, pip=pip, builds=builds, platforms=tuple(platforms))
-
-
-# Reads what the Conda world leaves lying around and gives the versions in it, in the words of the cell.
-#
-# ``conda-lock.yml``, ``pixi.lock``, ``environment.yml``, ``conda list`` (text and ``--json``) and ``@EXPLICIT`` files. The text is
-# hostile: size, depth and aliases are bounded before anything is built from it, and every failure is a ``DataError``.
-
-
-_READERS: Mapping[str, Callable[[str, str | None, str], CondaFile]] = {
-    "conda-lock": read_conda_lock,
-    "pixi-lock": read_pixi_lock,
-    "environment": read_environment,
-    "conda-list": read_list,
-    "conda-list-json": read_list_json,
-    "explicit": read_explicit,
-}
-
-
-def kind_of(text: str) -> str | None:
-    """``conda-lock``, ``pixi-lock``, ``environment``, ``conda-list``, ``conda-list-json``, ``explicit``; ``None`` for something else."""
-    head = text[:20000]
-    if re.search(r"^@EXPLICIT\s*$", head, re.MULTILINE):
-        return "explicit"
-    if head.lstrip().startswith("["):
-        return "conda-list-json" if '"base_url"' in head or '"dist_name"' in head or '"channel"' in head else None
-    if re.search(r"^# packages in environment at ", head, re.MULTILINE) or re.search(
-        r"^#\s*Name\s+Version\s+Build", head, re.MULTILINE
-    ):
-        return "conda-list"
-    if re.search(r"^environments:", head, re.MULTILINE) and re.search(r"^version:\s*\d", head, re.MULTILINE):
-        return "pixi-lock"
-    if re.search(r"^metadata:", head, re.MULTILINE) and re.search(r"^\s+content_hash:", head, re.MULTILINE):
-        return "conda-lock"
-    if re.search(r"^dependencies:", text, re.MULTILINE):
-        return "environment"
-    return None
-
-
-def read_conda_file(
-    text: str, *, kind: str | None = None, platform: str | None = None, where: str = "input"
-) -> CondaFile:
-    """The versions of a file, its kind recognised unless given; of a lock for several platforms those of ``platform``.
-
-    ``DataError`` names ``where`` and what is wrong.
-    """
-    if len(text) > MAX_BYTES:
-        raise DataError(f"{where}: {len(text)} characters are more than a Conda file has ({MAX_BYTES})")
-    found = kind or kind_of(text)
-    reader = _READERS.get(found or "")
-    if reader is None:
-        raise DataError(
-            f"{where}: not a Conda file",
-            hint="known are conda-lock.yml, pixi.lock, environment.yml, conda list, @EXPLICIT",
-        )
-    return reader(text, platform, where)
-
-
-def _for_platform(text: str, platform: str) -> str:
-    """Without the lines whose conda-build selector (``# [aarch64]``) is another platform's."""
-    mine = {"linux-64": {"linux64", "linux", "unix"}, "linux-aarch64": {"aarch64", "linux", "unix"}}.get(
-        platform, {"unix"}
-    )
-    kept = []
-    for line in text.splitlines():
-        match = re.search(r"#[^\[\]]{0,80}\[([a-z0-9]{1,20})\]\s*$", line)
-        if not match or match[1] in mine:
-            kept.append(line)
-    return "\n".join(kept)
-
-
-def _match_spec(text: str, where: str, what: str) -> tuple[str, str, str, str]:
-    """``(name, exact version or "", build or "", the rest of the spec)`` of ``channel::name=version=build`` and its kin."""
-    body = text.strip().rsplit("::", 1)[-1].split("[", maxsplit=1)[0]
-    match = re.match(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})\s*(.{0,400})$", body, re.DOTALL)
-    if not match:
-        raise DataError(f"{where}: {what}: {clean(text, 100)!r} is not a Conda spec")
-    name, rest = match[1].lower(), match[2].strip()
-    exact = re.fullmatch(r"(?:={1,2}\s*|)([0-9][A-Za-z0-9_.!+-]*)(?:[=\s]+([A-Za-z0-9_.*+]+))?", rest)
-    if not exact:
-        return name, "", "", rest
-    full = rest.startswith("==") or exact[2] is not None or exact[1].count(".") > 1
-    build = exact[2] or ""
-    if not full and not rest.startswith("="):
-        full = True  # "name 1.2" is exactly 1.2 for conda; "name=1.2" is 1.2.*
-    return (name, exact[1], build, "") if full else (name, "", build, f"{exact[1]}.*")
-
-
-def _requirement(line: str, pip: dict[str, str], wanted: dict[str, str]) -> None:
-    match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]{0,127})\s*(?:\[[^\]]{0,200}\])?\s*([^;#]{0,400})", line)
-    if not match or line.lstrip().startswith("-"):
-        return
-    exact = re.fullmatch(r"={2,3}\s*([A-Za-z0-9][A-Za-z0-9_.!+-]{0,127})\s*(?:--hash.*)?", match[2].strip())
-    if exact:
-        pip[fold(match[1])] = exact[1]
-    else:
-        wanted[fold(match[1])] = match[2].strip() or "*"
-
-
-_PLATFORM = re.compile(r"(?:linux|osx|win|noarch|freebsd|emscripten|wasi)(?:-[a-z0-9]+)?")
-
-
-# Hostile text -> plain values: bounded YAML, names, versions and the file names of Conda packages, or a ``DataError``.
-
+from envsmith.schema import Parsed, Problems, UnreadableError, WrongValueError, check, exactly, parse_document, text_of
 
 MAX_BYTES = 64 << 20
-_MAX_DEPTH = 60
-_MAX_NODES = 4_000_000
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.!+-]{0,127}")
-
-
-def load_yaml(text: str, where: str) -> Any:
-    """YAML of plain values: no aliases (one line of them can stand for gigabytes), no tags, bounded in depth and size. Raises ``DataError``."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    if len(text) > MAX_BYTES:
-        raise DataError(f"{where}: {len(text)} characters are too many")
-    depth = nodes = 0
-    try:
-        for event in yaml.parse(text, Loader=loader):
-            nodes += 1
-            if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-                depth += 1
-            elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-                depth -= 1
-            elif isinstance(event, yaml.AliasEvent):
-                raise DataError(f"{where}: YAML aliases are not read")
-            if depth > _MAX_DEPTH or nodes > _MAX_NODES:
-                raise DataError(f"{where}: nested or filled beyond what such a file has")
-        return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader in either case
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f" (line {mark.line + 1})" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise DataError(f"{where}: not YAML: {clean(str(problem), 120)}{at}") from error
-    except (ValueError, RecursionError, OverflowError) as error:
-        raise DataError(f"{where}: not readable: {clean(str(error), 120)}") from error
-
-
-def as_mapping(value: Any, where: str, what: str) -> Mapping[str, Any]:
-    """``value`` as a mapping; ``DataError`` names ``where`` (the file) and ``what`` (the key path)."""
-    if not isinstance(value, Mapping):
-        raise DataError(f"{where}: {what} is not a mapping")
-    return value
-
-
-def as_list(value: Any, where: str, what: str) -> list[Any]:
-    """``value`` as a list; ``DataError`` as in :func:`as_mapping`."""
-    if not isinstance(value, list):
-        raise DataError(f"{where}: {what} is not a list")
-    return value
-
-
-def as_name(value: Any, where: str, what: str) -> str:
-    """``value`` as a package's name; ``DataError`` as in :func:`as_mapping`."""
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise DataError(f"{where}: {what}: {clean(repr(value), 80)} is not a package name")
-    return value
-
-
-def as_version(value: Any, where: str, what: str) -> str:
-    """``value`` as a version; ``DataError`` as in :func:`as_mapping`."""
-    if not isinstance(value, str) or not VERSION.fullmatch(value):
-        raise DataError(
-            f"{where}: {what}: {clean(repr(value), 80)} is not a version (quote it, if it looks like a number)"
-        )
-    return value
-
-
-def split_filename(url: str) -> tuple[str, str, str] | None:
-    """``(name, version, build)`` of the last part of a Conda package's address, or ``None``."""
-    try:
-        filename = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1])
-    except ValueError:
-        return None
-    stem = re.sub(r"\.(?:conda|tar\.bz2)$", "", filename)
-    parts = stem.rsplit("-", 2)
-    if stem == filename or len(parts) != 3 or not NAME.fullmatch(parts[0]) or not VERSION.fullmatch(parts[1]):
-        return None
-    return parts[0].lower(), parts[1], parts[2]
-
-
-# The versions in a Conda file, and which components of a cell they are.
-
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.!+-]{0,127}")
+_PLATFORM = re.compile(r"(?:linux|osx|win|noarch|freebsd|emscripten|wasi)(?:-[a-z0-9]+)?")
+_Name = Annotated[str, text_of(128, _NAME, complaint="not a package name")]
+_Version = Annotated[str, text_of(128, _VERSION, complaint="not a version")]
 
 # Conda names that are components under another name. `pytorch` also tells the CUDA it was built with.
 _COMPONENTS = {
@@ -383,15 +32,12 @@ _COMPONENTS = {
     "cudatoolkit": "cuda",
     "pytorch-cuda": "cuda",
     "cuda-version": "cuda",
-    "gcc": "gcc",
     "gxx": "gcc",
     "gcc_linux-64": "gcc",
     "gcc_linux-aarch64": "gcc",
     "gxx_linux-64": "gcc",
     "gxx_linux-aarch64": "gcc",
     "transformer-engine-torch": "transformer-engine",
-    "mpi4py": "mpi4py",
-    "openmpi": "openmpi",
 }
 # Of several packages that tell one component the first in this order is believed.
 _RANK = (
@@ -416,10 +62,10 @@ class CondaFile:
     """
 
     kind: str
-    conda: Mapping[str, str] = field(default_factory=dict)
-    pip: Mapping[str, str] = field(default_factory=dict)
-    builds: Mapping[str, str] = field(default_factory=dict)
-    wanted: Mapping[str, str] = field(default_factory=dict)
+    conda: dict[str, str] = field(default_factory=dict)
+    pip: dict[str, str] = field(default_factory=dict)
+    builds: dict[str, str] = field(default_factory=dict)
+    wanted: dict[str, str] = field(default_factory=dict)
     platforms: tuple[str, ...] = ()
 
     @property
@@ -427,33 +73,328 @@ class CondaFile:
         """The versions by component of the cell, other distributions under their own names."""
         return components_of(self.conda, self.pip, self.builds)
 
+    def add(self, name: str, version: str, build: str = "") -> None:
+        """Note a Conda package."""
+        self.conda[name] = version
+        if build:
+            self.builds[name] = build
+
+
+def kind_of(text: str) -> str | None:
+    """Return which of the kinds of :func:`read_conda_file` a text is, or ``None`` for something else."""
+    head = text[:20000]
+
+    def has(pattern: str) -> bool:
+        return re.search(pattern, head, re.MULTILINE) is not None
+
+    if has(r"^@EXPLICIT\s*$"):
+        return "explicit"
+    if head.lstrip().startswith("["):
+        return "conda-list-json" if any(f'"{key}"' in head for key in ("base_url", "dist_name", "channel")) else None
+    if has(r"^# packages in environment at ") or has(r"^#\s*Name\s+Version\s+Build"):
+        return "conda-list"
+    if has(r"^environments:") and has(r"^version:\s*\d"):
+        return "pixi-lock"
+    if has(r"^metadata:") and has(r"^\s+content_hash:"):
+        return "conda-lock"
+    return "environment" if re.search(r"^dependencies:", text, re.MULTILINE) else None
+
+
+def read_conda_file(
+    text: str, *, kind: str | None = None, platform: str | None = None, where: str = "input"
+) -> CondaFile:
+    """Return the versions of a file, its kind recognised unless given; of a lock for several platforms those of ``platform``.
+
+    ``DataError`` names ``where`` and what is wrong.
+    """
+    reader = _READERS.get(kind or kind_of(text) or "")
+    if reader is None:
+        raise DataError(
+            f"{where}: not a Conda file",
+            hint="known are conda-lock.yml, pixi.lock, environment.yml, conda list, @EXPLICIT",
+        )
+    if len(text) > MAX_BYTES:
+        raise DataError(f"{where}: {len(text)} characters are more than a Conda file has ({MAX_BYTES})")
+    return reader(text, platform, where)
+
+
+def load_document(text: str, where: str, *, name: str = ".yml") -> Any:
+    """Parse a text as YAML, or as JSON where ``name`` ends so. ``DataError`` says what is wrong, and where."""
+    try:
+        return parse_document(name, text.encode(errors="replace"))
+    except UnreadableError as error:
+        raise DataError(f"{where}: {clean(str(error))}") from None
+
+
+def _read_document(kind: Any, text: str, where: str, *, name: str = ".yml") -> Any:
+    """Parse a text and check it. ``DataError`` lists every problem with its key path."""
+    problems = Problems()
+    value = check(kind, load_document(text, where, name=name), where, problems)
+    if problems.lines:
+        lines = [clean(line) for line in problems.lines]
+        raise DataError(lines[0], details=lines[1:40])
+    return value
+
+
+def _pick(platforms: list[str], chosen: str | None, where: str) -> str | None:
+    if chosen is None:
+        return "linux-64" if "linux-64" in platforms else (platforms[0] if platforms else None)
+    if chosen not in platforms:
+        shown = clean(", ".join(platforms[:8]))
+        raise DataError(f"{where}: nothing for {chosen}; the file covers {shown or 'no platform'}")
+    return chosen
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Locked:
+    name: _Name
+    version: _Version
+    platform: str
+    manager: str = "conda"
+    url: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _CondaLock:
+    version: Annotated[int, exactly(1, "version 1 of conda-lock.yml is the one that is known")]
+    package: tuple[_Locked, ...]
+
+
+def _read_conda_lock(text: str, platform: str | None, where: str) -> CondaFile:
+    packages = _read_document(_CondaLock, text, where).package
+    platforms = list(dict.fromkeys(p.platform for p in packages))
+    chosen = _pick(platforms, platform, where)
+    file = CondaFile(kind="conda-lock", platforms=tuple(platforms))
+    for package in packages:
+        if package.platform == chosen and package.manager == "pip":
+            file.pip[fold(package.name)] = package.version
+        elif package.platform == chosen:
+            parts = split_filename(package.url)
+            file.add(package.name, package.version, parts[2] if parts else "")
+    return file
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PixiPackage:
+    conda: str = ""
+    pypi: str = ""
+    name: Any = None
+    version: Any = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PixiEnvironment:
+    packages: dict[str, tuple[_PixiPackage, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PixiLock:
+    environments: dict[str, _PixiEnvironment]
+    packages: tuple[_PixiPackage, ...] = ()
+
+
+def _read_pixi_lock(text: str, platform: str | None, where: str) -> CondaFile:
+    """Read the environment ``default``, else the first."""
+    lock = _read_document(_PixiLock, text, where)
+    name = "default" if "default" in lock.environments else next(iter(lock.environments), "")
+    if not name:
+        raise DataError(f"{where}: environments: empty")
+    by_platform = lock.environments[name].packages
+    chosen = _pick(list(by_platform), platform, where)
+    pypi = {entry.pypi: entry for entry in lock.packages if entry.pypi}
+    file = CondaFile(kind="pixi-lock", platforms=tuple(by_platform))
+    for number, item in enumerate(by_platform.get(chosen or "", ())):
+        if parts := split_filename(item.conda):
+            file.add(*parts)
+        elif item.pypi:
+            entry = pypi.get(item.pypi)
+            pair = (str(entry.name), str(entry.version)) if entry else ("", "")
+            if not _NAME.fullmatch(pair[0]) or not _VERSION.fullmatch(pair[1]):
+                raise DataError(
+                    f"{where}: environments.{name}.packages.{chosen}[{number}]: packages has no name and version of it"
+                )
+            file.pip[fold(pair[0])] = pair[1]
+    return file
+
+
+def _read_explicit(text: str, platform: str | None, where: str) -> CondaFile:
+    """Read addresses of packages, one a line; envsmith's own pip lines too."""
+    platforms = re.findall(r"^#\s*platform:\s*(\S{1,40})\s*$", text, re.MULTILINE)
+    file = CondaFile(kind="explicit", platforms=tuple(platforms))
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if match := re.fullmatch(r"# pip (\S{1,128}) @ (\S+)(?: --hash=\S+)?", line):
+            parts = urllib.parse.unquote(match[2].rsplit("/", 1)[-1]).split("-")
+            if len(parts) > 1 and _NAME.fullmatch(match[1]):
+                version = re.sub(r"\.(tar\.gz|zip)$", "", parts[1])
+                if not _VERSION.fullmatch(version):
+                    raise DataError(f"{where}: line {number}: {clean(version, 80)!r} is not a version")
+                file.pip[fold(match[1])] = version
+        elif line and not line.startswith("#") and line != "@EXPLICIT":
+            package = split_filename(line.split("#", maxsplit=1)[0])
+            if package is None:
+                raise DataError(f"{where}: line {number}: {clean(line, 100)!r} is not the address of a Conda package")
+            file.add(*package)
+    if platform and platforms and platform not in platforms:
+        raise DataError(f"{where}: nothing for {platform}; the file is for {clean(platforms[0], 40)}")
+    return file
+
+
+def _dependency(value: object, _context: object) -> str | tuple[str, ...]:
+    """Return a spec, or the lines of the section for pip."""
+    if value is None or isinstance(value, str):
+        return value or ()
+    if isinstance(value, dict) and isinstance(value.get("pip", 0) or [], list):
+        return tuple(str(line) for line in value["pip"] or ())
+    raise WrongValueError("neither a spec nor a pip section")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Environment:
+    dependencies: tuple[Annotated[Any, Parsed(_dependency)], ...]
+    platforms: tuple[str, ...] | None = None
+
+
+def _read_environment(text: str, platform: str | None, where: str) -> CondaFile:
+    """Read what somebody wants: exact pins are versions, everything else is wanted."""
+    environment = _read_document(_Environment, _for_platform(text, platform or "linux-64"), where)
+    file = CondaFile(kind="environment", platforms=environment.platforms or ())
+    for number, item in enumerate(environment.dependencies):
+        if isinstance(item, tuple):
+            for line in item:
+                _note_requirement(line, file)
+            continue
+        name, version, build, spec = _match_spec(item, where, f"dependencies[{number}]")
+        if version:
+            file.add(name, version, build)
+        elif spec:
+            file.wanted[name] = spec
+        else:
+            file.wanted.setdefault(name, "*")
+    return file
+
+
+def _for_platform(text: str, platform: str) -> str:
+    """Leave out the lines whose conda-build selector (``# [aarch64]``) is another platform's."""
+    own = {"linux-64": {"linux64", "linux", "unix"}, "linux-aarch64": {"aarch64", "linux", "unix"}}.get(
+        platform, {"unix"}
+    )
+    selectors = ((line, re.search(r"#[^\[\]]{0,80}\[([a-z0-9]{1,20})\]\s*$", line)) for line in text.splitlines())
+    return "\n".join(line for line, selector in selectors if not selector or selector[1] in own)
+
+
+def _match_spec(text: str, where: str, what: str) -> tuple[str, str, str, str]:
+    """``(name, exact version or "", build or "", the rest of the spec)`` of ``channel::name=version=build`` and its kin."""
+    body = text.strip().rsplit("::", 1)[-1].split("[", maxsplit=1)[0]
+    match = re.match(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})\s*(.{0,400})$", body, re.DOTALL)
+    if not match:
+        raise DataError(f"{where}: {what}: {clean(text, 100)!r} is not a Conda spec")
+    name, spec = match[1].lower(), match[2].strip()
+    exact = re.fullmatch(r"(?:={1,2}\s*|)([0-9][A-Za-z0-9_.!+-]*)(?:[=\s]+([A-Za-z0-9_.*+]+))?", spec)
+    if not exact:
+        return name, "", "", spec
+    # "name 1.2" is exactly 1.2 for conda; "name=1.2" is 1.2.*
+    full = not spec.startswith("=") or spec.startswith("==") or exact[2] is not None or exact[1].count(".") > 1
+    return (name, exact[1], exact[2] or "", "") if full else (name, "", "", f"{exact[1]}.*")
+
+
+def _note_requirement(line: str, file: CondaFile) -> None:
+    match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]{0,127})\s*(?:\[[^\]]{0,200}\])?\s*([^;#]{0,400})", line)
+    if not match or line.lstrip().startswith("-"):
+        return
+    exact = re.fullmatch(r"={2,3}\s*([A-Za-z0-9][A-Za-z0-9_.!+-]{0,127})\s*(?:--hash.*)?", match[2].strip())
+    if exact:
+        file.pip[fold(match[1])] = exact[1]
+    else:
+        file.wanted[fold(match[1])] = match[2].strip() or "*"
+
+
+def _read_list(text: str, _platform: str | None, where: str) -> CondaFile:
+    """Read columns name, version, build, channel; rows of channel ``pypi`` were installed by pip."""
+    file = CondaFile(kind="conda-list")
+    for line in text.splitlines():
+        columns = line.split()
+        if len(columns) < 2 or line.lstrip().startswith("#") or not _NAME.fullmatch(columns[0]):
+            continue
+        if not _VERSION.fullmatch(columns[1]) or not columns[1][0].isdigit():
+            continue
+        if columns[-1] in {"pypi", "<pip>"} or columns[2:3] in (["<pip>"], ["pypi_0"]):
+            file.pip[fold(columns[0])] = columns[1]
+        else:
+            file.add(columns[0].lower(), columns[1], columns[2] if len(columns) > 2 else "")
+    if not file.conda and not file.pip:
+        raise DataError(f"{where}: no line of it reads NAME VERSION BUILD, as `conda list` prints them")
+    return file
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    name: _Name
+    version: _Version
+    channel: str | None = None
+    platform: str | None = None
+    build_string: str | None = None
+    build: str | None = None
+
+
+def _read_list_json(text: str, _platform: str | None, where: str) -> CondaFile:
+    """Read rows; those of channel or platform ``pypi`` were installed by pip."""
+    rows = _read_document(tuple[_Row, ...], text, where, name=".json")
+    platforms = dict.fromkeys(r.platform for r in rows if r.platform and _PLATFORM.fullmatch(r.platform))
+    file = CondaFile(kind="conda-list-json", platforms=tuple(p for p in platforms if p not in {"noarch", "pypi"}))
+    for row in rows:
+        if "pypi" in {row.channel, row.platform}:
+            file.pip[fold(row.name)] = row.version
+        else:
+            file.add(row.name.lower(), row.version, row.build_string or row.build or "")
+    return file
+
+
+_READERS: Mapping[str, Callable[[str, str | None, str], CondaFile]] = {
+    "conda-lock": _read_conda_lock,
+    "pixi-lock": _read_pixi_lock,
+    "environment": _read_environment,
+    "conda-list": _read_list,
+    "conda-list-json": _read_list_json,
+    "explicit": _read_explicit,
+}
+
+
+def split_filename(url: str) -> tuple[str, str, str] | None:
+    """Return ``(name, version, build)`` of the last part of a Conda package's address, or ``None``."""
+    try:
+        filename = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1])
+    except ValueError:
+        return None
+    stem = re.sub(r"\.(?:conda|tar\.bz2)$", "", filename)
+    parts = stem.rsplit("-", 2)
+    if stem == filename or len(parts) != 3 or not _NAME.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[1]):
+        return None
+    return parts[0].lower(), parts[1], parts[2]
+
 
 def components_of(conda: Mapping[str, str], pip: Mapping[str, str], builds: Mapping[str, str]) -> dict[str, str]:
-    """Component or distribution to version. What pip installed shadows Conda's package of the same name, as on ``sys.path``."""
-    found: dict[str, str] = {}
+    """Map component or distribution to version. What pip installed shadows Conda's package of the same name, as on ``sys.path``."""
+    components: dict[str, str] = {}
     ordered = sorted(conda, key=lambda n: (_RANK.index(n) if n in _RANK else len(_RANK), n))
     build_cuda = next((cuda_of_build(builds.get(n, "")) for n in ("pytorch", "libtorch") if n in conda), None)
     if build_cuda:
-        found["cuda"] = build_cuda
+        components["cuda"] = build_cuda
     for name in ordered:
         component = _COMPONENTS.get(name, fold(name))
-        found.setdefault(component, component_version(component, conda[name]))
+        components.setdefault(component, component_version(component, conda[name]))
     for name, version in pip.items():
         folded = fold(name)
-        if match := re.fullmatch(r"nvidia-(nccl|cudnn)-cu\d+", folded):
-            found[match[1]] = version
-        elif folded == "torch":
-            found["torch"] = version
-            if "+cu" in version or "+cpu" in version:
-                found["cuda"] = _local_cuda(version)
-        else:
-            found[folded] = version
-    return found
+        match = re.fullmatch(r"nvidia-(nccl|cudnn)-cu\d+", folded)
+        components[match[1] if match else folded] = version
+        if folded == "torch" and ("+cu" in version or "+cpu" in version):
+            components["cuda"] = _local_cuda(version)
+    return components
 
 
 def _local_cuda(version: str) -> str:
     local = version.split("+", maxsplit=1)[1]
     digits = local.removeprefix("cu").split(".")[0]
-    return (
-        "cpu" if local.startswith("cpu") or len(digits) < 3 or not digits.isdigit() else f"{digits[:-1]}.{digits[-1]}"
-    )
+    if local.startswith("cpu") or len(digits) < 3 or not digits.isdigit():
+        return "cpu"
+    return f"{digits[:-1]}.{digits[-1]}"
