@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from envsmith.cli.console import Console, clean, dumps, say, table
-from envsmith.cli.options import cells_option
+from envsmith.cli.options import cells_option, gather
 from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
     from envsmith.publish.push import Published, Seal, Target
     from envsmith.publish.verify import Report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishFlags:
+    """What ``publish`` is told."""
+
+    cell: str | None
+    to: str | None
+    bundle: Path | None
+    key: Path | None
+    keyless: bool
+    tags: tuple[str, ...]
+    replace: bool
+    layout: Path | None
+    also: tuple[str, ...]
+    source: str | None
+    images_dir: Path | None
+    output: Path
+    as_json: bool
+    verbose: bool
+
+    def targets(self) -> list[Target | Path]:
+        """Return where the image goes; ``UsageError`` for a repository with a tag or digest."""
+        from envsmith.oci.registry import Repository, parse_reference
+
+        targets: list[Target | Path] = []
+        if self.to is not None:
+            reference = parse_reference(self.to)
+            if reference.digest or ":" in self.to.rpartition("/")[2]:
+                raise UsageError(
+                    f"--to {self.to}: a repository without tag or digest was expected", hint="--tag adds tags"
+                )
+            targets.append(Repository(reference.registry, reference.repository, push=True, also=self.also))
+        return targets if self.bundle is None else [*targets, self.bundle]
 
 
 @click.command()
@@ -44,56 +79,41 @@ if TYPE_CHECKING:
 @cells_option("Folder of the cells' folders.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every blob.")
-def publish(*, cell: str | None, as_json: bool, verbose: bool, **how: Any) -> int:
+@gather(PublishFlags, "how")
+def publish(*, how: PublishFlags) -> int:
     """Push the image of a cell by digest, with lock, record, bill of materials and a signed statement; the tag comes last.
 
     CELL is a cell's folder, or its id below --output; it may be left out where there is only one. A cell without a passing record of this very
     image is not published (exit code 1). Interrupted, the same command sends what is missing.
     """
-    if how["to"] is None and how["bundle"] is None:
+    if how.to is None and how.bundle is None:
         raise UsageError("nowhere to publish to", hint="--to REGISTRY/REPO, or --bundle FILE.tar")
-    if (how["key"] is None) == (not how["keyless"]):
+    if (how.key is None) == (not how.keyless):
         raise UsageError(
             "a published image is signed: give --key FILE or --keyless",
             hint="openssl genpkey -algorithm ed25519 -out key.pem makes a key; keep it out of the repository",
         )
     from envsmith.publish import run
 
-    directory = run.find_cell(cell, how["output"])
-    seal = run.seal_with(how["key"])
-    with Console(verbose=verbose) as console:
-        done = run.publish_cell(
+    directory = run.find_cell(how.cell, how.output)
+    seal = run.seal_with(how.key)
+    with Console(verbose=how.verbose) as console:
+        published = run.publish_cell(
             directory,
             seal,
-            targets=_targets(how),
-            layout=how["layout"],
-            tags=how["tags"],
-            source=how["source"] or run.source_of_ci(),
-            replace=how["replace"],
-            images=how["images_dir"],
+            targets=how.targets(),
+            layout=how.layout,
+            tags=how.tags,
+            source=how.source or run.source_of_ci(),
+            replace=how.replace,
+            images=how.images_dir,
             progress=console,
         )
-    for one in done:
+    for one in published:
         if one.expired:
             say(f"warning: the record expired on {one.claim.expires}; the image is published and marked so")
-    click.echo(dumps({"published": [_json(one) for one in done]}) if as_json else _text(done, seal))
+    click.echo(dumps({"published": [_json(one) for one in published]}) if how.as_json else _text(published, seal))
     return 0
-
-
-def _targets(how: dict[str, Any]) -> list[Target | Path]:
-    from envsmith.oci.registry import Repository, parse_reference
-
-    found: list[Target | Path] = []
-    if how["to"] is not None:
-        reference = parse_reference(how["to"])
-        if reference.digest or ":" in how["to"].rpartition("/")[2]:
-            raise UsageError(
-                f"--to {how['to']}: a repository without tag or digest was expected", hint="--tag adds tags"
-            )
-        found.append(Repository(reference.registry, reference.repository, push=True, also=tuple(how["also"])))
-    if how["bundle"] is not None:
-        found.append(how["bundle"])
-    return found
 
 
 def _json(one: Published) -> dict[str, object]:
@@ -111,14 +131,29 @@ def _json(one: Published) -> dict[str, object]:
     }
 
 
-def _text(done: list[Published], seal: Seal) -> str:
-    rows = [(f"{one.target}:{tag}", one.digest) for one in done for tag in one.tags]
-    one = done[0]
+def _text(published: list[Published], seal: Seal) -> str:
+    rows = [(f"{one.target}:{tag}", one.digest) for one in published for tag in one.tags]
+    one = published[0]
     signed = f"signed by key {seal.by[:16]}" if seal.by else "signed keyless"
     return f"{table(rows)}\npublished: {one.claim.cell}, proved: {' -> '.join(one.claim.rungs)}; {signed}"
 
 
 # ``envsmith verify``: a published image is whole, unchanged, and somebody who is trusted vouches for it, or it is not.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyFlags:
+    """What ``verify`` is told."""
+
+    image: str | None
+    bundle: Path | None
+    keys: tuple[Path, ...]
+    identity: str | None
+    issuer: str | None
+    layers: bool
+    rebuild: bool
+    as_json: bool
+    verbose: bool
 
 
 @click.command()
@@ -141,7 +176,8 @@ def _text(done: list[Published], seal: Seal) -> str:
 @click.option("--rebuild", is_flag=True, help="Also build the image again from its lock and compare the digests.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every layer as it is read.")
-def verify(*, image: str | None, as_json: bool, verbose: bool, **how: Any) -> int:
+@gather(VerifyFlags, "how")
+def verify(*, how: VerifyFlags) -> int:
     """Check an image against its proof: manifest, configuration, layers, lock, labels, record, bill of materials, signature, tag.
 
     IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest). Exit code 0: everything is shown;
@@ -149,17 +185,17 @@ def verify(*, image: str | None, as_json: bool, verbose: bool, **how: Any) -> in
     """
     from envsmith.publish import run
 
-    if image is None and how["bundle"] is None:
+    if how.image is None and how.bundle is None:
         raise UsageError("nothing to verify", hint="name an image, or --bundle FILE.tar")
-    if bool(how["identity"]) != bool(how["issuer"]):
+    if bool(how.identity) != bool(how.issuer):
         raise UsageError("--identity and --issuer belong together")
-    trust = run.trust_of(how["keys"], how["identity"], how["issuer"])
+    trust = run.trust_of(how.keys, how.identity, how.issuer)
     with contextlib.ExitStack() as stack:
-        console = stack.enter_context(Console(verbose=verbose))
-        asked = stack.enter_context(run.find_image(image, how["bundle"]))
-        report = run.verify_image(asked, trust, layers=how["layers"], rebuild=how["rebuild"], progress=console)
-    click.echo(dumps(report.to_json()) if as_json else _report_text(report))
-    for check in report.checks if not as_json else []:
+        console = stack.enter_context(Console(verbose=how.verbose))
+        store_image = stack.enter_context(run.find_image(how.image, how.bundle))
+        report = run.verify_image(store_image, trust, layers=how.layers, rebuild=how.rebuild, progress=console)
+    click.echo(dumps(report.to_json()) if how.as_json else _report_text(report))
+    for check in report.checks if not how.as_json else []:
         if check.state.value in {"differs", "unproved"}:
             say(f"{click.style(check.state.value, fg='red')}: {check.part}: {clean(check.text)}")
     return report.exit_code
