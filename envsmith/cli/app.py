@@ -6,7 +6,8 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -36,25 +37,32 @@ _INTERNAL = 70
 CUT = 141
 
 
-class _Verbs(click.Group):
-    """Looks verbs up by name and imports only the one that runs."""
+class LazyGroup(click.Group):
+    """A group that looks commands up in a table (name -> module under envsmith.cli, line for --help) and imports only the one that runs."""
+
+    def __init__(self, *args: Any, verbs: Mapping[str, tuple[str, str]], heading: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.verbs, self.heading = verbs, heading
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(VERBS)
+        """Return the names in the table's order."""
+        return list(self.verbs)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        if name not in VERBS:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command; ``None`` for a name that is not in the table."""
+        if cmd_name not in self.verbs:
             return None
-        module = importlib.import_module(f"envsmith.cli.{VERBS[name][0]}")
-        command = getattr(module, name)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{module.__name__}.{name} is not a command")
+        module = importlib.import_module(f"envsmith.cli.{self.verbs[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
+        """Write the table's lines, for which no command is imported."""
+        with formatter.section(self.heading):
+            formatter.write_dl([(name, line) for name, (_, line) in self.verbs.items()])
 
+
+class _Program(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -81,7 +89,9 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
 
 
 @click.command(
-    cls=_Verbs,
+    cls=_Program,
+    verbs=VERBS,
+    heading="Verbs",
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 110,

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import dumps
+from envsmith import solve
+from envsmith.cli.console import dumps, say
 from envsmith.cli.findings import FORMATS, judgement_text
+from envsmith.cli.options import open_source, parse_pairs
+from envsmith.errors import UsageError
+from envsmith.graph.load import components, gpu_names
+from envsmith.model.cell import Platform
 
 if TYPE_CHECKING:
     from envsmith.doctor.facts import Draft
-    from envsmith.model.cell import Platform
     from envsmith.model.finding import Judgement
 
 
@@ -62,11 +66,7 @@ def check(
 
     Exit code 0 when nothing speaks against it (status ok or unknown), 1 when it is bad.
     """
-    from envsmith.cli.options import parse_pairs
     from envsmith.doctor.facts import Draft
-    from envsmith.errors import UsageError
-    from envsmith.graph.load import components, gpu_names
-    from envsmith.model.cell import Platform
 
     if as_json and form not in {"text", "json"}:
         raise UsageError(f"--json and --format {form} exclude each other")
@@ -98,7 +98,6 @@ def _judge(given: dict[str, str], draft: Draft, platform: Platform) -> Judgement
         from envsmith.doctor.judge import check_environment
 
         return check_environment(given, draft, platform)
-    from envsmith import solve
 
     return solve.check(given, platform=platform)
 
@@ -113,7 +112,6 @@ def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) ->
     if not facts and not variables:
         return
     from envsmith.doctor.stated import read_fact, read_variable
-    from envsmith.errors import UsageError
 
     for text in facts:
         key, equals, value = text.partition("=")
@@ -128,11 +126,8 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
     """The components that files name, by the readers of ``doctor``; ``UsageError`` for a file that tells nothing."""
     if not sources:
         return {}
-    from envsmith.cli.console import say
-    from envsmith.cli.options import open_source
     from envsmith.doctor.read import read_text
     from envsmith.doctor.stated import read_environment
-    from envsmith.errors import UsageError
 
     stated: dict[str, str] = {}
     for source in sources:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from envsmith.ci.check import check_library
+from envsmith.ci.declared import read_metadata
+from envsmith.ci.jobs import config_schema, make_matrix, write_config, write_matrix
+from envsmith.ci.library import read_library
+from envsmith.ci.possible import unjudged
+from envsmith.ci.run import run_job
+from envsmith.ci.since import changed, compare
+from envsmith.cli import findings
+from envsmith.cli.console import Console, clean, dumps, say, table
+from envsmith.cli.findings import finding_lines
 from envsmith.cli.options import fail_on_option
 from envsmith.errors import StorageError, UsageError
+from envsmith.graph.load import components
+from envsmith.solve import default_solver
 
 if TYPE_CHECKING:
     from envsmith.ci.check import Located
@@ -59,11 +73,6 @@ def matrix(
     *, directory: Path, form: str, since: str | None, known: Path | None, output: Path | None, github_output: bool
 ) -> int:
     """Jobs that cover every pair of versions that can occur, newest and oldest always, known-bad ones as expected failures."""
-    from envsmith.ci.jobs import make_matrix, write_matrix
-    from envsmith.ci.library import read_library
-    from envsmith.ci.since import changed
-    from envsmith.cli.console import say
-
     library = read_library(directory)
     small = None
     if since and not changed(directory, since):
@@ -84,7 +93,6 @@ def matrix(
 def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
     if path is None:
         return []
-    import json
 
     try:
         jobs = json.loads(path.read_text(encoding="utf-8"))["jobs"]
@@ -97,8 +105,6 @@ def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
 
 
 def _table(made: Matrix) -> str:
-    from envsmith.cli.console import table
-
     if not made.jobs:
         return "no jobs"
     head = (*made.jobs[0].axes, "expect", "cell")
@@ -170,10 +176,6 @@ def check(
     fail_on: str,
 ) -> int:
     """Ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
-    from envsmith.ci.check import check_library
-    from envsmith.ci.since import compare
-    from envsmith.cli import findings
-
     library = _library(directory, metadata)
     found = list(check_library(library))
     comparison = None
@@ -196,9 +198,6 @@ def check(
 
 
 def _library(directory: Path, metadata: Path | None) -> Library:
-    from envsmith.ci.declared import read_metadata
-    from envsmith.ci.library import read_library
-
     if metadata is None:
         return read_library(directory)
     try:
@@ -210,11 +209,6 @@ def _library(directory: Path, metadata: Path | None) -> Library:
 
 
 def _text(library: Library, found: list[Located], comparison: Comparison | None) -> str:
-    from envsmith.ci.possible import unjudged
-    from envsmith.cli.console import clean
-    from envsmith.cli.findings import finding_lines
-    from envsmith.solve import default_solver
-
     lines = [f"{library.name}: " + ", ".join(f"{n} {s}" for n, s in library.ranges.items())]
     for located in found:
         first, *rest = finding_lines(located.finding)
@@ -253,16 +247,9 @@ def _text(library: Library, found: list[Located], comparison: Comparison | None)
 @click.option("--verbose", "-v", is_flag=True, help="Show every line.")
 def run(*, job: str, directory: Path, environment: Path | None, ranks: int, record: Path | None, verbose: bool) -> int:
     """Run one JOB of the matrix (its id) here: environment, library, test. Exit code 0 when it ended as expected: known-bad jobs must fail."""
-    from envsmith.ci.jobs import make_matrix
-    from envsmith.ci.library import read_library
-    from envsmith.ci.run import run_job
-    from envsmith.cli.console import Console, clean, dumps
-
     library = read_library(directory)
     jobs = {j.id: j for j in make_matrix(library).jobs}
     if job not in jobs:
-        import difflib
-
         near = difflib.get_close_matches(job, jobs, n=3)
         raise UsageError(
             f"no job {job!r} in the matrix",
@@ -282,10 +269,6 @@ def run(*, job: str, directory: Path, environment: Path | None, ranks: int, reco
 @ci.command()
 def schema() -> int:
     """Print the JSON Schema of envsmith.yaml."""
-    from envsmith.ci.jobs import config_schema
-    from envsmith.cli.console import dumps
-    from envsmith.graph.load import components
-
     click.echo(dumps(config_schema(components())))
     return 0
 
@@ -298,10 +281,6 @@ def schema() -> int:
 @click.option("--force", is_flag=True, help="Overwrite an envsmith.yaml that is there.")
 def init(*, directory: Path, force: bool) -> int:
     """Write envsmith.yaml from pyproject.toml, setup.cfg, requirements.txt, environment.yml or METADATA of DIRECTORY (here)."""
-    from envsmith.ci.jobs import write_config
-    from envsmith.cli.console import say
-    from envsmith.graph.load import components
-
     path, declaration = write_config(directory, components(), force=force)
     for line in declaration.skipped:
         say(f"passed over: {line}")

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from envsmith import solve
+from envsmith.build import lock_only
 from envsmith.cli.console import dumps, say
-from envsmith.cli.options import fail_on_option
+from envsmith.cli.findings import judgement_text
+from envsmith.cli.options import fail_on_option, open_source
+from envsmith.doctor.diagnosis import Diagnosis
+from envsmith.doctor.facts import Draft
+from envsmith.doctor.host import collect
+from envsmith.doctor.judge import diagnose
+from envsmith.doctor.read import read_text
+from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
+from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
+from envsmith.errors import StorageError, UsageError
+from envsmith.model.cell import Platform
+from envsmith.model.finding import Judgement
+from envsmith.model.rule import Severity
+from envsmith.options import Options
 
 if TYPE_CHECKING:
-    from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
+    from envsmith.doctor.diagnosis import Diagnosed
     from envsmith.doctor.facts import Facts
-    from envsmith.model.cell import Platform
 
 
 _FORMATS = ("text", "json", "sarif", "github", "markdown")
@@ -79,7 +95,6 @@ def doctor(
     form = "json" if as_json else form
     if compare:
         return _compare(compare, form, fail_on)
-    from envsmith.doctor.judge import diagnose
 
     facts, texts = _gather(sources, _interpreter(python), deep=deep)
     if save:
@@ -97,8 +112,6 @@ def _consistent(
     sources: tuple[str, ...], python: str | None, *, deep: bool, compare: bool, form: str, as_json: bool
 ) -> None:
     """Options that would silently have no effect are refused."""
-    from envsmith.errors import UsageError
-
     other = "--from" if sources else "--compare" if compare else None
     beside = "--python" if python else "--deep" if deep else "--from" if compare and sources else None
     if other and beside and other != beside:
@@ -114,10 +127,6 @@ def _consistent(
 
 def _interpreter(text: str | None) -> str | None:
     """``--python`` as the path of an interpreter: a path, an environment's folder, or a name on PATH."""
-    import shutil
-
-    from envsmith.errors import UsageError
-
     if text is None:
         return None
     path = Path(text)
@@ -130,9 +139,6 @@ def _interpreter(text: str | None) -> str | None:
 
 
 def _save(path: Path, facts: Facts, texts: tuple[tuple[str, str], ...]) -> None:
-    from envsmith.doctor.snapshot import dump
-    from envsmith.errors import StorageError
-
     try:
         path.write_text(dump(facts, texts), encoding="utf-8")
     except OSError as error:
@@ -141,9 +147,6 @@ def _save(path: Path, facts: Facts, texts: tuple[tuple[str, str], ...]) -> None:
 
 
 def _platform(text: str | None) -> Platform | None:
-    from envsmith.errors import UsageError
-    from envsmith.model.cell import Platform
-
     if text is None:
         return None
     try:
@@ -155,15 +158,9 @@ def _platform(text: str | None) -> Platform | None:
 def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tuple[Facts, Texts]:
     """Facts and texts of this machine, or of every ``--from``."""
     if not sources:
-        from envsmith.doctor.host import collect
-
         facts = collect(python, deep=deep)
         told = facts.host.get("deep")
         return facts, [("imports", told)] if told else []
-    from envsmith.cli.options import open_source
-    from envsmith.doctor.facts import Draft
-    from envsmith.doctor.read import read_text
-    from envsmith.doctor.snapshot import load, looks_like_snapshot
 
     draft, texts, snapshots = Draft(), [], []
     for source in sources:
@@ -182,8 +179,6 @@ def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tupl
 
 def _join(snapshot: Facts, told: Facts) -> Facts:
     """A snapshot's facts, completed by what texts beside it tell."""
-    import dataclasses
-
     return dataclasses.replace(
         snapshot,
         components={**told.components, **snapshot.components},
@@ -194,10 +189,6 @@ def _join(snapshot: Facts, told: Facts) -> Facts:
 
 
 def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
-    from envsmith.doctor.diagnosis import Diagnosis
-    from envsmith.doctor.snapshot import compare, read_snapshot
-    from envsmith.model.rule import Severity
-
     a, b = (read_snapshot(path) for path in paths)
     found = compare(a, b, (paths[0].name, paths[1].name))
     bad = any(d.finding.severity is Severity.ERROR for d in found)
@@ -214,14 +205,8 @@ def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
     if form == "json":
         return dumps(diagnosis.to_json())
     if form in {"sarif", "github"}:
-        import dataclasses
-
-        from envsmith.cli.findings import judgement_text
-        from envsmith.model.finding import Judgement
-
         findings = tuple(dataclasses.replace(d.finding, where=d.where) for d in diagnosis.found)
         return judgement_text(Judgement(status=diagnosis.status, findings=findings), form)
-    from envsmith.doctor.report import as_markdown, as_text
 
     return as_markdown(diagnosis) if form == "markdown" else as_text(diagnosis, notes=everything)
 
@@ -235,10 +220,6 @@ def _exit(found: tuple[Diagnosed, ...], fail_on: str) -> int:
 
 def _verified(diagnosis: Diagnosis) -> str:
     """Judge the set after the repair; what remains is said."""
-    from envsmith import solve
-    from envsmith.doctor.report import repaired
-    from envsmith.model.rule import Severity
-
     assert diagnosis.repair is not None  # noqa: S101 - the caller asked
     judgement = solve.check(repaired(diagnosis.facts, diagnosis.repair))
     left = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
@@ -247,11 +228,6 @@ def _verified(diagnosis: Diagnosis) -> str:
 
 def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
     """The repair's cell as lock and Dockerfile in ``directory``."""
-    from envsmith.build import lock_only
-    from envsmith.doctor.report import request_of
-    from envsmith.errors import UsageError
-    from envsmith.options import Options
-
     if diagnosis.repair is None:
         raise UsageError(
             "--fix-to: there is no repair to write",

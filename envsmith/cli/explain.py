@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
 
+from envsmith import solve
 from envsmith.cli.console import dumps
+from envsmith.cli.options import parse_component
 from envsmith.errors import UsageError
+from envsmith.graph.load import components
+from envsmith.model.cell import CellId, Platform
 
 if TYPE_CHECKING:
     from envsmith.solve.explain import Explanation
@@ -27,11 +32,6 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...], platform: str, as_json: bool) -> int:
     """Why each release of a CELL is what it is; what a RULE says and kills; what an upgrade (--from CELL --to SPEC) would change."""
-    from envsmith import solve
-    from envsmith.cli.options import parse_component
-    from envsmith.graph.load import components
-    from envsmith.model.cell import CellId, Platform
-
     if origin is not None or wanted:
         if origin is None or not wanted or subject is not None:
             raise UsageError(
@@ -60,10 +60,6 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
 
 def _refuse_component(subject: str) -> None:
     """``explain torch`` and ``explain torch==2.9`` are asked by everybody once; the answer is a cell, which names its own reasons."""
-    import re
-
-    from envsmith.graph.load import components
-
     component = components().find(re.split(r"[=<>!~@ ]", subject, maxsplit=1)[0])
     if component is not None:
         raise UsageError(

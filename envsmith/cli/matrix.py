@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,63 +11,43 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import clean, dumps, say, table
-from envsmith.cli.options import alternatives, matrix_option
-from envsmith.errors import InterruptedRunError, UsageError
+from envsmith.cli.options import alternatives, matrix_option, parse_component
+from envsmith.errors import NetworkError, UsageError
+from envsmith.files import write_whole
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.graph.files import find_matrix, list_files, own_matrix
+from envsmith.graph.load import components, knowledge, version_graph
+from envsmith.lock.store import prepare
+from envsmith.matrix.changes import changes, read_document
+from envsmith.matrix.document import document, now, states
+from envsmith.matrix.tables import commands, csv_text, dumped, with_table, write_export
+from envsmith.model.cell import CellId
+from envsmith.model.component import Role
+from envsmith.model.record import merge as merged
+from envsmith.solve import solver_of
 
 if TYPE_CHECKING:
-    from envsmith.matrix.campaign.drive import Executor, State, Tally
-    from envsmith.matrix.campaign.job import Job
-    from envsmith.matrix.campaign.job import Plan as job_Plan
     from envsmith.matrix.cells import CellState
     from envsmith.matrix.refresh.base import Progress
     from envsmith.matrix.refresh.run import Plan
-    from envsmith.model.record import Record
-    from envsmith.progress import Event
 
 
-# Verb below `matrix` -> (module that holds a click command of the same name, one line for --help); imported when it is used.
-VERBS: dict[str, tuple[str, str]] = {
-    "refresh": (
-        "envsmith.cli.matrix",
-        "Read the package index and its artifacts, show what changed, write it with --write.",
-    ),
-    "run": ("envsmith.cli.matrix", "Run a campaign: climb the evidence ladder with many cells, record each."),
-    "merge": ("envsmith.cli.matrix", "Take the records of campaigns into the matrix."),
-    "list": ("envsmith.cli.matrix", "The cells that were run, how far each was proved, and when."),
-    "show": ("envsmith.cli.matrix", "One cell: rungs, steps, symptom, records, and the commands for it."),
-    "diff": ("envsmith.cli.matrix", "What changed between two matrix.json files, or since one."),
-    "export": ("envsmith.cli.matrix", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
-    "graph": ("envsmith.cli.matrix", "The version graph, or the part around a component, as DOT, GraphML or JSON."),
-    "site": (
-        "envsmith.cli.matrix",
-        "Write the static page: selector, grid, search, a page for each cell that was run.",
-    ),
+_VERBS = {
+    "refresh": ("matrix", "Read the package index and its artifacts, show what changed, write it with --write."),
+    "run": ("campaign", "Run a campaign: climb the evidence ladder with many cells, record each."),
+    "merge": ("matrix", "Take the records of campaigns into the matrix."),
+    "list": ("matrix", "The cells that were run, how far each was proved, and when."),
+    "show": ("matrix", "One cell: rungs, steps, symptom, records, and the commands for it."),
+    "diff": ("matrix", "What changed between two matrix.json files, or since one."),
+    "export": ("matrix", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
+    "graph": ("matrix", "The version graph, or the part around a component, as DOT, GraphML or JSON."),
+    "site": ("matrix", "Write the static page: selector, grid, search, a page for each cell that was run."),
 }
 
 
-class _Verbs(click.Group):
-    """Imports only the command that runs."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in VERBS:
-            return None
-        module = importlib.import_module(VERBS[cmd_name][0])
-        command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{VERBS[cmd_name][0]}.{cmd_name} is not a command")
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
-
-
-@click.group(cls=_Verbs)
+@click.group(cls=LazyGroup, verbs=_VERBS, heading="Commands")
 def matrix() -> None:
     """The knowledge and its proofs: refresh it from its sources, run cells, look at what is proved."""
 
@@ -162,8 +141,6 @@ def refresh(
     The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or shown; 5 when the index, or
     some artifact, could not be read (what could be read is written all the same).
     """
-    from envsmith.errors import NetworkError, UsageError
-    from envsmith.graph.files import find_matrix, own_matrix
     from envsmith.matrix.refresh.run import apply, plan_refresh
 
     root = folder or (own_matrix() if write else find_matrix())
@@ -240,8 +217,6 @@ def list_(
     if shape == "json":
         click.echo(dumps(entries))
     elif shape == "csv":
-        from envsmith.matrix.tables import csv_text
-
         click.echo(csv_text(entries), nl=False)
     elif shape == "markdown":
         click.echo("| cell | status | proved up to | on |\n|---|---|---|---|")
@@ -270,8 +245,6 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
 
     Exit code 1 when it was never run.
     """
-    from envsmith.matrix.tables import commands
-
     state = next((s for s in _states(folder) if s.id == cell), None)
     if state is None:
         _refuse_malformed(cell)
@@ -298,8 +271,6 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
 
 
 def _refuse_malformed(cell: str) -> None:
-    from envsmith.model.cell import CellId
-
     try:
         CellId.parse(cell)
     except ValueError as error:
@@ -316,8 +287,6 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
 
     Exit code 0 when nothing changed, 1 when something did, as diff has it.
     """
-    from envsmith.matrix.changes import changes, read_document
-
     old = read_document(before)
     new = read_document(after) if after else _document(folder)
     found = changes(old, new)
@@ -348,10 +317,6 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
 @matrix_option
 def export(*, output: Path | None, markdown: Path | None, base_url: str, folder: Path | None) -> int:
     """Write the matrix as data for other programs: JSON with a schema, CSV, a file a cell, badges, an Atom feed."""
-    from envsmith.files import write_whole
-    from envsmith.lock.store import prepare
-    from envsmith.matrix.tables import dumped, with_table
-
     # Before the minutes of judging, not after them.
     text = _text(markdown) if markdown is not None else ""
     if output is not None:
@@ -363,8 +328,6 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
             write_whole(markdown, changed)
         say(f"{markdown}: {'changed' if changed != text else 'as it was'}")
     if output is not None:
-        from envsmith.matrix.tables import write_export
-
         count = write_export(output, document, _root(folder), base_url)
         say(f"{output}: {count} files")
     elif markdown is None:
@@ -394,9 +357,6 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed after it was written is
     refused.
     """
-    from envsmith.graph.files import own_matrix
-    from envsmith.model.record import merge as merged
-
     target = (folder or own_matrix()) / "records"
     new, known = merged(sources, target)
     if not new and not known:
@@ -409,24 +369,22 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     return 0
 
 
-@click.command()
+_GRAPH_EXAMPLES = """\b
+Examples:
+  envsmith matrix graph --around nccl | dot -Tsvg > nccl.svg
+  envsmith matrix graph --format graphml > versions.graphml
+"""
+
+
+@click.command(epilog=_GRAPH_EXAMPLES)
 @click.option(
     "--format", "form", type=click.Choice(["dot", "graphml", "json"]), default="dot", show_default=True, help="Format."
 )
 @click.option("--around", metavar="COMPONENT", help="Only its releases, its rules, and what those name.")
 @matrix_option
 def graph(*, form: str, around: str | None, folder: Path | None) -> int:
-    r"""Show the version graph: components, releases and rules, and edges with specs and evidence.
-
-    \b
-    Examples:
-      envsmith matrix graph --around nccl | dot -Tsvg > nccl.svg
-      envsmith matrix graph --format graphml > versions.graphml
-    """
-    from envsmith.cli.options import parse_component
-    from envsmith.graph import network
-    from envsmith.graph.files import list_files
-    from envsmith.graph.load import version_graph
+    """Show the version graph: components, releases and rules, and edges with specs and evidence."""
+    from envsmith.graph import network  # it imports networkx
 
     loaded = version_graph(list_files(_root(folder)))
     shown = network.to_network(loaded.knowledge())
@@ -438,26 +396,15 @@ def graph(*, form: str, around: str | None, folder: Path | None) -> int:
 
 
 def _root(folder: Path | None) -> Path:
-    from envsmith.graph.files import find_matrix
-
     return folder if folder is not None else find_matrix()
 
 
 def _states(folder: Path | None) -> list[CellState]:
-    from envsmith.graph.files import list_files
-    from envsmith.graph.load import knowledge
-    from envsmith.matrix.document import now, states
-
     root = _root(folder)
     return states(root, knowledge(list_files(root)), now().date())[0]
 
 
 def _document(folder: Path | None) -> dict[str, Any]:
-    from envsmith.graph.files import list_files
-    from envsmith.graph.load import knowledge
-    from envsmith.matrix.document import document, now
-    from envsmith.solve import solver_of
-
     root = _root(folder)
     return document(root, solver_of(knowledge(list_files(root))), moment=now(), progress=tell_framework())
 
@@ -476,178 +423,9 @@ def tell_framework() -> Callable[[str], None]:
 
 
 def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
-    from envsmith.cli.options import parse_component
-    from envsmith.graph.load import components
-    from envsmith.model.component import Role
-
     role = Role.FRAMEWORK if flag == "--framework" else None
     parsed = [parse_component(word, components(), flag=flag, role=role) for word in words]
     return {component.name: spec for component, spec in parsed}
-
-
-# ``envsmith matrix run``: a campaign over many cells, resumable at any moment.
-
-
-@click.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--state",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("envsmith-campaign"),
-    show_default=True,
-    help="The campaign's folder: plan, records, caches. The same folder resumes.",
-)
-@click.option("--jobs", type=click.IntRange(1, 256), help="Cells at once on this machine. [default: the file's, or 1]")
-@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True, help="Where.")
-@click.option("--only", multiple=True, metavar="CELL", help="Only this cell (repeatable).")
-@click.option("--plan", "plan_only", is_flag=True, help="Say which cells would be run, and run none.")
-@click.option("--here", is_flag=True, hidden=True, help="Run the named cell in this process (what executors call).")
-@click.option("--json", "as_json", is_flag=True, help="With --plan: JSON.")
-def run(
-    *,
-    file: Path | None,
-    folder: Path,
-    jobs: int | None,
-    executor: str,
-    only: tuple[str, ...],
-    plan_only: bool,
-    here: bool,
-    as_json: bool,
-) -> int:
-    """Run the cells of a campaign FILE as far up the evidence ladder as they come, and record each.
-
-    Killed at any moment, the same command goes on: what has a record is not run again. Several may work in one folder. Without FILE the
-    campaign in --state is resumed. Exit code 0 when every cell has a record, whatever it says; 1 when some worker was lost twice.
-    """
-    from envsmith.matrix.campaign.drive import State
-
-    state = State(folder.absolute())
-    plan = state.plan()
-    if here:
-        return _one(state, plan, only)
-    if plan is None or plan_only:
-        plan = _planned(file)
-    if plan_only:
-        _show_plan(plan, as_json=as_json)
-        return 0
-    plan = state.begin(plan)
-    chosen = _chosen(plan, only)
-    say(f"campaign {plan.name}: {len(chosen)} cells, folder {state.root}")
-    tally = _drive(state, _executor(executor, plan, state, jobs), chosen)
-    _close(tally)
-    return 1 if tally.lost else 0
-
-
-def _planned(file: Path | None) -> job_Plan:
-    from envsmith.build import last_day
-    from envsmith.graph.load import components
-    from envsmith.matrix.campaign.plan import Composer, make_plan, read_campaign
-    from envsmith.python.interpreters import find_interpreters
-    from envsmith.solve import default_solver
-
-    if file is None:
-        raise UsageError("no campaign is in that folder yet", hint="name a campaign file: envsmith matrix run FILE")
-    campaign = read_campaign(file, components())
-    pythons = tuple(i.minor for i in find_interpreters())
-    return make_plan(campaign, Composer(default_solver(), pythons=pythons), exclude_newer=last_day())
-
-
-def _chosen(plan: job_Plan, only: tuple[str, ...]) -> list[Job]:
-    unknown = [name for name in only if plan.job(name) is None]
-    if unknown:
-        raise UsageError(f"campaign {plan.name} has no cell {unknown[0]}", hint="--plan lists its cells")
-    return [job for job in plan.jobs if not only or job.id in only]
-
-
-def _one(state: State, plan: job_Plan | None, only: tuple[str, ...]) -> int:
-    from envsmith.matrix.campaign.climb import Ground, climb
-    from envsmith.matrix.campaign.drive import run_one
-
-    if plan is None or len(only) != 1:
-        raise UsageError("--here runs one cell of a campaign that has begun")
-    (job,) = _chosen(plan, only)
-
-    def climbed(slot: Path) -> Record:
-        return climb(job, plan, Ground(slot=slot, cache=state.cache), progress=_said)
-
-    written = run_one(state, job, climbed)
-    say(f"written: {written.name}" if written else f"{job.id}: done, or somebody is at it")
-    return 0
-
-
-def _said(event: Event) -> None:
-    """An event as a line of the job's log."""
-    took = f" {event.seconds:.1f} s" if event.seconds is not None else ""
-    mark = {"start": " ...", "done": " done", "failed": " failed"}.get(event.kind.value, "")
-    say(clean(f"{event.step}{mark}{took} {event.text}".strip()))
-
-
-def _executor(name: str, plan: job_Plan, state: State, jobs: int | None) -> Executor:
-    settings = plan.executor
-    if name == "slurm":
-        from envsmith.matrix.campaign.executors import SlurmExecutor, SlurmSettings
-
-        return SlurmExecutor(SlurmSettings.of(settings, ranks=plan.ranks), plan.name)
-    from envsmith.matrix.campaign.executors import LocalExecutor
-
-    return LocalExecutor(
-        jobs=jobs or int(settings.get("jobs") or 1),
-        free_disk=int(settings.get("free_disk_gib", 15)) << 30,
-        free_memory=int(settings.get("free_memory_gib", 3)) << 30,
-        root=state.root,
-    )
-
-
-def _drive(state: State, executor: Executor, chosen: list[Job]) -> Tally:
-    import signal
-
-    from envsmith.matrix.campaign.drive import drive
-
-    def ended(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, ended)
-    try:
-        return drive(state, executor, jobs=chosen, tell=_tell)
-    except KeyboardInterrupt:
-        raise InterruptedRunError(
-            "interrupted; the cells that were under way have no record", hint="the same command goes on"
-        ) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _tell(tally: Tally, news: str) -> None:
-    left = tally.remaining_seconds
-    estimate = f", about {_span(left)} left" if left else ""
-    say(f"[{tally.done} of {tally.total}{estimate}] {clean(news)}")
-
-
-def _span(seconds: float) -> str:
-    minutes = int(seconds // 60) + 1
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
-
-
-def _close(tally: Tally) -> None:
-    say(f"{tally.done} of {tally.total} cells have a record; this run took {_span(tally.seconds)}")
-    for name, why in tally.lost.items():
-        say(f"lost: {name}: {clean(why)}")
-
-
-def _show_plan(plan: job_Plan, *, as_json: bool) -> None:
-    if as_json:
-        from envsmith.matrix.campaign.executors import listing
-
-        click.echo(dumps(listing(plan)))
-        return
-    for job in plan.jobs:
-        rules = f"  [{', '.join(job.rules)}]" if job.rules else ""
-        click.echo(f"{job.id}  {job.expected.value}{rules}")
-    for combination, reason in plan.left_out:
-        say(f"left out: {combination}: {reason}")
-    sys.stdout.flush()
-    say(f"{len(plan.jobs)} cells, {len(plan.left_out)} combinations left out")
 
 
 # ``envsmith matrix site``: the static page.
@@ -672,9 +450,6 @@ def site(*, output: Path, base_url: str) -> int:
 
     Open index.html, or publish the folder: nothing in it needs a server.
     """
-    from envsmith.cli.console import say
-    from envsmith.graph.files import find_matrix
-    from envsmith.lock.store import prepare
     from envsmith.matrix.site.build import read_page, write_all
 
     root = find_matrix()

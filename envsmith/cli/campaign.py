@@ -1,0 +1,167 @@
+"""``envsmith matrix run``: a campaign over many cells, resumable at any moment."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from envsmith.cli.console import clean, dumps, say
+from envsmith.errors import InterruptedRunError, UsageError
+from envsmith.graph.load import components
+from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
+from envsmith.matrix.campaign.executors import LocalExecutor, SlurmExecutor, SlurmSettings, listing
+from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.plan import Composer, make_plan, read_campaign
+from envsmith.model.record import Record
+from envsmith.progress import Event
+from envsmith.python.interpreters import find_interpreters
+from envsmith.solve import default_solver
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--state",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("envsmith-campaign"),
+    show_default=True,
+    help="The campaign's folder: plan, records, caches. The same folder resumes.",
+)
+@click.option("--jobs", type=click.IntRange(1, 256), help="Cells at once on this machine. [default: the file's, or 1]")
+@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True, help="Where.")
+@click.option("--only", multiple=True, metavar="CELL", help="Only this cell (repeatable).")
+@click.option("--plan", "plan_only", is_flag=True, help="Say which cells would be run, and run none.")
+@click.option("--here", is_flag=True, hidden=True, help="Run the named cell in this process (what executors call).")
+@click.option("--json", "as_json", is_flag=True, help="With --plan: JSON.")
+def run(
+    *,
+    file: Path | None,
+    folder: Path,
+    jobs: int | None,
+    executor: str,
+    only: tuple[str, ...],
+    plan_only: bool,
+    here: bool,
+    as_json: bool,
+) -> int:
+    """Run the cells of a campaign FILE as far up the evidence ladder as they come, and record each.
+
+    Killed at any moment, the same command goes on: what has a record is not run again. Several may work in one folder. Without FILE the
+    campaign in --state is resumed. Exit code 0 when every cell has a record, whatever it says; 1 when some worker was lost twice.
+    """
+    state = State(folder.absolute())
+    plan = state.plan()
+    if here:
+        return _one(state, plan, only)
+    if plan is None or plan_only:
+        plan = _planned(file)
+    if plan_only:
+        _show_plan(plan, as_json=as_json)
+        return 0
+    plan = state.begin(plan)
+    chosen = _chosen(plan, only)
+    say(f"campaign {plan.name}: {len(chosen)} cells, folder {state.root}")
+    tally = _drive(state, _executor(executor, plan, state, jobs), chosen)
+    _close(tally)
+    return 1 if tally.lost else 0
+
+
+def _planned(file: Path | None) -> Plan:
+    from envsmith.build import last_day
+
+    if file is None:
+        raise UsageError("no campaign is in that folder yet", hint="name a campaign file: envsmith matrix run FILE")
+    campaign = read_campaign(file, components())
+    pythons = tuple(i.minor for i in find_interpreters())
+    return make_plan(campaign, Composer(default_solver(), pythons=pythons), exclude_newer=last_day())
+
+
+def _chosen(plan: Plan, only: tuple[str, ...]) -> list[Job]:
+    unknown = [name for name in only if plan.job(name) is None]
+    if unknown:
+        raise UsageError(f"campaign {plan.name} has no cell {unknown[0]}", hint="--plan lists its cells")
+    return [job for job in plan.jobs if not only or job.id in only]
+
+
+def _one(state: State, plan: Plan | None, only: tuple[str, ...]) -> int:
+    from envsmith.matrix.campaign.climb import Ground, climb
+
+    if plan is None or len(only) != 1:
+        raise UsageError("--here runs one cell of a campaign that has begun")
+    (job,) = _chosen(plan, only)
+
+    def climbed(slot: Path) -> Record:
+        return climb(job, plan, Ground(slot=slot, cache=state.cache), progress=_said)
+
+    written = run_one(state, job, climbed)
+    say(f"written: {written.name}" if written else f"{job.id}: done, or somebody is at it")
+    return 0
+
+
+def _said(event: Event) -> None:
+    """An event as a line of the job's log."""
+    took = f" {event.seconds:.1f} s" if event.seconds is not None else ""
+    mark = {"start": " ...", "done": " done", "failed": " failed"}.get(event.kind.value, "")
+    say(clean(f"{event.step}{mark}{took} {event.text}".strip()))
+
+
+def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:
+    settings = plan.executor
+    if name == "slurm":
+        return SlurmExecutor(SlurmSettings.of(settings, ranks=plan.ranks), plan.name)
+
+    return LocalExecutor(
+        jobs=jobs or int(settings.get("jobs") or 1),
+        free_disk=int(settings.get("free_disk_gib", 15)) << 30,
+        free_memory=int(settings.get("free_memory_gib", 3)) << 30,
+        root=state.root,
+    )
+
+
+def _drive(state: State, executor: Executor, chosen: list[Job]) -> Tally:
+    def ended(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        return drive(state, executor, jobs=chosen, tell=_tell)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            "interrupted; the cells that were under way have no record", hint="the same command goes on"
+        ) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell(tally: Tally, news: str) -> None:
+    left = tally.remaining_seconds
+    estimate = f", about {_span(left)} left" if left else ""
+    say(f"[{tally.done} of {tally.total}{estimate}] {clean(news)}")
+
+
+def _span(seconds: float) -> str:
+    minutes = int(seconds // 60) + 1
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _close(tally: Tally) -> None:
+    say(f"{tally.done} of {tally.total} cells have a record; this run took {_span(tally.seconds)}")
+    for name, why in tally.lost.items():
+        say(f"lost: {name}: {clean(why)}")
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(dumps(listing(plan)))
+        return
+    for job in plan.jobs:
+        rules = f"  [{', '.join(job.rules)}]" if job.rules else ""
+        click.echo(f"{job.id}  {job.expected.value}{rules}")
+    for combination, reason in plan.left_out:
+        say(f"left out: {combination}: {reason}")
+    sys.stdout.flush()
+    say(f"{len(plan.jobs)} cells, {len(plan.left_out)} combinations left out")
