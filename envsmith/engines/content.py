@@ -4,9 +4,9 @@ The script imports nothing of what it reports: a torch that cannot be loaded is 
 facts beside the distributions: what torch says of itself, the NCCL that was loaded, architectures in the binary, C library, toolkit,
 packages of the distribution.
 
-With the argument ``files`` every installed file is read as well, but those of the distributions that are named behind it: a file that is not
-what its distribution's ``RECORD`` says, or of which two say different things, is told (``files.broken``), and each distribution gets one digest over its files (``content.NAME``), the
-same that :func:`wheel_content` takes of its wheel.
+With the argument ``files`` every installed file is read as well, except those of the distributions that are named behind it. A file that
+differs from its distribution's ``RECORD``, or of which two say different things, is listed in ``files.broken``. Each distribution gets one
+digest over its files (``content.NAME``), the same that :func:`wheel_content` takes of its wheel.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ _LONG = 1_000_000
 
 
 def parse_inspection(output: str) -> dict[str, str]:
-    """The mapping of :meth:`envsmith.engines.base.Engine.inspect` from the script's output; ``ContentError`` when it is not one."""
+    """Return the mapping of :meth:`envsmith.engines.base.Engine.inspect` from the script's output, or raise ``ContentError``."""
     line = next((line for line in reversed(output[-_MAX:].splitlines()) if line.startswith(_MARK)), None)
     try:
         data = json.loads(line.removeprefix(_MARK)) if line else None
@@ -169,9 +169,9 @@ def parse_inspection(output: str) -> dict[str, str]:
 
 
 def wheel_content(path: Path) -> str:
-    """One sha256 (64 hex digits) over the files that a wheel installs among Python's packages, each by path and content.
+    """Return one sha256 (64 hex digits) over the files that a wheel installs among Python's packages, each by path and content.
 
-    ``ContentError`` for what is no wheel.
+    Raises ``ContentError`` for what is not a wheel.
     """
     lines = []
     try:
@@ -189,26 +189,26 @@ def wheel_content(path: Path) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-# What an environment is beside its distributions, against its lock: NCCL as loaded, architectures, C library, toolkit, OS packages. Pure.
+# -- what an environment is beside its distributions, compared with its lock; pure ---------------------------------------
 
 
 _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 
-def content_facts(lock: Lock, found: Mapping[str, str]) -> list[str]:
-    """One line for every fact that is not what the lock's cell says; a fact that nobody could read is no difference."""
+def content_facts(lock: Lock, installed: Mapping[str, str]) -> list[str]:
+    """Return one line for every fact that is not what the lock's cell says. A fact that could not be read is not a difference."""
     cell = lock.cell.components
     problems = []
-    nccl, loaded = cell.get("nccl"), found.get("nccl.loaded")
+    nccl, loaded = cell.get("nccl"), installed.get("nccl.loaded")
     if nccl and nccl not in {"none", "cpu"} and loaded and _public(nccl) != _public(loaded):
         problems.append(f"nccl: the cell says {nccl}, the library says {loaded}")
-    glibc, here = cell.get("glibc"), found.get("glibc.version")
+    glibc, here = cell.get("glibc"), installed.get("glibc.version")
     if glibc and here and _public(here) < _public(glibc):
         problems.append(f"glibc: the cell needs {glibc}, here is {here}")
-    archs = found.get("torch.archs", "")
+    archs = installed.get("torch.archs", "")
     if archs and (gpu := cell.get("gpu", "")).startswith("sm_") and not _runs_on(gpu, archs):
         problems.append(f"gpu: the cell says {gpu}, torch holds code for {archs}")
-    toolkit = found.get("toolkit.version")
+    toolkit = installed.get("toolkit.version")
     if lock.flavour == DEVEL and toolkit and toolkit != ".".join(cell.get("cuda", "").split(".")[:2]):
         problems.append(f"toolkit: the cell says CUDA {cell.get('cuda')}, nvcc says {toolkit}")
     return problems
@@ -222,41 +222,40 @@ def _public(text: str) -> Version:
 
 
 def _runs_on(gpu: str, archs: str) -> bool:
-    """Binary code runs on the same major from its own minor on; code for ``compute_NN`` is compiled by the driver for anything newer."""
-    wanted = _ARCH.fullmatch(gpu)
-    if wanted is None:
+    """Return whether torch's code runs on a GPU.
+
+    Binary code runs on the same major from its own minor on. The driver compiles code for ``compute_NN`` for anything newer.
+    """
+    number = _ARCH.fullmatch(gpu)
+    if number is None:
         return True
-    major, minor = int(wanted[2]), int(wanted[3])
-    for match in _ARCH.finditer(archs):
-        has = (int(match[2]), int(match[3]))
-        if has[0] == major and has[1] <= minor:
-            return True
-        if match[1] == "compute" and has <= (major, minor):
-            return True
-    return False
+    own = (int(number[2]), int(number[3]))
+    compiled = [(match[1], (int(match[2]), int(match[3]))) for match in _ARCH.finditer(archs)]
+    return any(arch <= own and (kind == "compute" or arch[0] == own[0]) for kind, arch in compiled)
 
 
-def file_differences(lock: Lock, found: Mapping[str, str]) -> list[str]:
-    """Installed files that are not their wheels', and built wheels that are not the lock's; nothing where no file was read."""
-    if "files.checked" not in found:
+def file_differences(lock: Lock, installed: Mapping[str, str]) -> list[str]:
+    """Return installed files that are not their wheels', and built wheels that are not the lock's; nothing where no file was read."""
+    if "files.checked" not in installed:
         return []
-    problems = found.get("files.broken", "").splitlines()
+    problems = installed.get("files.broken", "").splitlines()
     for wheel in lock.wheels:
-        here = found.get(f"content.{wheel.name}", "")
-        if wheel.content and here != wheel.content:
+        content = installed.get(f"content.{wheel.name}", "")
+        if wheel.content and content != wheel.content:
             problems.append(
-                f"{wheel.name}: the files of {wheel.filename} have the digest {wheel.content[:16]}…, installed are {here[:16] or 'none'}…"
+                f"{wheel.name}: the files of {wheel.filename} have the digest {wheel.content[:16]}…, "
+                f"installed are {content[:16] or 'none'}…"
             )
     return problems
 
 
-def os_difference(lock: Lock, found: Mapping[str, str]) -> list[str]:
-    """Packages of the distribution that are not in an image as the lock has them; nothing where the image has no dpkg."""
-    if "os.packages" not in found:
+def os_difference(lock: Lock, installed: Mapping[str, str]) -> list[str]:
+    """Return packages of the distribution that differ from the lock; nothing where the image has no dpkg."""
+    if "os.packages" not in installed:
         return []
-    here = dict(word.split("=", 1) for word in found["os.packages"].split() if "=" in word)
+    packages = dict(word.split("=", 1) for word in installed["os.packages"].split() if "=" in word)
     return [
-        f"{p.name}: locked {p.version}, installed {here.get(p.name.partition(':')[0], 'not at all')}"
+        f"{p.name}: locked {p.version}, installed {packages.get(p.name.partition(':')[0], 'not at all')}"
         for p in lock.os_packages
-        if here.get(p.name.partition(":")[0]) != p.version
+        if packages.get(p.name.partition(":")[0]) != p.version
     ]

@@ -29,7 +29,8 @@ _PROBE = (
     "info.get('VERSION_CODENAME') or info.get('ID', 'unknown')]))"
 )
 _NO_BASE = (
-    "load one into the engine and name it with --base (tools/base_image.py makes one from Debian's packages), "
+    "load one into the engine and name it with --base "
+    "(tools/base_image.py in envsmith's repository makes one from Debian's packages), "
     "or use --engine venv"
 )
 # Inst g++ [old] (4:12.2.0-3 Debian:12.15/oldstable [amd64])
