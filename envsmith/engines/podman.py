@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envsmith.smoke.run import Target
 
 
-# Seconds without a request after which a service that was started here ends by itself.
+# Seconds without a request after which a service that was started here ends.
 _IDLE = 900
 _STEP = re.compile(r"(?:\[(\d+)/\d+\] )?STEP (\d+)/\d+: (.*)")
 _CACHED = re.compile(r"--> Using cache ")
@@ -58,6 +58,7 @@ class PodmanEngine(ContainerEngine):
     def __init__(self, options: ImageOptions | None = None) -> None:
         super().__init__(options)
         self._service: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def name(self) -> str:
@@ -105,27 +106,22 @@ class PodmanEngine(ContainerEngine):
             return client
 
     def _serve(self) -> str:
-        folder = Path(tempfile.mkdtemp(prefix="envsmith-podman-"))
-        address = f"unix://{folder / 'socket'}"
-        command = ["podman", "system", "service", f"--time={_IDLE}", address]
+        """Start a service that ends by itself after :data:`_IDLE` seconds, and return its address."""
+        self._folder = tempfile.TemporaryDirectory(prefix="envsmith-podman-")
+        socket = Path(self._folder.name) / "socket"
+        command = ["podman", "system", "service", f"--time={_IDLE}", f"unix://{socket}"]
+        quiet = subprocess.DEVNULL
         try:
-            self._service = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._service = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
         except OSError as error:
             raise EngineError(f"podman cannot be started: {error.strerror or error}") from error
         deadline = time.monotonic() + 60
-        while not (folder / "socket").exists():
+        while not socket.exists():
             if self._service.poll() is not None or time.monotonic() > deadline:
-                raise EngineError(
-                    "podman's service did not start", hint="try it by hand: podman system service --time=5"
-                )
+                hint = "try it by hand: podman system service --time=5"
+                raise EngineError("podman's service did not start", hint=hint)
             time.sleep(0.05)
-        return address
+        return f"unix://{socket}"
 
     def close(self) -> None:
         """End the service that was started here."""
@@ -136,6 +132,9 @@ class PodmanEngine(ContainerEngine):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._service.wait(10)
             self._service = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
