@@ -87,7 +87,7 @@ def _build(locked: Outcome, options: Options, engine: Engine, clock: Clock) -> O
     if options.oci and engine.images is not None:
         clock.start("oci")
         image = engine.images.export(built, directory / LAYOUT, progress=clock.progress)
-        clock.done("oci", f"{directory / LAYOUT}: {image.manifest_digest}")
+        clock.done("oci", f"{directory / LAYOUT}: {image.digest}")
     return replace(locked, built=built, seconds=clock.seconds)
 
 

@@ -26,13 +26,13 @@ from envsmith.errors import ContentError, EngineError, StorageError
 from envsmith.files import read_cache, write_cache
 from envsmith.image.dockerfile import ImageOptions, labels
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
-from envsmith.oci.layout import DockerArchive, layout_digest, to_layout
+from envsmith.oci.layout import DockerArchive, Form, layout_digest, to_layout
 from envsmith.oci.spec import canonical, canonical_config
 from envsmith.progress import Event, EventKind, Progress, silent
 
 if TYPE_CHECKING:
     from envsmith.engines.bases import OsAnswer
-    from envsmith.oci.spec import OciImage
+    from envsmith.oci.layout import OciImage
 
 
 NETWORK_VARIABLE = "ENVSMITH_BUILD_NETWORK"
@@ -220,15 +220,8 @@ class ContainerEngine(Engine):
         Needs as much free disk as two times the image while it runs.
         """
         with self._saved(built, directory.parent, progress) as archive:
-            return to_layout(
-                archive,
-                directory,
-                base_layers=int(built.facts["base layers"]),
-                epoch=self.options.epoch,
-                compress=compress,
-                source=built.digest,
-                progress=progress,
-            )
+            form = Form(base_layers=int(built.facts["base layers"]), epoch=self.options.epoch, compress=compress)
+            return to_layout(archive, directory, form, source=built.digest, progress=progress)
 
     def manifest_digest(
         self, built: Built, scratch: Path, *, compress: bool = False, progress: Progress = silent
@@ -237,9 +230,9 @@ class ContainerEngine(Engine):
 
         ``scratch`` is a folder for files on the way. Needs as much free disk as the image while it runs.
         """
-        layers, epoch = int(built.facts["base layers"]), self.options.epoch
+        form = Form(base_layers=int(built.facts["base layers"]), epoch=self.options.epoch, compress=compress)
         with self._saved(built, scratch, progress) as archive:
-            return layout_digest(archive, base_layers=layers, epoch=epoch, compress=compress, progress=progress)
+            return layout_digest(archive, form, progress=progress)
 
     @contextlib.contextmanager
     def _saved(self, built: Built, folder: Path, progress: Progress) -> Iterator[DockerArchive]:

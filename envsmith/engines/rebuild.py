@@ -13,7 +13,7 @@ from envsmith.errors import EngineError, EnvsmithError
 from envsmith.lock import store
 from envsmith.model.lock import Lock
 from envsmith.oci.diff import difference
-from envsmith.oci.spec import OciImage, read_layout
+from envsmith.oci.layout import OciImage, open_image
 from envsmith.progress import Event, EventKind, Progress, silent
 
 # The OCI layout of a cell, in its own folder.
@@ -51,19 +51,19 @@ def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> 
     if first.source and built.digest == first.source:
         # An image's id is the sha256 of its configuration, which holds that of every layer: nothing can differ.
         progress(Event(kind=EventKind.DONE, step="rebuild", text="the same digest"))
-        return RebuildReport(same=True, first=first.manifest_digest, second=first.manifest_digest)
+        return RebuildReport(same=True, first=first.digest, second=first.digest)
     try:
         # In a folder of its own depth: blobs that are equal are shared on disk with the first layout.
         with tempfile.TemporaryDirectory(prefix=".rebuild-", dir=directory.parent) as scratch:
-            compress = any(layer.media_type.endswith("+gzip") for layer in first.layers)
+            compress = any(layer.media_type.endswith("+gzip") for layer in first.manifest.layers)
             second = images.export(built, Path(scratch) / LAYOUT, compress=compress, progress=progress)
             differences = difference(first, second)
-            same, digest = first.manifest_digest == second.manifest_digest, second.manifest_digest
+            same, digest = first.digest == second.digest, second.digest
     finally:
         images.discard(built)
     text = "the same digest" if same else f"{len(differences)} differences"
     progress(Event(kind=EventKind.DONE, step="rebuild", text=text))
-    return RebuildReport(same=same, first=first.manifest_digest, second=digest, differences=differences)
+    return RebuildReport(same=same, first=first.digest, second=digest, differences=differences)
 
 
 def rebuild_published(
@@ -122,7 +122,7 @@ def _first(lock: Lock, directory: Path, engine: ContainerEngine, progress: Progr
     """Return the layout of this lock in its folder, or make it now."""
     layout = directory / LAYOUT
     if (layout / "index.json").is_file():
-        image = read_layout(layout)
+        image = open_image(layout)
         if image.labels.get("io.envsmith.lock") == lock.digest:
             return image
     return engine.export(engine.build(lock, directory, progress=progress), layout, progress=progress)

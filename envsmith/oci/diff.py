@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envsmith.oci.layers import member_name
-from envsmith.oci.layout import LayoutFolder
-from envsmith.oci.spec import OciImage
+from envsmith.oci.layout import OciImage, open_layer
 
 # Of one layer: more would be noise, the number of all is told.
 _SHOWN = 40
@@ -19,13 +18,14 @@ _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "
 
 def difference(first: OciImage, second: OciImage) -> tuple[str, ...]:
     """One line a difference, the configuration's first; empty when both have the same manifest."""
-    if first.manifest_digest == second.manifest_digest:
+    if first.digest == second.digest:
         return ()
     lines = _config(first.config, second.config)
-    if len(first.layers) != len(second.layers):
-        lines.append(f"layers: {len(first.layers)} and {len(second.layers)}")
-    for number, (one, two) in enumerate(zip(first.layers, second.layers, strict=False)):
-        if one.diff_id != two.diff_id:
+    layers = [image.manifest.layers for image in (first, second)]
+    if len(layers[0]) != len(layers[1]):
+        lines.append(f"layers: {len(layers[0])} and {len(layers[1])}")
+    for number, (one, two) in enumerate(zip(*layers, strict=False)):
+        if first.diff_ids[number] != second.diff_ids[number]:
             lines += _layer(f"layer {number + 1}", _members(first, number), _members(second, number))
         elif one.digest != two.digest:
             lines.append(f"layer {number + 1}: the same files, stored in another way")
@@ -51,7 +51,7 @@ def _flat(value: object, path: str = "") -> dict[str, str]:
 def _members(image: OciImage, number: int) -> dict[str, dict[str, str]]:
     """Path to what can differ about it, each said in a word."""
     found: dict[str, dict[str, str]] = {}
-    with LayoutFolder(image).layer(number) as file, tarfile.open(fileobj=file, mode="r:") as layer:
+    with open_layer(image, number) as file, tarfile.open(fileobj=file, mode="r:") as layer:
         for member in layer:
             content = member.linkname
             if member.isreg():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from envsmith.errors import ContentError
-from envsmith.oci.spec import LAYER_TYPE, OciLayer
+from envsmith.oci.spec import IMAGE_LAYER, Descriptor
 
 # Written by the engine into a running step, mounted over in every container: never content of a cell.
 _STUBS = frozenset({"etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab", ".dockerenv", "run/.containerenv"})
@@ -26,6 +26,14 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _BLOCK = 1 << 20
 # 6 is zlib's own default; the level is part of the digest of a compressed layer.
 _GZIP_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLayer:
+    """A layer as it is stored, and the digest of its uncompressed tar."""
+
+    blob: Descriptor
+    diff_id: str
 
 
 class LayerWriter:
@@ -51,16 +59,15 @@ class LayerWriter:
             self._file.write(data)
             self._size += len(data)
 
-    def close(self) -> OciLayer:
-        """Finish the file; the layer that it is."""
+    def close(self) -> WrittenLayer:
+        """Finish the file and say what layer it is."""
         if self._zip is not None:
             self._store(self._zip.flush())
         self._file.close()
-        diff_id = f"sha256:{self._plain.hexdigest()}"
-        if self._zip is None:
-            return OciLayer(digest=diff_id, diff_id=diff_id, size=self._size)
-        stored = f"sha256:{self._stored.hexdigest()}"
-        return OciLayer(digest=stored, diff_id=diff_id, size=self._size, media_type=f"{LAYER_TYPE}+gzip")
+        media_type = IMAGE_LAYER if self._zip is None else f"{IMAGE_LAYER}+gzip"
+        digest = (self._plain if self._zip is None else self._stored).hexdigest()
+        blob = Descriptor(media_type=media_type, digest=f"sha256:{digest}", size=self._size)
+        return WrittenLayer(blob, f"sha256:{self._plain.hexdigest()}")
 
 
 @dataclass(slots=True)

@@ -1,6 +1,11 @@
-"""Where an image with its proof can lie: a registry, an OCI layout in a folder, or one tar file. Readers share one Protocol.
+"""An image in an OCI layout: ``index.json``, ``oci-layout`` and ``blobs/sha256``, in a folder or in one tar file.
 
-Nothing that a store hands out is believed: whoever reads a blob compares it with the digest that named it (:func:`read_blob`).
+Nothing that a layout or a registry hands out is believed: whoever reads a blob compares it with the digest that named it.
+
+What an engine saves becomes a layout whose manifest digest is a function of its lock. An engine's own image is not that: its
+configuration carries the hour of the build, and its layers have whatever order and headers the engine's version writes. Here the layers
+of a cell are written anew in one canonical form, and those of the base are kept byte for byte. Layers are not compressed unless asked:
+a digest over compressed bytes would be one of the compressor's version too.
 """
 
 from __future__ import annotations
@@ -9,28 +14,28 @@ import gzip
 import hashlib
 import json
 import os
+import posixpath
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from envsmith.errors import ContentError, DataError, StorageError
-from envsmith.oci import spec
-from envsmith.oci.layers import LayerWriter, Seen, copy_verbatim, normalise
+from envsmith.oci.layers import LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise
 from envsmith.oci.spec import (
     MANIFEST_TYPES,
     MAX_MANIFEST,
     Descriptor,
     Manifest,
-    OciImage,
-    OciLayer,
+    canonical,
     canonical_config,
     digest_of,
+    image_manifest,
     index_bytes,
     is_digest,
     parse_index,
@@ -42,227 +47,181 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-CHUNK = 1 << 20
 REF_NAME = "org.opencontainers.image.ref.name"
+_CHUNK = 1 << 20
+_MAX_CONFIG = 8 << 20
 _MAX_MEMBERS = 10_000
+_STEP = "oci layout"
 
 
 class Store(Protocol):
-    """What :mod:`envsmith.publish.verify` and the push read from. ``None`` means "there is no such thing here"."""
+    """Where an image with its proof can lie: a registry or a layout. ``None`` means "there is no such thing here"."""
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """What messages call it."""
         ...
 
     def resolve(self, tag: str) -> str | None:
-        """The digest that a tag leads to."""
+        """Return the digest that a tag leads to."""
         ...
 
     def manifest(self, digest: str) -> bytes | None:
-        """The bytes of a manifest, not yet compared with ``digest``."""
+        """Return the bytes of a manifest, not yet compared with ``digest``."""
         ...
 
     def blob(self, digest: str) -> IO[bytes] | None:
-        """An open blob, not yet compared with ``digest``."""
+        """Open a blob, not yet compared with ``digest``."""
         ...
 
     def referrers(self, digest: str) -> tuple[Descriptor, ...]:
-        """What refers to a manifest, as the store tells it."""
+        """Return what refers to a manifest, as the store tells it."""
         ...
-
-
-def stream(file: IO[bytes]) -> Iterator[bytes]:
-    """The file in pieces."""
-    while piece := file.read(CHUNK):
-        yield piece
-
-
-def read_blob(store: Store, what: Descriptor, part: str, *, limit: int) -> bytes:
-    """A small blob, complete and of the right digest; ``ContentError`` names ``part`` when it is missing, cut or changed."""
-    if what.size > limit:
-        raise ContentError(f"{part}: {what.size} bytes, more than {limit}: refused")
-    opened = store.blob(what.digest)
-    if opened is None:
-        raise ContentError(f"{part}: {store.name} does not have {what.digest}", hint="the proof is not complete")
-    with closing(opened) as file:
-        data = file.read(what.size + 1)
-    if digest_of(data) != what.digest:
-        cut = " (it is shorter than it was)" if len(data) < what.size else ""
-        raise ContentError(f"{part}: its bytes are not those of {what.digest[:19]}…{cut}", hint="it was changed")
-    return data
-
-
-class _Files(Protocol):
-    @property
-    def name(self) -> str:
-        """What the messages call it."""
-        ...
-
-    def open(self, path: str) -> IO[bytes] | None:
-        """A file of the layout by its path inside, or ``None``."""
-        ...
-
-
-def _small(files: _Files, path: str) -> bytes | None:
-    opened = files.open(path)
-    if opened is None:
-        return None
-    with closing(opened) as file:
-        return file.read(MAX_MANIFEST + 1)
 
 
 class LayoutStore:
-    """An OCI layout: ``index.json``, ``oci-layout`` and ``blobs/sha256``, wherever its files lie."""
+    """A layout; ``open_file`` opens one of its files by its path inside. A context manager that closes what is open."""
 
-    def __init__(self, files: _Files) -> None:
-        self._files = files
-        index = _small(files, "index.json")
-        if index is None or _small(files, "oci-layout") is None:
+    def __init__(
+        self, name: str, open_file: Callable[[str], IO[bytes] | None], close: Callable[[], None] | None = None
+    ) -> None:
+        self.name = name
+        self._open = open_file
+        self._close = close
+        index = self._read("index.json")
+        if index is None or self._read("oci-layout") is None:
             raise DataError(
-                f"{files.name}: no OCI layout (oci-layout or index.json is missing)",
+                f"{name}: no OCI layout (oci-layout or index.json is missing)",
                 hint="a bundle is made by envsmith publish --bundle; a layout by a build",
             )
-        self.entries = parse_index(index, f"{files.name}: index.json")
+        self.entries = parse_index(index, f"{name}: index.json")
 
-    @property
-    def name(self) -> str:
-        """See :class:`Store`."""
-        return self._files.name
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._close is not None:
+            self._close()
+
+    def _read(self, path: str) -> bytes | None:
+        opened = self._open(path)
+        if opened is None:
+            return None
+        with closing(opened) as file:
+            return file.read(MAX_MANIFEST + 1)
 
     def resolve(self, tag: str) -> str | None:
-        """See :class:`Store`."""
+        """Return the digest of the entry that is annotated with this tag."""
         return next((e.digest for e in self.entries if e.annotations.get(REF_NAME) == tag), None)
 
     def manifest(self, digest: str) -> bytes | None:
-        """See :class:`Store`."""
-        return _small(self._files, _blob_path(digest))
+        """Return the bytes of a manifest, not yet compared with ``digest``."""
+        return self._read(_blob_path(digest))
 
     def blob(self, digest: str) -> IO[bytes] | None:
-        """See :class:`Store`."""
-        return self._files.open(_blob_path(digest))
+        """Open a blob, not yet compared with ``digest``."""
+        return self._open(_blob_path(digest))
 
     def referrers(self, digest: str) -> tuple[Descriptor, ...]:
-        """Entries of the index whose manifest names ``digest`` as its subject."""
-        found = []
+        """Return the entries of the index whose manifest names ``digest`` as its subject."""
+        descriptors = []
         for entry in self.entries:
             raw = self.manifest(entry.digest) if entry.media_type in MANIFEST_TYPES else None
             if raw is None or digest_of(raw) != entry.digest:
                 continue
             manifest = parse_manifest(raw, f"{self.name}: {entry.digest[:19]}")
             if manifest.subject is not None and manifest.subject.digest == digest:
-                found.append(manifest.descriptor)
-        return tuple(found)
+                descriptors.append(manifest.descriptor)
+        return tuple(descriptors)
 
 
 def _blob_path(digest: str) -> str:
+    """The file of a blob; ``ContentError`` for what is not a sha256 digest, so that no name leads out of the layout."""
     if not is_digest(digest):
         raise ContentError(f"{digest[:80]!r} is not a sha256 digest")
     return f"blobs/sha256/{digest[7:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    def open(self, path: str) -> IO[bytes] | None:
-        try:
-            return (self.path / path).open("rb")
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        except OSError as error:
-            raise StorageError(f"{self.path / path}: cannot be read: {error.strerror or error}") from None
-
-
-@dataclass(slots=True)
-class _Tar:
-    name: str
-    file: tarfile.TarFile
-    members: dict[str, tarfile.TarInfo] = field(default_factory=dict)
-
-    def open(self, path: str) -> IO[bytes] | None:
-        member = self.members.get(path)
-        return None if member is None else self.file.extractfile(member)
+def open_files(path: Path) -> LayoutStore:
+    """Open the layout at ``path``: a folder, or an uncompressed tar file (``oci-archive`` of skopeo and podman)."""
+    if path.is_dir():
+        return LayoutStore(str(path), partial(_open_in_folder, path))
+    try:
+        archive = tarfile.open(path, "r:")  # noqa: SIM115 - closed by the store
+    except tarfile.TarError as error:
+        raise _damaged(path, error) from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    try:
+        members = _members(path, archive)
+        opener = lambda name: archive.extractfile(members[name]) if name in members else None  # noqa: E731
+        return LayoutStore(str(path), opener, archive.close)
+    except BaseException:
+        archive.close()
+        raise
 
 
-class ArchiveStore(LayoutStore):
-    """The same in an uncompressed tar file (``oci-archive`` of skopeo and podman). A context manager."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._tar = tarfile.open(path, "r:")  # noqa: SIM115 - closed by __exit__
-        except tarfile.TarError as error:
-            raise _damaged(path, error) from None
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
-        try:
-            super().__init__(_Tar(str(path), self._tar, self._members(path)))
-        except BaseException:
-            self._tar.close()
-            raise
-
-    def _members(self, path: Path) -> dict[str, tarfile.TarInfo]:
-        members = {}
-        try:
-            for number, member in enumerate(self._tar):
-                if number > _MAX_MEMBERS:
-                    raise DataError(f"{path}: more than {_MAX_MEMBERS} files: no bundle of ours")
-                if member.isreg():
-                    members[member.name.removeprefix("./")] = member
-        except (tarfile.TarError, OSError) as error:
-            raise _damaged(path, error) from None
-        return members
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._tar.close()
+def _members(path: Path, archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
+    members = {}
+    try:
+        for number, member in enumerate(archive):
+            if number > _MAX_MEMBERS:
+                raise DataError(f"{path}: more than {_MAX_MEMBERS} files: no bundle of ours")
+            if member.isreg():
+                members[member.name.removeprefix("./")] = member
+    except (tarfile.TarError, OSError) as error:
+        raise _damaged(path, error) from None
+    return members
 
 
 def _damaged(path: Path, error: Exception) -> ContentError:
     return ContentError(f"{path}: the bundle cannot be read: {error}", hint="it is cut or damaged: copy it again")
 
 
-def open_files(path: Path) -> LayoutStore:
-    """The layout at ``path``, a folder or a tar file."""
-    return LayoutStore(_Folder(path)) if path.is_dir() else ArchiveStore(path)
+def _open_in_folder(folder: Path, name: str) -> IO[bytes] | None:
+    try:
+        return (folder / name).open("rb")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(f"{folder / name}: cannot be read: {error.strerror or error}") from None
 
 
-def image_of(store: LayoutStore, tag: str | None = None) -> str:
-    """The digest of the one image of a layout, or of the one that bears ``tag``; ``DataError`` when there is no such one.
+# -- read --------------------------------------------------------------------------------------------------------------
 
-    What refers to another manifest is proof, not an image. ``ContentError`` for a document that is not what its digest says.
-    """
-    if tag is not None:
-        found = store.resolve(tag)
-        if found is None:
-            raise DataError(f"{store.name}: it holds no image {tag!r}")
-        return found
-    images = []
-    for entry in store.entries:
-        raw = store.manifest(entry.digest)
-        if raw is None:
-            raise ContentError(f"{store.name}: the manifest {entry.digest[:19]}… is missing")
-        if digest_of(raw) != entry.digest:
-            raise ContentError(f"{store.name}: the manifest {entry.digest[:19]}… holds other bytes")
-        if parse_manifest(raw, f"{store.name}: {entry.digest[:19]}").subject is None:
-            images.append(entry.digest)
-    if len(set(images)) != 1:
-        raise DataError(
-            f"{store.name}: it holds {len(set(images))} images, one was expected", hint="name one by its tag"
-        )
-    return images[0]
+
+def stream(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the file in pieces."""
+    while piece := file.read(_CHUNK):
+        yield piece
+
+
+def blob_sha256(file: IO[bytes]) -> tuple[str, int]:
+    """Return digest and length of a blob, read once."""
+    digest, size = hashlib.sha256(), 0
+    for piece in stream(file):
+        digest.update(piece)
+        size += len(piece)
+    return f"sha256:{digest.hexdigest()}", size
+
+
+def read_blob(store: Store, blob: Descriptor, part: str, *, limit: int) -> bytes:
+    """Read a small blob, complete and of the right digest; ``ContentError`` names ``part`` when it is missing, cut or changed."""
+    if blob.size > limit:
+        raise ContentError(f"{part}: {blob.size} bytes, more than {limit}: refused")
+    opened = store.blob(blob.digest)
+    if opened is None:
+        raise ContentError(f"{part}: {store.name} does not have {blob.digest}", hint="the proof is not complete")
+    with closing(opened) as file:
+        data = file.read(blob.size + 1)
+    if digest_of(data) != blob.digest:
+        cut = " (it is shorter than it was)" if len(data) < blob.size else ""
+        raise ContentError(f"{part}: its bytes are not those of {blob.digest[:19]}…{cut}", hint="it was changed")
+    return data
 
 
 def load_manifest(store: Store, digest: str, part: str) -> Manifest:
-    """A manifest whose bytes are those of ``digest``; ``ContentError`` names ``part`` when it is missing or changed."""
+    """Read a manifest whose bytes are those of ``digest``; ``ContentError`` names ``part`` when it is missing or changed."""
     raw = store.manifest(digest)
     if raw is None:
         raise ContentError(f"{part}: {store.name} does not have {digest}")
@@ -271,73 +230,246 @@ def load_manifest(store: Store, digest: str, part: str) -> Manifest:
     return parse_manifest(raw, part)
 
 
-def blob_sha256(file: IO[bytes]) -> tuple[str, int]:
-    """Digest and length of a blob, read once."""
-    digest, size = hashlib.sha256(), 0
-    for piece in stream(file):
-        digest.update(piece)
-        size += len(piece)
-    return f"sha256:{digest.hexdigest()}", size
+def image_of(store: LayoutStore, tag: str | None = None) -> str:
+    """Return the digest of the one image of a layout, or of the one that bears ``tag``; ``DataError`` when there is no such one.
+
+    What refers to another manifest is proof, not an image. ``ContentError`` for a document that is not what its digest says.
+    """
+    if tag is not None:
+        digest = store.resolve(tag)
+        if digest is None:
+            raise DataError(f"{store.name}: it holds no image {tag!r}")
+        return digest
+    manifests = {e.digest: load_manifest(store, e.digest, f"{store.name}: {e.digest[:19]}") for e in store.entries}
+    images = [digest for digest, manifest in manifests.items() if manifest.subject is None]
+    if len(images) != 1:
+        raise DataError(f"{store.name}: it holds {len(images)} images, one was expected", hint="name one by its tag")
+    return images[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OciImage:
+    """The one image of a layout. ``source`` is the id of the engine's image that it was made of, as a record names it, or empty."""
+
+    store: LayoutStore = field(compare=False)
+    manifest: Manifest
+    config: Mapping[str, Any]
+    source: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What a registry calls the image."""
+        return self.manifest.digest
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of the configuration."""
+        labels = (self.config.get("config") or {}).get("Labels") or {}
+        return {str(key): str(value) for key, value in labels.items()}
+
+    @property
+    def diff_ids(self) -> tuple[str, ...]:
+        """The digest of each layer's uncompressed tar."""
+        return tuple(self.config["rootfs"]["diff_ids"])
+
+
+def open_image(path: Path, *, check: bool = False) -> OciImage:
+    """Open the one image of a layout; ``DataError`` for what is not one, ``ContentError`` when a blob is not what its name says.
+
+    The small blobs are always compared with their digests; the layers, gigabytes of them, only when ``check`` is given.
+    """
+    store = open_files(path)
+    manifest = load_manifest(store, image_of(store), "image")
+    try:
+        config = json.loads(read_blob(store, manifest.config, "config", limit=_MAX_CONFIG))
+        diff_ids = config["rootfs"]["diff_ids"]
+        is_described = len(diff_ids) == len(manifest.layers) and all(map(is_digest, diff_ids))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_described = False
+    if not is_described:
+        raise DataError(f"{store.name}: manifest and configuration do not name the same layers")
+    for layer in manifest.layers:
+        opened = store.blob(layer.digest)
+        if opened is None:
+            raise ContentError(f"{store.name}: layer {layer.digest[:19]}… is missing", hint="build the cell again")
+        with closing(opened) as file:
+            identity = blob_sha256(file) if check else (layer.digest, file.seek(0, os.SEEK_END))
+        if identity != (layer.digest, layer.size):
+            raise ContentError(
+                f"{store.name}: layer {layer.digest[:19]}… holds other bytes", hint="build the cell again"
+            )
+    source = ""
+    with suppress(OSError, UnicodeError):
+        source = (path / "source").read_text(encoding="ascii").strip()
+    return OciImage(store=store, manifest=manifest, config=config, source=source if is_digest(source) else "")
+
+
+@contextmanager
+def open_layer(image: OciImage, number: int) -> Iterator[IO[bytes]]:
+    """Open a layer's uncompressed tar, seekable; one that is compressed is unpacked into a temporary file first."""
+    opened = image.store.blob(image.manifest.layers[number].digest)
+    if opened is None:
+        raise ContentError(f"{image.store.name}: layer {number + 1} is missing")
+    with closing(opened) as file:
+        magic = file.read(2)
+        file.seek(0)
+        if magic != b"\x1f\x8b":
+            yield file
+            return
+        with tempfile.TemporaryFile(dir=Path(image.store.name).parent) as plain, gzip.open(file) as packed:
+            shutil.copyfileobj(packed, plain, _CHUNK)
+            plain.seek(0)
+            yield plain
+
+
+# -- write -------------------------------------------------------------------------------------------------------------
 
 
 def copy_layout(store: Store, digest: str, folder: Path) -> None:
-    """Write one image of a store as an OCI layout; ``StorageError`` when the disk does not take it, ``ContentError`` when a part is missing or not what its digest says."""
+    """Write one image of a store as an OCI layout; ``StorageError`` when the disk does not take it, ``ContentError`` when a part is missing."""
     manifest = load_manifest(store, digest, "manifest")
-    blobs = folder / "blobs" / "sha256"
     try:
-        blobs.mkdir(parents=True)
-        (blobs / digest[7:]).write_bytes(manifest.raw)
+        (folder / "blobs" / "sha256").mkdir(parents=True)
         for blob in manifest.blobs:
             opened = store.blob(blob.digest)
             if opened is None:
                 raise ContentError(f"{store.name}: {blob.digest} is missing")
-            with closing(opened) as source, (blobs / blob.digest[7:]).open("wb") as target:
-                for piece in stream(source):
-                    target.write(piece)
-        (folder / "oci-layout").write_bytes(b'{"imageLayoutVersion":"1.0.0"}')
-        plain = Descriptor(media_type=manifest.media_type, digest=digest, size=len(manifest.raw))
-        (folder / "index.json").write_bytes(index_bytes([plain]))
+            with closing(opened) as source, (folder / _blob_path(blob.digest)).open("wb") as target:
+                shutil.copyfileobj(source, target, _CHUNK)
+        _finish(folder, manifest)
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
-# What engines write when they are asked for an image, and how it becomes an OCI layout of ours.
-#
-# ``docker save`` writes a tar with ``manifest.json`` in two styles (a folder a layer up to 24, blobs since 25), podman and buildah write an OCI
-# layout folder. Both are read as they are: configuration, then each layer as a seekable tar.
+def _finish(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, then the index: a layout with an index is whole."""
+    (folder / _blob_path(manifest.digest)).write_bytes(manifest.raw)
+    (folder / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
+    partial_index = folder / ".index.json.partial"
+    partial_index.write_bytes(index_bytes([manifest.descriptor]))
+    partial_index.replace(folder / "index.json")
 
 
-_STEP = "oci layout"
-_MAX_JSON = 8 << 20
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """How an image is written: how many layers are the base's, the latest time of a file (seconds), and whether with gzip."""
+
+    base_layers: int
+    epoch: int
+    compress: bool = False
 
 
-class Saved(Protocol):
-    """An image as an engine wrote it."""
+def to_layout(
+    saved: DockerArchive, directory: Path, form: Form, *, source: str = "", progress: Progress = silent
+) -> OciImage:
+    """Write ``saved`` into the folder ``directory`` as an OCI layout in the canonical form, and return it.
 
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The image's configuration."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """How many layers it has, the base's first."""
-        ...
-
-    def layer(self, number: int) -> Any:
-        """A context manager that opens a layer's uncompressed tar, seekable."""
-        ...
-
-
-def _mapping(data: bytes, where: str) -> Any:
+    The layers of the base are taken byte for byte, the others are written anew; one that is empty then is left out. What was at
+    ``directory`` is replaced at the end. Nothing half-written stays on a failure: ``ContentError`` when ``saved`` is no archive of an
+    image, ``StorageError`` when the disk does not take it.
+    """
+    progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers"))
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {str(error)[:120]}") from None
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".oci-", dir=directory.parent) as scratch:
+            folder = Path(scratch) / directory.name
+            (folder / "blobs" / "sha256").mkdir(parents=True)
+            layers = []
+            for fresh, layer in _written(saved, form, lambda number: folder / f".layer-{number}", progress):
+                _place(fresh, folder / _blob_path(layer.blob.digest), near=directory)
+                layers.append(layer)
+            config, manifest = _documents(saved, layers, form)
+            (folder / _blob_path(manifest.config.digest)).write_bytes(config)
+            _finish(folder, manifest)
+            if source:
+                (folder / "source").write_text(source + "\n", encoding="ascii")
+            if directory.exists():
+                shutil.rmtree(directory)
+            folder.replace(directory)
+    except OSError as error:
+        raise StorageError(f"{directory}: the OCI layout cannot be written: {error.strerror or error}") from error
+    progress(Event(kind=EventKind.DONE, step=_STEP, text=manifest.digest))
+    return open_image(directory)
+
+
+def layout_digest(saved: DockerArchive, form: Form, *, progress: Progress = silent) -> str:
+    """Return the manifest digest that :func:`to_layout` would give: gigabytes are read and nothing is kept.
+
+    ``ContentError`` when ``saved`` is no archive of an image.
+    """
+    progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers, read only"))
+    layers = [layer for _, layer in _written(saved, form, lambda _: Path(os.devnull), progress)]
+    digest = _documents(saved, layers, form)[1].digest
+    progress(Event(kind=EventKind.DONE, step=_STEP, text=digest))
+    return digest
+
+
+def _written(
+    saved: DockerArchive, form: Form, path_of: Callable[[int], Path], progress: Progress
+) -> Iterator[tuple[Path, WrittenLayer]]:
+    """Each layer that is not empty, with the file that it was written to."""
+    seen = Seen()
+    try:
+        for number in range(saved.count):
+            path = path_of(number)
+            out = LayerWriter(path, gzip=form.compress)
+            try:
+                with saved.layer(number) as file, tarfile.open(fileobj=file, mode="r:") as layer:
+                    if number < form.base_layers:
+                        seen.take_base(layer)
+                        file.seek(0)
+                        copy_verbatim(file, out)
+                        is_empty = False
+                    else:
+                        is_empty = normalise(layer, out, seen, epoch=form.epoch) == 0
+            finally:
+                written = out.close()
+            if not is_empty:
+                text = f"{written.blob.size} bytes {written.blob.digest[:19]}"
+                progress(Event(kind=EventKind.LINE, step=_STEP, text=text))
+                yield path, written
+            elif path.is_file():
+                path.unlink()
+    except tarfile.TarError as error:
+        raise ContentError(f"the engine's image cannot be read: {error}") from error
+
+
+def _documents(saved: DockerArchive, layers: Sequence[WrittenLayer], form: Form) -> tuple[bytes, Manifest]:
+    config = canonical(
+        canonical_config(
+            saved.config.get("config") or {},
+            architecture=str(saved.config.get("architecture")),
+            diff_ids=[layer.diff_id for layer in layers],
+            base_layers=form.base_layers,
+            epoch=form.epoch,
+        )
+    )
+    return config, image_manifest(config, [layer.blob for layer in layers])
+
+
+def _place(fresh: Path, path: Path, *, near: Path) -> None:
+    """Give the finished file ``fresh`` its name as a blob.
+
+    Where the layout of a neighbouring cell (beside ``near``, the layout's final place) has the same blob, both share these bytes on
+    disk: the layer with torch is gigabytes, and the same in all of them. It is the fresh file that is shared, because its digest was taken.
+    """
+    fresh.replace(path)
+    for twin in near.parent.parent.glob(f"*/{near.name}/blobs/sha256/{path.name}"):
+        shared = twin.with_name(f".{twin.name}.shared")
+        with suppress(OSError):
+            shared.unlink(missing_ok=True)
+            os.link(path, shared)
+            shared.replace(twin)
+
+
+# -- what an engine saves ----------------------------------------------------------------------------------------------
 
 
 class DockerArchive:
-    """The tar of ``docker save`` or ``podman save --format docker-archive``; it stays open until :meth:`close`."""
+    """The tar of ``docker save`` or ``podman save --format docker-archive``; it stays open until :meth:`close`.
+
+    ``manifest.json`` has two styles: a folder a layer up to version 24, blobs since 25.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -347,20 +479,17 @@ class DockerArchive:
             raise ContentError(f"{path}: not an image archive: {error}") from None
         try:
             self._members = {member.name: member for member in self._tar}
-            self._layers, self.config = self._described()
+            rows = self._read("manifest.json")
+            if not isinstance(rows, list) or len(rows) != 1 or not isinstance(rows[0], dict):
+                raise ContentError(f"{path}: manifest.json does not name exactly one image")  # noqa: TRY301
+            self.config = self._read(str(rows[0].get("Config")))
+            if not isinstance(self.config, dict):
+                raise ContentError(f"{path}: the image's configuration is not a mapping")  # noqa: TRY301
+            self._layers = [str(name) for name in rows[0].get("Layers") or []]
         except BaseException:
             self._tar.close()
             raise
         self.count = len(self._layers)
-
-    def _described(self) -> tuple[list[str], Mapping[str, Any]]:
-        rows = self._read("manifest.json")
-        if not isinstance(rows, list) or len(rows) != 1 or not isinstance(rows[0], dict):
-            raise ContentError(f"{self.path}: manifest.json does not name exactly one image")
-        config = self._read(str(rows[0].get("Config")))
-        if not isinstance(config, dict):
-            raise ContentError(f"{self.path}: the image's configuration is not a mapping")
-        return [str(name) for name in rows[0].get("Layers") or []], config
 
     def _member(self, name: str) -> tarfile.TarInfo:
         """A member by name; up to version 24 a layer that occurs twice is a link to the other."""
@@ -370,20 +499,23 @@ class DockerArchive:
                 break
             if not (member.issym() or member.islnk()):
                 return member
-            folder = "" if member.islnk() else str(Path(name).parent)
-            name = _joined(folder, member.linkname)
+            folder = "" if member.islnk() else posixpath.dirname(name)
+            name = posixpath.normpath(posixpath.join("/", folder, member.linkname)).lstrip("/")
         raise ContentError(f"{self.path}: the archive does not hold {name[:120]}")
 
     def _read(self, name: str) -> Any:
         member = self._member(name)
-        file = self._tar.extractfile(member) if member.size <= _MAX_JSON else None
+        file = self._tar.extractfile(member) if member.size <= _MAX_CONFIG else None
         if file is None:
             raise ContentError(f"{self.path}: {name[:120]} is not a small file")
-        return _mapping(file.read(), f"{self.path}: {name}")
+        try:
+            return json.loads(file.read())
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{self.path}: {name}: not JSON: {str(error)[:120]}") from None
 
     @contextmanager
     def layer(self, number: int) -> Iterator[IO[bytes]]:
-        """See :class:`Saved`."""
+        """Open a layer's uncompressed tar, seekable."""
         file = self._tar.extractfile(self._member(self._layers[number]))
         if file is None:
             raise ContentError(f"{self.path}: layer {number} is not a file")
@@ -393,160 +525,3 @@ class DockerArchive:
     def close(self) -> None:
         """Close the archive."""
         self._tar.close()
-
-
-def _joined(folder: str, link: str) -> str:
-    parts: list[str] = [p for p in folder.split("/") if p not in {"", "."}]
-    for part in link.split("/"):
-        if part == ".." and parts:
-            parts.pop()
-        elif part not in {"", ".", ".."}:
-            parts.append(part)
-    return "/".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutFolder:
-    """An OCI layout that ``buildah push IMAGE oci:DIR`` or ``podman push`` wrote."""
-
-    image: OciImage
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """See :class:`Saved`."""
-        return self.image.config
-
-    @property
-    def count(self) -> int:
-        """See :class:`Saved`."""
-        return len(self.image.layers)
-
-    @contextmanager
-    def layer(self, number: int) -> Iterator[IO[bytes]]:
-        """See :class:`Saved`; a compressed layer is unpacked into a temporary file beside it first."""
-        path = self.image.blob(self.image.layers[number].digest)
-        with path.open("rb") as file:
-            if file.read(2) != b"\x1f\x8b":
-                file.seek(0)
-                yield file
-                return
-        with tempfile.TemporaryFile(dir=path.parent) as plain, gzip.open(path) as packed:
-            shutil.copyfileobj(packed, plain, 1 << 20)
-            plain.seek(0)
-            yield plain
-
-
-def to_layout(
-    saved: Saved,
-    directory: Path,
-    *,
-    base_layers: int,
-    epoch: int,
-    compress: bool = False,
-    source: str = "",
-    progress: Progress = silent,
-) -> OciImage:
-    """Write ``saved`` into the folder ``directory`` as an OCI layout in the canonical form, and return it.
-
-    ``base_layers`` layers are taken byte for byte, the others are written anew; one that is empty then is left out. What was at
-    ``directory`` is replaced at the end; nothing half-written stays on a failure: ``ContentError`` when ``saved`` is no archive of an
-    image, ``StorageError`` when the disk does not take it.
-    """
-    progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers"))
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".oci-", dir=directory.parent) as scratch:
-            layout = Path(scratch) / directory.name
-            (layout / "blobs" / "sha256").mkdir(parents=True)
-            layers = list(_layers(saved, layout, _Writing(directory, base_layers, epoch, compress), progress))
-            config = canonical_config(
-                saved.config.get("config") or {},
-                architecture=str(saved.config.get("architecture")),
-                diff_ids=[layer.diff_id for layer in layers],
-                base_layers=base_layers,
-                epoch=epoch,
-            )
-            spec.finish_layout(layout, config, layers, source=source)
-            if directory.exists():
-                shutil.rmtree(directory)
-            layout.replace(directory)
-    except tarfile.TarError as error:
-        raise ContentError(f"the engine's image cannot be read: {error}") from error
-    except OSError as error:
-        raise StorageError(f"{directory}: the OCI layout cannot be written: {error.strerror or error}") from error
-    image = spec.read_layout(directory)
-    progress(Event(kind=EventKind.DONE, step=_STEP, text=image.manifest_digest))
-    return image
-
-
-def layout_digest(
-    saved: Saved, *, base_layers: int, epoch: int, compress: bool = False, progress: Progress = silent
-) -> str:
-    """The manifest digest that :func:`to_layout` would give, without writing a layer: gigabytes are read and nothing is kept.
-
-    ``ContentError`` when ``saved`` is no archive of an image.
-    """
-    progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers, read only"))
-    seen, layers = Seen(), []
-    try:
-        for number in range(saved.count):
-            out = LayerWriter(Path(os.devnull), gzip=compress)
-            try:
-                with saved.layer(number) as file:
-                    kept = _write_layer(file, out, seen, verbatim=number < base_layers, epoch=epoch)
-            finally:
-                layer = out.close()
-            if kept:
-                layers.append(layer)
-                progress(Event(kind=EventKind.LINE, step=_STEP, text=f"{layer.size} bytes {layer.digest[:19]}"))
-    except tarfile.TarError as error:
-        raise ContentError(f"the engine's image cannot be read: {error}") from error
-    config = canonical_config(
-        saved.config.get("config") or {},
-        architecture=str(saved.config.get("architecture")),
-        diff_ids=[layer.diff_id for layer in layers],
-        base_layers=base_layers,
-        epoch=epoch,
-    )
-    digest = "sha256:" + hashlib.sha256(spec.manifest_text(spec.canonical(config), layers)).hexdigest()
-    progress(Event(kind=EventKind.DONE, step=_STEP, text=digest))
-    return digest
-
-
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """How layers are written: the layout's final place, how many are the base's, the latest file time, and whether with gzip."""
-
-    directory: Path
-    base_layers: int
-    epoch: int
-    compress: bool
-
-
-def _layers(saved: Saved, layout: Path, how: _Writing, progress: Progress) -> Iterator[OciLayer]:
-    seen = Seen()
-    for number in range(saved.count):
-        fresh = layout / f".layer-{number}"
-        out = LayerWriter(fresh, gzip=how.compress)
-        try:
-            with saved.layer(number) as file:
-                kept = _write_layer(file, out, seen, verbatim=number < how.base_layers, epoch=how.epoch)
-        finally:
-            layer = out.close()
-        if not kept:
-            fresh.unlink()
-            continue
-        spec.place_blob(fresh, layer.digest, layout, near=how.directory)
-        progress(Event(kind=EventKind.LINE, step=_STEP, text=f"{layer.size} bytes {layer.digest[:19]}"))
-        yield layer
-
-
-def _write_layer(file: IO[bytes], out: LayerWriter, seen: Seen, *, verbatim: bool, epoch: int) -> int:
-    """Whether (or how many members) something was written."""
-    with tarfile.open(fileobj=file, mode="r:") as layer:
-        if not verbatim:
-            return normalise(layer, out, seen, epoch=epoch)
-        seen.take_base(layer)
-    file.seek(0)
-    copy_verbatim(file, out)
-    return 1

@@ -21,7 +21,8 @@ from envsmith.publish.proof import Proof, RecordFacts, parse_record, unproved
 from envsmith.publish.sbom import make_sbom
 
 if TYPE_CHECKING:
-    from envsmith.publish.push import Image, Published
+    from envsmith.oci.layout import OciImage
+    from envsmith.publish.push import Published
 
 
 IMAGE_FILE = "image.json"
@@ -50,7 +51,7 @@ def rendered(lock: Lock, told: Mapping[str, Any], record: RecordFacts) -> dict[s
     return {**files, IMAGE_FILE: json.dumps(facts, indent=1, sort_keys=True) + "\n"}
 
 
-def write_folder(images: Path, proof: Proof, image: Image, done: Sequence[Published]) -> Path:
+def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Published]) -> Path:
     """Write the folder of a cell that was just published, and the index over all; ``StorageError`` when it cannot be written."""
     manifest = image.manifest
     told = {

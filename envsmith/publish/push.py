@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.graph.expiry import load_expiry
 from envsmith.model.lock import Lock
 from envsmith.model.record import Rung, Stored
-from envsmith.oci.layout import LayoutStore, blob_sha256, image_of, load_manifest, open_files, read_blob
+from envsmith.oci.layout import OciImage
 from envsmith.oci.spec import Descriptor, Manifest, digest_of
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.publish import statement
@@ -30,7 +27,6 @@ from envsmith.publish.statement import Claim, statement_bytes
 from envsmith.publish.verify import label_differences
 
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_MAX_CONFIG = 8 << 20
 
 
 class Target(Protocol):
@@ -63,21 +59,6 @@ class Seal:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
-    """An image that is to be published. ``source`` is the id of the engine's image that it was made of, as a record names it."""
-
-    store: LayoutStore
-    manifest: Manifest
-    config: Mapping[str, Any]
-    source: str = ""
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """The names that a record may call it by, with what each is."""
-        return {"manifest": self.manifest.digest, "config": self.manifest.config.digest, "engine's image": self.source}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
     """What was published where. ``blobs`` counts how each blob got there: sent, kept, mounted."""
 
@@ -91,29 +72,9 @@ class Published:
     attachments: tuple[str, ...] = ()
 
 
-def open_image(layout: Path) -> Image:
-    """The one image of an OCI layout (folder or tar) as the build left it, every blob compared with its digest.
-
-    ``ContentError`` for bytes that are not those of their name: nothing is sent of an image that was changed after it was built.
-    """
-    store = open_files(layout)
-    manifest = load_manifest(store, image_of(store), "image")
-    raw = read_blob(store, manifest.config, "config", limit=_MAX_CONFIG)
-    config = json.loads(raw)
-    for layer in manifest.layers:
-        opened = store.blob(layer.digest)
-        if opened is None:
-            raise ContentError(f"{store.name}: layer {layer.digest[:19]}… is missing", hint="build the cell again")
-        with closing(opened) as file:
-            found, size = blob_sha256(file)
-        if found != layer.digest or size != layer.size:
-            raise ContentError(
-                f"{store.name}: layer {layer.digest[:19]}… holds other bytes", hint="build the cell again"
-            )
-    source = ""
-    if layout.is_dir() and (note := layout / "source").is_file():
-        source = note.read_text(encoding="ascii", errors="replace").strip()[:100]
-    return Image(store=store, manifest=manifest, config=config if isinstance(config, dict) else {}, source=source)
+def image_names(image: OciImage) -> dict[str, str]:
+    """Return the names that a record may call an image by, with what each is."""
+    return {"manifest": image.digest, "config": image.manifest.config.digest, "engine's image": image.source}
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -128,7 +89,7 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
 
 def publish(
     proof: Proof,
-    image: Image,
+    image: OciImage,
     target: Target,
     seal: Seal,
     *,
@@ -143,7 +104,7 @@ def publish(
     ``EnvsmithError`` (exit code 1) when no passing record speaks of this image, or the cell's tag leads to another image already and ``replace`` is
     not given. An expired record is published and marked: in the annotations and in the result.
     """
-    refuse_unproved(proof, images=image.digests)
+    refuse_unproved(proof, images=image_names(image))
     _labelled(proof, image)
     cell = str(proof.lock.cell.id)
     # The cell's id, with the flavour where it is not the usual one.
@@ -190,7 +151,7 @@ def publish(
     )
 
 
-def _labelled(proof: Proof, image: Image) -> None:
+def _labelled(proof: Proof, image: OciImage) -> None:
     """``ContentError`` when the image's own labels name another cell or lock than the folder it is published from."""
     if told := label_differences(image.config, proof.lock):
         raise ContentError(
@@ -208,7 +169,7 @@ def _free(target: Target, cell: str, digest: str, *, replace: bool) -> None:
         )
 
 
-def _push_image(image: Image, target: Target, progress: Progress) -> dict[str, int]:
+def _push_image(image: OciImage, target: Target, progress: Progress) -> dict[str, int]:
     counts: dict[str, int] = {}
     for number, blob in enumerate(image.manifest.blobs, start=1):
         text = f"{number} of {len(image.manifest.blobs)}: {blob.digest[:19]}… {blob.size / 1e6:.1f} MB"
@@ -219,7 +180,7 @@ def _push_image(image: Image, target: Target, progress: Progress) -> dict[str, i
     return counts
 
 
-def _opened(image: Image, blob: Descriptor) -> IO[bytes]:
+def _opened(image: OciImage, blob: Descriptor) -> IO[bytes]:
     opened = image.store.blob(blob.digest)
     if opened is None:
         raise ContentError(f"{image.store.name}: {blob.digest[:19]}… went away while it was sent")
@@ -227,7 +188,7 @@ def _opened(image: Image, blob: Descriptor) -> IO[bytes]:
 
 
 def _statement(
-    image: Image, target: Target, claim: Claim, seal: Seal, told: Mapping[str, str]
+    image: OciImage, target: Target, claim: Claim, seal: Seal, told: Mapping[str, str]
 ) -> list[statement.Attachment]:
     """The signed statement; nothing when the same one by the same key is there already."""
     payload = statement_bytes(claim)

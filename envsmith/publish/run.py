@@ -14,14 +14,14 @@ from envsmith.engines import choose_engine
 from envsmith.engines import rebuild as engine_rebuild
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
-from envsmith.oci.layout import REF_NAME, ArchiveStore, Store, copy_layout, image_of, load_manifest, open_files
+from envsmith.oci.layout import REF_NAME, OciImage, Store, copy_layout, image_of, load_manifest, open_files, open_image
 from envsmith.oci.registry import Repository, parse_reference
-from envsmith.oci.spec import OciImage, is_digest, read_layout
+from envsmith.oci.spec import is_digest
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.folder import write_folder
 from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
-from envsmith.publish.push import Published, Seal, Target, open_image, publish
+from envsmith.publish.push import Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import BUNDLE_TYPE, ENVELOPE_TYPE, load_key, load_signer, sign, sign_keyless
 from envsmith.publish.verify import Report, State, Trust, verify
 
@@ -92,9 +92,9 @@ def publish_cell(
     # Before gigabytes are written or read: what is wrong with the record itself, whatever the image is.
     refuse_unproved(proof, images={"image": proof.record.image})
     with steps.step("image") as told:
-        image = open_image(layout or _layout(directory, proof, progress))
+        image = open_image(layout or _layout(directory, proof, progress), check=True)
         told.append(f"{image.manifest.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")
-    refuse_unproved(proof, images=image.digests)
+    refuse_unproved(proof, images=image_names(image))
     done = []
     for target in targets:
         name = str(target) if isinstance(target, Path) else target.name
@@ -111,7 +111,7 @@ def publish_cell(
 def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
     """The image as an OCI layout: the one that is there, or one that the engine which holds the image writes."""
     layout = directory / LAYOUT
-    if (layout / "index.json").is_file() and read_layout(layout).labels.get("io.envsmith.lock") == proof.lock.digest:
+    if (layout / "index.json").is_file() and open_image(layout).labels.get("io.envsmith.lock") == proof.lock.digest:
         return layout
     engine = choose_engine().engine.images
     if engine is None:
@@ -146,7 +146,7 @@ def find_image(image: str | None, bundle: Path | None) -> Iterator[Asked]:
     """Look an image up, in a registry or in a bundle; ``UsageError`` when there is none of that name."""
     if bundle is not None:
         store = open_files(bundle)
-        with store if isinstance(store, ArchiveStore) else contextlib.nullcontext():
+        with store:
             tag = None if image is None or is_digest(image) else image
             held = image if image is not None and tag is None else image_of(store, tag)
             names = [entry.annotations.get(REF_NAME) for entry in store.entries if entry.digest == held]
@@ -201,7 +201,7 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
         def fetch(layout: Path) -> OciImage:
             layout.parent.mkdir(parents=True, exist_ok=True)
             copy_layout(store, report.digest, layout)
-            return read_layout(layout)
+            return open_image(layout)
 
         packed = any(b.media_type.endswith("+gzip") for b in load_manifest(store, report.digest, "manifest").layers)
         told = engine_rebuild.rebuild_published(

@@ -21,7 +21,7 @@ from envsmith.lock import store
 from envsmith.lock.files import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
 from envsmith.oci.diff import difference
-from envsmith.oci.spec import read_layout
+from envsmith.oci.layout import open_image, open_layer
 
 from . import test_docker_engine as tools
 from .podman_storage import podman_with
@@ -120,16 +120,16 @@ def test_a_rebuild_without_cache_at_another_time_under_another_umask_is_the_same
         os.umask(before)
     assert report.differences == ()
     assert report.same
-    image = read_layout(cell / "oci", check=True)
-    assert image.manifest_digest == report.first
+    image = open_image(cell / "oci", check=True)
+    assert image.digest == report.first
     assert image.config["created"] == "2025-01-01T00:00:00Z"
 
 
 def test_nothing_of_the_hour_or_the_host_is_in_a_layer(cell, engine):
-    image = read_layout(cell / "oci")
-    base = len(image.layers) - 3
-    for layer in image.layers[base:]:
-        with tarfile.open(image.blob(layer.digest)) as tar:
+    image = open_image(cell / "oci")
+    count = len(image.manifest.layers)
+    for number in range(count - 3, count):
+        with open_layer(image, number) as file, tarfile.open(fileobj=file) as tar:
             members = tar.getmembers()
         assert max(m.mtime for m in members) <= 1735689600
         names = [m.name for m in members]
@@ -138,7 +138,7 @@ def test_nothing_of_the_hour_or_the_host_is_in_a_layer(cell, engine):
 
 
 def test_another_file_is_named(cell, engine, lock, tmp_path):
-    first = read_layout(cell / "oci")
+    first = open_image(cell / "oci")
     heavy = tools.local_pin(tools.wheel(tmp_path, "heavy", "1.0", body="x = 2\n"), "torch")
     other = dataclasses.replace(lock, pins=(heavy, *lock.pins[1:]))
     second = engine.export(engine.build(other, tmp_path, cache=False), tmp_path / "two" / "oci")
@@ -195,6 +195,6 @@ def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_pa
             pytest.skip(reason)
         with contextlib.closing(other):
             image = other.export(other.build(lock, tmp_path), tmp_path / "cell" / "oci")
-    first = read_layout(cell / "oci")
+    first = open_image(cell / "oci")
     assert difference(first, image) == ()
-    assert image.manifest_digest == first.manifest_digest
+    assert image.digest == first.digest

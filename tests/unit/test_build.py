@@ -286,7 +286,7 @@ def test_a_layout_is_written_beside_the_lock(world, tmp_path):
     written = []
 
     class Image:
-        manifest_digest = "sha256:" + "2" * 64
+        digest = "sha256:" + "2" * 64
 
     def export(built, directory, *, compress=False, progress):
         written.append((built.digest, directory))

@@ -7,13 +7,14 @@ import io
 import json
 import random
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from envsmith.errors import ContentError, DataError
-from envsmith.oci import spec
 from envsmith.oci.diff import difference
-from envsmith.oci.layout import DockerArchive, LayoutFolder, layout_digest, to_layout
+from envsmith.oci.layout import DockerArchive, Form, layout_digest, open_image, open_layer, to_layout
+from envsmith.oci.spec import digest_of, image_manifest, index_bytes
 
 EPOCH = 1735689600
 
@@ -68,15 +69,19 @@ def layout(path, *layers, base_layers=1, compress=False, **how):
     archive.write_bytes(tar_files([("c.json", blob), *zip(names, layers, strict=True), ("manifest.json", manifest)]))
     saved = DockerArchive(archive)
     try:
-        return to_layout(
-            saved, path / "oci", base_layers=base_layers, epoch=EPOCH, compress=compress, source="sha256:" + "1" * 64
-        )
+        form = Form(base_layers=base_layers, epoch=EPOCH, compress=compress)
+        return to_layout(saved, path / "oci", form, source="sha256:" + "1" * 64)
     finally:
         saved.close()
 
 
+def blob(image, digest):
+    """The file of a blob."""
+    return Path(image.store.name) / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
 def names(image, number):
-    with LayoutFolder(image).layer(number) as file, tarfile.open(fileobj=file) as archive:
+    with open_layer(image, number) as file, tarfile.open(fileobj=file) as archive:
         return archive.getnames()
 
 
@@ -97,7 +102,7 @@ def test_order_hour_headers_and_the_engines_stubs_leave_no_trace(tmp_path):
         style="blobs",
         created="2027-01-01T00:00:00Z",
     )
-    assert two.manifest_digest == one.manifest_digest
+    assert two.digest == one.digest
     assert one.config["created"] == "2025-01-01T00:00:00Z"
     assert "Hostname" not in one.config["config"]
     assert names(two, 1) == ["opt/cell", "opt/cell/a.py", "opt/cell/b.py"]
@@ -116,14 +121,14 @@ def test_the_base_stays_byte_for_byte(tmp_path):
     import hashlib
 
     image = layout(tmp_path / "one", BASE, tar(*CELL))
-    assert image.layers[0].digest == "sha256:" + hashlib.sha256(BASE).hexdigest()
+    assert image.manifest.layers[0].digest == "sha256:" + hashlib.sha256(BASE).hexdigest()
 
 
 def test_hard_links_are_the_same_whichever_name_carries_the_content(tmp_path):
     link = {"type": tarfile.LNKTYPE}
     one = layout(tmp_path / "one", BASE, tar(member("opt/a", "x"), member("opt/b", linkname="opt/a", **link)))
     two = layout(tmp_path / "two", BASE, tar(member("opt/b", "x"), member("opt/a", linkname="opt/b", **link)))
-    assert one.manifest_digest == two.manifest_digest
+    assert one.digest == two.digest
 
 
 def test_a_folder_that_was_removed_and_made_again_is_kept(tmp_path):
@@ -133,7 +138,7 @@ def test_a_folder_that_was_removed_and_made_again_is_kept(tmp_path):
 
 def test_an_empty_layer_is_left_out(tmp_path):
     image = layout(tmp_path / "one", BASE, tar(member("etc")), tar(*CELL))
-    assert len(image.layers) == len(image.config["history"]) == 2
+    assert len(image.manifest.layers) == len(image.config["history"]) == 2
 
 
 def test_what_differs_is_told_by_file(tmp_path):
@@ -157,18 +162,18 @@ def test_what_differs_is_told_by_file(tmp_path):
 
 def test_gzip_changes_the_blobs_and_not_the_content(tmp_path):
     one, two = layout(tmp_path / "one", BASE, tar(*CELL)), layout(tmp_path / "two", BASE, tar(*CELL), compress=True)
-    assert [x.diff_id for x in one.layers] == [x.diff_id for x in two.layers]
-    assert gzip.decompress(two.blob(two.layers[0].digest).read_bytes()) == BASE
-    assert two.layers[1].media_type.endswith("tar+gzip")
+    assert one.diff_ids == two.diff_ids
+    assert gzip.decompress(blob(two, two.manifest.layers[0].digest).read_bytes()) == BASE
+    assert two.manifest.layers[1].media_type.endswith("tar+gzip")
     again = layout(tmp_path / "three", BASE, tar(*CELL), compress=True)
-    assert again.manifest_digest == two.manifest_digest
+    assert again.digest == two.digest
 
 
 def test_a_layout_reads_back_and_shares_its_blobs_with_its_neighbour(tmp_path):
     one = layout(tmp_path / "one", BASE, tar(*CELL))
     two = layout(tmp_path / "two", BASE, tar(member("opt/other", "o")))
-    assert one.blob(one.layers[0].digest).samefile(two.blob(two.layers[0].digest))
-    read = spec.read_layout(one.layout, check=True)
+    assert blob(one, one.manifest.layers[0].digest).samefile(blob(two, two.manifest.layers[0].digest))
+    read = open_image(tmp_path / "one" / "oci", check=True)
     assert read == one
     assert read.source == "sha256:" + "1" * 64
 
@@ -176,8 +181,9 @@ def test_a_layout_reads_back_and_shares_its_blobs_with_its_neighbour(tmp_path):
 @pytest.mark.parametrize("part", ["layer", "manifest", "config", "missing"])
 def test_a_changed_layout_is_refused(tmp_path, part):
     image = layout(tmp_path / "one", BASE, tar(*CELL))
-    digest = {"layer": image.layers[1].digest, "missing": image.layers[1].digest, "manifest": image.manifest_digest}
-    path = image.blob(digest.get(part, image.config_digest))
+    layer = image.manifest.layers[1].digest
+    digests = {"layer": layer, "missing": layer, "manifest": image.digest, "config": image.manifest.config.digest}
+    path = blob(image, digests[part])
     if part == "missing":
         path.unlink()
     else:
@@ -185,15 +191,35 @@ def test_a_changed_layout_is_refused(tmp_path, part):
         data[len(data) // 2] ^= 1
         path.write_bytes(bytes(data))
     with pytest.raises(ContentError):
-        spec.read_layout(image.layout, check=True)
+        open_image(tmp_path / "one" / "oci", check=True)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"manifests": []}', '{"manifests": [{"digest": "sha256:../../x"}]}'])
 def test_a_hostile_index_is_refused(tmp_path, text):
+    layout(tmp_path / "one", BASE, tar(*CELL))
+    (tmp_path / "one" / "oci" / "index.json").write_text(text)
+    with pytest.raises(ContentError, match=r"index\.json"):
+        open_image(tmp_path / "one" / "oci")
+
+
+def test_a_layout_of_several_images_is_refused(tmp_path):
     image = layout(tmp_path / "one", BASE, tar(*CELL))
-    (image.layout / "index.json").write_text(text)
-    with pytest.raises(DataError):
-        spec.read_layout(image.layout)
+    (tmp_path / "one" / "oci" / "index.json").write_bytes(index_bytes([]))
+    with pytest.raises(DataError, match="0 images"):
+        open_image(Path(image.store.name))
+
+
+@pytest.mark.parametrize(
+    "config", [b"[]", b"{}", b"{", b'{"rootfs": {"diff_ids": 5}}', b'{"rootfs": {"diff_ids": [1, 2]}}']
+)
+def test_a_configuration_that_does_not_describe_the_layers_is_refused(tmp_path, config):
+    store = Path(layout(tmp_path / "one", BASE, tar(*CELL)).store.name)
+    manifest = image_manifest(config, open_image(store).manifest.layers)
+    for data in (config, manifest.raw):
+        (store / "blobs" / "sha256" / digest_of(data)[7:]).write_bytes(data)
+    (store / "index.json").write_bytes(index_bytes([manifest.descriptor]))
+    with pytest.raises(DataError, match="do not name the same layers"):
+        open_image(store)
 
 
 def test_a_path_that_leads_out_of_the_image_is_refused_and_nothing_stays(tmp_path):
@@ -218,7 +244,7 @@ def test_the_digest_alone_is_that_of_the_layout(tmp_path, compress):
     image = layout(tmp_path / "one", BASE, tar(member("etc")), tar(*CELL), compress=compress)
     saved = DockerArchive(tmp_path / "one.tar")
     try:
-        digest = layout_digest(saved, base_layers=1, epoch=EPOCH, compress=compress)
+        digest = layout_digest(saved, Form(base_layers=1, epoch=EPOCH, compress=compress))
     finally:
         saved.close()
-    assert digest == image.manifest_digest
+    assert digest == image.digest

@@ -11,11 +11,11 @@ import tarfile
 import pytest
 
 from envsmith.cli.app import run
-from envsmith.oci.layout import open_files
+from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import canonical
 from envsmith.publish.proof import load_proof
-from envsmith.publish.push import open_image, publish
+from envsmith.publish.push import publish
 from envsmith.publish.run import Asked, seal_with, trust_of, verify_image
 from envsmith.publish.verify import verify
 
