@@ -7,9 +7,7 @@ wheel. ``setup.py`` is a program and is not run: what it declares is in the meta
 from __future__ import annotations
 
 import configparser
-import importlib
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +18,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from envsmith.errors import DataError
+from envsmith.files import read_bounded
+from envsmith.files import read_toml as parse_toml
 from envsmith.graph.fields import parse_yaml
 from envsmith.schema import Problems
 
@@ -81,7 +81,7 @@ class _Draft:
     files: list[str] = field(default_factory=list)
 
     def add(self, text: str, file: str, line: int, extra: str | None = None) -> None:
-        """One requirement line; what is malformed is told, and passed over."""
+        """Take one requirement line; what is malformed is noted, and passed over."""
         try:
             requirement = Requirement(text)
             spec = str(requirement.specifier)
@@ -110,7 +110,7 @@ class _Draft:
         )
 
     def require_python(self, text: object, file: str, line: int) -> None:
-        """``requires-python``; malformed, it is told."""
+        """Take ``requires-python``; malformed, it is noted."""
         try:
             self.python, self.python_at = str(SpecifierSet(str(text))), (file, line)
         except ValueError:  # InvalidSpecifier, or more digits than Python reads
@@ -129,7 +129,7 @@ class _Draft:
 
 
 def read_declared(root: Path) -> Declaration:
-    """What the files of :data:`FILES` below ``root`` declare. ``DataError`` when there is none, or one is no such file."""
+    """Read what the files of :data:`FILES` below ``root`` declare. ``DataError`` when there is none, or one is no such file."""
     draft = _Draft()
     for name in FILES:
         path = root / name
@@ -150,7 +150,7 @@ def read_declared(root: Path) -> Declaration:
 
 
 def read_metadata(text: str, file: str) -> Declaration:
-    """The declaration in a wheel's ``METADATA`` or an sdist's ``PKG-INFO``."""
+    """Read the declaration in a wheel's ``METADATA`` or an sdist's ``PKG-INFO``."""
     draft = _Draft()
     _metadata(text, file, draft)
     draft.files.append(file)
@@ -158,12 +158,7 @@ def read_metadata(text: str, file: str) -> Declaration:
 
 
 def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise DataError(f"{path}: larger than {_MAX_BYTES} bytes", hint="that is no declaration of requirements")
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return read_bounded(path, _MAX_BYTES).decode("utf-8", "replace")
 
 
 def _pythons(marker: Marker | None, extra: str | None) -> tuple[str, ...]:
@@ -191,8 +186,8 @@ def _holds(marker: Marker, python: str, extra: str | None) -> bool:
 
 
 def _extra_of(marker: Marker | None) -> str | None:
-    found = re.search(r"""extra\s*==\s*["']([^"']+)["']""", str(marker)) if marker else None
-    return found[1] if found else None
+    match = re.search(r"""extra\s*==\s*["']([^"']+)["']""", str(marker)) if marker else None
+    return match[1] if match else None
 
 
 def _metadata(text: str, file: str, draft: _Draft) -> None:
@@ -249,14 +244,14 @@ class _Lines:
 
     def __init__(self, text: str) -> None:
         self.lines = text.splitlines()
-        self.given: dict[str, int] = {}  # needle -> line of its last find
+        self.last: dict[str, int] = {}  # needle -> line of its last find
 
     def __call__(self, needle: str) -> int:
-        start = self.given.get(needle, 0)
+        start = self.last.get(needle, 0)
         order = [*range(start, len(self.lines)), *range(start)]
-        found: int = next((number + 1 for number in order if needle in self.lines[number]), 1)
-        self.given[needle] = found
-        return found
+        line: int = next((number + 1 for number in order if needle in self.lines[number]), 1)
+        self.last[needle] = line
+        return line
 
 
 def _pyproject(text: str, file: str, draft: _Draft) -> None:
@@ -350,17 +345,15 @@ def _conda_spec(text: str) -> str:
 
 
 def read_toml(path: Path) -> Mapping[str, Any]:
-    """The tables of a TOML file; ``DataError`` when it is none."""
+    """Return the tables of a TOML file; ``DataError`` when it is not one."""
     return _toml(_text(path), path.name)
 
 
 def _toml(text: str, file: str) -> Mapping[str, Any]:
-    parser: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        tables: Mapping[str, Any] = parser.loads(text)
+        return parse_toml(text.replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file}: not valid TOML: {error}") from error
-    return tables
 
 
 def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

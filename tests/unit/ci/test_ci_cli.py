@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from xml.etree import ElementTree as ET
 
@@ -30,11 +31,11 @@ def test_init_writes_what_the_reader_accepts(root, capsys):
 
 def test_the_schema_accepts_what_init_writes_and_knows_every_key(root, capsys):
     jsonschema = pytest.importorskip("jsonschema")
-    from envsmith.ci.library import _KEYS
+    from envsmith.ci.library import Config
 
     assert run(["ci", "schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert set(schema["properties"]) == set(_KEYS)
+    assert set(schema["properties"]) == {field.name for field in dataclasses.fields(Config)}
     run(["init", str(root)])
     jsonschema.validate(yaml.safe_load((root / "envsmith.yaml").read_text(encoding="utf-8")), schema)
     for bad in ({"axes": ["pyton"]}, {"limit": 0}, {"frob": 1}, {"runners": {"tpu": "x"}}, {"axes": ["gpu"]}):
