@@ -138,7 +138,7 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
 
 def progress_line(progress: SmokeProgress) -> str:
     """Return one line of how far a smoke test is."""
-    count = f" {progress.done}/{progress.total}" if progress.total else ""
+    count = f" {progress.finished}/{progress.total}" if progress.total else ""
     return f"{progress.phase}{count} {progress.text}".strip()
 
 

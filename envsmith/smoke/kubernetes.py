@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsmith.errors import UsageError
+from envsmith.smoke.bundle import bundle
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.run import agent_source
 
 KINDS = ("jobset", "trainjob")
 _LABEL = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -73,11 +73,11 @@ def manifest(kind: str, job: Job, plan: Plan) -> str:
         raise UsageError(f"{job.nodes} nodes with {job.ranks} ranks each are not {plan.ranks} ranks")
     row = {**plan.to_json(), "gather": True, "launcher": f"torchrun in a {kind}"}
     variables = {
-        "ENVSMITH_AGENT": _packed(agent_source()),
+        "ENVSMITH_AGENT": _packed(bundle()),
         "ENVSMITH_PLAN": _packed(json.dumps(row, separators=(",", ":")).encode()),
     }
     document = _jobset(job, variables) if kind == "jobset" else _trainjob(job, variables)
-    digest = hashlib.sha256(agent_source()).hexdigest()
+    digest = hashlib.sha256(bundle()).hexdigest()
     head = (
         f"# The smoke test of envsmith on {job.nodes} nodes, {job.ranks} ranks each. Cases {plan.digest}.\n"
         f"# ENVSMITH_AGENT is agent.py (sha256 {digest}), ENVSMITH_PLAN its plan: base64 of zlib.\n"

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envsmith.errors import SmokeError, UsageError
+from envsmith.smoke.bundle import bundle
 from envsmith.smoke.nodes import extended_plan, is_host_name, with_nodes
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.run import agent_source, torchrun_argv
+from envsmith.smoke.run import torchrun_argv
 from envsmith.smoke.verdict import SmokeResult, judge
 
 # torchrun's own default: how long the first command waits for the last one.
@@ -49,7 +50,7 @@ def run_rendezvous(plan: Plan, where: Rendezvous, *, python: str) -> SmokeResult
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="envsmith-nodes-") as directory:
         here = Path(directory)
-        (here / "agent.py").write_bytes(agent_source())
+        (here / "agent.py").write_bytes(bundle())
         row = extended_plan(plan, ("",) * where.nodes, where.ranks_per_node, "torchrun", gather=True)
         (here / "plan.json").write_bytes(row)
         argv = torchrun_argv(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from envsmith.smoke import run
+from envsmith.smoke.bundle import bundle
 from envsmith.smoke.cases import Case, quick_cases
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import LocalTarget, srun_argv, torchrun_argv
@@ -112,7 +113,7 @@ def test_three_ranks_pass_too() -> None:
 
 
 def _agent(folder: Path) -> str:
-    (folder / "agent.py").write_bytes(run.agent_source())
+    (folder / "agent.py").write_bytes(bundle())
     return str(folder / "agent.py")
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envsmith.smoke.bundle import bundle
 from envsmith.smoke.cases import Case
 from envsmith.smoke.plan import Plan, Timeouts
-from envsmith.smoke.run import LocalTarget, agent_source, torchrun_argv
+from envsmith.smoke.run import LocalTarget, torchrun_argv
 
 FAULTS = Path(__file__).parent / "faults"
 LAUNCHED = Path(__file__).parent / "launched"
@@ -35,7 +36,7 @@ def launched_files() -> list[Path]:
 def torchrun(plan: Plan, directory: Path) -> tuple[int, list[Any]]:
     """The agent's exit status and all ranks' events, started by the torchrun of the interpreter under test."""
     (directory / "plan.json").write_text(json.dumps(plan.to_json()))
-    (directory / "agent.py").write_bytes(agent_source())
+    (directory / "agent.py").write_bytes(bundle())
     command = torchrun_argv(
         python=torch_python() or "",
         agent=str(directory / "agent.py"),

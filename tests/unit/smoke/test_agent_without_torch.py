@@ -27,6 +27,7 @@ from envsmith.smoke.agent.store import compare_manifests
 from envsmith.smoke.agent.supervisor import Supervisor
 from envsmith.smoke.agent.watching import case_deadline
 from envsmith.smoke.agent.world import group_layouts
+from envsmith.smoke.bundle import bundle
 
 FOLDER = Path(run.__file__).with_name("agent")
 MODULES = sorted(FOLDER.rglob("*.py"))
@@ -346,7 +347,7 @@ def test_exit_is_described_in_words(code, text) -> None:
 
 def test_agent_without_a_plan_says_what_it_needs(tmp_path) -> None:
     path = tmp_path / "agent.py"
-    path.write_bytes(run.agent_source())
+    path.write_bytes(bundle())
     done = subprocess.run([sys.executable, "-I", str(path)], capture_output=True, timeout=30, check=False, text=True)
     assert done.returncode == Exit.CONFIGURATION
     assert "--plan" in done.stderr

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from envsmith.errors import UsageError
+from envsmith.smoke.bundle import bundle
 from envsmith.smoke.kubernetes import KINDS, Job, manifest
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.run import agent_source
 
 CASES = Path(__file__).parents[2] / "cases" / "kubernetes"
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
@@ -139,7 +139,7 @@ def test_the_pods_command_unpacks_agent_and_plan_and_becomes_torchrun(kind: str,
         env={**env, "PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
     )
     seen = json.loads(done.stdout)
-    assert seen["agent"] == agent_source().decode()
+    assert seen["agent"] == bundle().decode()
     assert seen["plan"]["digest"] == _plan().digest
     assert seen["plan"]["gather"] is True
     assert seen["left"] == []

@@ -47,7 +47,7 @@ def test_good_agent_passes_and_progress_is_reported() -> None:
     assert result.counts() == {"pass": 2}
     assert result.seconds["total"] == 1.0
     assert [p.phase for p in seen] == ["import", "collectives", "collectives", "done"]
-    assert seen[-2].done == seen[-2].total == 2
+    assert seen[-2].finished == seen[-2].total == 2
 
 
 def test_plan_that_is_larger_than_a_pipe_arrives_whole() -> None:
