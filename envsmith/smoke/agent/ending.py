@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from envsmith.smoke.agent.board import Phase
+from envsmith.smoke.agent.nursery import Nursery
 from envsmith.smoke.agent.processes import kill_group, process_state, read_text, tail_text
-from envsmith.smoke.agent.starting import Nursery
 from envsmith.smoke.agent.watching import Positions
 
 

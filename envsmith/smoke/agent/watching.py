@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from envsmith.smoke.agent.nursery import Nursery, Rank
 from envsmith.smoke.agent.processes import PATIENCE, Patience, of_session, process_state
 from envsmith.smoke.agent.protocol import Exit
-from envsmith.smoke.agent.starting import Nursery, Rank
 
 Positions = dict[int, tuple[int, int, float, str]]
 
