@@ -156,7 +156,7 @@ def make_wheel():
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers from ``server.routes``, by path or by method and path; as a proxy also by host and path."""
+    """Answers from ``server.routes``, by path or by method and path; as a proxy by host and path, or by host."""
 
     protocol_version = "HTTP/1.1"
     host = ""
@@ -165,7 +165,8 @@ class Handler(BaseHTTPRequestHandler):
         path = self.host + self.path
         self.server.seen.append(SimpleNamespace(path=path, command=self.command, headers=self.headers))
         routes = self.server.routes
-        routes.get(f"{self.command} {path}", routes.get(path, lambda h: h.reply(404)))(self)
+        keys = (f"{self.command} {path}", path, self.host)
+        next((routes[key] for key in keys if key in routes), lambda h: h.reply(404))(self)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 - the names that http.server looks for
 
