@@ -1,0 +1,84 @@
+"""Deadlines, and the watch over a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from envsmith.smoke.agent.board import Board, Phase, Startup
+from envsmith.smoke.agent.nursery import Rank
+from envsmith.smoke.agent.processes import Patience
+from envsmith.smoke.agent.protocol import Exit
+from envsmith.smoke.agent.watching import Halt, Watch, case_deadline
+
+
+def test_nccl_has_time_to_make_its_communicator_with_the_group() -> None:
+    times = {"init": 30.0, "first": 60.0, "case": 3.0}
+    plan = {"cases": [{"op": "barrier"}, {"op": "barrier"}], "timeouts": times}
+    assert case_deadline(plan, Startup.GROUP, "nccl") == 90.0
+    assert case_deadline(plan, Startup.GROUP, "gloo") == 30.0
+    assert [case_deadline(plan, case, "nccl") for case in (0, 1)] == [60.0, 3.0]
+
+
+class _Nursery:
+    """Ranks that are where the test puts them; `turn` is what happens while the watch listens."""
+
+    def __init__(self, ranks: int, turn: Callable[[_Nursery], None]) -> None:
+        self.board, self.turn = Board(), turn
+        self.board.clear()
+        self.ranks = [Rank(rank, "/nowhere") for rank in range(ranks)]
+        self.alive = True
+
+    def listen(self, _wait: float) -> bool:
+        self.turn(self)
+        return self.alive
+
+    def put(self, rank: int, case: int, phase: Phase) -> None:
+        self.board.mark(rank, case, phase)
+
+
+def _watch(nursery: _Nursery, *, limit: float = 60.0, total: float = 60.0) -> Halt | None:
+    patience = Patience(allowed=False)
+    watch = Watch(nursery, patience, forward=lambda: None, deadline_of=lambda _case: limit, total=total)
+    return watch.run()
+
+
+def test_job_whose_ranks_all_end_well_needs_no_halt() -> None:
+    def end(nursery: _Nursery) -> None:
+        for rank in nursery.ranks:
+            rank.code = Exit.OK
+
+    assert _watch(_Nursery(2, end)) is None
+
+
+def test_rank_that_ends_badly_halts_the_job_and_the_positions_are_those_before_the_others_fell() -> None:
+    def fail(nursery: _Nursery) -> None:
+        nursery.put(0, 7, Phase.ISSUED)
+        nursery.ranks[1].code = -11
+
+    halt = _watch(_Nursery(2, fail))
+    assert halt is not None
+    assert (halt.reason, halt.positions[0][:2]) == ("exit", (7, Phase.ISSUED))
+
+
+def test_ranks_that_are_behind_are_the_laggards() -> None:
+    def move(nursery: _Nursery) -> None:
+        if not nursery.board.row(0)[2]:
+            nursery.put(0, 3, Phase.ISSUED)
+            nursery.put(1, 3, Phase.PREP)
+            nursery.put(2, 3, Phase.PREP)
+
+    halt = _watch(_Nursery(3, move), limit=0.01)
+    assert halt is not None
+    assert (halt.reason, halt.details) == ("deadline", {"limit": 0.01, "laggards": [1, 2]})
+
+
+def test_nursery_that_is_gone_and_time_that_is_up_halt_the_job() -> None:
+    def leave(nursery: _Nursery) -> None:
+        nursery.alive = False
+
+    gone = _watch(_Nursery(1, leave))
+    assert gone is not None
+    assert gone.reason == "nursery"
+    late = _watch(_Nursery(1, lambda nursery: nursery.put(0, 0, Phase.PREP)), total=0.0)
+    assert late is not None
+    assert (late.reason, late.details) == ("total", {"limit": 0.0})
