@@ -7,31 +7,58 @@ knows the bases that it has or can get, and a base, which knows best what its ow
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from envsmith import plain
-from envsmith.errors import EngineError
-from envsmith.graph.fields import TableReader, load_table
+from envsmith.errors import DataError, EngineError, UsageError
+from envsmith.graph.fields import Sources, check_file
+from envsmith.graph.files import find_matrix
+from envsmith.model.component import ComponentTable
 from envsmith.model.lock import BaseImage, Lock, OsPackage, Tool
+from envsmith.model.rule import Evidence
 from envsmith.oci import registry
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.toolkit import load_runtime, needs_of
+from envsmith.schema import Parsed, Problems, Text, UnreadableError, WrongValueError, parse_document, strict
+
+_FILE = "bases.yaml"
 
 
+def _plain(refuse: Callable[[str], str]) -> Parsed:
+    """Return the mark of a value that may stand in a Dockerfile."""
+
+    def parse(value: Any, _context: object) -> str:
+        try:
+            return refuse(value)
+        except UsageError as error:
+            raise WrongValueError(error.message) from None
+
+    return Parsed(parse)
+
+
+_Image = Annotated[str, _plain(plain.image)]
+_Digest = Annotated[str, _plain(plain.digest)]
+_Python = Annotated[str, _plain(plain.version)]
+_Distribution = Annotated[str, _plain(plain.distribution)]
+_Package = Annotated[str, _plain(plain.os_package)]
+
+
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownImage:
-    """A registry's image by the digest of its multi-platform index. ``python`` is the minor it carries."""
+    """A registry's image by the digest of its multi-platform index. ``python`` is the minor it carries, ``full`` the release."""
 
-    image: str
-    digest: str
-    python: str
-    interpreter: str
-    distribution: str
-    evidence: str
+    image: _Image
+    digest: _Digest
+    python: _Python
+    full: _Python
+    interpreter: Annotated[str, _plain(plain.path)]
+    distribution: _Distribution
+    evidence: Sources
 
     @property
     def pinned(self) -> str:
@@ -40,37 +67,52 @@ class KnownImage:
 
     def base(self) -> BaseImage:
         """Return the value that stands in a lock."""
-        return BaseImage(
-            name=self.image,
-            digest=self.digest,
-            origin="registry",
-            python=self.interpreter,
-            distribution=self.distribution,
-            evidence=self.evidence,
-        )
+        return _registry_base(self.image, self.digest, self.interpreter, self.distribution, _sentence(self.evidence))
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
     """A distribution whose own Python a base may carry. ``headers`` are the packages that hold its ``Python.h``."""
 
-    name: str
-    python: str
-    headers: tuple[str, ...]
-    evidence: str
+    name: _Distribution
+    python: _Python
+    headers: tuple[_Package, ...]
+    evidence: Sources
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackageSet:
     """What a need (``c++``, ``cc``) installs on a distribution, and everything that comes with it by exact version."""
 
-    distribution: str
-    platform: str
-    need: str
-    install: tuple[str, ...]
-    closure: tuple[OsPackage, ...]
-    evidence: str
-    date: str
+    distribution: _Distribution
+    platform: Text
+    need: Text
+    install: tuple[_Package, ...]
+    closure: Mapping[_Package, Annotated[str, _plain(plain.os_version)]]
+    evidence: Sources
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _KnownTool:
+    """An image that a build takes one program from."""
+
+    name: Annotated[str, _plain(plain.file_name)]
+    image: _Image
+    digest: _Digest
+    evidence: Sources
+
+
+def _sentence(evidence: tuple[Evidence, ...]) -> str:
+    return f"{evidence[0].kind.value} {evidence[0].date}: {evidence[0].source}"
+
+
+def _registry_base(name: str, digest: str, python: str, distribution: str, evidence: str) -> BaseImage:
+    return BaseImage(
+        name=name, digest=digest, origin="registry", python=python, distribution=distribution, evidence=evidence
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +127,7 @@ class UnknownImageError(ValueError):
     """``matrix/bases.yaml`` knows too little for a cell; the message says what."""
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bases:
     """``matrix/bases.yaml`` as values."""
@@ -92,24 +135,28 @@ class Bases:
     images: tuple[KnownImage, ...]
     distributions: tuple[Distribution, ...]
     packages: tuple[PackageSet, ...]
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[_KnownTool, ...] = ()
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
     def tool(self, name: str) -> Tool | None:
         """Return the tool of a name, or ``None``."""
-        return next((t for t in self.tools if t.name == name), None)
+        for tool in self.tools:
+            if tool.name == name:
+                return Tool(name=name, image=tool.image, digest=tool.digest, evidence=_sentence(tool.evidence))
+        return None
 
     def image(self, python: str) -> KnownImage | None:
         """Return the image for a Python minor, or ``None``."""
         return next((i for i in self.images if i.python == python), None)
 
-    def known(self, python: str) -> KnownImage:
-        """Return the image for a Python minor. Raises ``UnknownImageError`` when there is none."""
+    def known(self, python: str) -> BaseImage:
+        """Return the base for a Python minor. Raises ``UnknownImageError`` when there is none."""
         image = self.image(python)
         if image is None:
-            raise UnknownImageError(f"no base image with Python {python} is known (matrix/bases.yaml)")
-        return image
+            raise UnknownImageError(f"no base image with Python {python} is known (matrix/{_FILE})")
+        return image.base()
 
-    def official(self, base: str, python: str) -> KnownImage:
+    def official(self, base: str, python: str) -> BaseImage:
         """Return an official Python image by its name, its tag resolved by the registry.
 
         Raises ``UnknownImageError`` for another image: nothing is known about it without looking into it.
@@ -122,14 +169,9 @@ class Bases:
             raise UnknownImageError(
                 f"--base {base} needs an engine that can look into it (known without one: {example} and its like)"
             )
-        return KnownImage(
-            image=base.partition("@")[0],
-            digest=parts.digest or registry.resolve_digest(base),
-            python=python,
-            interpreter="/usr/local/bin/python3",
-            distribution=distribution,
-            evidence="asked for by digest" if parts.digest else "digest of the tag as its registry told it",
-        )
+        digest = parts.digest or registry.resolve_digest(base)
+        evidence = "asked for by digest" if parts.digest else "digest of the tag as its registry told it"
+        return _registry_base(base.partition("@")[0], digest, "/usr/local/bin/python3", distribution, evidence)
 
     def install(self, needs: tuple[str, ...], base: BaseImage) -> tuple[str, ...]:
         """Return the package names for ``apt-get install`` on ``base``.
@@ -150,7 +192,7 @@ class Bases:
 
     def closure(self, needs: tuple[str, ...], distribution: str, platform: str) -> OsAnswer:
         """Return the packages that were measured for each need. Raises ``UnknownImageError`` for a need that was not."""
-        packages: dict[str, OsPackage] = {}
+        versions: dict[str, str] = {}
         dates: set[str] = set()
         for need in needs:
             if need == "headers":
@@ -161,10 +203,10 @@ class Bases:
                     f"the packages for {need} on {distribution} {platform} are not known; "
                     "build with an engine to ask the base itself"
                 )
-            packages |= {p.name: p for p in rows[0].closure}
-            dates.add(rows[0].date)
-        ordered = tuple(packages[name] for name in sorted(packages))
-        return OsAnswer(packages=ordered, source=f"mirror {max(dates)}" if ordered else "")
+            versions |= rows[0].closure
+            dates.add(rows[0].evidence[0].date)
+        packages = tuple(OsPackage(name=name, version=version) for name, version in sorted(versions.items()))
+        return OsAnswer(packages=packages, source=f"mirror {max(dates)}" if packages else "")
 
 
 class ImageProvider(Protocol):
@@ -200,9 +242,9 @@ def known_image(lock: Lock, base: str | None = None, *, progress: Progress = sil
         answer = bases.closure(_needs(lock), image.distribution, lock.cell.platform.value)
     except UnknownImageError as reason:
         return replace(lock, base=None, os_packages=(), os_source="", image_note=str(reason))
-    text = f"base {image.image} by its known digest; no engine was asked"
+    text = f"base {image.name} by its known digest; no engine was asked"
     progress(Event(kind=EventKind.NOTE, step="image", text=text))
-    return replace(lock, base=image.base(), os_packages=answer.packages, os_source=answer.source, image_note="")
+    return replace(lock, base=image, os_packages=answer.packages, os_source=answer.source, image_note="")
 
 
 def asked_image(
@@ -240,58 +282,14 @@ def _needs(lock: Lock) -> tuple[str, ...]:
 @lru_cache(maxsize=4)
 def load_bases(folder: Path | None = None) -> Bases:
     """Read ``bases.yaml``. Raises ``DataError`` with every problem and its key path."""
-    return _Reader("bases.yaml", load_table("bases.yaml", folder)).bases()
-
-
-class _Reader(TableReader):
-    """The rows of ``bases.yaml``."""
-
-    def bases(self) -> Bases:
-        result = Bases(
-            images=tuple(self.each("images", self._image)),
-            distributions=tuple(self.each("distributions", self._distribution)),
-            packages=tuple(self.each("packages", self._packages)),
-            tools=tuple(self.each("tools", self._tool)) if "tools" in self.data else (),
-        )
-        self.check()
-        return result
-
-    def _image(self, row: Mapping[str, Any]) -> KnownImage:
-        return KnownImage(
-            image=plain.image(row["image"]),
-            digest=plain.digest(row["digest"]),
-            python=plain.version(row["python"]),
-            interpreter=plain.path(row["interpreter"]),
-            distribution=plain.distribution(row["distribution"]),
-            evidence=self.evidence(row),
-        )
-
-    def _tool(self, row: Mapping[str, Any]) -> Tool:
-        return Tool(
-            name=plain.file_name(row["name"]),
-            image=plain.image(row["image"]),
-            digest=plain.digest(row["digest"]),
-            evidence=self.evidence(row),
-        )
-
-    def _distribution(self, row: Mapping[str, Any]) -> Distribution:
-        return Distribution(
-            name=plain.distribution(row["name"]),
-            python=plain.version(row["python"]),
-            headers=tuple(plain.os_package(n) for n in row["headers"]),
-            evidence=self.evidence(row),
-        )
-
-    def _packages(self, row: Mapping[str, Any]) -> PackageSet:
-        return PackageSet(
-            distribution=plain.distribution(row["distribution"]),
-            platform=str(row["platform"]),
-            need=str(row["need"]),
-            install=tuple(plain.os_package(n) for n in row["install"]),
-            closure=tuple(
-                OsPackage(name=plain.os_package(n), version=plain.os_version(v))
-                for n, v in sorted(row["closure"].items())
-            ),
-            evidence=self.evidence(row),
-            date=str(self.data["evidence"][row["evidence"]]["date"]),
-        )
+    problems = Problems()
+    bases: Bases | None = None
+    try:
+        document = parse_document(_FILE, ((folder or find_matrix()) / _FILE).read_bytes())
+        bases = check_file(Bases, _FILE, document, problems, ComponentTable.of(()))
+    except (OSError, UnreadableError) as error:
+        problems.add(_FILE, str(error))
+    problems.refuse(f"{_FILE}: {len(problems.lines)} problems", hint="see matrix/README.md")
+    if bases is None:
+        raise DataError(f"{_FILE}: nothing can be read from it", hint="see matrix/README.md")
+    return bases
