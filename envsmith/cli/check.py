@@ -103,9 +103,9 @@ def _judge(given: dict[str, str], draft: Draft, platform: Platform) -> Judgement
 
 
 def _keys() -> str:
-    from envsmith.doctor.stated import KEYS
+    from envsmith.doctor.words import words
 
-    return "\n".join(f"{key:<20} {what}" for key, what in KEYS.items())
+    return "\n".join(f"{key:<20} {what}" for key, what in words().facts.items())
 
 
 def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from envsmith.doctor.facts import Draft, Facts, Library, Read
 from envsmith.doctor.read.lines import (
+    OWN_PREFIXES,
     cuda_of_level,
     first_version,
     fold,
@@ -25,6 +26,7 @@ from envsmith.doctor.read.lines import (
     note_distribution,
 )
 from envsmith.doctor.read.logs import read_log
+from envsmith.frameworks import FRAMEWORKS
 
 # The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not imported.
 #
@@ -34,7 +36,8 @@ from envsmith.doctor.read.logs import read_log
 
 # Environment variables that anything we judge reads.
 WATCHED = re.compile(
-    r"(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|DS|DEEPSPEED|NVTE|UCX|OMPI_MCA|FI|TRITON|ACCELERATE|MASTER|MPI)_\w+|LD_LIBRARY_PATH|LD_PRELOAD|CPATH|LIBRARY_PATH|PATH|CUDA_HOME|CUDA_PATH|CC|CXX|NVCC_PREPEND_FLAGS|RANK|WORLD_SIZE|LOCAL_RANK|OMP_NUM_THREADS|MAX_JOBS|PYTHONPATH|CONDA_PREFIX|VIRTUAL_ENV|SLURM_\w{1,40}"
+    rf"(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|DS|NVTE|UCX|OMPI_MCA|FI|TRITON|ACCELERATE|MASTER|MPI|{OWN_PREFIXES})_\w+"
+    r"|LD_LIBRARY_PATH|LD_PRELOAD|CPATH|LIBRARY_PATH|PATH|CUDA_HOME|CUDA_PATH|CC|CXX|NVCC_PREPEND_FLAGS|RANK|WORLD_SIZE|LOCAL_RANK|OMP_NUM_THREADS|MAX_JOBS|PYTHONPATH|CONDA_PREFIX|VIRTUAL_ENV|SLURM_\w{1,40}"
 )
 
 
@@ -86,7 +89,8 @@ def _variables(draft: Draft) -> None:
 # The environment of one interpreter: its Python, its distributions, its torch, files that are gone; with ``deep``, what can be imported.
 
 
-_VITAL = re.compile(r"torch|nvidia_\w+|triton|flash_attn|transformer_engine\w*|deepspeed|colossalai|numpy")
+_OWN = "|".join(name.replace("-", "_") for name in FRAMEWORKS)
+_VITAL = re.compile(rf"torch|nvidia_\w+|triton|flash_attn|transformer_engine\w*|numpy|{_OWN}")
 
 
 def python_of(draft: Draft, interpreter: Path, notes: list[str]) -> list[Path]:
@@ -192,10 +196,18 @@ def torch_of(draft: Draft, site: Iterable[Path]) -> None:
         return
 
 
+_MODULES = (
+    "torch",
+    *(f.module for f in FRAMEWORKS.values()),
+    "transformer_engine.pytorch",
+    "flash_attn",
+    "triton",
+    "numpy",
+)
 _PROBE = """
 import json, sys
 out = {}
-for name in ("torch", "deepspeed", "megatron.core", "colossalai", "transformer_engine.pytorch", "flash_attn", "triton", "numpy"):
+for name in sys.argv[1:]:
     try:
         module = __import__(name, fromlist=["x"])
         out[name] = str(getattr(module, "__version__", "imported"))
@@ -219,7 +231,7 @@ def import_what_is_there(draft: Draft, interpreter: Path, notes: list[str]) -> N
     """Import what is installed in the judged environment; the errors become a text that signatures are looked for in (``host["deep"]``)."""
     import json
 
-    text = output_of([str(interpreter), "-c", _PROBE], 120.0)
+    text = output_of([str(interpreter), "-c", _PROBE, *_MODULES], 120.0)
     line = next((row for row in text.split("\n") if row.startswith("ENVSMITH ")), None)
     if line is None:
         notes.append("--deep: the interpreter ended without an answer")

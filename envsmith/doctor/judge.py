@@ -1,33 +1,30 @@
-"""Facts and texts -> a diagnosis: rules over versions (``check``), rules over facts, signatures of logs, and the order of all.
+"""Facts and texts -> a diagnosis: rules over versions (``check``), rules over facts, messages of logs, and the order of all.
 
 The order is what matters: a message that names a cause comes before a set of versions that merely could fail, and what only follows from
-something else comes after it. The numbers of ``score`` say exactly that and nothing more.
+something else comes after it. :class:`~envsmith.doctor.diagnosis.Weight` says which weighs more.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from envsmith import solve
-from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
+from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.parties import INTERFACES, OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
-from envsmith.doctor.report import better_fix, commands_of, mended, told, typed
+from envsmith.doctor.report import better_fix, commands_of, fix_of, lines_of, message_of
 from envsmith.doctor.rules import judge_launches, judge_setup, judge_stated
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits, rule_taxonomy
 from envsmith.errors import EnvsmithError
+from envsmith.graph.load import knowledge
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
 
-# Scores, highest first: what the log proves, what it says, what it suggests, what the versions alone would give, what follows.
-_PROVED, _SAID, _OF_RULE, _CONTRADICTED = 100, 90, 85, 58
-_ALONE, _BESIDE_SYMPTOM, _BESIDE_CAUSE = 75, 73, 50
-_SYMPTOM, _SUGGESTED, _FOLLOWS, _EXPLAINED, _OTHER = 70, 65, 60, 40, 35
-_WARNED, _NOTED = 42, 10
 _STAGES = (
     "install",
     "build",
@@ -43,46 +40,63 @@ _STAGES = (
     "checkpoint",
     "inference",
 )
-# Tools of the installation: their releases are not in the matrix, no rule speaks of them.
+_GRAVITY = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 # Groups whose message may also be a mere warning about something optional.
 _MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
+# Tools of the installation: their releases are not in the matrix, no rule speaks of them.
 _NO_RULES = frozenset({"pip", "wheel"})
-_HAVE = ("toolkit", "cuda", "nccl", "gcc", "python")
+# Named groups of signatures that are the version of a component.
+_VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
+_LAST = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the judges look at. ``own`` are the hits of messages, ``of_rules`` those of rules over versions by rule id."""
+
+    facts: Facts
+    own: Sequence[Hit]
+    of_rules: Mapping[str, Hit]
+    judgement: Judgement
+
+    @property
+    def symptoms(self) -> list[Hit]:
+        """Return the messages that do not name their cause."""
+        return [hit for hit in self.own if hit.signature.kind in {"symptom", "consequence"}]
 
 
 def diagnose(
     facts: Facts, texts: Sequence[tuple[str, str]] = (), *, platform: Platform | None = None, live: bool = False
 ) -> Diagnosis:
-    """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine, collected, not told."""
-    book = catalogue()
-    hits = [hit for source, text in texts for hit in _hits(text, source, book.signatures)]
+    """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine."""
+    hits = [hit for source, text in texts for hit in _hits(text, source)]
     facts = _with_groups(facts, hits)
-    judgement = _check(facts, platform or _platform(facts))
-    own = [hit for hit in hits if not hit.signature.rule]
-    of_rules = {hit.signature.id: hit for hit in hits if hit.signature.rule and _speaks(hit)}
-    versions = _versions(judgement, facts, own, of_rules)
-    taken = {d.finding.rule for d in versions if d.confirmed}
-    found = [*versions, *_signatures(own, facts), *_rule_hits(of_rules.values(), own, taken, judgement)]
-    found += [*judge_setup(facts), *judge_launches(facts)]
-    found += possible(facts)
-    ranked = _rank(_merge(found))
-    return _whole(ranked, facts, judgement, texts, live=live)
+    case = Case(
+        facts=facts,
+        own=[hit for hit in hits if not hit.signature.rule],
+        of_rules={hit.signature.id: hit for hit in hits if hit.signature.rule and _speaks(hit)},
+        judgement=_check(facts, platform or _platform(facts)),
+    )
+    found = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
+    return _diagnosis(_ranked(_merged(found)), case, texts, live=live)
 
 
-def _hits(text: str, source: str, signatures: Sequence[Signature]) -> list[Hit]:
-    """What stands in the text, with the packages it is about; of an undefined symbol only what its owner's failure is."""
-    found = []
-    every = find_hits(text, source, signatures)
-    told = {hit.line for hit in every if hit.signature.id not in INTERFACES and not hit.signature.rule}
-    for hit in every:
-        if hit.signature.id == "object-attribute" and hit.line in told:  # a signature that knows the message says more
+def _hits(text: str, source: str) -> list[Hit]:
+    """Return what stands in the text, with the packages it is about; of an undefined symbol only what its owner's failure is."""
+    hits = find_hits(text, source, catalogue().signatures)
+    explained = {hit.line for hit in hits if hit.signature.id not in INTERFACES and not hit.signature.rule}
+    named = []
+    for hit in hits:
+        if (
+            hit.signature.id == "object-attribute" and hit.line in explained
+        ):  # the signature that knows the message says more
             continue
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
-        if named := with_parties(hit, text):
-            found.append(named)
-    return found
+        if with_names := with_parties(hit, text):
+            named.append(with_names)
+    return named
 
 
 def _platform(facts: Facts) -> Platform:
@@ -90,43 +104,39 @@ def _platform(facts: Facts) -> Platform:
 
 
 def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
-    """Versions that messages themselves name join the facts (``Installed CUDA version 12.2 …``)."""
+    """Return the facts with the versions that messages themselves name (``Installed CUDA version 12.2 …``)."""
     draft = Draft()
     draft.components = dict(facts.components)
     for hit in hits:
-        for name, value in hit.groups.items():
-            if name == "gpu":
-                draft.component("gpu", f"sm_{value}", f"{hit.source}:{hit.line}", 1)
-            elif name in _HAVE and (found := version_in(value)):
-                draft.component(name, found[0], f"{hit.source}:{hit.line}", 3)
-            elif name == "flash_attn" and (found := version_in(value)):
-                draft.component("flash-attn", found[0], f"{hit.source}:{hit.line}", 3)
-        for side in ("who", "have"):
-            spelt, version = hit.groups.get(side), hit.groups.get(f"{side}_version")
-            component = component_of(spelt) if spelt else None
-            if component and version and (found := version_in(version)):
-                draft.component(component, found[0], f"{hit.source}:{hit.line}", 3)
+        place = f"{hit.source}:{hit.line}"
+        if "gpu" in hit.groups:
+            draft.component("gpu", f"sm_{hit.groups['gpu']}", place, 1)
+        pairs = [(_VERSION_GROUPS.get(group), value) for group, value in hit.groups.items()]
+        pairs += [
+            (component_of(hit.groups[side]), hit.groups.get(f"{side}_version", ""))
+            for side in ("who", "have")
+            if side in hit.groups
+        ]
+        for component, value in pairs:
+            if component and (version := version_in(value)):
+                draft.component(component, version[0], place, 3)
     return dataclasses.replace(facts, components=draft.components)
 
 
 def _check(facts: Facts, platform: Platform) -> Judgement:
-
-    given = _given(facts)
-    if not given:
-        return Judgement(status="unknown")
+    """Judge the versions; those that the solver cannot read are left out."""
+    given = _versions_of(facts)
     try:
-        return solve.check(given, platform)
+        return solve.check(given, platform) if given else Judgement(status="unknown")
     except EnvsmithError:
-        pass
-    kept = {name: version for name, version in given.items() if _judgeable(name, version, platform)}
+        readable = {name: version for name, version in given.items() if _is_readable(name, version, platform)}
     try:
-        return solve.check(kept, platform) if kept else Judgement(status="unknown")
+        return solve.check(readable, platform) if readable else Judgement(status="unknown")
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))
 
 
-def _judgeable(name: str, version: str, platform: Platform) -> bool:
-
+def _is_readable(name: str, version: str, platform: Platform) -> bool:
     try:
         solve.check({name: version}, platform)
     except EnvsmithError:
@@ -134,188 +144,179 @@ def _judgeable(name: str, version: str, platform: Platform) -> bool:
     return True
 
 
-def _given(facts: Facts) -> dict[str, str]:
-    """What ``check`` is asked: components with a version, ``gpu`` for several architectures joined by commas."""
-    given = {
-        name: stated.version
-        for name, stated in facts.components.items()
-        if component_of(name) and name not in _NO_RULES
-    }
+def _versions_of(facts: Facts) -> dict[str, str]:
+    """Return what ``check`` is asked: components with a version, ``gpu`` for several architectures joined by commas."""
+    given = {n: s.version for n, s in facts.components.items() if component_of(n) and n not in _NO_RULES}
     cuda = given.get("cuda")
     if cuda and cuda != "cpu" and cuda.count(".") > 1:
         given["cuda"] = ".".join(cuda.split(".")[:2])
-    if "+" in given.get("torch", "") and cuda:
-        given.pop("cuda", None) if _same_cuda(given["torch"], cuda) else None
+    if cuda and local_cuda(given.get("torch", "")) == cuda:
+        del given["cuda"]
     return given
 
 
-def _same_cuda(torch: str, cuda: str) -> bool:
-
-    return local_cuda(torch) == cuda
+# The judges: each gives what it finds in a case.
 
 
-def _exact(facts: Facts, names: Iterable[str]) -> bool:
-    stated = [facts.components.get(name) for name in names]
-    return all(s is None or (s.exact and s.strength >= 2) for s in stated)
+def _judge_versions(case: Case) -> list[Diagnosed]:
+    """Return what the rules over versions find; what the log shows to have happened weighs most."""
+    return [_of_finding(finding, case) for finding in case.judgement.findings]
 
 
-def _versions(judgement: Judgement, facts: Facts, own: Sequence[Hit], of_rules: Mapping[str, Hit]) -> list[Diagnosed]:
-    symptoms = [h for h in own if h.signature.kind in {"symptom", "consequence"}]
-    stages = {h.signature.stage for h in symptoms}
-    owners = {h.groups["owner"] for h in own if "owner" in h.groups and h.signature.id in INTERFACES}
-    if "install" in stages:  # an installation from source is a build
-        stages.add("build")
-    caused = bool(of_rules) or any(h.signature.kind == "cause" and h.signature.severity is Severity.ERROR for h in own)
+def _of_finding(finding: Finding, case: Case) -> Diagnosed:
+    hit = case.of_rules.get(finding.rule)
+    twin = _twin(hit, case.own) if hit else _same_class(finding, case.own)
+    place = hit or twin
+    stated = [case.facts.components.get(name) for name in finding.components]
+    exact = all(s is None or (s.exact and s.strength >= 2) for s in stated)
+    taxonomy = _taxonomy_of(twin.signature) if twin else taxonomy_of(finding)
+    severity = twin.signature.severity if twin else Severity.ERROR if hit else finding.severity
+    score = Weight.PROVED + bool(hit) if place else _weight_alone(finding, case) - (0 if exact else 3)
+    return Diagnosed(
+        finding=dataclasses.replace(finding, severity=severity, fix=better_fix(finding, taxonomy, case.facts, twin)),
+        confidence="high" if place and exact else "medium" if exact else "low",
+        score=score,
+        taxonomy=taxonomy,
+        confirmed=place is not None,
+        where=f"{place.source}:{place.line}" if place else None,
+        quote=place.text if place else None,
+        position=place.position if place else _LAST,
+        lines=twin.signature.lines if twin else (),
+    )
 
-    def unproved(finding: Finding) -> int:
-        """The score of what no line of the log shows."""
-        if finding.severity is Severity.NOTE:
-            return _NOTED
-        if finding.severity is not Severity.ERROR:
-            return _WARNED if finding.stage not in stages else _FOLLOWS + 3
-        # The log says which package lacks something: versions of others that merely could fail come after that.
-        if caused or (owners and not owners & set(finding.components)):
-            return _BESIDE_CAUSE
-        return _BESIDE_SYMPTOM if symptoms else _ALONE
 
-    found = []
-    for finding in judgement.findings:
-        hit = of_rules.get(finding.rule)
-        twin = _twin(hit, own) if hit else _same_class(finding, own)
-        score = _PROVED + bool(hit) if hit or twin else unproved(finding)
-        severity = finding.severity
-        if hit or twin:  # the log shows that it happened
-            severity = twin.signature.severity if twin else Severity.ERROR
-        taxonomy = _of_signature(twin.signature) if twin else taxonomy_of(finding)
-        exact = _exact(facts, finding.components)
-        place = hit or twin
-        found.append(
-            Diagnosed(
-                finding=dataclasses.replace(finding, severity=severity, fix=better_fix(finding, taxonomy, facts, twin)),
-                confidence="high" if place and exact else "medium" if exact else "low",
-                score=score if exact or place else score - 3,
-                taxonomy=taxonomy,
-                confirmed=place is not None,
-                where=f"{place.source}:{place.line}" if place else None,
-                quote=place.text if place else None,
-                position=place.position if place else 1 << 40,
-                lines=twin.signature.lines if twin else (),
-            )
-        )
-    return found
+def _weight_alone(finding: Finding, case: Case) -> Weight:
+    """Return how much a finding weighs that no line of the log shows."""
+    if finding.severity is Severity.NOTE:
+        return Weight.NOTED
+    if finding.severity is Severity.WARNING:
+        stages = {hit.signature.stage for hit in case.symptoms}
+        if "install" in stages:  # an installation from source is a build
+            stages.add("build")
+        return Weight.OF_STAGE if finding.stage in stages else Weight.WARNED
+    causes = [hit for hit in case.own if hit.signature.kind == "cause" and hit.signature.severity is Severity.ERROR]
+    # The log says which package lacks something: versions of others that merely could fail come after that.
+    owners = {hit.groups["owner"] for hit in case.own if "owner" in hit.groups and hit.signature.id in INTERFACES}
+    if case.of_rules or causes or (owners and not owners & set(finding.components)):
+        return Weight.BESIDE_CAUSE
+    return Weight.BESIDE_SYMPTOM if case.symptoms else Weight.ALONE
 
 
 def _twin(hit: Hit, own: Sequence[Hit]) -> Hit | None:
-    """The signature of ours that matched the same line as a rule's signature."""
+    """Return the message that stands on the same line as a rule's."""
     same = [h for h in own if h.source == hit.source and h.line == hit.line]
     return min(same, key=lambda h: ("cause", "symptom", "consequence", "other").index(h.signature.kind), default=None)
 
 
 def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
-    """A hit of the failure class that the taxonomy gives the rule, on the same components."""
+    """Return a message of the failure class that the taxonomy gives the rule, on the same components."""
     cause = taxonomy_of(finding).cause
-    if not cause:
-        return None
-    return next(
-        (
-            h
-            for h in own
-            if h.signature.cause == cause
-            and h.signature.kind in {"cause", "symptom"}
-            and not (h.signature.group in _MAY_WARN and _only_warns(h.text))
-            and set(finding.components) & set(h.signature.components)
-        ),
-        None,
-    )
+    for hit in own:
+        signature = hit.signature
+        if signature.cause != cause or not cause or signature.kind not in {"cause", "symptom"}:
+            continue
+        if set(finding.components) & set(signature.components) and not _is_mere_warning(hit):
+            return hit
+    return None
 
 
-def _of_signature(signature: Signature) -> Taxonomy:
+def _taxonomy_of(signature: Signature) -> Taxonomy:
     return Taxonomy(stage=signature.stage, group=signature.group, cause=signature.cause, pattern=signature.pattern)
 
 
-def _signatures(own: Sequence[Hit], facts: Facts) -> list[Diagnosed]:
-    ids = {hit.signature.id for hit in own}
-    found = []
-    for hit in own:
-        signature = hit.signature
-        score = {"cause": _SAID, "symptom": _SYMPTOM, "consequence": _FOLLOWS, "other": _OTHER}[signature.kind]
-        if signature.severity is Severity.WARNING:
-            score = min(score, _SUGGESTED)
-        elif signature.severity is Severity.NOTE:
-            score = _OTHER if signature.kind == "other" else _OTHER - 5
-        severity = signature.severity
-        if severity is Severity.ERROR and signature.group in _MAY_WARN and _only_warns(hit.text):
-            severity, score = Severity.WARNING, min(score, _SUGGESTED)
-        if set(signature.consequence_of) & ids:
-            score = _EXPLAINED
-        named = dict.fromkeys([*signature.components, *([owner] if (owner := hit.groups.get("owner")) else [])])
-        versions = {name: facts.components[name].version for name in named if name in facts.components}
-        finding = Finding(
-            rule=signature.id,
-            severity=severity,
-            components=versions or dict.fromkeys(named, "*"),
-            message=told(signature, hit),
-            evidence=signature.evidence,
-            fix=mended(signature, hit, facts),
-            symptom=hit.text[:300],
-            stage=signature.stage,
-        )
-        found.append(
-            Diagnosed(
-                finding=finding,
-                confidence="high"
-                if signature.kind == "cause"
-                else "medium"
-                if signature.kind in {"symptom", "other"} and not signature.last
-                else "low",
-                score=score,
-                taxonomy=class_of(hit) or _class_with_facts(signature, facts),
-                where=f"{hit.source}:{hit.line}",
-                quote=hit.text,
-                lines=typed(signature, hit),
-                position=hit.position,
-                confirmed=True,
-            )
-        )
-    return found
+def _judge_messages(case: Case) -> list[Diagnosed]:
+    """Return what the messages of the log say."""
+    return [_of_message(hit, case) for hit in case.own]
 
 
-def _class_with_facts(signature: Signature, facts: Facts) -> Taxonomy:
-    """The signature's class; a consequence whose usual cause is a foreign toolkit is none where nvcc and torch have the same CUDA."""
-    toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
-    same = toolkit and cuda and toolkit.split(".")[:2] == cuda.split(".")[:2]
-    if not (same and signature.kind == "consequence" and signature.cause == "cuda-major-mismatch"):
-        return _of_signature(signature)
-    return Taxonomy(
+_OF_KIND = {
+    "cause": (Weight.SAID, "high"),
+    "symptom": (Weight.SYMPTOM, "medium"),
+    "consequence": (Weight.FOLLOWS, "low"),
+    "other": (Weight.OTHER, "medium"),
+}
+
+
+def _of_message(hit: Hit, case: Case) -> Diagnosed:
+    signature, facts = hit.signature, case.facts
+    weight, confidence = _OF_KIND[signature.kind]
+    severity = signature.severity
+    if severity is Severity.ERROR and _is_mere_warning(hit):
+        severity = Severity.WARNING
+    if severity is Severity.WARNING:
+        weight = min(weight, Weight.SUGGESTED)
+    elif severity is Severity.NOTE:
+        weight = Weight.OTHER if signature.kind == "other" else Weight.REMARK
+    if set(signature.consequence_of) & {other.signature.id for other in case.own}:
+        weight = Weight.EXPLAINED
+    owner = hit.groups.get("owner")
+    names = dict.fromkeys([*signature.components, *([owner] if owner else [])])
+    versions = {name: facts.components[name].version for name in names if name in facts.components}
+    finding = Finding(
+        rule=signature.id,
+        severity=severity,
+        components=versions or dict.fromkeys(names, "*"),
+        message=message_of(hit, facts),
+        evidence=signature.evidence,
+        fix=fix_of(hit, facts),
+        symptom=hit.text[:300],
         stage=signature.stage,
-        group="toolchain-missing",
-        cause="op-not-built",
-        pattern="environment-or-toolchain-setup",
+    )
+    taxonomy = class_of(hit) or _class_with_facts(signature, facts)
+    return _shown_at(hit, finding, "low" if signature.last and confidence == "medium" else confidence, weight, taxonomy)
+
+
+def _shown_at(hit: Hit, finding: Finding, confidence: str, weight: Weight, taxonomy: Taxonomy) -> Diagnosed:
+    return Diagnosed(
+        finding=finding,
+        confidence=confidence,
+        score=weight,
+        taxonomy=taxonomy,
+        where=f"{hit.source}:{hit.line}",
+        quote=hit.text,
+        lines=lines_of(hit),
+        position=hit.position,
+        confirmed=True,
     )
 
 
-def _only_warns(line: str) -> bool:
-    """The program itself calls it a warning: an optional part is missing, and the run goes on."""
+def _class_with_facts(signature: Signature, facts: Facts) -> Taxonomy:
+    """Return the signature's class; what usually follows from a foreign toolkit does not where nvcc and torch have the same CUDA."""
+    toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
+    same = toolkit and cuda and toolkit.split(".")[:2] == cuda.split(".")[:2]
+    taxonomy = _taxonomy_of(signature)
+    if not (same and signature.kind == "consequence" and signature.cause == "cuda-major-mismatch"):
+        return taxonomy
+    other = {"group": "toolchain-missing", "cause": "op-not-built", "pattern": "environment-or-toolchain-setup"}
+    return dataclasses.replace(taxonomy, **other)
+
+
+def _is_warning(line: str) -> bool:
+    """Return whether the program itself calls it a warning: an optional part is missing, and the run goes on."""
     lower = line.lower().replace("nccl warn", "")
     return "warn" in lower or "[nemo w " in lower or "falling back to" in lower
 
 
+def _is_mere_warning(hit: Hit) -> bool:
+    return hit.signature.group in _MAY_WARN and _is_warning(hit.text)
+
+
 def _speaks(hit: Hit) -> bool:
-    """A rule's message in a line that only warns shows nothing, but for the driver, whose failure torch tells as a warning."""
-    return "driver" in hit.signature.components or not _only_warns(hit.text)
+    """Return whether a rule's message shows something: not in a line that only warns, but for the driver, whose failure torch warns of."""
+    return "driver" in hit.signature.components or not _is_warning(hit.text)
 
 
-def _rule_hits(hits: Iterable[Hit], own: Sequence[Hit], taken: set[str], judgement: Judgement) -> list[Diagnosed]:
-    """Signatures of rules where no version confirms them and no signature of ours matched the same line."""
+def _judge_messages_of_rules(case: Case) -> list[Diagnosed]:
+    """Return the messages of rules that no version confirms and that no other signature knows."""
+    judged = {finding.rule for finding in case.judgement.findings}
     found = []
-    judged = {f.rule for f in judgement.findings}
-    for hit in hits:
-        if hit.signature.id in taken or hit.signature.id in judged or _twin(hit, own):
-            continue
+    for hit in case.of_rules.values():
         signature = hit.signature
+        if signature.id in judged or _twin(hit, case.own):
+            continue
         finding = Finding(
             rule=signature.id,
-            severity=Severity.ERROR if signature.severity is not Severity.NOTE else Severity.WARNING,
+            severity=Severity.WARNING if signature.severity is Severity.NOTE else Severity.ERROR,
             components=dict.fromkeys(signature.components, "*"),
             message=signature.message,
             evidence=signature.evidence,
@@ -323,251 +324,27 @@ def _rule_hits(hits: Iterable[Hit], own: Sequence[Hit], taken: set[str], judgeme
             symptom=hit.text[:300],
             stage=signature.stage or None,
         )
-        found.append(
-            Diagnosed(
-                finding=finding,
-                confidence="medium",
-                score=_OF_RULE,
-                taxonomy=taxonomy_of(finding),
-                where=f"{hit.source}:{hit.line}",
-                quote=hit.text,
-                position=hit.position,
-                confirmed=True,
-            )
-        )
+        found.append(_shown_at(hit, finding, "medium", Weight.OF_RULE, taxonomy_of(finding)))
     return found
 
 
-def _merge(found: list[Diagnosed]) -> list[Diagnosed]:
-    """A rule over versions that the log proves absorbs the signature of the same line or class; equal findings are kept once."""
-    proved = [d for d in found if d.score >= _PROVED]
-    kept: list[Diagnosed] = []
-    seen: set[tuple[str, str]] = set()
-    for d in found:
-        absorbed = (
-            d.score < _PROVED
-            and d.where is not None
-            and any(
-                p.where == d.where or (p.taxonomy.cause == d.taxonomy.cause and d.score >= _SYMPTOM) for p in proved
-            )
-        )
-        key = (d.finding.rule, d.finding.message)
-        if absorbed or key in seen:
-            continue
-        seen.add(key)
-        kept.append(d)
-    return kept
-
-
-def _rank(found: list[Diagnosed]) -> list[Diagnosed]:
-    """Roles by score: the first that is more than a note is the root, consequences follow, notes come last."""
-    ordered = sorted(found, key=lambda d: (-d.score, d.position, _grave(d.finding.severity), _early(d.finding.stage)))
-    named = []
-    root: Diagnosed | None = None
-    for d in ordered:
-        if d.finding.severity is Severity.NOTE:
-            role = "note"
-        elif root is None:
-            role, root = "root", d
-        elif (d.score <= _FOLLOWS and d.confirmed) or (d.taxonomy.cause == root.taxonomy.cause and d.confirmed):
-            role = "consequence"
-        else:
-            role = "also"
-        named.append(dataclasses.replace(d, role=role))
-    return named
-
-
-def _early(stage: str | None) -> int:
-    """The earlier stage first: what fails at installation fails before what fails in training."""
-    return _STAGES.index(stage) if stage in _STAGES else len(_STAGES)
-
-
-def _grave(severity: Severity) -> int:
-    return (Severity.ERROR, Severity.WARNING, Severity.NOTE).index(severity)
-
-
-def _whole(
-    found: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]], *, live: bool
-) -> Diagnosis:
-
-    errors = any(d.finding.severity is Severity.ERROR for d in found)
-    if errors:
-        status = "bad"
-    elif (not facts.count and not found) or (live and "torch" not in facts.components):
-        status = "unknown"
-    else:
-        status = (
-            "ok"
-            if judgement.status == "ok" or (live and judgement.status == "bad")
-            else judgement.status
-            if judgement.status != "bad"
-            else "ok"
-        )
-    checked, missing = _coverage(facts, texts)
-    return Diagnosis(
-        status=status,
-        found=tuple(found),
-        facts=facts,
-        inferred=judgement.inferred,
-        unknown=tuple(judgement.unknown),
-        checked=checked,
-        not_checked=missing,
-        repair=judgement.repair,
-        commands=commands_of(judgement.repair) if judgement.repair else {},
-    )
-
-
-def _coverage(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sentences: what was judged, and what was not because nobody told it."""
-    given = _given(facts)
-    checked = []
-    if given:
-        checked.append(
-            f"{len(given)} components against every rule of the matrix: "
-            + ", ".join(f"{n} {v}" for n, v in list(given.items())[:24])
-        )
-    if texts:
-        lines = sum(text.count("\n") + 1 for _, text in texts)
-        checked.append(f"{lines} lines of text against {len(catalogue().signatures)} signatures")
-    for name, what in (
-        ("variables", "environment variables"),
-        ("limits", "limits"),
-        ("launches", "start commands and configurations"),
-        ("libraries", "copies of CUDA libraries"),
-    ):
-        count = len(getattr(facts, name))
-        if count:
-            checked.append(f"{count} {what}")
-    missing = []
-    for name, what in (
-        ("torch", "torch"),
-        ("driver", "the driver"),
-        ("gpu", "the GPU"),
-        ("python", "Python"),
-        ("toolkit", "the toolkit (nvcc)"),
-        ("nccl", "NCCL"),
-    ):
-        if name not in facts.components:
-            missing.append(what)
-    told = [f"not told: {', '.join(missing)}"] if missing else []
-    if not facts.limits:
-        told.append("limits (/dev/shm, locked memory, open files) were not told")
-    if not texts:
-        told.append("no log was read: failures at run time were not looked for")
-    return tuple(checked), tuple(told)
-
-
-# ``check`` of a set with more than versions: the rules over versions and the rules over facts, one judgement.
-
-
-_ANY, _NONE = "*", "none"
-# A component that is known to be absent, as the fact that rules look for.
-_TOOLS = {"toolkit": "nvcc", "gcc": "c++", "ninja": "ninja", "pybind11": "pybind11"}
-
-
-def facts_of(given: Mapping[str, str], draft: Draft) -> Facts:
-    """The facts of ``draft`` with the versions of a given set; ``*`` is in use, ``none`` is absent."""
-    for name, version in given.items():
-        if version == _NONE:
-            draft.components.pop(name, None)
-            if name in _TOOLS:
-                draft.tools[_TOOLS[name]] = None
-            else:
-                draft.host[name] = _NONE
-        elif version == _ANY:
-            note_present(draft, name)
-        else:
-            first = version.split(",", maxsplit=1)[0]
-            draft.component(name, first, "given", 4)
-            if name == "torch" and (cuda := local_cuda(first)):
-                draft.component("cuda", cuda, "given", 4)
-    return draft.done()
-
-
-def findings_of(facts: Facts) -> list[Diagnosed]:
-    """What the rules over facts say, the gravest first; each finding once."""
-    found = [*judge_setup(facts), *judge_launches(facts), *judge_stated(facts)]
-    unique = {(d.finding.rule, d.finding.message): d for d in found}
-    order = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-    return sorted(unique.values(), key=lambda d: order.index(d.finding.severity))
-
-
-def check_environment(given: Mapping[str, str], draft: Draft, platform: Platform | None = None) -> Judgement:
-    """Judge a set of versions together with the facts that were stated beside it (see :mod:`envsmith.doctor.stated`).
-
-    Findings of both kinds are in one list; the repair is that of the versions, for no release mends a limit or a variable.
-    :class:`envsmith.errors.UsageError` when a version is none.
-    """
-    facts = facts_of(given, copy.deepcopy(draft))
-    glibc = facts.components.get("glibc")
-    if glibc is not None and "glibc" not in given:  # that of the distribution that was named
-        given = {**given, "glibc": glibc.version}
-    judgement = solve.check(given, platform) if given or not facts.count else Judgement(status="ok")
-    more = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
-    findings = (*judgement.findings, *(f for f in more if not _told(f, judgement)))
-    bad = any(f.severity is Severity.ERROR for f in findings)
-    return dataclasses.replace(judgement, status="bad" if bad else judgement.status, findings=findings)
-
-
-def _told(finding: Finding, judgement: Judgement) -> bool:
-    """Whether a rule over versions says the same already."""
-    return any(f.rule == finding.rule and f.severity is finding.severity for f in judgement.findings)
-
-
-# What rules over versions mean for the study's taxonomy, and rules that may apply to a framework whose version nobody told.
-
-
-# Stages of rules in the words of the study.
-_STAGE = {"communication": "comm-setup", "init": "setup", "checkpoint": "load", "inference": "train"}
-# Above plain notes, below every warning: it is only possible.
-_SCORE = 22
-_MOST = 4
-
-
-def taxonomy_of(finding: Finding) -> Taxonomy:
-    """The study's taxonomy of a finding of a rule: as the table says, else by its components."""
-    row = rule_taxonomy().get(finding.rule, {})
-    names = set(finding.components)
-    if "driver" in names:
-        group = "driver"
-    elif names & {"gcc", "clang", "glibc"}:
-        group = "compiler"
-    elif "gpu" in names:
-        group = "gpu-arch"
-    elif "toolkit" in names:
-        group = "cuda-torch-mismatch"
-    else:
-        group = "python-version-pair"
-    return Taxonomy(
-        stage=_STAGE.get(finding.stage or "", finding.stage or ""),
-        group=row.get("group", group),
-        cause=row.get("cause", finding.rule),
-        pattern=row.get("pattern", "version-and-dependency-management"),
-    )
-
-
-def possible(facts: Facts) -> list[Diagnosed]:
-    """Known-bad combinations of which every part is told but the version of a framework that is in use: notes of low confidence."""
+def _judge_possible(case: Case) -> list[Diagnosed]:
+    """Return notes of known-bad combinations of which all is known but the version of one component that is in use."""
+    facts = case.facts
     present = {name for name in facts.host.get("present", "").split(",") if name and name not in facts.components}
     if not present or not facts.components:
         return []
-
-    try:
-        rules = solve.default_solver().knowledge().rules
-    except EnvsmithError:
-        return []
     found = []
-    for rule in rules:
+    for rule in knowledge().rules:
         for row in rule.rows if rule.kind is RuleKind.CONFLICTS else ():
-            name = _only_missing(row, facts, present)
-            if name:
+            if name := _only_missing(row, facts, present):
                 found.append(_note(rule, row, name, facts))
                 break
-    return found[:_MOST]
+    return found[:4]
 
 
 def _only_missing(row: Row, facts: Facts, present: set[str]) -> str | None:
-    """The framework whose version alone decides, when every other part of ``row`` matches what was told."""
+    """Return the component whose version alone decides, when every other part of ``row`` matches the facts."""
     if row.severity is Severity.NOTE or len(row.when) < 2:
         return None
     missing = [name for name in row.when if name not in facts.components]
@@ -586,16 +363,195 @@ def _only_missing(row: Row, facts: Facts, present: set[str]) -> str | None:
 
 
 def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
-    told = {n: (facts.version(n) or str(spec)) for n, spec in row.when.items()}
     others = ", ".join(f"{n} {facts.version(n)}" for n in row.when if n != name)
     finding = Finding(
         rule=rule.id,
         severity=Severity.NOTE,
-        components=told,
+        components={n: (facts.version(n) or str(spec)) for n, spec in row.when.items()},
         message=f"If {name} is {row.when[name]} (its version was not told), it does not go with {others}: {row.cause or rule.cause or rule.id}",
         evidence=row.evidence,
         fix=row.fix or rule.fix,
         symptom=row.symptom or rule.symptom,
         stage=rule.stage,
     )
-    return Diagnosed(finding=finding, confidence="low", score=_SCORE, taxonomy=taxonomy_of(finding))
+    return Diagnosed(finding=finding, confidence="low", score=Weight.POSSIBLE, taxonomy=taxonomy_of(finding))
+
+
+JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
+    _judge_versions,
+    _judge_messages,
+    _judge_messages_of_rules,
+    lambda case: judge_setup(case.facts),
+    lambda case: judge_launches(case.facts),
+    _judge_possible,
+)
+
+
+def _merged(found: list[Diagnosed]) -> list[Diagnosed]:
+    """A rule over versions that the log proves absorbs the message of the same line or class; equal findings are kept once."""
+    proved = [d for d in found if d.score >= Weight.PROVED]
+    unique: dict[tuple[str, str], Diagnosed] = {}
+    for d in found:
+        absorbed = (d.score < Weight.PROVED and d.where is not None) and any(
+            p.where == d.where or (p.taxonomy.cause == d.taxonomy.cause and d.score >= Weight.SYMPTOM) for p in proved
+        )
+        if not absorbed:
+            unique.setdefault((d.finding.rule, d.finding.message), d)
+    return list(unique.values())
+
+
+def _ranked(found: list[Diagnosed]) -> list[Diagnosed]:
+    """Return the findings in order with their roles: the first that is more than a note is the root, notes come last."""
+    found = sorted(found, key=_order)
+    root = next((d for d in found if d.finding.severity is not Severity.NOTE), None)
+    return [dataclasses.replace(d, role=_role(d, root)) for d in found]
+
+
+def _order(d: Diagnosed) -> tuple[int, int, int, int]:
+    """The heavier first, then the earlier in the text, the graver, and what fails at an earlier stage."""
+    stage = _STAGES.index(d.finding.stage) if d.finding.stage in _STAGES else len(_STAGES)
+    return (-d.score, d.position, _GRAVITY.index(d.finding.severity), stage)
+
+
+def _role(d: Diagnosed, root: Diagnosed | None) -> str:
+    if d.finding.severity is Severity.NOTE or root is None:
+        return "note"
+    if d is root:
+        return "root"
+    follows = d.score <= Weight.FOLLOWS or d.taxonomy.cause == root.taxonomy.cause
+    return "consequence" if follows and d.confirmed else "also"
+
+
+def _diagnosis(found: list[Diagnosed], case: Case, texts: Sequence[tuple[str, str]], *, live: bool) -> Diagnosis:
+    facts, judgement = case.facts, case.judgement
+    if any(d.finding.severity is Severity.ERROR for d in found):
+        status = "bad"
+    elif (not facts.count and not found) or (live and "torch" not in facts.components):
+        status = "unknown"
+    else:
+        status = "ok" if judgement.status == "bad" else judgement.status
+    return Diagnosis(
+        status=status,
+        found=tuple(found),
+        facts=facts,
+        inferred=judgement.inferred,
+        unknown=tuple(judgement.unknown),
+        checked=_checked(facts, texts),
+        not_checked=_not_checked(facts, texts),
+        repair=judgement.repair,
+        commands=commands_of(judgement.repair) if judgement.repair else {},
+    )
+
+
+def _checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return sentences that say what was judged."""
+    given = _versions_of(facts)
+    sentences = []
+    if given:
+        names = ", ".join(f"{name} {version}" for name, version in list(given.items())[:24])
+        sentences.append(f"{len(given)} components against every rule of the matrix: {names}")
+    if texts:
+        lines = sum(text.count("\n") + 1 for _, text in texts)
+        sentences.append(f"{lines} lines of text against {len(catalogue().signatures)} signatures")
+    groups = (
+        (facts.variables, "environment variables"),
+        (facts.limits, "limits"),
+        (facts.launches, "start commands and configurations"),
+        (facts.libraries, "copies of CUDA libraries"),
+    )
+    return (*sentences, *(f"{len(group)} {title}" for group, title in groups if group))
+
+
+_ASKED_FOR = {
+    "torch": "torch",
+    "driver": "the driver",
+    "gpu": "the GPU",
+    "python": "Python",
+    "toolkit": "the toolkit (nvcc)",
+    "nccl": "NCCL",
+}
+
+
+def _not_checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return sentences that say what was not judged because nothing says it."""
+    missing = [title for name, title in _ASKED_FOR.items() if name not in facts.components]
+    sentences = [f"not told: {', '.join(missing)}"] if missing else []
+    if not facts.limits:
+        sentences.append("limits (/dev/shm, locked memory, open files) were not told")
+    if not texts:
+        sentences.append("no log was read: failures at run time were not looked for")
+    return tuple(sentences)
+
+
+# ``check`` of a set with more than versions: the rules over versions and the rules over facts, one judgement.
+
+
+# A component that is known to be absent, as the fact that rules look for.
+_TOOLS = {"toolkit": "nvcc", "gcc": "c++", "ninja": "ninja", "pybind11": "pybind11"}
+
+
+def facts_of(given: Mapping[str, str], draft: Draft) -> Facts:
+    """Return the facts of ``draft`` with the versions of a given set; ``*`` is in use, ``none`` is absent."""
+    for name, version in given.items():
+        if version == "none":
+            draft.components.pop(name, None)
+            if name in _TOOLS:
+                draft.tools[_TOOLS[name]] = None
+            else:
+                draft.host[name] = "none"
+        elif version == "*":
+            note_present(draft, name)
+        else:
+            first = version.split(",", maxsplit=1)[0]
+            draft.component(name, first, "given", 4)
+            if name == "torch" and (cuda := local_cuda(first)):
+                draft.component("cuda", cuda, "given", 4)
+    return draft.done()
+
+
+def findings_of(facts: Facts) -> list[Diagnosed]:
+    """Return what the rules over facts find, the gravest first, each finding once."""
+    found = [*judge_setup(facts), *judge_launches(facts), *judge_stated(facts)]
+    unique = {(d.finding.rule, d.finding.message): d for d in found}
+    return sorted(unique.values(), key=lambda d: _GRAVITY.index(d.finding.severity))
+
+
+def check_environment(given: Mapping[str, str], draft: Draft, platform: Platform | None = None) -> Judgement:
+    """Judge a set of versions together with the facts that were stated beside it (see :mod:`envsmith.doctor.stated`).
+
+    Findings of both kinds are in one list; the repair is that of the versions, for no release mends a limit or a variable.
+    :class:`envsmith.errors.UsageError` when a version is none.
+    """
+    facts = facts_of(given, copy.deepcopy(draft))
+    glibc = facts.components.get("glibc")
+    if glibc is not None and "glibc" not in given:  # that of the distribution that was named
+        given = {**given, "glibc": glibc.version}
+    judgement = solve.check(given, platform) if given or not facts.count else Judgement(status="ok")
+    of_versions = {(finding.rule, finding.severity) for finding in judgement.findings}
+    of_facts = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
+    findings = (*judgement.findings, *(f for f in of_facts if (f.rule, f.severity) not in of_versions))
+    bad = any(f.severity is Severity.ERROR for f in findings)
+    return dataclasses.replace(judgement, status="bad" if bad else judgement.status, findings=findings)
+
+
+# Stages of rules in the words of the study.
+_STAGE_OF_RULE = {"communication": "comm-setup", "init": "setup", "checkpoint": "load", "inference": "train"}
+_GROUP_OF = (
+    (frozenset({"driver"}), "driver"),
+    (frozenset({"gcc", "clang", "glibc"}), "compiler"),
+    (frozenset({"gpu"}), "gpu-arch"),
+    (frozenset({"toolkit"}), "cuda-torch-mismatch"),
+)
+
+
+def taxonomy_of(finding: Finding) -> Taxonomy:
+    """Return the study's taxonomy of a finding of a rule: as the table says, else by its components."""
+    row = rule_taxonomy().get(finding.rule, {})
+    names = set(finding.components)
+    groups = (group for parts, group in _GROUP_OF if names & parts)
+    return Taxonomy(
+        stage=_STAGE_OF_RULE.get(finding.stage or "", finding.stage or ""),
+        group=row.get("group") or next(groups, "python-version-pair"),
+        cause=row.get("cause", finding.rule),
+        pattern=row.get("pattern", "version-and-dependency-management"),
+    )

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from envsmith import solve
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.read.logs import Frame, frames_before
-from envsmith.doctor.signatures import Hit, name_owners
+from envsmith.doctor.signatures import Hit, catalogue
+from envsmith.doctor.words import words
 from envsmith.errors import EnvsmithError
+from envsmith.graph.load import knowledge
 from envsmith.model.version import version_key
 
 # Signatures of an interface that is not there, whichever package it is of.
@@ -34,12 +35,6 @@ INTERFACES = frozenset(
 )
 # Those where the name is known to be gone, so that whoever imports it is too old.
 _REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
-_OWN_CAUSE = {
-    "deepspeed": "deepspeed-version-pair",
-    "torch": "torch-version-pair",
-    "transformers": "transformers-version-pair",
-    "triton": "triton-version-mismatch",
-}
 _CLASS = re.compile(r"'(\w{2,80})'(?: object)? has no attribute '(\w{1,80})'")
 _METHOD = re.compile(r"\b([A-Za-z_]\w{1,80})\.__init__\(\) got an unexpected")
 # pip and uv: `opencv-python==4.11.0.86 depends on numpy>=1.26.0`.
@@ -73,7 +68,7 @@ def _owner(hit: Hit, frames: list[Frame]) -> str | None:
         return owner_of(match[1]) or owner_of(match[2])
     if (match := _METHOD.search(hit.text)) and (known := owner_of(match[1])):
         return known
-    # The line of code that was run names what it calls: ``with deepspeed.zero.Init(``.
+    # The line of code that was run names what it calls: ``with package.Init(``.
     if hit.signature.id == "argument-unknown" and frames and (call := _CALL.search(frames[-1].source)):
         root = fold(call[1])
         return root if root not in _STANDARD and component_of(root) else None
@@ -87,7 +82,7 @@ def owner_of(name: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _owners() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((owner, re.compile("|".join(names))) for owner, names in name_owners().items())
+    return tuple((owner, re.compile("|".join(names))) for owner, names in catalogue().owners.items())
 
 
 def class_of(hit: Hit) -> Taxonomy | None:
@@ -97,18 +92,18 @@ def class_of(hit: Hit) -> Taxonomy | None:
         named = component_of(hit.groups.get("need", "")) or ""
     elif hit.signature.id not in INTERFACES:
         return None
-    cause = _OWN_CAUSE.get(named)
+    cause = words().own_causes.get(named)
     if cause is None:
         return None
     signature = hit.signature
     return Taxonomy(stage=signature.stage, group=signature.group, cause=cause, pattern=signature.pattern)
 
 
-def asked(hit: Hit, facts: Facts) -> str | None:
+def fix_of_parties(hit: Hit, facts: Facts) -> str | None:
     """What to do, with the two packages and what is known of their versions; ``None`` where neither is known."""
     owner, user = hit.groups.get("owner"), hit.groups.get("user")
     if hit.signature.id in _REMOVED:
-        if user is None or user in {"deepspeed", "torch"}:
+        if user is None or user in words().own_fixes:
             return None
         return f"{hit.signature.fix} Here it is {user} that asks for it: a newer {user} (pip install -U {user}) no longer does."
     if hit.signature.id not in INTERFACES or owner is None:
@@ -133,7 +128,7 @@ def _before(name: str, version: str) -> str | None:
     """The release before ``version`` that the matrix knows."""
     try:
         mine = version_key(version)
-        known = solve.default_solver().knowledge().releases.get(name, ())
+        known = knowledge().releases.get(name, ())
         older = [str(r.version) for r in known if mine and (key := version_key(str(r.version))) and key < mine]
     except (EnvsmithError, ValueError):
         return None

@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from envsmith.doctor.conditions import Scene
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
 from envsmith.doctor.facts import Facts
-from envsmith.doctor.parties import asked, symbol_in
+from envsmith.doctor.parties import fix_of_parties, symbol_in
 from envsmith.doctor.read.lines import component_of, fold
-from envsmith.doctor.signatures import Hit, Signature
+from envsmith.doctor.signatures import Hit
+from envsmith.doctor.words import words
 from envsmith.errors import UsageError
+from envsmith.frameworks import EXAMPLE, FRAMEWORKS
+from envsmith.graph.load import components
 from envsmith.model.cell import Request
+from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
@@ -19,24 +24,10 @@ from envsmith.text import redact
 
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
-_PATHS = (
-    "torch",
-    "cuda",
-    "nccl",
-    "cudnn",
-    "triton",
-    "python",
-    "deepspeed",
-    "megatron-core",
-    "colossalai",
-    "transformer-engine",
-    "flash-attn",
-    "driver",
-    "gpu",
-    "toolkit",
-    "gcc",
-    "glibc",
-    "numpy",
+# The order of components in a table.
+_ORDER = (
+    *("torch", "cuda", "nccl", "cudnn", "triton", "python", *FRAMEWORKS),
+    *("transformer-engine", "flash-attn", "driver", "gpu", "toolkit", "gcc", "glibc", "numpy"),
 )
 
 
@@ -114,7 +105,7 @@ def as_markdown(diagnosis: Diagnosis) -> str:
     """A block for a bug report: versions, findings, what was not looked at; without names and secrets."""
     facts = diagnosis.facts
     lines = ["### Environment (envsmith doctor)", "", "| component | version | read from |", "|---|---|---|"]
-    names = [n for n in _PATHS if n in facts.components] + sorted(set(facts.components) - set(_PATHS))
+    names = [n for n in _ORDER if n in facts.components] + sorted(set(facts.components) - set(_ORDER))
     for name in names:
         stated = facts.components[name]
         lines.append(f"| {name} | {stated.version} | {_cell(stated.source)} |")
@@ -158,223 +149,200 @@ def _cell(text: str) -> str:
     return redact(_plain(text)).replace("|", "\\|").replace("\n", " ")
 
 
-# What a finding says and asks for, with the versions at hand: texts made from a signature, its hit and the facts.
+# What a message says and asks for, with the versions that it and the facts name.
 
-
-# The first toolkit whose nvcc knows an architecture: NVIDIA's release notes of each toolkit, as in matrix/rules/toolkit.yaml (toolkit-gpu-min).
-_NVCC_FLOOR = {
-    "70": "9.0",
-    "75": "10.0",
-    "80": "11.0",
-    "86": "11.1",
-    "87": "11.4",
-    "89": "11.8",
-    "90": "11.8",
-    "100": "12.8",
-    "101": "12.8",
-    "120": "12.8",
-    "103": "12.9",
-    "121": "12.9",
-    "110": "13.0",
-}
-# Signatures whose message tells a requirement: of the package in the group ``need``, or always of the same one.
-_TELLS_OF = {"megatron-te-floor": "transformer-engine"}
-_TELL = frozenset(
-    {"pip-incompatible", "transformers-deepspeed-floor", "release-floor-told", "package-told", *_TELLS_OF}
-)
-_SPELT = {"pytorch": "torch", "deepspeed": "deepspeed", "flash_attn": "flash-attn", "megatron_core": "megatron-core"}
 # Libraries whose own number is CUDA's major.
 _MAJOR = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(1[1-9])\b")
 # The torch build of each CUDA major that most machines of that major can use.
 _BUILD = {"11": "cu118", "12": "cu126", "13": "cu130"}
+# Groups of patterns that a message names in brackets.
+_NAMED = ("package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec", "owner", "user")
 
 
 def better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts, twin: Hit | None) -> str | None:
-    """What the message itself asks for, and the versions that are known here, say more than the rule in general."""
+    """Return the fix of a rule, or a nearer one: what the message itself asks for, or with the versions that are known."""
     if twin and {"spec", "floor", "limit"} & set(twin.groups):
-        return mended(twin.signature, twin, facts)
+        return fix_of(twin, facts)
     if taxonomy.group == "cuda-torch-mismatch" and {"toolkit", "cuda"} <= set(finding.components):
         return _cuda_fix(facts) or finding.fix
     return finding.fix
 
 
-def told(signature: Signature, hit: Hit) -> str:
-    """The message of a signature with what its hit names."""
+def message_of(hit: Hit, facts: Facts) -> str:
+    """Return the message of a signature with what its hit names."""
+    if message := _variant(hit, facts, "message"):
+        return message
     groups = hit.groups
-    if signature.id == "pip-incompatible":
-        need = groups.get("need", "")
-        return f"{groups.get('who')} {groups.get('who_version')} requires {need}{groups.get('spec', '')}" + (
-            f", and {groups['have']} {groups['have_version']} is installed."
-            if "have" in groups
-            else ", which is not installed."
-        )
     named = [
-        f"{k.replace('_', '-')} {v}"
-        for k, v in groups.items()
-        if k
-        in {"package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec", "owner", "user"}
-        and (k != "owner" or "package" not in groups)
+        f"{name.replace('_', '-')} {value}"
+        for name, value in groups.items()
+        if name in _NAMED and (name != "owner" or "package" not in groups)
     ]
     if symbol := symbol_in(hit.text):
         named.append(f"symbol {symbol.readable}, which is {symbol.component}'s")
-    return signature.message + (f" ({', '.join(named)})" if named else "")
+    return hit.signature.message + (f" ({', '.join(named)})" if named else "")
 
 
-def mended(signature: Signature, hit: Hit, facts: Facts) -> str:
-    """What to do: the signature's fix, or a nearer one where the message or the facts name versions."""
-    groups = hit.groups
-    if of_parties := asked(hit, facts):
-        return of_parties
-    if signature.id == "cuda-library-symbol" and (symbol := symbol_in(hit.text)) and symbol.wheel:
-        return (
-            f"{signature.fix} Where the library itself is too old for what asks: pip install --upgrade {symbol.wheel}."
-        )
-    if signature.id == "shared-library-missing" and (major := _MAJOR.search(groups.get("library", ""))):
-        return f"{groups['library']} belongs to CUDA {major[1]}: install the build of what asks for it that is made for the CUDA of this torch (its name or extra says cu12 or cu13), or a torch for CUDA {major[1]}; where torch itself asks: pip install --force-reinstall torch brings its nvidia wheels back."
-    if signature.id == "pip-resolution" and "needs" in groups:
-        return f"{signature.fix} What was asked for stands against: {groups['needs']}."
-    if asks := _needed(signature, groups):
-        return f"{asks}: pip install '{asks}'" + (
-            f", or another release of {groups['who']}." if "who" in groups else "."
-        )
-    if signature.id == "te-flash-attn-range" and ("spec" in groups or "limit" in groups):
-        spec = groups.get("spec", "").strip().rstrip(",.") or f"<={groups.get('limit')}"
-        return f"Install flash-attn{spec.replace(' ', '')}: pip install --no-build-isolation 'flash-attn{spec.replace(' ', '')}'; or NVTE_FLASH_ATTN=0 (on GPUs before Ampere uninstall it)."
-    if signature.id == "optional-missing" and "package" in groups:
-        return f"pip install {fold(groups['package'].split('.')[0]) if groups['package'] != 'megatron.core' else 'megatron-core'} in this environment."
-    if signature.id == "pip-requires-python" and "spec" in groups:
-        return f"Use a Python that satisfies {groups['spec']}: uv venv --python 3.12."
-    if signature.id == "cxx-std-torch":
-        std = groups.get("std")
-        if std == "20":
-            return "deepspeed>=0.19.5 (it asks for C++20 with torch 2.12 and later), or torch<2.12; g++ 11 or later."
-        return "deepspeed>=0.11.0 (0.9.3 for the optimizer ops; async_io asks for C++17 from 0.11.0), or torch<2.1."
-    if signature.id == "nvcc-arch-unknown" and (floor := _NVCC_FLOOR.get(groups.get("gpu", ""))):
-        return f"nvcc>={floor}: compute_{groups['gpu']} needs a toolkit of CUDA {floor} or later (set CUDA_HOME to it; same major as torch's CUDA). If no such GPU is in use, leave it out: export TORCH_CUDA_ARCH_LIST to the GPUs at hand."
-    if signature.group == "cuda-torch-mismatch" and (aligned := _cuda_fix(facts)):
-        return aligned
-    if signature.id == "driver-too-old" and (level := facts.host.get("driver_cuda")):
-        return f"{signature.fix} The driver here supports CUDA {level}."
-    return signature.fix
+def fix_of(hit: Hit, facts: Facts) -> str:
+    """Return the fix of a signature, or a nearer one where the message or the facts name versions."""
+    signature = hit.signature
+    if fix := fix_of_parties(hit, facts) or _variant(hit, facts, "fix"):
+        return fix
+    if requirement := _requirement(hit):
+        user = hit.groups.get("who")
+        return f"{requirement}: pip install '{requirement}'" + (f", or another release of {user}." if user else ".")
+    return (signature.group == "cuda-torch-mismatch" and _cuda_fix(facts)) or signature.fix
+
+
+def lines_of(hit: Hit) -> tuple[str, ...]:
+    """Return the exact lines to type."""
+    requirement = _requirement(hit)
+    return (f"pip install '{requirement}'",) if requirement else hit.signature.lines
+
+
+def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
+    """Return the message or fix of the first variant whose conditions the hit meets."""
+    signature, groups = hit.signature, hit.groups
+    if not signature.variants:
+        return None
+    words: dict[str, str | None] = {
+        name: None for pattern in signature.match for name in re.compile(pattern).groupindex
+    }
+    words |= {"fix": signature.fix, "needs": None, **groups}
+    symbol, major = symbol_in(hit.text), _MAJOR.search(groups.get("library", ""))
+    words |= {"wheel": symbol.wheel if symbol else None, "major": major[1] if major else None}
+    limit = groups.get("spec", "").strip().rstrip(",.") or (f"<={groups['limit']}" if "limit" in groups else "")
+    words |= {"range": limit.replace(" ", ""), "distribution": _distribution(groups.get("package"))}
+    words |= {
+        word: table.get(groups.get(group, ""))
+        for word, tables in signature.look_up.items()
+        for group, table in tables.items()
+    }
+    scene = Scene(facts, words=words)
+    text = next((t for v in signature.variants if scene.meets(v.when) and (t := getattr(v, part))), None)
+    return scene.fill(text) if text else None
+
+
+def _distribution(module: str | None) -> str | None:
+    """Return the distribution that brings a module."""
+    if module is None:
+        return None
+    framework = next((f.name for f in FRAMEWORKS.values() if f.module == module), None)
+    return framework or fold(module.split(".")[0])
 
 
 def _cuda_fix(facts: Facts) -> str | None:
-    """The two ways out of a toolkit that is not of torch's CUDA, with the versions at hand."""
+    """Return the two ways out of a toolkit that is not of torch's CUDA."""
     toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
     if not toolkit or not cuda or cuda == "cpu":
         return None
-    have, want = ".".join(toolkit.split(".")[:2]), ".".join(cuda.split(".")[:2])
-    if have == want:  # they are not what is wrong
+    has, needs = (".".join(version.split(".")[:2]) for version in (toolkit, cuda))
+    if has == needs:  # they are not what is wrong
         return None
-    build = _BUILD.get(have.split(".")[0], "cu" + have.replace(".", ""))
+    major = has.split(".")[0]
+    build = _BUILD.get(major, "cu" + has.replace(".", ""))
     return (
-        f"Align nvcc and torch: install the CUDA toolkit {want} beside {have} and export CUDA_HOME=/usr/local/cuda-{want}; or install the torch build of the toolkit's"
-        f" major ({have.split('.')[0]}.x): uv pip install torch --torch-backend={build} (pip: PyTorch's index for {build})."
+        f"Align nvcc and torch: install the CUDA toolkit {needs} beside {has} and export CUDA_HOME=/usr/local/cuda-{needs};"
+        f" or install the torch build of the toolkit's major ({major}.x): uv pip install torch --torch-backend={build}"
+        f" (pip: PyTorch's index for {build})."
     )
 
 
-def typed(signature: Signature, hit: Hit) -> tuple[str, ...]:
-    """The exact lines to type."""
-    asks = _needed(signature, hit.groups)
-    return (f"pip install '{asks}'",) if asks else signature.lines
-
-
-def _needed(signature: Signature, groups: Mapping[str, str]) -> str | None:
-    """The requirement that a message tells, as pip takes it: ``torch>=2.3``; where it names no release, the package alone."""
-    need = _TELLS_OF.get(signature.id) or groups.get("need")
-    if signature.id not in _TELL or not need:
-        return None
+def _requirement(hit: Hit) -> str | None:
+    """Return the requirement that a message tells, as pip takes it: ``torch>=2.3``, or the package alone."""
+    groups, tells = hit.groups, hit.signature.tells
+    need = groups.get("need") if tells == "need" else tells
     spec = groups.get("spec") or (f">={groups['floor']}" if "floor" in groups else "")
-    if signature.id in _TELLS_OF and not spec:
+    if not need or (tells != "need" and not spec):
         return None
-    return f"{_SPELT.get(need.lower(), need)}{spec.replace(' ', '')}"
+    component = component_of(need)
+    name = component if component and (component == fold(need) or need.lower() == "pytorch") else need
+    return f"{name}{spec.replace(' ', '')}"
 
 
 # A repair as commands: the smallest change for pip, uv and conda. The repair itself was solved by ``check``.
 
 
-_HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
-# Names on the package index and on conda-forge where they differ from the component's.
-_PIP = {"transformer-engine": "transformer-engine[pytorch]"}
-_CONDA = {"torch": "pytorch", "transformer-engine": "transformer-engine-torch"}
-_NO_CONDA = frozenset({"megatron-core", "colossalai", "apex"})
 _FOLLOWS = frozenset({"cuda", "nccl", "cudnn", "triton"})
 # What torch declares and a wheel of its own brings: where only that is wrong, pinning it leaves torch alone.
 _WHEELS = ("nccl", "cudnn")
 
 
+def _is_host(name: str) -> bool:
+    component = components().by_name.get(name)
+    return component is not None and component.role is Role.HOST
+
+
 def commands_of(repair: Repair) -> Mapping[str, str]:
-    """``pip``, ``uv`` and ``conda`` command of the changed components, and ``host`` for what no package manager changes."""
+    """Return the ``pip``, ``uv`` and ``conda`` command of the changed components, and ``host`` for what no package manager changes."""
     changed = {c.component: c.new for c in repair.changes if c.new is not None}
-    removed = [c.component for c in repair.changes if c.new is None and c.component not in _HOST]
+    removed = [c.component for c in repair.changes if c.new is None and not _is_host(c.component)]
     cell = repair.cell.components
-    alone = _alone(changed, cell)
-    torch = changed.get("torch") or (cell.get("torch") if set(changed) & _FOLLOWS and not alone else None)
-    pins = {n: v for n, v in changed.items() if n not in _HOST | _FOLLOWS | {"python", "torch"}}
-    commands: dict[str, str] = {}
-    wanted = [f"'{_PIP.get(n, n)}=={v}'" for n, v in pins.items()]
-    if torch or wanted:
-        plain = torch.split("+")[0] if torch else ""
-        backend = _backend(torch, cell.get("cuda"))
-        first = [f"'torch=={plain}'"] if torch else []
-        commands["pip"] = (
-            "pip install "
-            + " ".join([*first, *wanted])
-            + (
-                f" --index-url <PyTorch's index of {backend}>"
-                if torch and repair.cell.index == "pytorch" and backend
-                else ""
-            )
-        )
-        commands["uv"] = (
-            "uv pip install "
-            + " ".join([*first, *wanted])
-            + (f" --torch-backend={backend}" if torch and backend else "")
-        )
-        conda = [f"{_CONDA.get(n, n)}={v}" for n, v in pins.items() if n not in _NO_CONDA]
-        if torch:
-            conda.insert(0, f"pytorch={plain}" + ("" if backend == "cpu" else "=cuda*"))
-        rest = [n for n in pins if n in _NO_CONDA]
-        if conda:
-            commands["conda"] = (
-                "conda install -c conda-forge "
-                + " ".join(f"'{c}'" for c in conda)
-                + (f" && pip install {' '.join(wanted)}" if rest else "")
-            )
-    if alone:
-        _pinned(commands, alone, changed)
+    libraries = _single_libraries(changed, cell)
+    follows_torch = bool(set(changed) & _FOLLOWS) and not libraries
+    torch = changed.get("torch") or (cell.get("torch") if follows_torch else None)
+    pins = {n: v for n, v in changed.items() if n not in _FOLLOWS | {"python", "torch"} and not _is_host(n)}
+    commands = _installations(torch, _backend(torch, cell.get("cuda")), pins, repair.cell.index)
+    if libraries:
+        _put_before(commands, libraries)
     if "python" in changed:
         commands["python"] = f"uv venv --python {changed['python']}   # then install everything again into it"
     if removed:
         commands["remove"] = f"pip uninstall -y {' '.join(removed)}"
-    host = [f"{n}: {c.old or 'not given'} -> {c.new}" for c in repair.changes if (n := c.component) in _HOST]
+    host = [f"{n}: {c.old or 'not given'} -> {c.new}" for c in repair.changes if _is_host(n := c.component)]
     if host:
         commands["host"] = "; ".join(host)
     return commands
 
 
-def _alone(changed: Mapping[str, str], cell: Mapping[str, str]) -> list[str]:
-    """Requirements of the libraries' own wheels, when of what follows from torch nothing else changes; else none."""
-    major = (cell.get("cuda") or "").split(".")[0]
+def _installations(
+    torch: str | None, backend: str | None, pins: Mapping[str, str], index: str | None
+) -> dict[str, str]:
+    """Return what installs torch and the pinned packages; Conda takes from pip what its channel does not have."""
+    if not torch and not pins:
+        return {}
+    names = words().packages
+    pinned = [f"'{names.pip.get(n, n)}=={v}'" for n, v in pins.items()]
+    conda = [f"'{names.conda.get(n, n)}={v}'" for n, v in pins.items() if n not in names.not_on_conda]
+    pip_index = uv_backend = ""
+    requirements = pinned
+    if torch:
+        plain = torch.split("+")[0]
+        requirements = [f"'torch=={plain}'", *pinned]
+        conda.insert(0, f"'{names.conda['torch']}={plain}{'' if backend == 'cpu' else '=cuda*'}'")
+        pip_index = f" --index-url <PyTorch's index of {backend}>" if index == "pytorch" and backend else ""
+        uv_backend = f" --torch-backend={backend}" if backend else ""
+    commands = {
+        "pip": f"pip install {' '.join(requirements)}{pip_index}",
+        "uv": f"uv pip install {' '.join(requirements)}{uv_backend}",
+    }
+    if conda:
+        from_pip = f" && pip install {' '.join(pinned)}" if set(pins) & set(names.not_on_conda) else ""
+        commands["conda"] = f"conda install -c conda-forge {' '.join(conda)}{from_pip}"
+    return commands
+
+
+def _single_libraries(changed: Mapping[str, str], cell: Mapping[str, str]) -> dict[str, str]:
+    """Return the libraries with wheels of their own, when of what follows from torch nothing else changes."""
     follows = set(changed) & _FOLLOWS
+    major = (cell.get("cuda") or "").split(".")[0]
     if "torch" in changed or not follows or follows - set(_WHEELS) or not major.isdecimal():
-        return []
-    return [f"nvidia-{name}-cu{major}=={changed[name]}" for name in _WHEELS if name in changed]
+        return {}
+    return {
+        f"nvidia-{name}-cu{major}=={changed[name]}": f"{name}={changed[name]}" for name in _WHEELS if name in changed
+    }
 
 
-def _pinned(commands: dict[str, str], wheels: list[str], changed: Mapping[str, str]) -> None:
-    """Pins of single libraries before whatever else is installed; Conda has its own packages of them."""
-    quoted = " ".join(f"'{w}'" for w in wheels)
-    for tool, command in (
-        ("pip", "pip install --force-reinstall --no-deps"),
-        ("uv", "uv pip install --reinstall --no-deps"),
-    ):
-        more = commands.get(tool)
-        commands[tool] = f"{command} {quoted}" + (f" && {more}" if more else "")
-    conda = " ".join(f"'{name}={changed[name]}'" for name in _WHEELS if name in changed)
-    commands["conda"] = f"conda install -c conda-forge {conda}" + (
-        f" && {commands['conda']}" if "conda" in commands else ""
-    )
+def _put_before(commands: dict[str, str], libraries: Mapping[str, str]) -> None:
+    """Pin single libraries before whatever else is installed; Conda has its own packages of them."""
+    pip, conda = (" ".join(f"'{name}'" for name in names) for names in (libraries, libraries.values()))
+    first = {
+        "pip": f"pip install --force-reinstall --no-deps {pip}",
+        "uv": f"uv pip install --reinstall --no-deps {pip}",
+        "conda": f"conda install -c conda-forge {conda}",
+    }
+    for tool, command in first.items():
+        commands[tool] = f"{command} && {commands[tool]}" if tool in commands else command
 
 
 def _backend(torch: str | None, cuda: str | None) -> str | None:
@@ -396,25 +364,22 @@ def repaired(facts: Facts, repair: Repair) -> dict[str, str]:
 
 def request_of(repair: Repair) -> tuple[Request, str]:
     """The request whose answer is the repair's cell, for the lock; :class:`UsageError` when the cell has no framework or no torch."""
-    components = repair.cell.components
-    if not repair.cell.frameworks or "torch" not in components:
+    pins = repair.cell.components
+    if not repair.cell.frameworks or "torch" not in pins:
         raise UsageError(
             "--fix-to: the repaired set names no framework or no torch, so there is no cell to lock",
-            hint="envsmith lock --framework deepspeed, with the changes of the repair as --with",
+            hint=f"envsmith lock --framework {EXAMPLE}, with the changes of the repair as --with",
         )
-    frameworks = {n: Spec.exactly(components[n]) for n in repair.cell.frameworks}
-    wanted = [
-        n for n in components if n in {"torch", "cuda", "python"} or (n in repair.cell.chosen and n not in frameworks)
-    ]
-    constraints = {n: Spec.exactly(components[n]) for n in wanted if n not in _HOST}
-    if "python" in constraints and components["python"].count(".") == 1:
-        constraints["python"] = Spec.parse(components["python"])
+    frameworks = {n: Spec.exactly(pins[n]) for n in repair.cell.frameworks}
+    chosen = [n for n in pins if n in {"torch", "cuda", "python"} or (n in repair.cell.chosen and n not in frameworks)]
+    constraints = {n: Spec.exactly(pins[n]) for n in chosen if not _is_host(n)}
+    if "python" in constraints and pins["python"].count(".") == 1:
+        constraints["python"] = Spec.parse(pins["python"])
     text = " ".join(
-        [f"--framework {n}=={components[n]}" for n in frameworks]
-        + [f"--with {n}=={components[n]}" for n in constraints]
+        [f"--framework {n}=={pins[n]}" for n in frameworks] + [f"--with {n}=={pins[n]}" for n in constraints]
     )
-    driver = components.get("driver")
-    gpus = tuple(g for g in components.get("gpu", "").split(",") if g)
+    driver = pins.get("driver")
+    gpus = tuple(g for g in pins.get("gpu", "").split(",") if g)
     return Request(
         frameworks=frameworks, constraints=constraints, driver=driver, gpus=gpus, platform=repair.cell.platform
     ), text

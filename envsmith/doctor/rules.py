@@ -28,11 +28,12 @@ from envsmith.doctor.conditions import (
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.read.lines import component_of
-from envsmith.doctor.tables import cached_table, named_evidence
+from envsmith.doctor.tables import cached_table, read_table, refuse
+from envsmith.graph.fields import Sources
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
-from envsmith.schema import Parsed, Problems, Text, WrongValueError, check, strict
+from envsmith.schema import Parsed, Problems, Text, WrongValueError, strict
 
 _FILE = "doctor/rules.yaml"
 _DATE = "2026-11-21"
@@ -67,15 +68,8 @@ def _check(value: Any, _context: object) -> tuple[str, Any]:
     return name, argument
 
 
-def _evidence(name: Any, context: Mapping[str, Evidence]) -> Evidence:
-    if not isinstance(name, str) or name not in context:
-        raise WrongValueError("no such evidence in this file", "it names " + ", ".join(context))
-    return context[name]
-
-
 Conditions = Annotated[tuple[Mapping[str, Condition], ...], Parsed(_conditions)]
 Confidence = Literal["high", "medium", "low"]
-Source = Annotated[Evidence, Parsed(_evidence)]
 
 
 @strict
@@ -90,7 +84,7 @@ class Variant:
     confidence: Confidence | None = None
     score: int | None = None
     cause: Text | None = None
-    evidence: Source | None = None
+    evidence: Sources | None = None
 
 
 @strict
@@ -118,7 +112,7 @@ class Rule:
     pattern: Text | None = None
     confidence: Confidence = "high"
     score: int | None = None
-    evidence: Source
+    evidence: Sources
     variants: tuple[Variant, ...] = ()
 
 
@@ -151,16 +145,13 @@ def rule_book() -> RuleBook:
 
 def read_rules(content: bytes) -> RuleBook:
     """Return the rules of a YAML text. ``DataError`` lists every problem with its key path."""
+    book = read_table(RuleBook, _FILE, content)
     problems = Problems()
-    document, sources = named_evidence(_FILE, content, problems)
-    book = check(RuleBook, document, _FILE, problems, context=sources)
-    sections = {"setup": book.setup, "launch": book.launch, "stated": book.stated} if book else {}
-    for section, rules in sections.items():
+    for section, rules in {"setup": book.setup, "launch": book.launch, "stated": book.stated}.items():
         for number, rule in enumerate(rules):
-            for complaint in _complaints(rule, book.causes if book else {}):
+            for complaint in _complaints(rule, book.causes):
                 problems.add(f"{_FILE}: {section}[{number}] ({rule.id})", complaint)
-    problems.refuse(f"{len(problems.lines)} problems in {_FILE}", hint="matrix/README.md describes its fields")
-    assert book is not None  # noqa: S101 - there were no problems
+    refuse(_FILE, problems)
     return book
 
 
@@ -243,7 +234,7 @@ def _finding(rule: Rule, scene: Scene) -> Diagnosed:
         components=scene.words.get("components", {})
         | {name: text for name, text in components.items() if text is not None},
         message=filled(rule.message),
-        evidence=(scene.words.get("evidence", rule.evidence),),
+        evidence=scene.words.get("evidence", rule.evidence),
         fix=filled(rule.fix),
         stage=taxonomy.stage,
     )
@@ -400,7 +391,7 @@ def _unread_variables(scene: Scene, _argument: None) -> Iterator[Words]:
                 "component": variable.reads,
                 "version": version,
                 "renamed": variable.renamed,
-                "evidence": dataclasses.replace(variable.evidence, date=_DATE),
+                "evidence": tuple(dataclasses.replace(e, date=_DATE) for e in variable.evidence),
             }
 
 
@@ -418,9 +409,9 @@ def _misspelt_variables(scene: Scene, _argument: None) -> Iterator[Words]:
         if name in every or not own or _PLUGINS.match(name):
             continue
         if near := difflib.get_close_matches(name, list(every), n=1, cutoff=0.85):
-            source = every[near[0]].evidence.source
+            source = every[near[0]].evidence[0].source
             evidence = Evidence(kind=EvidenceKind.DOCUMENTED, source=source, date=_DATE)
-            yield {"name": name, "near": near[0], "evidence": evidence}
+            yield {"name": name, "near": near[0], "evidence": (evidence,)}
 
 
 def _chosen_interfaces(scene: Scene, names: list[str]) -> Iterator[Words]:
@@ -533,7 +524,7 @@ def _arch_list(scene: Scene, _argument: None) -> Iterator[Words]:
         for finding in solve.check({"toolkit": toolkit or "", "gpu": f"sm_{number}"}).findings:
             if finding.rule == "toolkit-gpu-min":
                 evidence = dataclasses.replace(finding.evidence[0], date=_DATE, sha256=None, note=None)
-                yield {"arch": arch, "number": number, "fix": finding.fix, "evidence": evidence}
+                yield {"arch": arch, "number": number, "fix": finding.fix, "evidence": (evidence,)}
 
 
 def _ranks_and_gpus(ranks: int | None, gpus: int | None) -> Iterator[Words]:
@@ -683,7 +674,7 @@ class Variable:
     until: Text | None = None
     renamed: Text | None = None
     note: Text | None = None
-    evidence: Source
+    evidence: Sources
 
 
 @strict
@@ -699,11 +690,7 @@ def variables() -> Mapping[str, Variable]:
 
 
 def _read_variables(content: bytes) -> Mapping[str, Variable]:
-    problems = Problems()
-    document, sources = named_evidence(_VARIABLES, content, problems)
-    file = check(_VariableFile, document, _VARIABLES, problems, context=sources)
-    problems.refuse(f"{len(problems.lines)} problems in {_VARIABLES}", hint="its head describes its fields")
-    return {row.name: row for row in file.variables} if file else {}
+    return {row.name: row for row in read_table(_VariableFile, _VARIABLES, content).variables}
 
 
 def is_read(variable: Variable, version: str) -> str | None:

@@ -1,277 +1,180 @@
-"""``matrix/signatures.yaml``, ``matrix/signatures/*.yaml`` and the signatures of the rules -> values, read once and kept in the cache."""
+"""Messages and what they mean: the signatures of ``matrix/signatures`` and of the rules, and where they stand in a text."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from envsmith.doctor.read.logs import completed
 from envsmith.doctor.read.text import unprefixed, unwrapped
+from envsmith.doctor.rules import Conditions
+from envsmith.doctor.tables import cached_table, read_table
 from envsmith.errors import DataError
-from envsmith.files import read_cache, write_cache
+from envsmith.graph.fields import Context
 from envsmith.graph.files import DataFiles, find_matrix, list_files
-from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.graph.load import knowledge
+from envsmith.model.rule import Evidence, EvidenceKind, Rule, Severity
+from envsmith.schema import Checked, Flag, Named, Parsed, Text, WrongValueError, strict
 
-KINDS = ("cause", "symptom", "consequence", "other")
 _FILE = "signatures.yaml"
 _FOLDER = "signatures"
-_FIELDS = frozenset(
-    {
-        "id",
-        "kind",
-        "severity",
-        "components",
-        "stage",
-        "group",
-        "cause",
-        "pattern",
-        "match",
-        "with",
-        "without",
-        "last",
-        "message",
-        "fix",
-        "lines",
-        "consequence_of",
-        "evidence",
-    }
-)
 
 
+def _source(text: str, context: Context) -> Evidence | None:
+    """Return what ``KEY``, ``KEY PATH`` or the address of an issue stands for."""
+    if text.startswith("https://"):
+        return Evidence(kind=EvidenceKind.REPORTED, source=text, date="2026-11-20")
+    key, _, path = text.partition(" ")
+    if context.sources is None:
+        return None
+    if key not in context.sources:
+        raise WrongValueError("no such evidence in this file", "it names " + ", ".join(context.sources))
+    source = context.sources[key]
+    return dataclasses.replace(source, source=f"{source.source}: {path}") if path else source
+
+
+def _pattern(value: Any, _context: object) -> str:
+    if not isinstance(value, str):
+        raise WrongValueError("a regular expression belongs here", "quote it")
+    try:
+        needle_of(value)
+    except re.error as error:
+        raise WrongValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+def _some(value: Any, _context: object) -> Any:
+    if not value:
+        raise WrongValueError("an empty list")
+    return value
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """What a signature says where ``when`` is met by the groups of its patterns and the facts."""
+
+    when: Conditions
+    message: Text | None = None
+    fix: Text | None = None
+
+
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
     """One failure class. ``group``, ``cause`` and ``pattern`` are the study's taxonomy (group and key of the root cause, pattern of the fix).
 
-    ``rule`` is set when this is the signature of a rule over versions: the rule then says cause and fix, and ``check`` judges it.
+    ``rule`` is set when this is the signature of a rule over versions: the rule then says cause and fix, and ``check`` judges it. ``tells``
+    names the package whose release the message asks for: one, or ``need`` for the one in the group of that name. ``look_up`` makes words
+    of groups by a table, the first variant that is met says more than ``message`` and ``fix``.
     """
 
-    id: str
-    kind: str
-    match: tuple[str, ...]
-    message: str
+    id: Text
+    kind: Literal["cause", "symptom", "consequence", "other"]
+    match: tuple[Annotated[str, Parsed(_pattern)], ...]
+    message: Text
     fix: str
     severity: Severity = Severity.ERROR
-    components: tuple[str, ...] = ()
-    stage: str = ""
-    group: str = ""
-    cause: str = ""
-    pattern: str = ""
-    with_: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    last: bool = False
-    lines: tuple[str, ...] = ()
-    consequence_of: tuple[str, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    rule: bool = False
+    components: tuple[Text, ...] = ()
+    stage: str
+    group: str
+    cause: str
+    pattern: str
+    also: tuple[Text, ...] = ()
+    without: tuple[Text, ...] = ()
+    last: Flag = False
+    lines: tuple[Text, ...] = ()
+    consequence_of: tuple[Text, ...] = ()
+    tells: Text | None = None
+    look_up: Mapping[Text, Mapping[Text, Mapping[Text, Text]]] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = ()
+    evidence: Annotated[tuple[Annotated[Evidence, Named(_source)], ...], Checked(_some)]
+    rule: Flag = False
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All signatures; those of rules come last."""
+    """All signatures, those of rules last. ``taxonomy`` classes rules over versions, ``owners`` says whose a name is."""
 
     signatures: tuple[Signature, ...]
+    taxonomy: Mapping[str, Mapping[str, str]]
+    owners: Mapping[str, tuple[str, ...]]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _File:
+    evidence: Mapping[Text, Any] = field(default_factory=dict)
+    signatures: tuple[Signature, ...]
+    rules: Mapping[Text, Mapping[Text, Text]] = field(default_factory=dict)
+    owners: Mapping[Text, tuple[Text, ...]] = field(default_factory=dict)
 
 
 def catalogue() -> Catalogue:
-    """The installed signatures and those of the rules, from the cache when no file changed. :class:`DataError` lists every problem."""
+    """Return the installed signatures and those of the rules. ``DataError`` lists every problem of a file."""
     files = list_files(find_matrix())
-    names = (_FILE, *_own_files(files.root), *(n for n in files.names if n.startswith("rules/")))
-    data = DataFiles(files.root, names)
-    stamp = data.stamp()
-    return _catalogue(data, stamp)
+    return cached_table("signatures", (_FILE, *_own_files(), *files.names), read_catalogue)
 
 
-@lru_cache(maxsize=2)
-def _catalogue(data: DataFiles, stamp: str) -> Catalogue:
-    kept = read_cache("signatures", stamp)
-    if isinstance(kept, list):
-        try:
-            return Catalogue(tuple(_from_json(row) for row in kept))
-        except (KeyError, TypeError, ValueError):
-            pass
-    signatures: list[Signature] = []
-    for name in data.names:
-        text = data.read(name).decode()
-        signatures += _of_rules(text) if name.startswith("rules/") else read_signatures(text, name)
-    twice = sorted(i for i, n in Counter(s.id for s in signatures if not s.rule).items() if n > 1)
+def read_catalogue(files: DataFiles) -> Catalogue:
+    """Return the signatures of those of ``files`` that have some, and of the rules."""
+    names = [name for name in files.names if name == _FILE or name.startswith(f"{_FOLDER}/")]
+    read = [read_signatures(files.read(name), name) for name in names]
+    signatures = [signature for file in read for signature in file.signatures]
+    twice = sorted(i for i, n in Counter(s.id for s in signatures).items() if n > 1)
     if twice:
-        raise DataError(f"signatures of the same id in different files: {', '.join(twice)}")
-    write_cache("signatures", stamp, [_to_json(s) for s in signatures])
-    return Catalogue(tuple(signatures))
+        raise DataError(f"signatures of the same id: {', '.join(twice)}")
+    return Catalogue(
+        (*signatures, *(_of_rule(rule) for rule in knowledge().rules if rule.signature)),
+        {rule: row for file in read for rule, row in file.rules.items()},
+        {owner: patterns for file in read for owner, patterns in file.owners.items()},
+    )
 
 
-def _own_files(root: Path) -> list[str]:
-    """The files of ``matrix/signatures``, one for each maker of messages, in a stable order."""
+def read_signatures(content: bytes, name: str = _FILE) -> _File:
+    """Return the signatures of a YAML text. ``DataError`` lists every problem with its key path."""
+    return read_table(_File, name, content)
+
+
+def _own_files() -> list[str]:
+    """Return the files of ``matrix/signatures``, one for each maker of messages, in a stable order."""
     try:
-        entries = sorted(entry.name for entry in os.scandir(root / _FOLDER))
+        entries = sorted(entry.name for entry in os.scandir(find_matrix() / _FOLDER))
     except OSError:
         return []
     return [f"{_FOLDER}/{name}" for name in entries if name.endswith(".yaml") and not name.startswith(".")]
 
 
 def rule_taxonomy() -> Mapping[str, Mapping[str, str]]:
-    """The study's taxonomy of rules over versions by rule id; rules that are not named have none."""
-    data = DataFiles(find_matrix(), (_FILE,))
-    return _tables(data, data.stamp())[0]
+    """Return the study's taxonomy of rules over versions by rule id; rules that are not named have none."""
+    return catalogue().taxonomy
 
 
-def name_owners() -> Mapping[str, list[str]]:
-    """Package -> patterns of the names of its own classes and of attributes that it puts into the objects of others."""
-    data = DataFiles(find_matrix(), (_FILE,))
-    return _tables(data, data.stamp())[1]
-
-
-@lru_cache(maxsize=2)
-def _tables(data: DataFiles, stamp: str) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
-    kept = read_cache("taxonomy", stamp)
-    if not (isinstance(kept, list) and len(kept) == 2):
-        import yaml
-
-        loaded = yaml.load(data.read(_FILE).decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
-        rules = {str(k): {str(a): str(b) for a, b in v.items()} for k, v in (loaded.get("rules") or {}).items()}
-        owners = {str(k): [str(name) for name in v] for k, v in (loaded.get("owners") or {}).items()}
-        kept = [rules, owners]
-        write_cache("taxonomy", stamp, kept)
-    return kept[0], kept[1]
-
-
-def read_signatures(text: str, name: str = _FILE) -> list[Signature]:
-    """The signatures of a YAML text; :class:`DataError` with every problem: unknown field, no evidence, a pattern without a needle."""
-    import yaml
-
-    try:
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader in either case
-    except yaml.YAMLError as error:
-        raise DataError(f"{name}: not YAML: {error}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("signatures"), list):
-        raise DataError(f"{name}: no list `signatures`")
-    named = data.get("evidence") or {}
-    problems: list[str] = []
-    found: list[Signature] = []
-    seen: set[str] = set()
-    for number, row in enumerate(data["signatures"]):
-        where = f"{name}: signatures[{number}]"
-        try:
-            signature = _signature(row, named)
-        except (KeyError, TypeError, ValueError, re.error) as error:
-            problems.append(f"{where} ({row.get('id') if isinstance(row, dict) else '?'}): {error}")
-            continue
-        if signature.id in seen:
-            problems.append(f"{where}: the id {signature.id} is used twice")
-        seen.add(signature.id)
-        found.append(signature)
-    if problems:
-        raise DataError(
-            f"{len(problems)} problems in {name}", details=problems, hint="the head of the file describes its fields"
-        )
-    return found
-
-
-def _signature(row: Any, named: Mapping[str, Any]) -> Signature:
-    if not isinstance(row, dict):
-        raise TypeError("not a mapping")
-    unknown = set(row) - _FIELDS
-    if unknown:
-        raise ValueError(f"unknown field {', '.join(sorted(map(str, unknown)))}")
-    if row.get("kind") not in KINDS:
-        raise ValueError(f"kind is one of {', '.join(KINDS)}")
-    patterns = tuple(row["match"])
-    for pattern in patterns:
-        needle_of(pattern)
-    evidence = tuple(_evidence(item, named) for item in row.get("evidence") or ())
-    if not evidence:
-        raise ValueError("no evidence")
+def _of_rule(rule: Rule) -> Signature:
+    first = rule.rows[0]
+    names = dict.fromkeys(name for row in rule.rows for part in (row.when, row.needs) for name in part)
     return Signature(
-        id=row["id"],
-        kind=row["kind"],
-        match=patterns,
-        message=row["message"],
-        fix=row["fix"],
-        severity=Severity(row.get("severity", "error")),
-        components=tuple(row.get("components") or ()),
-        stage=row["stage"],
-        group=row["group"],
-        cause=row["cause"],
-        pattern=row["pattern"],
-        with_=tuple(row.get("with") or ()),
-        without=tuple(row.get("without") or ()),
-        last=bool(row.get("last", False)),
-        lines=tuple(row.get("lines") or ()),
-        consequence_of=tuple(row.get("consequence_of") or ()),
-        evidence=evidence,
-    )
-
-
-def _evidence(item: Any, named: Mapping[str, Any]) -> Evidence:
-    if isinstance(item, dict):
-        return Evidence(
-            kind=EvidenceKind(item["kind"]), source=item["source"], date=str(item["date"]), note=item.get("note")
-        )
-    if item.startswith("https://"):
-        return Evidence(kind=EvidenceKind.REPORTED, source=item, date="2026-11-20")
-    key, _, path = item.partition(" ")
-    base = named[key]
-    source = f"{base['source']}: {path}" if path else base["source"]
-    return Evidence(kind=EvidenceKind(base["kind"]), source=source, date=str(base["date"]))
-
-
-def _of_rules(text: str) -> list[Signature]:
-    """The signatures that rules carry; the graph's loader has checked the file, so what is malformed is passed over here."""
-    import yaml
-
-    data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - as above
-    named = data.get("evidence") or {}
-    return [_of_rule(rule, named) for rule in data.get("rules") or [] if isinstance(rule.get("signature"), str)]
-
-
-def _of_rule(rule: dict[str, Any], named: dict[str, Any]) -> Signature:
-    rows = rule.get("rows") or [rule]
-    first = rows[0]
-    names = dict.fromkeys(n for row in rows for part in ("when", "needs") for n in (row.get(part) or {}))
-    items = rule.get("evidence") or first.get("evidence") or ()
-    try:
-        evidence = tuple(_evidence(e, named) for e in (items if isinstance(items, list) else [items]))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        evidence = ()
-    return Signature(
-        id=rule["id"],
+        id=rule.id,
         kind="cause",
-        match=tuple(alternatives(rule["signature"])),
-        message=str(rule.get("cause") or first.get("cause") or rule["id"]),
-        fix=str(rule.get("fix") or first.get("fix") or ""),
-        severity=Severity(rule.get("severity") or first.get("severity") or "error"),
-        components=tuple(n for n in names if n != "platform"),
-        stage=str(rule.get("stage") or ""),
-        evidence=evidence,
+        match=tuple(alternatives(rule.signature or "")),
+        message=rule.cause or first.cause or rule.id,
+        fix=rule.fix or first.fix or "",
+        severity=first.severity,
+        components=tuple(names),
+        stage=rule.stage or "",
+        group="",
+        cause="",
+        pattern="",
+        evidence=first.evidence,
         rule=True,
     )
-
-
-def _to_json(s: Signature) -> list[Any]:
-    return [
-        s.id, s.kind, list(s.match), s.message, s.fix, s.severity.value, list(s.components), s.stage, s.group, s.cause, s.pattern,
-        list(s.with_), list(s.without), s.last, list(s.lines), list(s.consequence_of), [e.to_json() for e in s.evidence], s.rule,
-    ]  # fmt: skip
-
-
-def _from_json(row: list[Any]) -> Signature:
-    evidence = tuple(
-        Evidence(
-            kind=EvidenceKind(e["kind"]), source=e["source"], date=e["date"], sha256=e.get("sha256"), note=e.get("note")
-        )
-        for e in row[16]
-    )
-    return Signature(
-        id=row[0], kind=row[1], match=tuple(row[2]), message=row[3], fix=row[4], severity=Severity(row[5]), components=tuple(row[6]),
-        stage=row[7], group=row[8], cause=row[9], pattern=row[10], with_=tuple(row[11]), without=tuple(row[12]), last=row[13],
-        lines=tuple(row[14]), consequence_of=tuple(row[15]), evidence=evidence, rule=row[17],
-    )  # fmt: skip
 
 
 # Signatures and a text -> hits: which messages stand where, and the versions they name.
@@ -348,9 +251,6 @@ def _may_stand(signature: Signature, shapes: str) -> bool:
 
 def _find_unwrapped(text: str, source: str, signatures: Iterable[Signature], found: set[str]) -> list[Hit]:
     """Hits of messages that a terminal or a writer broke into lines; their place is that of the first part."""
-    import dataclasses
-    from bisect import bisect_right
-
     hits: list[Hit] = []
     for whole, breaks in unwrapped(text) if len(text) <= _WRAPPED else ():
         lower = whole.lower()
@@ -364,8 +264,6 @@ def _find_unwrapped(text: str, source: str, signatures: Iterable[Signature], fou
 
 def _find_completed(text: str, source: str, signatures: Iterable[Signature], found: set[str]) -> list[Hit]:
     """Hits of import errors that do not name the module: the line of code above them does. Their place is the line's beginning."""
-    import dataclasses
-
     whole = completed(text) if len(text) <= _WRAPPED else None
     if whole is None:
         return []
@@ -383,8 +281,6 @@ def _find_completed(text: str, source: str, signatures: Iterable[Signature], fou
 
 
 def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
-    import dataclasses
-
     numbered, line, at = [], 1, 0
     for hit in hits:
         line += text.count("\n", at, hit.position)
@@ -395,15 +291,13 @@ def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
 
 def _find(text: str, lower: str, source: str, signature: Signature) -> Hit | None:
     """The first hit of any pattern (the last for what must stand last), with the groups of all patterns that match near it."""
-    import dataclasses
-
     hits = [hit for pattern in signature.match if (hit := _search(text, lower, source, signature, pattern))]
     if not hits:
         return None
     best = (max if signature.last else min)(hits, key=lambda hit: hit.position)
     if signature.last and not _is_last(text, best):
         return None
-    if not all(_anywhere(text, lower, pattern) for pattern in signature.with_):
+    if not all(_anywhere(text, lower, pattern) for pattern in signature.also):
         return None
     if any(_compiled(pattern).search(_around(text, best.position)) for pattern in signature.without):
         return None

@@ -12,6 +12,7 @@ from typing import Any
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch, Library, Read, Stated
 from envsmith.errors import DataError, UsageError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
@@ -28,17 +29,7 @@ _SECRET_NAME = re.compile(
 _OWN = re.compile(
     r"RANK|LOCAL_RANK|NODE_RANK|CUDA_VISIBLE_DEVICES|SLURM_\w+|OMPI_\w*RANK\w*|NCCL_HOSTID|PATH|VIRTUAL_ENV|CONDA_PREFIX|PYTHONPATH|MASTER_\w+"
 )
-_MUST_AGREE = (
-    "torch",
-    "cuda",
-    "nccl",
-    "deepspeed",
-    "megatron-core",
-    "colossalai",
-    "transformer-engine",
-    "flash-attn",
-    "python",
-)
+_MUST_AGREE = frozenset({"torch", "cuda", "nccl", *FRAMEWORKS, "transformer-engine", "flash-attn", "python"})
 
 
 def dump(facts: Facts, texts: tuple[tuple[str, str], ...] = ()) -> str:

@@ -1,6 +1,6 @@
 """Facts of an environment that are no versions, as ``check`` takes them: one at a time, or a JSON file with all of them.
 
-One spelling for both: ``KEY=VALUE`` with the keys of :data:`KEYS`. ``none`` says that the thing is known to be absent. What is read goes into
+One spelling for both: ``KEY=VALUE`` with the keys of ``matrix/doctor/words.yaml``. ``none`` says that the thing is known to be absent. What is read goes into
 the same :class:`~envsmith.doctor.facts.Draft` that the doctor's readers fill, and is judged by the same rules.
 """
 
@@ -13,31 +13,9 @@ from typing import Any
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
+from envsmith.doctor.words import words
 from envsmith.errors import UsageError
 
-# Key (a pattern where it names something) -> what its value is; README and the errors show this table.
-KEYS: Mapping[str, str] = {
-    "gpus": "names of the GPUs: '8 x H100'",
-    "gpu_count": "how many GPUs a node has",
-    "ranks": "how many ranks start on a node",
-    "nodes": "how many nodes the job has",
-    "launcher": "what starts it: torchrun, deepspeed, pdsh, accelerate, colossalai, mpirun, srun",
-    "os": "the operating system: 'Ubuntu 22.04', Windows",
-    "ssh": "ok, or refused: whether a node is reached without a password",
-    "hostname": "ok, unresolved or loopback: what the node's own name resolves to",
-    "infiniband": "used, present or none",
-    "glibcxx": "the newest GLIBCXX that the loaded libstdc++ has: 3.4.28",
-    "toolkit_vendor": "whose toolkit CUDA_HOME is: nvidia, conda or nvhpc",
-    "cuda_home.lib64": "yes or no: whether CUDA_HOME has a folder lib64 with the libraries",
-    "extensions_cache": "ok or stale: ops in ~/.cache/torch_extensions built for another torch, framework or compiler",
-    "tool.NAME": "a path, or none: a program (nvcc, ninja, c++, which, pdsh, python3-config)",
-    "library.NAME": "a path, or none: a library as the linker finds it (libcurand, libaio)",
-    "module.NAME": "yes or none: a compiled Python module (fused_layer_norm_cuda, amp_C)",
-    "limit.NAME": "memlock, shm or nofile: 8192k, 64M, 1024, unlimited",
-    "built_for.COMPONENT": "the torch that a binary was compiled for: built_for.flash-attn=2.0",
-    "checkout.FRAMEWORK": "the release whose source tree or examples are used: checkout.colossalai=0.3.0",
-    "config.KEY": "a value of the DeepSpeed configuration: config.bf16.enabled=true",
-}
 _WORDS: Mapping[str, frozenset[str]] = {
     "ssh": frozenset({"ok", "refused"}),
     "hostname": frozenset({"ok", "unresolved", "loopback"}),
@@ -81,8 +59,8 @@ def read_fact(draft: Draft, key: str, value: str, where: str = "--fact") -> None
 
 def _hint(key: str) -> str:
     kind = key.partition(".")[0]
-    own = {k: what for k, what in KEYS.items() if k.partition(".")[0] == kind}
-    return "; ".join(f"{k}: {what}" for k, what in own.items()) or f"known are {', '.join(KEYS)}"
+    own = {k: what for k, what in words().facts.items() if k.partition(".")[0] == kind}
+    return "; ".join(f"{k}: {what}" for k, what in own.items()) or f"known are {', '.join(words().facts)}"
 
 
 def _number(draft: Draft, key: str, value: str, where: str) -> None:
@@ -104,7 +82,7 @@ def _named(draft: Draft, kind: str, name: str, value: str, where: str) -> None:
     elif kind in {"built_for", "checkout"} and (component := component_of(name)):
         draft.host[f"{kind}.{component}"] = value
     elif kind == "config":
-        draft.launch("deepspeed-config", {name: value}, f"{where} {name}")
+        draft.launch(words().configuration.tool, {name: value}, f"{where} {name}")
     else:
         raise UsageError(f"{where} {kind}.{name}={value[:60]}: not understood", hint=_hint(kind))
 

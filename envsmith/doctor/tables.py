@@ -2,63 +2,75 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import pickle
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+import envsmith
 from envsmith.errors import DataError
-from envsmith.files import cache_folder
+from envsmith.files import read_cached, write_cached
+from envsmith.graph.fields import check_file
 from envsmith.graph.files import DataFiles, find_matrix
-from envsmith.model.rule import Evidence
-from envsmith.schema import Problems, UnreadableError, check, parse_document
+from envsmith.graph.load import components
+from envsmith.schema import Problems, UnreadableError, parse_document
 
 _Value = TypeVar("_Value")
-_READ: dict[tuple[str, str], Any] = {}
+# Raised when the shape of a kept value changes.
+_SHAPE = 2
+_LOADED: dict[tuple[str, str], Any] = {}
 
 
 def cached_table(kind: str, names: tuple[str, ...], read: Callable[[DataFiles], _Value]) -> _Value:
     """Return what ``read`` makes of these files below ``matrix/``, from the cache while none of them changed."""
     files = DataFiles(find_matrix(), names)
     try:
-        key = (kind, files.stamp())
+        stamp = files.stamp()
     except OSError as error:
-        raise DataError(
-            f"{error.filename}: cannot be read: {error.strerror}", hint="take the whole of matrix/"
-        ) from error
-    if key not in _READ:
-        _READ[key] = _kept(*key, lambda: read(files))
-    value: _Value = _READ[key]
+        hint = "take the whole of matrix/"
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}", hint=hint) from error
+    if (kind, stamp) not in _LOADED:
+        _LOADED[kind, stamp] = _from_cache(kind, stamp, lambda: read(files))
+    value: _Value = _LOADED[kind, stamp]
     return value
 
 
-def _kept(kind: str, stamp: str, make: Callable[[], _Value]) -> _Value:
-    path = Path(cache_folder() / f"{kind}-{stamp[:32]}.pickle")
-    with suppress(
-        OSError, pickle.PickleError, AttributeError, ImportError, EOFError, TypeError, ValueError, IndexError
-    ):
-        cached: _Value = pickle.loads(path.read_bytes())  # noqa: S301 - our own file, in the user's own cache
+def _from_cache(kind: str, stamp: str, make: Callable[[], _Value]) -> _Value:
+    key = hashlib.sha256(f"{envsmith.__version__} {_SHAPE} {stamp}".encode()).hexdigest()
+    content = read_cached(f"{kind}-{key[:32]}") or b""
+    if content[:32] == hashlib.sha256(content[32:]).digest():
+        cached: _Value = _Unpickler(io.BytesIO(content[32:])).load()
         return cached
     value = make()
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".new")
-        temporary.write_bytes(pickle.dumps(value, protocol=5))
-        temporary.replace(path)
+    pickled = pickle.dumps(value, protocol=5)
+    write_cached(kind, key[:32], hashlib.sha256(pickled).digest() + pickled)
     return value
 
 
-def named_evidence(name: str, content: bytes, problems: Problems) -> tuple[Any, Mapping[str, Evidence]]:
-    """Return a parsed document and the sources that its head names under ``evidence:``."""
+class _Unpickler(pickle.Unpickler):
+    """Makes values of our own classes and nothing else, so that a foreign cache file runs no code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        kind = super().find_class(module, name) if module.startswith(("envsmith.model.", "envsmith.doctor.")) else None
+        if not isinstance(kind, type):
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in the cache")
+        return kind
+
+
+def read_table(kind: type[_Value], name: str, content: bytes, problems: Problems | None = None) -> _Value:
+    """Return the value of a YAML file that names its sources under ``evidence``. ``DataError`` lists every problem with its key path."""
+    problems = problems or Problems()
+    value = None
     try:
-        document = parse_document(name, content)
+        value = check_file(kind, name, parse_document(name, content), problems, components())
     except UnreadableError as error:
         problems.add(name, str(error))
-        return None, {}
-    rows = document.get("evidence") if isinstance(document, dict) else None
-    sources = {
-        str(key): check(Evidence, row, name, problems, root=f"evidence.{key}")
-        for key, row in (rows.items() if isinstance(rows, dict) else ())
-    }
-    return document, {key: source for key, source in sources.items() if source}
+    refuse(name, problems)
+    assert value is not None  # noqa: S101 - there were no problems
+    return value
+
+
+def refuse(name: str, problems: Problems) -> None:
+    """Raise ``DataError`` when there are problems in a file."""
+    problems.refuse(f"{len(problems.lines)} problems in {name}", hint="matrix/README.md describes its fields")

@@ -9,31 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from envsmith.doctor.facts import Draft
+from envsmith.doctor.words import words
 
-_TOOLS = (
-    ("torchrun", re.compile(r"(?:^|[\s;&|/])(?:torchrun|torch\.distributed\.(?:run|launch))\s")),
-    ("accelerate", re.compile(r"(?:^|[\s;&|/])accelerate[ \t]{1,80}launch\b")),
-    ("colossalai", re.compile(r"(?:^|[\s;&|/])colossalai[ \t]{1,80}run\b")),
-    (
-        "deepspeed",
-        re.compile(
-            r"(?:^|[;&|/]\s{0,4}|^[ \t]{0,60}\$\s|=\S{1,200}[ \t]{1,80})deepspeed[ \t]{1,80}(?:--?\w|\S{1,200}\.py)"
-        ),
-    ),
-    ("mpirun", re.compile(r"(?:^|[\s;&|/])(?:mpirun|mpiexec)\s")),
-    ("srun", re.compile(r"(?:^|[\s;&|/])srun\s")),
-    ("docker", re.compile(r"(?:^|[\s;&|/])(?:docker|podman|nvidia-docker)[ \t]{1,80}run\b")),
-)
 _OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
 _HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})[ \t]{1,80}slots=(\d{1,4})[ \t]{0,80}(?:#.*)?$", re.MULTILINE)
 _HOST_LIKE = re.compile(
     r"[A-Za-z0-9][\w.:-]{0,100}(?:[ \t]{1,40}(?:max[-_])?(?:slots?|gpus?)[ \t]?[=:]?[ \t]?\w{0,8}){0,2}(?:[ \t]{0,40}#.*)?"
-)
-_CONFIG_KEYS = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "zero_optimization",
-    "gradient_accumulation_steps",
 )
 _MAX_JSON = 200_000
 
@@ -42,12 +23,11 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
     """Every command, hostfile and DeepSpeed configuration; the kinds that were recognised."""
     kinds = []
     for number, line in _joined(text[:2_000_000]):
-        for tool, mark in _TOOLS:
-            if mark.search(line):
-                text_of = f"{source}: {line.strip()[:300]}"
-                draft.launch(tool, _options(line), text_of, source=source, places={"": number})
-                kinds.append(f"{tool} command")
-                break
+        tool = next((each.tool for each in words().launchers.tools if re.search(each.pattern, line)), None)
+        if tool:
+            shown = f"{source}: {line.strip()[:300]}"
+            draft.launch(tool, _options(line), shown, source=source, places={"": number})
+            kinds.append(f"{tool} command")
     hosts = _HOST.findall(text[:500_000])[:2000]
     if hosts:
         names = [name for name, _ in hosts]
@@ -58,17 +38,17 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
         place = _line_of(text, options["bad"]) if "bad" in options else _line_of(text, f"{names[0]} ")
         draft.launch("hostfile", options, source, source=source, places={"": place})
         kinds.append("hostfile")
-    for start, end, config in _configs(text):
+    configuration, plugins = words().configuration, words().plugins
+    for start, end, config in _configs(text, configuration.keys):
         options = _flat(config)
-        draft.launch("deepspeed-config", options, source, source=source, places=_places(text, start, end, options))
-        kinds.append("DeepSpeed configuration")
-    if re.search(r"\b(?:Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(", text):
-        for name, arguments in re.findall(
-            r"\b(Gemini|LowLevelZero|HybridParallel|TorchDDP|TorchFSDP|MoeHybridParallel)Plugin\(([^)]{0,600})\)", text
-        )[:20]:
+        draft.launch(configuration.tool, options, source, source=source, places=_places(text, start, end, options))
+        kinds.append(configuration.kind)
+    plugin = "|".join(plugins.names)
+    if re.search(rf"\b(?:{plugin})Plugin\(", text):
+        for name, arguments in re.findall(rf"\b({plugin})Plugin\(([^)]{{0,600}})\)", text)[:20]:
             options = dict(re.findall(r"(\w{1,40})\s*=\s*[\"']?([\w.]{1,40})", arguments))
-            draft.launch("colossalai-plugin", {"plugin": name, **options}, source)
-        kinds.append("Colossal-AI plugin")
+            draft.launch(plugins.tool, {"plugin": name, **options}, source)
+        kinds.append(plugins.kind)
     return list(dict.fromkeys(kinds))
 
 
@@ -101,6 +81,7 @@ def _places(text: str, start: int, end: int, options: Mapping[str, str]) -> dict
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
     """Lines that could hold a command, with their number from 1, those that a backslash continues joined; at most 6,000 characters each."""
+    hints = words().launchers.hints
     pending, begun = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.rstrip()
@@ -110,13 +91,7 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
             continue
         whole = (pending + stripped)[:6000]
         pending = ""
-        if (
-            "run" in whole
-            or "deepspeed" in whole
-            or "accelerate" in whole
-            or "mpiexec" in whole
-            or "torch.distributed" in whole
-        ):
+        if any(hint in whole for hint in hints):
             yield begun, whole
     if pending:
         yield begun, pending[:6000]
@@ -132,16 +107,16 @@ def _options(line: str) -> dict[str, str]:
     return options
 
 
-def _configs(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def _configs(text: str, keys: tuple[str, ...]) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """JSON objects that hold a key of a DeepSpeed configuration: where they begin and end, and what they say."""
     position = 0
     for _ in range(20):
-        hit = min((p for p in (text.find(f'"{key}"', position) for key in _CONFIG_KEYS) if p >= 0), default=-1)
+        hit = min((p for p in (text.find(f'"{key}"', position) for key in keys) if p >= 0), default=-1)
         if hit < 0:
             return
         last = None
         for last in _objects_around(text, hit):
-            if any(key in last[2] for key in _CONFIG_KEYS):
+            if any(key in last[2] for key in keys):
                 yield last
                 break
         position = hit + (2000 if last else 1)

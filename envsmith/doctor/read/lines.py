@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from envsmith.doctor.facts import Draft
+from envsmith.doctor.words import words
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import version_key
@@ -20,11 +22,6 @@ _PAIR = re.compile(
 )
 # `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`: a name and a version alone on a line.
 _BARE = re.compile(r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24})\s{1,3}[vV]?(\d[\w.+]{0,40})\s*$")
-# `nvcc 11.5.119, pytorch 2.1.0+cu121`: an enumeration. A line that speaks of what would be needed or tried states nothing.
-_NAMED = re.compile(
-    r"(?<![\w/.=<>~-])(torch|pytorch|nvcc|cuda|python|gcc|nccl|cudnn|triton|deepspeed|megatron-core|colossalai|flash[-_]attn|transformer[-_]engine|transformers|accelerate|peft|apex)(?: version)?(?:\s{1,2}|\s?[:=]{1,2}\s?|-)[vV]?(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?(?:\+cu\d{2,3}|\+cpu)?)(?![\w./-]*\w)",
-    re.IGNORECASE,
-)
 # `4xRTX 4090`, `multiple RTX 4090 GPUs` in a sentence; the table of GPU names decides whether it is one.
 _MANY_GPUS = re.compile(
     r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA|GeForce|Tesla|Quadro)\s)?(?:RTX|GTX|A|H|V|B|L|P|T)\s?\d{1,4}[\w ]{0,14})"
@@ -33,59 +30,34 @@ _MANY_GPUS = re.compile(
 _ONE_GPU = re.compile(
     r"\b(?:NVIDIA|GeForce|Tesla|Quadro) ((?:GeForce |Tesla |Quadro )?(?:RTX|GTX|A|H|V|B|L|P|T) ?\d{1,4}(?: Ti| SUPER)?)\b"
 )
+# A line that speaks of what would be needed or tried states nothing.
 _CONDITIONAL = re.compile(
     r"requir|need|support|later|newer|older|below|above|than|since|until|only|upgrad|downgrad|instead|compatib|tried|works?\b|fixed|change|\bor\b|→|->",
     re.IGNORECASE,
 )
-_TORCH = ("torch", "pytorch", "torch version", "pytorch version", "pytorch version gpu")
-_KEYS = {
-    **dict.fromkeys(_TORCH, "torch"),
-    **dict.fromkeys(
-        (
-            "torch cuda version",
-            "torch cuda",
-            "torch_cuda",
-            "cuda used to build pytorch",
-            "cuda version required by pytorch",
-            "torch.version.cuda",
-            "pytorch cuda version",
-            "pytorch cuda",
-        ),
-        "cuda",
-    ),
-    **dict.fromkeys(
-        (
-            "nvcc version",
-            "nvcc",
-            "system_cuda",
-            "system cuda",
-            "system cuda version",
-            "cuda runtime version",
-            "cuda toolkit",
-            "cuda toolkit version",
-            "installed cuda version",
-        ),
-        "toolkit",
-    ),
-    **dict.fromkeys(
-        ("nvidia driver version", "nvidia driver", "driver version", "driver", "gpu driver", "cuda driver version"),
-        "driver",
-    ),
-    **dict.fromkeys(("gcc version", "gcc", "g++", "cxx", "compiler"), "gcc"),
-    **dict.fromkeys(("libc version", "glibc", "libc", "glibc version"), "glibc"),
-    **dict.fromkeys(("python version", "python", "python3"), "python"),
-    **dict.fromkeys(("colossal-ai version", "colossalai version", "colossalai", "colossal-ai"), "colossalai"),
-    **dict.fromkeys(("deepspeed info", "deepspeed version", "deepspeed"), "deepspeed"),
-    **dict.fromkeys(("cudnn version", "cudnn"), "cudnn"),
-    **dict.fromkeys(("nccl version", "nccl"), "nccl"),
-    **dict.fromkeys(("megatron", "megatron-lm", "megatron-core", "megatron core", "mcore"), "megatron-core"),
-}
-_FRAMEWORKS = frozenset({"deepspeed", "megatron-core", "colossalai"})
 # What `collect_env` writes before each package of its lists: those lines are read as packages.
 _INSTALLER = re.compile(r"pip[0-9 ]*|conda[0-9 ]*")
+# What variables of frameworks begin with.
+OWN_PREFIXES = "|".join(name.partition("-")[0].upper() for name in FRAMEWORKS)
 _VARIABLE = re.compile(
-    r"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|DEEPSPEED|ACCELERATE)_[A-Z0-9_]{1,60}|RANK|WORLD_SIZE|LOCAL_RANK|CPATH|LIBRARY_PATH|PATH"
+    rf"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|ACCELERATE|{OWN_PREFIXES})_[A-Z0-9_]{{1,60}}"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|CPATH|LIBRARY_PATH|PATH"
 )
+
+
+@lru_cache(maxsize=1)
+def _component_keys() -> dict[str, str]:
+    return {key: component for component, keys in words().keys.items() for key in keys}
+
+
+@lru_cache(maxsize=1)
+def _enumerated() -> re.Pattern[str]:
+    """Return the pattern of ``nvcc 11.5.119, pytorch 2.1.0+cu121``: names of an enumeration with their versions."""
+    return re.compile(
+        rf"(?<![\w/.=<>~-])({'|'.join(words().enumerated)})(?: version)?(?:\s{{1,2}}|\s?[:=]{{1,2}}\s?|-)[vV]?"
+        r"(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?(?:\+cu\d{2,3}|\+cpu)?)(?![\w./-]*\w)",
+        re.IGNORECASE,
+    )
 
 
 def read_lines(text: str, draft: Draft, source: str) -> None:
@@ -115,21 +87,21 @@ def _enumeration(draft: Draft, line: str, source: str) -> None:
     """Versions of two or more components named in one sentence, as people describe what they have."""
     if not draft.gpus and (many := _MANY_GPUS.search(line)) and gpu_architecture(many[2], gpu_table()):
         read_gpus(draft, f"{many[1] or 2} x {many[2].strip()}", single=False)
-    named = _NAMED.findall(line)
+    named = _enumerated().findall(line)
     if len({name.lower() for name, _ in named}) < 2 or _CONDITIONAL.search(line):
         return
     for name, version in named[:12]:
         if name.lower() == "cuda":
             draft.host.setdefault("cuda_stated", version)
             continue
-        component = _KEYS.get(name.lower()) or is_distribution(fold(name))
+        component = _component_keys().get(name.lower()) or is_distribution(fold(name))
         if component and (found := version_in(version)):
             read_version(draft, component, found[0], f"{source}: {name} {version}", 2)
 
 
 def _bare(draft: Draft, name: str, version: str, source: str) -> None:
     found = version_in(version)
-    component = _KEYS.get(name.lower()) or is_distribution(fold(name))
+    component = _component_keys().get(name.lower()) or is_distribution(fold(name))
     if found and component:
         draft.component(component, found[0], f"{source}: {name} {version}", 2, exact=found[1])
     elif found and name.lower() == "cuda":
@@ -143,8 +115,8 @@ def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
     key = re.sub(r"[`?()\[\]]", "", raw.lower()).strip()
     key = re.sub(r"\s+", " ", key)
     where = f"{source}: {raw}"
-    if key in _KEYS:
-        read_version(draft, _KEYS[key], value, where)
+    if component := _component_keys().get(key):
+        read_version(draft, component, value, where)
     elif reader := value_reader(key):
         reader(draft, key, value, where)
     elif not _INSTALLER.fullmatch(key):
@@ -156,36 +128,28 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
     if " " in name or len(name) > 40:
         return
     component = is_distribution(fold(name))
-    if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
+    if component in FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
         note_present(draft, component)
     elif component and value[:1].isdigit() | value.startswith(("v", "=", "<", ">", "~")):
         read_version(draft, component, value, where)
 
 
 # What a Linux distribution brings: the glibc of its release, which nobody can change without changing the release.
-#
-# Source: the libc6 and glibc packages of each release as Debian's and Ubuntu's package lists and the release notes of the others name them.
 
 
-_ENTERPRISE = {"7": "2.17", "8": "2.28", "9": "2.34", "10": "2.39"}
-_GLIBC = {
-    "ubuntu": {"16.04": "2.23", "18.04": "2.27", "20.04": "2.31", "22.04": "2.35", "24.04": "2.39"},
-    "debian": {"9": "2.24", "10": "2.28", "11": "2.31", "12": "2.36", "13": "2.41"},
-    **dict.fromkeys(("centos", "rhel", "red hat", "rocky", "almalinux", "oracle"), _ENTERPRISE),
-    "amazon": {"2": "2.26", "2023": "2.34"},
-}
-_NAMED_DISTRIBUTION = re.compile(
-    rf"\b({'|'.join(_GLIBC)})\b(?: (?:enterprise|gnu/linux|linux|server|stream|release|lts|version))*[ :/-]*v?(\d+(?:\.\d+)?)",
-    re.IGNORECASE,
-)
+@lru_cache(maxsize=1)
+def _named_distribution() -> re.Pattern[str]:
+    names = "|".join(words().glibc)
+    frills = r"(?: (?:enterprise|gnu/linux|linux|server|stream|release|lts|version))*[ :/-]*v?"
+    return re.compile(rf"\b({names})\b{frills}(\d+(?:\.\d+)?)", re.IGNORECASE)
 
 
 def glibc_of(system: str) -> str | None:
     """``2.31`` of ``Ubuntu 20.04.6 LTS (x86_64)``; ``None`` where the text names no release that is known."""
-    match = _NAMED_DISTRIBUTION.search(system[:200])
+    match = _named_distribution().search(system[:200])
     if match is None:
         return None
-    releases = _GLIBC[match[1].lower()]
+    releases = words().glibc[match[1].lower()]
     return releases.get(match[2]) or releases.get(match[2].split(".")[0])
 
 
@@ -202,7 +166,7 @@ _COUNT = re.compile(
 
 def value_reader(key: str) -> _Reader | None:
     """The reader of a key (lower case, single blanks) that names no component, or ``None``."""
-    if reader := _READERS.get(key):
+    if reader := _readers().get(key):
         return reader
     if re.fullmatch(r"gpu \d+", key):
         return _numbered_gpu
@@ -214,7 +178,7 @@ def value_reader(key: str) -> _Reader | None:
 def read_version(draft: Draft, component: str, value: str, where: str, most: int = 3) -> None:
     """The version of a component; ``most`` is the strength of an exact one (:class:`Stated`). A name without a number says that it is there."""
     value = _without_frills(component, value)
-    if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
+    if component in FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
         note_present(draft, component)
         return
     found = version_in(value)
@@ -243,7 +207,7 @@ def _without_frills(component: str, value: str) -> str:
         return value.replace("glibc-", " ").replace("glibc", " ")
     if component == "cudnn" and (match := re.search(r"so\.(\d+\.\d+\.\d+)", value)):
         return match[1]
-    return value.split(",", maxsplit=1)[0] if component == "deepspeed" else value
+    return value.split(",", maxsplit=1)[0] if component in FRAMEWORKS else value
 
 
 def _build_word(value: str) -> str | None:
@@ -334,29 +298,20 @@ def _shared_memory(draft: Draft, _key: str, value: str, _where: str) -> None:
         draft.limits["shm"] = size
 
 
-_READERS: dict[str, _Reader] = {
-    **dict.fromkeys(
-        (
-            "gpu",
-            "gpus",
-            "gpu type",
-            "gpu model",
-            "gpu models",
-            "gpu name",
-            "using gpu in script",
-            "gpu count and types",
-            "device",
-            "gpu models and configuration",
-        ),
-        _listed_gpus,
-    ),
-    **dict.fromkeys(("gpu_arch", "gpu arch", "compute capability", "gpu capability"), _capability),
+_OF_VALUES: dict[str, _Reader] = {
+    "gpus": _listed_gpus,
+    "capability": _capability,
     "framework": _framework,
-    **dict.fromkeys(("container", "docker image", "image", "base image"), _container),
-    **dict.fromkeys(("os", "operating system", "platform", "system"), _platform),
-    **dict.fromkeys(("cuda version", "cuda"), _stated_cuda),
-    **dict.fromkeys(("arch", "architecture", "machine"), _machine),
+    "container": _container,
+    "system": _platform,
+    "cuda": _stated_cuda,
+    "machine": _machine,
 }
+
+
+@lru_cache(maxsize=1)
+def _readers() -> dict[str, _Reader]:
+    return {key: _OF_VALUES[kind] for kind, keys in words().values.items() for key in keys}
 
 
 # Distributions and spelled-out names -> components, with the tables of the graph loaded once.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import (
+    OWN_PREFIXES,
     bytes_of,
     cuda_of_level,
     first_version,
@@ -23,12 +24,14 @@ from envsmith.doctor.read.lines import (
     version_in,
 )
 from envsmith.doctor.read.text import unprefixed
+from envsmith.doctor.words import words
+from envsmith.frameworks import FRAMEWORKS
 
 _VARIABLES = re.compile(
-    r"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|DEEPSPEED|ACCELERATE|TRITON)_[A-Z0-9_]{2,60}|WORLD_SIZE|RANK|LOCAL_RANK|CPATH|LIBRARY_PATH)=([\"']?)([^\s\"'\\;&|]{0,400})\2"
+    rf"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|ACCELERATE|TRITON|{OWN_PREFIXES})_[A-Z0-9_]{{2,60}}"
+    r"|WORLD_SIZE|RANK|LOCAL_RANK|CPATH|LIBRARY_PATH)=([\"']?)([^\s\"'\\;&|]{0,400})\2"
 )
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{2,60}) set by environment to ([^\s.]{1,200})")
-_BANNER = re.compile(r"(?:Driver|KMD) Version:\s{0,8}(\d{3}\.\d{1,4}(?:\.\d{1,4})?)")
 _BANNER_CUDA = re.compile(r"CUDA (?:UMD )?Version:\s{0,8}(\d{1,2}\.\d{1,2})")
 _SMI_GPU = re.compile(
     r"^\|\s{1,8}\d{1,3}\s{1,6}(\S[^|]{3,60}?)\s{1,30}(?:On|Off|N/A|Enabled|Disabled)\s{0,4}\|", re.MULTILINE
@@ -47,46 +50,21 @@ _FEW = 400_000
 
 def kinds_of_log(text: str) -> list[str]:
     """Which kinds of log and report the text is, by its own marks."""
-    marks = (
-        (
-            "ds_report",
-            r"DeepSpeed general environment info|DeepSpeed C\+\+/CUDA extension op report|deepspeed info \.{4,}|torch cuda version \.{4,}",
-        ),
-        (
-            "collect_env",
-            r"Collecting environment information|CUDA used to build PyTorch:|Is debug build:|Versions of relevant libraries:",
-        ),
-        (
-            "colossalai check",
-            r"#### Installation Report ####|CUDA version required by PyTorch:|System and PyTorch CUDA version match|CUDA Extensions AOT Compilation",
-        ),
-        ("nvidia-smi", r"NVIDIA-SMI \d|Driver Version:\s|KMD Version:"),
-        ("nvidia-smi -L", r"^GPU \d+: [^\n]{3,80} \(UUID"),
-        ("nvidia-smi topo", r"^\s{0,4}GPU0[ \t]{1,80}(?:X|GPU1)\b"),
-        ("nvcc --version", r"Cuda compilation tools, release \d"),
-        ("gcc --version", r"^(?:gcc|g\+\+|cc|c\+\+) \([^)\n]{0,80}\) \d"),
-        ("traceback", r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): "),
-        ("NCCL log", r"NCCL (?:INFO|WARN|version)\b"),
-        ("compiler output", r"fatal error: |error: #error|nvcc fatal|ninja: build stopped|: error: "),
-        ("pip output", r"^(?:ERROR|Collecting|Requirement already satisfied|error: subprocess)\b"),
-        ("ulimit", r"max locked memory\s|open files[ \t]{1,80}\(-n\)"),
-        ("df", r"/dev/shm[ \t]{0,80}$"),
-        (
-            "training log",
-            r"\[INFO\] \[|\[rank\d+\]|torch\.distributed\.run|step[ \t]{0,8}[=:][ \t]{0,8}\d|iteration[ \t]{1,80}\d+",
-        ),
-    )
     head = text if len(text) < 2_000_000 else text[:1_000_000] + text[-1_000_000:]
-    return [kind for kind, mark in marks if re.search(mark, head, re.MULTILINE)]
+    return [each.kind for each in words().kinds if re.search(each.pattern, head, re.MULTILINE)]
 
 
 def read_log(text: str, draft: Draft, source: str) -> None:
     """Every fact the text tells by the way; each pattern is bounded, so the time is linear in the length."""
     _variables(text, draft)
-    _nccl(text, draft, source)
+    for line in words().versions:
+        if match := re.search(line.pattern, text, re.MULTILINE):
+            draft.component(line.component, match[1], f"{source}: {line.origin}", line.strength)
+    _nccl(text, draft)
     _smi(text, draft, source)
     _limits(text, draft)
-    _compilers(text, draft, source)
+    if re.search(r"^[ \t]{0,60}ninja \.{4,60} ?\S{0,12}\[FAIL\]", text, re.MULTILINE):
+        draft.tools["ninja"] = None
     _paths(text, draft, source)
 
 
@@ -101,15 +79,11 @@ def _variables(text: str, draft: Draft) -> None:
             draft.variable(name, value)
 
 
-def _nccl(text: str, draft: Draft, source: str) -> None:
-    if match := re.search(r"NCCL (?:version |INFO NCCL version )(2\.\d{1,2}\.\d{1,2})(?:\+cuda(\d{1,2}\.\d))?", text):
-        draft.component("nccl", match[1], f"{source}: NCCL's own line", 2)
+def _nccl(text: str, draft: Draft) -> None:
     if (match := re.search(r"cudaDriverVersion (\d{4,5})\b", text)) and (level := cuda_of_level(match[1])):
         draft.host["driver_cuda"] = level
     if (match := re.search(r"too old \(found version (\d{4,5})\)", text)) and (level := cuda_of_level(match[1])):
         draft.host["driver_cuda"] = level
-    if match := re.search(r"DeepSpeed info: version=(\d[\w.+]{0,40})", text):
-        draft.component("deepspeed", match[1].rstrip("."), f"{source}: DeepSpeed's own line", 2)
     for name in re.findall(
         r"(?:Bootstrap ?: Using|NET/Socket ?: Using) ?(?:\[\d\])?([a-z][\w.-]{0,30}):[\d.]", text[:_FEW]
     )[:40]:
@@ -122,12 +96,8 @@ def _nccl(text: str, draft: Draft, source: str) -> None:
 
 
 def _smi(text: str, draft: Draft, source: str) -> None:
-    if match := _BANNER.search(text):
-        draft.component("driver", match[1], f"{source}: nvidia-smi", 3)
     if "SMI" in text and (match := _BANNER_CUDA.search(text)):
         draft.host["driver_cuda"] = match[1]
-    if match := re.search(r"[Dd]river(?: [Vv]ersion)?[:= ]{1,4}(\d{3}\.\d{2,3}(?:\.\d{2})?)\b", text):
-        draft.component("driver", match[1], f"{source}: driver", 2)
     if draft.gpus:
         return
     names = _SMI_GPU.findall(text[: _FEW * 4]) or _SMI_LIST.findall(text[: _FEW * 4])
@@ -153,19 +123,9 @@ def _limits(text: str, draft: Draft) -> None:
         draft.limits["shm"] = size if not match[1].isdigit() else size * 1024
 
 
-def _compilers(text: str, draft: Draft, source: str) -> None:
-    if match := re.search(r"Cuda compilation tools, release (\d{1,2}\.\d{1,2}), V(\d{1,2}\.\d{1,2}\.\d{1,4})", text):
-        draft.component("toolkit", match[1], f"{source}: nvcc --version", 3)
-    if match := re.search(
-        r"^(?:gcc|g\+\+|cc|c\+\+) \([^)\n]{0,80}\) (\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", text, re.MULTILINE
-    ):
-        draft.component("gcc", match[1], f"{source}: gcc --version", 3)
-    if re.search(r"^[ \t]{0,60}ninja \.{4,60} ?\S{0,12}\[FAIL\]", text, re.MULTILINE):
-        draft.tools["ninja"] = None
-
-
+_MODULES = "|".join(framework.module.partition(".")[0] for framework in FRAMEWORKS.values())
 _PRESENT = re.compile(
-    r"[/\\](deepspeed|colossalai|megatron|transformer_engine|flash_attn|apex|transformers|accelerate)[/\\][\w/\\]{1,80}\.py"
+    rf"[/\\]({_MODULES}|transformer_engine|flash_attn|apex|transformers|accelerate)[/\\][\w/\\]{{1,80}}\.py"
 )
 
 
@@ -239,7 +199,7 @@ def _offered(draft: Draft, name: str, version: str, source: str) -> None:
 _FRAME = re.compile(r'File "([^"\n]{1,300})", line \d{1,7}(?:, in ([^\n]{1,80}))?')
 _INSTALLED_FRAME = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w.-]{1,60})")
 # A frame of a checkout that is run where it lies: its own folder says whose code it is.
-_CHECKOUT = re.compile(r"[/\\](megatron|deepspeed|colossalai|transformers|accelerate|op_builder)[/\\]")
+_CHECKOUT = re.compile(rf"[/\\]({_MODULES}|transformers|accelerate|op_builder)[/\\]")
 # How far back the frames of the exception at a place are looked for.
 _REACH = 6000
 # Up to Python 3.6, and where a writer cut the line, the message does not say which module lacks the name.
@@ -267,7 +227,7 @@ def package_of(file: str) -> str | None:
     if match is None:
         return None
     name = fold(match[1].removesuffix(".py"))
-    return "deepspeed" if name == "op-builder" else name
+    return words().folders.get(name, name)
 
 
 def frames_before(text: str, position: int) -> list[Frame]:

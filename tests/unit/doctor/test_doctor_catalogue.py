@@ -10,7 +10,7 @@ import pytest
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.text import clean
-from envsmith.doctor.signatures import _catalogue, catalogue, find_hits
+from envsmith.doctor.signatures import catalogue, find_hits, read_catalogue
 from envsmith.errors import DataError
 from envsmith.graph.files import DataFiles, find_matrix
 from envsmith.model.rule import Severity
@@ -80,9 +80,8 @@ def test_the_same_id_in_two_files_is_refused(tmp_path):
     (tmp_path / "signatures").mkdir()
     for name in ("one", "two"):
         (tmp_path / "signatures" / f"{name}.yaml").write_text(row)
-    data = DataFiles(tmp_path, ("signatures/one.yaml", "signatures/two.yaml"))
     with pytest.raises(DataError, match="twice"):
-        _catalogue(data, "a stamp that no cache has")
+        read_catalogue(DataFiles(tmp_path, ("signatures/one.yaml", "signatures/two.yaml")))
 
 
 @pytest.mark.parametrize(

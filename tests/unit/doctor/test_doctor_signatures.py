@@ -73,7 +73,7 @@ def test_no_pattern_is_slow_on_a_hostile_line():
 
 
 def test_a_broken_signature_file_is_refused_with_every_problem():
-    text = """
+    text = b"""
 evidence: {a: {kind: documented, source: x, date: 2026-11-21}}
 signatures:
 - {id: one, kind: cause, match: ["abc"], message: m, fix: f, stage: s, group: g, cause: c, pattern: p, evidence: [a]}

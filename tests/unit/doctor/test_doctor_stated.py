@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from envsmith.cli.check import check as check_command
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.judge import check_environment
-from envsmith.doctor.stated import KEYS, read_environment, read_fact, read_variable
+from envsmith.doctor.stated import read_environment, read_fact, read_variable
+from envsmith.doctor.words import words
 from envsmith.errors import EnvsmithError, UsageError
 
 
@@ -172,7 +173,7 @@ def test_wrong_json_is_told_with_its_key(data, path):
 
 def test_command_takes_facts_and_lists_their_keys(tmp_path):
     shown = CliRunner().invoke(check_command, ["--fact", "help"], standalone_mode=False)
-    assert all(key in shown.output for key in KEYS)
+    assert all(key in shown.output for key in words().facts)
     file = tmp_path / "env.json"
     file.write_text('{"components": {"deepspeed": "*"}, "variables": {"CUDA_HOME": "/a:/b"}}')
     told = CliRunner().invoke(

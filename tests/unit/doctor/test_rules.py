@@ -31,7 +31,7 @@ def with_rule(**fields):
         ({"messag": "x"}, "setup[0].messag: `x`: unknown key"),
         ({"message": None}, "setup[0]: `message` is missing"),
         ({"severity": "bad"}, "setup[0].severity: `bad`: unknown word"),
-        ({"evidence": "other"}, "setup[0].evidence: `other`: no such evidence"),
+        ({"evidence": "other"}, "setup[0].evidence[0]: `other`: no such evidence"),
         ({"check": "bogus"}, "setup[0].check: `bogus`: not a check"),
         ({"check": {"gpu": ["x"]}}, "setup[0].check: the argument of gpu is a str"),
         ({"when": {"limit.shm": 5}}, "setup[0].when.limit.shm: `5`: true, false or a text"),

@@ -1,0 +1,111 @@
+"""``matrix/doctor/words.yaml``: names and forms that reports, logs, people and package managers use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated, Any
+
+from envsmith.doctor.tables import cached_table, read_table
+from envsmith.schema import Parsed, Text, WrongValueError, strict
+
+_FILE = "doctor/words.yaml"
+
+
+def _pattern(value: Any, _context: object) -> str:
+    try:
+        return str(re.compile(value).pattern)
+    except (re.error, TypeError) as error:
+        raise WrongValueError(f"not a regular expression: {error}") from None
+
+
+Pattern = Annotated[str, Parsed(_pattern)]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """A kind of log or report, and the mark that tells it."""
+
+    kind: Text
+    pattern: Pattern
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionLine:
+    """A line of a log that names a version. ``strength`` as in :class:`~envsmith.doctor.facts.Stated`."""
+
+    component: Text
+    origin: Text
+    strength: int
+    pattern: Pattern
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """What starts ranks, and the mark of its command."""
+
+    tool: Text
+    pattern: Pattern
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launchers:
+    """The tools, and words of which one stands on every line that may be a command of one."""
+
+    hints: tuple[Text, ...]
+    tools: tuple[Tool, ...]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """A configuration that counts as a launch: JSON with one of ``keys``, or calls of ``names``."""
+
+    tool: Text
+    kind: Text
+    keys: tuple[Text, ...] = ()
+    names: tuple[Text, ...] = ()
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packages:
+    """Names of components where a package manager has another, and those that conda-forge does not have."""
+
+    pip: Mapping[Text, Text]
+    conda: Mapping[Text, Text]
+    not_on_conda: tuple[Text, ...]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """The file. Its comments say what each part is for."""
+
+    keys: Mapping[Text, tuple[Text, ...]]
+    values: Mapping[Text, tuple[Text, ...]]
+    enumerated: tuple[Pattern, ...]
+    glibc: Mapping[Text, Mapping[Text, Text]]
+    kinds: tuple[Kind, ...]
+    versions: tuple[VersionLine, ...]
+    folders: Mapping[Text, Text]
+    launchers: Launchers
+    configuration: Configuration
+    plugins: Configuration
+    facts: Mapping[Text, Text]
+    packages: Packages
+    own_causes: Mapping[Text, Text]
+    own_fixes: tuple[Text, ...]
+    evidence: Mapping[Text, Any] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1)
+def words() -> Words:
+    """Return the installed words. ``DataError`` lists every problem of the file with its key path."""
+    return cached_table("words", (_FILE,), lambda files: read_table(Words, _FILE, files.read(_FILE)))
