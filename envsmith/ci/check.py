@@ -28,7 +28,7 @@ from envsmith.solve.words import join_words, rule_sentence, shown_spec, stronges
 def check_library(
     library: Library, *, table: ComponentTable | None = None, solver: Solver | None = None
 ) -> tuple[Located, ...]:
-    """Every finding, errors first, then by file and line."""
+    """Return every finding, errors first, then by file and line."""
     solver = solver or default_solver()
     case = Case(
         library, table or components(), solver, solver.knowledge(), solver.pose(judged_request(library, solver))
@@ -42,11 +42,11 @@ def check_library(
     cuda_majors(case)
     nccl_pin(case)
     order = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
-    return tuple(sorted(case.found, key=lambda f: (order.index(f.finding.severity), f.file, f.line, f.finding.rule)))
+    return tuple(sorted(case.findings, key=lambda f: (order.index(f.finding.severity), f.file, f.line, f.finding.rule)))
 
 
 def _no_cell(case: Case) -> bool:
-    """Ranges that no set of releases satisfies: the library cannot be installed, or cannot work."""
+    """Find ranges that no set of releases satisfies: the library cannot be installed, or cannot work."""
     stuck = case.solver.stuck(case.posed)
     if stuck is None:
         return True
@@ -68,7 +68,7 @@ def _no_cell(case: Case) -> bool:
 
 
 def _pythons(case: Case) -> None:
-    """Pythons that the library admits and for which no environment exists."""
+    """Find Pythons that the library admits and for which no environment exists."""
     admits = case.spec("python")
     listed = [p for p in PYTHONS if any(admits.contains(f"{p}.{n}") for n in (0, 5, 30))]
     if admits.is_any:
@@ -98,20 +98,20 @@ def _minor(python: str) -> tuple[int, ...]:
     return tuple(map(int, python.split(".")))
 
 
-def _solvable(case: Case, **more: Spec) -> bool:
-    return case.solver.best(case.solver.pose(judged_request(case.library, case.solver, more))) is not None
+def _solvable(case: Case, **narrower: Spec) -> bool:
+    return case.solver.best(case.solver.pose(judged_request(case.library, case.solver, narrower))) is not None
 
 
-def _why_not(case: Case, **more: Spec) -> tuple[list[Evidence], str]:
-    """The evidence and the sentences of the smallest conflict of the ranges with ``more``."""
-    refusal = refuse(case.solver, case.solver.pose(judged_request(case.library, case.solver, more))).refusal
+def _why_not(case: Case, **narrower: Spec) -> tuple[list[Evidence], str]:
+    """Return the evidence and the sentences of the smallest conflict of the ranges with ``narrower``."""
+    refusal = refuse(case.solver, case.solver.pose(judged_request(case.library, case.solver, narrower))).refusal
     members = refusal.conflict if refusal else ()
     rules = [m for m in members if not m.rule.startswith("request:")]
     return [e for m in members for e in m.evidence], "; ".join(m.message for m in rules) or "nothing fits"
 
 
 def _newest_torch(case: Case) -> None:
-    """Bounds that keep the newest torch out, and whether there is a reason."""
+    """Find bounds that keep the newest torch out, and whether there is a reason."""
     releases = [r for r in case.stable("torch") if r.index == "default" and case.library.platform in r.platforms]
     if not releases:
         return
@@ -148,13 +148,13 @@ def _newest_torch(case: Case) -> None:
 
 
 def _request_without(case: Case, component: str, version: str) -> tuple[list[Evidence], str] | None:
-    """Why the rest of the ranges cannot have a release either; ``None`` when it can."""
+    """Return why the rest of the ranges cannot have a release either. ``None``: they can."""
     wider = {component: Spec.parse(f"=={version}")}
     return None if _solvable(case, **wider) else _why_not(case, **wider)
 
 
 def _proved(case: Case) -> None:
-    """Ranges that leave out releases of torch with which a declared framework was proved to work."""
+    """Find ranges that leave out releases of torch with which a declared framework was proved to work."""
     own = case.table.find(case.library.name)
     frameworks = [n for n in case.library.ranges if case.table.by_name[n].role is Role.FRAMEWORK]
     if own is not None and own.role is Role.FRAMEWORK:
@@ -181,17 +181,17 @@ def _proved_outside(case: Case, framework: str, mine: Spec) -> dict[str, list[Ev
     torch = case.spec("torch")
     releases = [public("torch", r.version) for r in case.stable("torch")]
     own = [r.version for r in case.stable(framework) if mine.contains(r.version)]
-    found: dict[str, list[Evidence]] = {}
+    proved: dict[str, list[Evidence]] = {}
     for entry in case.knowledge.tested:
         if entry.framework == framework and any(entry.version.contains(v) for v in own):
             for version in releases:
                 if entry.torch.contains(version) and not torch.contains(version):
-                    found.setdefault(version, []).extend(entry.evidence)
-    return found
+                    proved.setdefault(version, []).extend(entry.evidence)
+    return proved
 
 
 def _own_release(case: Case, framework: str) -> Spec:
-    """The newest release of a library that is itself a framework: what its checkout is about to replace."""
+    """Return the newest release of a library that is itself a framework: what its checkout is about to replace."""
     releases = case.stable(framework)
     version = case.library.declaration.version
     if version and any(r.version == version for r in releases):
@@ -200,7 +200,7 @@ def _own_release(case: Case, framework: str) -> Spec:
 
 
 def _above(case: Case, version: str) -> bool:
-    """Whether a release is newer than everything that is admitted."""
+    """Return whether a release is newer than everything that is admitted."""
     admitted = case.admitted("torch")
     key = version_key(version)
     last = version_key(public("torch", admitted[-1].version)) if admitted else None
@@ -215,19 +215,19 @@ _FOR_CUDA = re.compile(r"(?:^|[-_])cu(?:da)?[-_]?(1[0-9])(?:\d|x)?(?:$|[-_])", r
 
 
 def cuda_majors(case: Case) -> None:
-    """Dependencies built for one CUDA major beside a torch range whose default builds are of another."""
+    """Find dependencies built for one CUDA major beside a torch range whose default builds are of another."""
     platform = case.library.platform
     builds = [r for r in case.admitted("torch") if r.index == "default" and platform in r.platforms]
     for declared in case.library.declaration.requirements:
         match = _FOR_CUDA.search(declared.name)
         if not match or not builds:
             continue
-        other = [r for r in builds if (cuda := _cuda_of(case, r)) and not cuda.startswith(match[1] + ".")]
-        if not other:
+        mismatched = [r for r in builds if (cuda := _cuda_of(case, r)) and not cuda.startswith(match[1] + ".")]
+        if not mismatched:
             continue
         spans = sorted({c for r in builds if (c := _cuda_of(case, r))}, key=lambda c: version_key(c) or c)
-        first, last = public("torch", other[0].version), public("torch", other[-1].version)
-        newest = builds[-1] in other
+        first, last = public("torch", mismatched[0].version), public("torch", mismatched[-1].version)
+        newest = builds[-1] in mismatched
         case.add(
             "ci-cuda-major",
             Severity.WARNING if newest else Severity.NOTE,
@@ -235,13 +235,13 @@ def cuda_majors(case: Case) -> None:
             f"{join_words(spans)}: torch {first}{' to ' + last if last != first else ''} {'is' if first == last else 'are'} of another CUDA major",
             at=declared,
             components={"torch": case.spec("torch").text, declared.name: declared.spec or "*"},
-            evidence=[e for r in (other[0], other[-1]) for e in r.evidence],
+            evidence=[e for r in (mismatched[0], mismatched[-1]) for e in r.evidence],
             fix=f"bound torch, or take {declared.name} by the CUDA of torch (an extra per CUDA major)",
         )
 
 
 def nccl_pin(case: Case) -> None:
-    """A bound on NCCL of the library's own that no admitted torch carries: torch's wheels pin theirs exactly."""
+    """Find a bound on NCCL that no admitted torch carries: torch's wheels pin theirs exactly."""
     nccl = case.spec("nccl")
     declared = case.library.declared("nccl", case.table)
     if nccl.is_any or declared is None:
@@ -260,7 +260,7 @@ def nccl_pin(case: Case) -> None:
 
 
 def _carried_nccl(case: Case) -> dict[str, list[Evidence]]:
-    """NCCL releases that admitted torch releases pin, each with what says so."""
+    """Return the NCCL releases that admitted torch releases pin, each with what says so."""
     admitted = case.admitted("torch")
     carried: dict[str, list[Evidence]] = {}
     for row in _rows(case, "torch-bundles-nccl"):
@@ -295,28 +295,28 @@ class Located:
     line: int
 
     def to_json(self) -> dict[str, object]:
-        """The finding's own shape, with ``file`` and ``line``."""
+        """Return the finding's own shape, with ``file`` and ``line``."""
         return {**self.finding.to_json(), "file": self.file, "line": self.line}
 
 
 @dataclass(slots=True)
 class Case:
-    """A library beside the graph, and what was found so far."""
+    """A library beside the graph, and the findings so far."""
 
     library: Library
     table: ComponentTable
     solver: Solver
     knowledge: Knowledge
     posed: Posed
-    found: list[Located] = field(default_factory=list)
+    findings: list[Located] = field(default_factory=list)
 
     @property
     def problem(self) -> Problem:
-        """What the library asks of the solver."""
+        """Return what the library asks of the solver."""
         return self.posed.problem
 
     def line(self, component: str) -> tuple[str, int]:
-        """Where a component is declared; the first line of the first file when nowhere."""
+        """Return where a component is declared, or the first line of the first file."""
         declaration = self.library.declaration
         declared = self.library.declared(component, self.table)
         if declared is not None:
@@ -338,7 +338,7 @@ class Case:
         symptom: str | None = None,
         stage: str | None = None,
     ) -> None:
-        """Note one finding; what the library ignores is left out, and so is what nothing speaks for."""
+        """Note one finding, unless the library ignores it or nothing speaks for it."""
         proof = strongest(evidence)
         if not proof or rule in self.library.ignore:
             return
@@ -353,29 +353,29 @@ class Case:
             symptom=symptom,
             stage=stage,
         )
-        self.found.append(Located(finding=finding, file=file, line=line))
+        self.findings.append(Located(finding=finding, file=file, line=line))
 
     def spec(self, component: str) -> Spec:
-        """The range that the library declares; ``*`` where it declares none."""
+        """Return the range that the library declares, ``*`` where it declares none."""
         return self.library.ranges.get(component, Spec.parse("*"))
 
     def unbounded(self, component: str) -> bool:
-        """Whether a line requires it without a version."""
+        """Return whether a line requires it without a version."""
         return self.spec(component).is_any and self.library.declared(component, self.table) is not None
 
     def stable(self, component: str) -> list[Release]:
-        """The releases that an installer takes, oldest first."""
+        """Return the releases that an installer takes, oldest first."""
         listed = self.knowledge.releases.get(component, ())
         return [r for r in listed if (k := version_key(r.version)) and not k.is_prerelease and not r.yanked]
 
     def admitted(self, component: str) -> list[Release]:
-        """The releases within the library's range that an installer takes, oldest first."""
+        """Return the releases within the library's range that an installer takes, oldest first."""
         spec = self.spec(component)
         return [r for r in self.stable(component) if spec.contains(public(component, r.version))]
 
 
 def public(component: str, version: str) -> str:
-    """The version as people declare it: of torch without the build (``2.9.1+cu128`` is ``2.9.1``)."""
+    """Return the version as people declare it: of torch without the build (``2.9.1+cu128`` is ``2.9.1``)."""
     return version.split("+", maxsplit=1)[0] if component == "torch" else version
 
 
@@ -387,7 +387,7 @@ _BY_NAME = 3
 
 
 def known_bad(case: Case) -> None:
-    """Ranges that admit what is known to fail and what no package's metadata prevents."""
+    """Find ranges that admit what is known to fail and what no package's metadata prevents."""
     problem = case.problem
     rules = {r.id: r for r in case.knowledge.rules}
     hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
@@ -414,15 +414,15 @@ def known_bad(case: Case) -> None:
 
 
 def _broken_rows(group: Group, net: Net, unary: list[tuple[int, int]]) -> list[int]:
-    found = []
+    numbers = []
     for number, nogood in group.nogoods:
-        if number >= 0 and number not in found and net.solvable(net.begin([*unary, *nogood])) is not None:
-            found.append(number)
-    return found
+        if number >= 0 and number not in numbers and net.solvable(net.begin([*unary, *nogood])) is not None:
+            numbers.append(number)
+    return numbers
 
 
 def _ours(case: Case, row: Row) -> bool:
-    """Whether a row speaks only of what the library declares: of a machine it can say nothing, and what it does not name it cannot bound."""
+    """Return whether a row names only what the library declares: it can say nothing of a machine and bound nothing that it does not name."""
     roles = case.solver.compiled.roles
     named = set(case.library.ranges)
     spoken = [c for c in row.scope if roles.get(c) is not Role.CORE or c in ("torch", "python")]
@@ -430,7 +430,7 @@ def _ours(case: Case, row: Row) -> bool:
 
 
 def _newest_breaks(case: Case, net: Net, unary: list[tuple[int, int]], group: Group) -> bool:
-    """Whether an installer that takes the newest of everything meets the rule."""
+    """Return whether an installer that takes the newest of everything meets the rule."""
     domains = net.begin(unary)
     if domains is None:
         return False
@@ -445,12 +445,12 @@ def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool)
     declared = [shown_spec(c, case.spec(c)) for c in scope]
     first = rows[0]
     bound = _bounds(case, rows)
-    told = rule_sentence(rule, rows, {})
+    sentence = rule_sentence(rule, rows, {})
     fix = first.fix or rule.fix
     case.add(
         rule.id,
         Severity.ERROR if installed else _mild(rule),
-        f"{join_words(declared)} {'gives' if installed else 'admits'} what is known to fail: {told}",
+        f"{join_words(declared)} {'gives' if installed else 'admits'} what is known to fail: {sentence}",
         at=bound[0] if bound else old,
         components={c: case.spec(c).text for c in scope},
         evidence=[e for row in rows for e in row.evidence],
@@ -461,22 +461,22 @@ def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool)
 
 
 def _mild(rule: Rule) -> Severity:
-    """What fails while it is installed is met by whoever asks for old releases only, and at once; what fails later is met by users."""
+    """Return the severity by stage. What fails during installation meets those who want old releases, what fails later meets users."""
     return Severity.NOTE if rule.stage in ("install", "build") else Severity.WARNING
 
 
 def _tell_unbounded(case: Case, component: str, listed: list[tuple[Rule, Row]]) -> None:
-    """One finding for a component that is required without any bound: what its old releases break, and the floor that ends it."""
+    """Note one finding for a component without any bound: what its old releases break, and the floor that ends it."""
     rules = list(dict.fromkeys(rule.id for rule, _ in listed))
     releases = [public(component, r.version) for r in case.admitted(component)]
     bad = [v for v in releases if any(row.when.get(component, Spec.parse("cpu")).contains(v) for _, row in listed)]
     after = releases[releases.index(bad[-1]) + 1 :] if bad else []
     worst = listed[0]
-    shown = f"{join_words(rules[:4])}{f' and {len(rules) - 4} more' if len(rules) > 4 else ''}"
+    named = f"{join_words(rules[:4])}{f' and {len(rules) - 4} more' if len(rules) > 4 else ''}"
     case.add(
         "ci-unbounded",
         max((_mild(rule) for rule, _ in listed), key=[Severity.NOTE, Severity.WARNING].index),
-        f"{component} is required without a bound: its older releases fail beside others that are admitted ({shown}), "
+        f"{component} is required without a bound: its older releases fail beside others that are admitted ({named}), "
         f"first of all {rule_sentence(worst[0], [worst[1]], {})}",
         at=component,
         components={component: "*"},
@@ -488,7 +488,7 @@ def _tell_unbounded(case: Case, component: str, listed: list[tuple[Rule, Row]]) 
 
 
 def _bounds(case: Case, rows: list[Row]) -> tuple[str, str] | None:
-    """The bound that keeps all rows out at the least cost: a floor, or a few releases left out by name."""
+    """Return the bound that keeps all rows out at the least cost: a floor, or a few releases excluded by name."""
     best: tuple[float, str, str] | None = None
     for component in dict.fromkeys(c for row in rows for c in row.when):
         if component == "python" or component not in case.library.ranges or not all(component in r.when for r in rows):

@@ -30,12 +30,12 @@ class Cover:
 
 
 def covering_subset(
-    rows: Sequence[Row], *, keep: Collection[Row] = (), known: Collection[Row] = (), limit: int = 256
+    rows: Sequence[Row], *, keep: Collection[Row] = (), earlier: Collection[Row] = (), limit: int = 256
 ) -> Cover:
     """Choose from ``rows`` (best first, all of one length) so that every pair that occurs in one of them occurs in a chosen one.
 
-    ``keep`` are always chosen; ``known`` (rows of an earlier choice) win ties, so that a choice changes little when the rows do. At most
-    ``limit`` rows: then those are kept that cover most, and the pairs that nobody covers are told.
+    ``keep`` are always chosen. Rows of an ``earlier`` choice win ties, so that a choice changes little when the rows do. With more than
+    ``limit`` rows those that cover most are chosen, and the pairs that no row covers are listed.
     """
     if not rows:
         return Cover((), 0)
@@ -44,7 +44,7 @@ def covering_subset(
     first = [index[row] for row in dict.fromkeys(keep) if row in index]
     everything = (1 << len(pairs)) - 1
     bound = lower_bound(rows)
-    before = {index[row] for row in known if row in index}
+    before = {index[row] for row in earlier if row in index}
     best: list[int] | None = None
     for seed in range(_TRIES):
         chosen = _greedy(masks, first, everything, _ranks(rows, seed, before))
@@ -53,16 +53,16 @@ def covering_subset(
             best = chosen
         if len(best) <= max(bound, len(first)):
             break
-    taken = (best or [])[:limit]
+    best_rows = (best or [])[:limit]
     covered = 0
-    for i in taken:
+    for i in best_rows:
         covered |= masks[i]
     missing = tuple(pair for n, pair in enumerate(pairs) if not covered >> n & 1)
-    return Cover(tuple(rows[i] for i in sorted(taken)), bound, missing)
+    return Cover(tuple(rows[i] for i in sorted(best_rows)), bound, missing)
 
 
 def lower_bound(rows: Iterable[Row]) -> int:
-    """No covering choice is smaller: one row holds one pair of any two axes, so the two axes with most pairs set the floor."""
+    """Return a floor for every covering choice: a row holds one pair of two axes, so the two axes with most pairs set it."""
     listed = list(rows)
     width = len(listed[0]) if listed else 0
     if width < 2:
@@ -71,7 +71,7 @@ def lower_bound(rows: Iterable[Row]) -> int:
 
 
 def _masks(rows: Sequence[Row]) -> tuple[list[int], list[tuple[tuple[int, str], tuple[int, str]]]]:
-    """Each row as the set of its pairs. One axis alone is paired with itself, so that each of its values is covered."""
+    """Return each row as the set of its pairs. One axis alone is paired with itself, so that each of its values is covered."""
     numbers: dict[tuple[tuple[int, str], tuple[int, str]], int] = {}
     masks = []
     width = len(rows[0])
@@ -84,11 +84,11 @@ def _masks(rows: Sequence[Row]) -> tuple[list[int], list[tuple[tuple[int, str], 
     return masks, list(numbers)
 
 
-def _ranks(rows: Sequence[Row], seed: int, known: Collection[int]) -> list[tuple[bool, int]]:
-    """Who wins a tie: a row of the earlier choice, then (first try) the better row, else an order that depends on the row's text alone."""
+def _ranks(rows: Sequence[Row], seed: int, earlier: Collection[int]) -> list[tuple[bool, int]]:
+    """Rank the rows for ties: a row of the earlier choice, then (first try) the better row, else an order of the row's text alone."""
     if seed == 0:
-        return [(i not in known, i) for i in range(len(rows))]
-    return [(i not in known, _hash(seed, row)) for i, row in enumerate(rows)]
+        return [(i not in earlier, i) for i in range(len(rows))]
+    return [(i not in earlier, _hash(seed, row)) for i, row in enumerate(rows)]
 
 
 def _hash(seed: int, row: Row) -> int:
@@ -99,65 +99,65 @@ def _greedy(
     masks: Sequence[int], first: Sequence[int], everything: int, ranks: Sequence[tuple[bool, int]]
 ) -> list[int]:
     chosen = list(first)
-    left = everything
+    uncovered = everything
     for i in first:
-        left &= ~masks[i]
+        uncovered &= ~masks[i]
     # What a row can add only shrinks: yesterday's gain is an upper bound, so most rows need no new count.
     gains = sorted((-masks[i].bit_count(), ranks[i], i) for i in range(len(masks)))
-    while left and gains:
+    while uncovered and gains:
         stale, rank, i = heapq.heappop(gains)
-        gain = (masks[i] & left).bit_count()
+        gain = (masks[i] & uncovered).bit_count()
         if not gain:
             continue
         if gain == -stale:
             chosen.append(i)
-            left &= ~masks[i]
+            uncovered &= ~masks[i]
         else:
             heapq.heappush(gains, (-gain, rank, i))
     return chosen
 
 
 def _thin(masks: Sequence[int], chosen: list[int], fixed: Collection[int], floor: int) -> list[int]:
-    """Without the rows that the others make needless (last chosen first), then with two rows replaced by one where one will do."""
-    kept = _needed(masks, chosen, fixed)
-    while len(kept) > floor:
-        smaller = _merge(masks, kept, fixed)
+    """Drop the rows that the others make needless, then replace two rows by one where one will do."""
+    rows = _needed(masks, chosen, fixed)
+    while len(rows) > floor:
+        smaller = _merge(masks, rows, fixed)
         if smaller is None:
             break
-        kept = smaller
-    return kept
+        rows = smaller
+    return rows
 
 
 def _needed(masks: Sequence[int], chosen: Sequence[int], fixed: Collection[int]) -> list[int]:
-    """From the last chosen to the first: out with whatever holds no pair that nobody else holds."""
-    kept = list(chosen)
+    """Drop rows, last chosen first, whose pairs are all covered by other rows."""
+    rows = list(chosen)
     for i in reversed(chosen):
-        once = _held_once(masks, kept)
+        once = _held_once(masks, rows)
         if i not in fixed and not masks[i] & once:
-            kept.remove(i)
-    return kept
+            rows.remove(i)
+    return rows
 
 
-def _held_once(masks: Sequence[int], kept: Iterable[int]) -> int:
-    """The pairs that exactly one of the rows holds."""
-    once = more = 0
-    for i in kept:
-        more |= once & masks[i]
+def _held_once(masks: Sequence[int], rows: Iterable[int]) -> int:
+    """Return the pairs that exactly one of the rows holds."""
+    once = twice = 0
+    for i in rows:
+        twice |= once & masks[i]
         once |= masks[i]
-    return once & ~more
+    return once & ~twice
 
 
-def _merge(masks: Sequence[int], kept: Sequence[int], fixed: Collection[int]) -> list[int] | None:
-    """One row in the place of two, looked for among the pairs of rows that hold least alone."""
-    once = _held_once(masks, kept)
-    light = sorted((i for i in kept if i not in fixed), key=lambda i: (masks[i] & once).bit_count())[:_LIGHT]
+def _merge(masks: Sequence[int], rows: Sequence[int], fixed: Collection[int]) -> list[int] | None:
+    """Replace two rows by one, looked for among the pairs of rows that hold least alone."""
+    once = _held_once(masks, rows)
+    light = sorted((i for i in rows if i not in fixed), key=lambda i: (masks[i] & once).bit_count())[:_LIGHT]
     for a, b in combinations(light, 2):
-        rest = 0
-        for i in kept:
+        covered = 0
+        for i in rows:
             if i not in (a, b):
-                rest |= masks[i]
-        missing = (masks[a] | masks[b]) & ~rest
-        other = next((i for i, mask in enumerate(masks) if not missing & ~mask), None)
-        if other is not None:
-            return [i for i in kept if i not in (a, b)] + [other]
+                covered |= masks[i]
+        missing = (masks[a] | masks[b]) & ~covered
+        replacement = next((i for i, mask in enumerate(masks) if not missing & ~mask), None)
+        if replacement is not None:
+            return [i for i in rows if i not in (a, b)] + [replacement]
     return None

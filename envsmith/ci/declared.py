@@ -81,7 +81,7 @@ class _Draft:
     files: list[str] = field(default_factory=list)
 
     def add(self, text: str, file: str, line: int, extra: str | None = None) -> None:
-        """Take one requirement line; what is malformed is noted, and passed over."""
+        """Take one requirement line. A malformed one is noted and passed over."""
         try:
             requirement = Requirement(text)
             spec = str(requirement.specifier)
@@ -110,7 +110,7 @@ class _Draft:
         )
 
     def require_python(self, text: object, file: str, line: int) -> None:
-        """Take ``requires-python``; malformed, it is noted."""
+        """Take ``requires-python``. A malformed one is noted."""
         try:
             self.python, self.python_at = str(SpecifierSet(str(text))), (file, line)
         except ValueError:  # InvalidSpecifier, or more digits than Python reads
@@ -273,7 +273,7 @@ def _pyproject(text: str, file: str, draft: _Draft) -> None:
 
 
 def _poetry(name: str, value: object, file: str, draft: _Draft, find: _Lines) -> None:
-    """Poetry's own spelling: ``torch = "^2.1"`` is ``>=2.1,<3``, ``~2.1`` is ``>=2.1,<2.2``."""
+    """Read Poetry's own notation: ``torch = "^2.1"`` is ``>=2.1,<3``, ``~2.1`` is ``>=2.1,<2.2``."""
     raw = value if isinstance(value, str) else value.get("version") if isinstance(value, dict) else None
     if not isinstance(raw, str):
         return
@@ -320,7 +320,7 @@ def _environment(text: str, file: str, draft: _Draft) -> None:
 
 
 def _conda(entry: str, file: str, draft: _Draft, find: _Lines) -> None:
-    """``pytorch=2.5``, ``numpy>=1.26``, ``conda-forge::torch 2.5.*``: a Conda spec without its build."""
+    """Read a Conda spec without its build: ``pytorch=2.5``, ``numpy>=1.26``, ``conda-forge::torch 2.5.*``."""
     match = re.fullmatch(r"(?:[\w./-]+::)?([A-Za-z0-9._-]+?)\s*((?:[<>=!~]|\s\d).*)?", entry.strip())
     if not match:
         draft.skipped.append(f"{file}:{find(entry)}: not understood: {entry[:80]!r}")
@@ -345,7 +345,7 @@ def _conda_spec(text: str) -> str:
 
 
 def read_toml(path: Path) -> Mapping[str, Any]:
-    """Return the tables of a TOML file; ``DataError`` when it is not one."""
+    """Return the tables of a TOML file. ``DataError`` when it is not one."""
     return _toml(_text(path), path.name)
 
 

@@ -40,11 +40,11 @@ class Job:
 
     @property
     def expect(self) -> str:
-        """``pass`` or ``fail``."""
+        """Return ``pass`` or ``fail``."""
         return "fail" if self.rule else "pass"
 
     def to_json(self) -> dict[str, object]:
-        """Flat, so that a workflow can say ``${{ matrix.torch }}``."""
+        """Return flat values, so that a workflow can say ``${{ matrix.torch }}``."""
         return {
             "id": self.id,
             **{name.replace("-", "_"): value for name, value in self.axes.items()},
@@ -68,7 +68,7 @@ class Matrix:
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, object]:
-        """The whole answer, for programs."""
+        """Return the whole answer, for programs."""
         return {
             "library": self.library,
             "jobs": [job.to_json() for job in self.jobs],
@@ -85,9 +85,9 @@ def make_matrix(
     table: ComponentTable | None = None,
     solver: Solver | None = None,
     small: str | None = None,
-    known: Sequence[tuple[str, ...]] = (),
+    earlier: Sequence[tuple[str, ...]] = (),
 ) -> Matrix:
-    """Choose the jobs. ``small`` is the reason why the newest and the oldest cell are enough (nothing changed); ``known`` are rows to keep.
+    """Choose the jobs. ``small`` is the reason why the newest and the oldest cell are enough. ``earlier`` are rows to keep.
 
     :class:`~envsmith.errors.UnsatisfiableError` when the library's ranges admit no cell.
     """
@@ -102,7 +102,7 @@ def make_matrix(
             list(dict.fromkeys([_newest(space, rows), rows[-1]])) if rows else [], limit=library.limit
         )
     else:
-        cover = covering_subset(rows, keep=ends, known=known, limit=library.limit - len(bad))
+        cover = covering_subset(rows, keep=ends, earlier=earlier, limit=library.limit - len(bad))
     if cover.uncovered:
         notes.append(f"{len(cover.uncovered)} pairs of values are left out by the limit of {library.limit} jobs")
     jobs = [_job(library, space, table, row, space.cell(row)) for row in cover.rows]
@@ -116,7 +116,7 @@ def make_matrix(
 
 
 def _newest(space: Space, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The row that stands nearest to the newest value of every axis."""
+    """Return the row that is nearest to the newest value of every axis."""
     return min(
         rows, key=lambda row: [*sorted((a.values.index(v) for a, v in zip(space.axes, row, strict=True)), reverse=True)]
     )
@@ -157,7 +157,7 @@ def _github(matrix: Matrix) -> str:
 
 
 def _gitlab(matrix: Matrix) -> str:
-    """A job's ``parallel:matrix``: variables are upper case and texts, each entry is one job."""
+    """Write a job's ``parallel:matrix``: variables are upper case and texts, each entry is one job."""
     lines = ["parallel:", "  matrix:"]
     for job in matrix.jobs:
         values = {"ENVSMITH_ID": job.id, **{n.upper().replace("-", "_"): v for n, v in job.axes.items()}}
@@ -168,7 +168,7 @@ def _gitlab(matrix: Matrix) -> str:
 
 
 def _nox(matrix: Matrix) -> str:
-    """A module for a noxfile: ``@nox.parametrize(cells.NAMES, cells.CELLS)``."""
+    """Write a module for a noxfile: ``@nox.parametrize(cells.NAMES, cells.CELLS)``."""
     names = [n.replace("-", "_") for n in (matrix.jobs[0].axes if matrix.jobs else ())]
     lines = [
         '"""Cells of the library; written by `envsmith ci matrix --format nox`."""',
@@ -193,7 +193,7 @@ FORMATS = tuple(_WRITERS)
 
 
 def write_matrix(matrix: Matrix, form: str) -> str:
-    """The matrix in one of :data:`FORMATS`."""
+    """Write the matrix in one of :data:`FORMATS`."""
     return _WRITERS[form](matrix)
 
 
@@ -213,7 +213,7 @@ def _described(what: str, **schema: object) -> dict[str, object]:
 
 
 def config_schema(table: ComponentTable) -> dict[str, object]:
-    """JSON Schema (draft 2020-12) of ``envsmith.yaml`` and of ``[tool.envsmith]``."""
+    """Return the JSON Schema (draft 2020-12) of ``envsmith.yaml`` and of ``[tool.envsmith]``."""
     names = sorted({spelling for c in table.by_name.values() for spelling in (c.name, *c.aliases, *c.distributions)})
     axes = [n for n in names if (c := table.find(n)) and c.role is not Role.HOST]
     component = {"enum": names}
@@ -297,15 +297,15 @@ def write_config(root: Path, table: ComponentTable, *, force: bool = False) -> t
 
 
 def draft_config(declaration: Declaration, table: ComponentTable) -> str:
-    """The text of the file: what was found, and every other key as a comment."""
+    """Write the text of the file: what is declared, and every other key as a comment."""
     ranges = ranges_of(declaration, table)
     frameworks = [n for n in ranges if table.by_name[n].role is Role.FRAMEWORK]
     own = table.find(declaration.name)
     axes = ["python", "torch", *(f for f in frameworks if own is None or f != own.name)]
-    seen = ", ".join(f"{n} {s}" for n, s in ranges.items()) or "nothing that envsmith knows"
+    declared_ranges = ", ".join(f"{n} {s}" for n, s in ranges.items()) or "nothing that envsmith knows"
     lines = [
         "# Which environments this library supports, for `envsmith ci`. `envsmith ci schema` prints what may stand here.",
-        f"# Read from {', '.join(declaration.files)}: {seen}",
+        f"# Read from {', '.join(declaration.files)}: {declared_ranges}",
         "schema: 1",
         f"library: {_quoted(declaration.name)}",
     ]

@@ -67,10 +67,10 @@ def _grain(value: object, _context: object) -> str:
 
 def _gpu(value: object, _context: object) -> str:
     text = re.sub(r"[ _-]", "", text_of(40).function(value)).lower()
-    known = gpu_names().get(text) or (f"sm_{text[2:]}" if text.startswith("sm") and text[2:].isdigit() else None)
-    if known is None:
+    architecture = gpu_names().get(text) or (f"sm_{text[2:]}" if text.startswith("sm") and text[2:].isdigit() else None)
+    if architecture is None:
         raise WrongValueError("unknown GPU", "name it (h100, v100) or give sm_NN")
-    return known
+    return architecture
 
 
 def _runner_kind(value: object, _context: object) -> str:
@@ -136,7 +136,7 @@ class Library:
 
 
 def read_library(root: Path, *, table: ComponentTable | None = None, declaration: Declaration | None = None) -> Library:
-    """Read the library in a folder. ``DataError`` lists every problem of its configuration; ``UsageError`` when nothing in it is known here."""
+    """Read the library in a folder. ``DataError`` lists every problem of its configuration, ``UsageError`` says that nothing in it is known here."""
     table = table or components()
     config, source = _read_config(root, table)
     if declaration is None:
@@ -188,21 +188,21 @@ def read_library(root: Path, *, table: ComponentTable | None = None, declaration
 
 
 def ranges_of(declaration: Declaration, table: ComponentTable) -> dict[str, Spec]:
-    """Return what is admitted of each component on some Python. Within one Python all lines hold together; an extra narrows what it names too."""
-    found: dict[str, Spec] = {}
+    """Return what is admitted of each component on some Python. Within one Python all lines hold together. An extra narrows what it names too."""
+    ranges: dict[str, Spec] = {}
     if declaration.python:
-        found["python"] = Spec.parse(declaration.python)
+        ranges["python"] = Spec.parse(declaration.python)
     by_component: dict[str, list[Declared]] = {}
     for line in declaration.requirements:
         component = table.find(line.name)
         if component is not None:
             by_component.setdefault(component.name, []).append(line)
-    pythons = [p for p in PYTHONS if "python" not in found or _admits(found["python"], p)]
+    pythons = [p for p in PYTHONS if "python" not in ranges or _admits(ranges["python"], p)]
     for name, lines in by_component.items():
         plain = [line for line in lines if line.extra is None] or lines
         texts = {",".join(dict.fromkeys(d.spec for d in plain if p in d.pythons and d.spec)) for p in pythons}
-        found[name] = Spec.parse("*") if "" in texts or not texts else Spec.parse(" || ".join(sorted(texts)))
-    return found
+        ranges[name] = Spec.parse("*") if "" in texts or not texts else Spec.parse(" || ".join(sorted(texts)))
+    return ranges
 
 
 def _admits(spec: Spec, python: str) -> bool:

@@ -56,29 +56,29 @@ class Space:
 
     @property
     def problem(self) -> Problem:
-        """The variables and rules."""
+        """Return the variables and rules."""
         return self.posed.problem
 
     def net(self) -> Net:
-        """What must hold: every rule of severity error."""
+        """Return what must hold: every rule of severity error."""
         return self.problem.rules_net(Severity.ERROR)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Every combination that can occur, the newest values of the first axis first. ``UsageError`` when there are too many."""
+        """List every combination that can occur, the newest values of the first axis first. ``UsageError`` when there are too many."""
         net = self.net()
         domains = net.begin(self.base)
         if domains is None:
             return []
-        found = []
+        rows = []
         for row in self._walk(net, domains, 0):
-            found.append(row)
-            if len(found) > MAX_ROWS:
+            rows.append(row)
+            if len(rows) > MAX_ROWS:
                 sizes = ", ".join(f"{a.name} {len(a.values)}" for a in self.axes)
                 raise UsageError(
                     f"more than {MAX_ROWS} combinations can occur ({sizes})",
                     hint="name fewer axes, or list the releases of one under `values:`, or use `grain: minor`",
                 )
-        return found
+        return rows
 
     def _walk(self, net: Net, domains: Domains, place: int) -> Iterator[tuple[str, ...]]:
         if place == len(self.axes):
@@ -89,11 +89,11 @@ class Space:
         for value, mask in zip(axis.values, axis.masks, strict=True):
             child = net.narrow(domains, axis.variable, mask)
             if child is not None:
-                for rest in self._walk(net, child, place + 1):
-                    yield (value, *rest)
+                for further in self._walk(net, child, place + 1):
+                    yield (value, *further)
 
     def cell(self, row: Sequence[str]) -> Cell:
-        """The best cell with these values: without a warning where there is one. Raises :class:`UnsatisfiableError`."""
+        """Return the best cell with these values: without a warning where there is one. Raises :class:`UnsatisfiableError`."""
         unary = [*self.base, *self._masks(row)]
         steps = self.posed.preference.steps()
         for severities in ((Severity.ERROR, Severity.WARNING), (Severity.ERROR,)):
@@ -109,26 +109,26 @@ class Space:
             yield axis.variable, axis.masks[axis.values.index(value)]
 
     def unfit(self, limit: int) -> list[Unfit]:
-        """Combinations that exactly one rule forbids which metadata does not state: what an installer gives and what then fails.
+        """Find combinations that exactly one rule forbids which metadata does not state: what an installer gives and what then fails.
 
-        One for each rule, of the newest values that it forbids; rules over the host are left out, for a runner cannot be changed.
+        One for each rule, of the newest values that it forbids. Rules over the host are left out, for a runner cannot be changed.
         """
         problem = self.problem
         rules = {r.id: r for r in self.solver.knowledge().rules}
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         roles = self.solver.compiled.roles
-        found: list[Unfit] = []
+        unfit: list[Unfit] = []
         for index in hard:
             group = problem.groups[index]
             rule = rules[group.rule]
             hosts = any(roles[c] is Role.HOST for c in rule.components if c in roles)
-            if stated_by_metadata(rule) or hosts or len(found) >= limit:
+            if stated_by_metadata(rule) or hosts or len(unfit) >= limit:
                 continue
-            others = [problem.part(i) for i in hard if i != index]
-            best = self._breaking(Net(problem.full).joined(others), index)
+            parts = [problem.part(i) for i in hard if i != index]
+            best = self._breaking(Net(problem.full).joined(parts), index)
             if best is not None:
-                found.append(best)
-        return found
+                unfit.append(best)
+        return unfit
 
     def _breaking(self, net: Net, index: int) -> Unfit | None:
         group = self.problem.groups[index]
@@ -158,17 +158,17 @@ class Space:
 
 
 def unjudged(library: Library, solver: Solver) -> tuple[str, ...]:
-    """Companions that the library requires and of which no release in its range is known here: nothing can be said of them."""
-    found = []
+    """Return the companions that the library requires and of which no release in its range is known here."""
+    names = []
     for name, spec in library.ranges.items():
         versions = solver.compiled.versions.get(name, ())
         if solver.compiled.roles.get(name) is Role.COMPANION and not any(map(spec.contains, versions)):
-            found.append(name)
-    return tuple(found)
+            names.append(name)
+    return tuple(names)
 
 
 def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec] | None = None) -> Request:
-    """The library's ranges as a request, without what cannot be judged; ``narrower`` replaces ranges."""
+    """Return the library's ranges as a request, without what cannot be judged. ``narrower`` replaces ranges."""
     roles = solver.compiled.roles
     left_out = unjudged(library, solver)
     ranges = {n: s for n, s in library.ranges.items() if n not in left_out} | dict(narrower or {})
@@ -182,7 +182,7 @@ def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec
 
 
 def space_of(library: Library, *, solver: Solver | None = None) -> Space:
-    """The combinations of a library's axes. :class:`UnsatisfiableError` says why when its ranges admit no cell at all, :class:`UsageError` which axis has no release."""
+    """Return the combinations of a library's axes. :class:`UnsatisfiableError` says why its ranges admit no cell, :class:`UsageError` which axis has no release."""
     solver = solver or default_solver()
     missing = [n for n in library.axes if n in unjudged(library, solver) or not solver.compiled.versions.get(n)]
     if missing:
@@ -200,14 +200,14 @@ def space_of(library: Library, *, solver: Solver | None = None) -> Space:
 
 
 def _union(masks: Sequence[int]) -> int:
-    whole = 0
+    union = 0
     for mask in masks:
-        whole |= mask
-    return whole
+        union |= mask
+    return union
 
 
 def _default_builds(problem: Problem) -> list[tuple[int, int]]:
-    """Who does not vary CUDA installs what the index gives."""
+    """Restrict torch to what the index gives: whoever does not vary CUDA installs that."""
     torch = problem.variable("torch")
     if torch is None:
         return []
@@ -229,26 +229,26 @@ def _axis(problem: Problem, name: str, library: Library, base: Sequence[tuple[in
     for index in bits(admitted):
         value = problem.values[variable][index]
         if value is not None:
-            shown = value.split("+", maxsplit=1)[0] if name == "torch" else value
-            public[shown] = public.get(shown, 0) | 1 << index
+            text = value.split("+", maxsplit=1)[0] if name == "torch" else value
+            public[text] = public.get(text, 0) | 1 << index
     chosen = _grained(public, name, library)
     return Axis(name, variable, tuple(chosen), tuple(public[value] for value in chosen))
 
 
 def _grained(public: Mapping[str, int], name: str, library: Library) -> list[str]:
-    """The values of an axis, newest first: those that were named, or the newest of each minor series."""
+    """Return the values of an axis, newest first: those that were named, or the newest of each minor series."""
     ordered = sorted(public, key=_order, reverse=True)
     named = library.values.get(name)
     if named:
-        wanted = [Spec.parse(v) for v in named]
-        found = [next((v for v in ordered if spec.contains(v)), None) for spec in wanted]
-        missing = [text for text, value in zip(named, found, strict=True) if value is None]
+        specs = [Spec.parse(v) for v in named]
+        values = [next((v for v in ordered if spec.contains(v)), None) for spec in specs]
+        missing = [text for text, value in zip(named, values, strict=True) if value is None]
         if missing:
             raise UsageError(
                 f"values: {name} {', '.join(missing)} cannot occur within the declared ranges",
                 hint=f"possible are {', '.join(ordered[:12])}" if ordered else f"no release of {name} is possible",
             )
-        return sorted({v for v in found if v}, key=_order, reverse=True)
+        return sorted({v for v in values if v}, key=_order, reverse=True)
     if library.grain == "release":
         return ordered
     series: dict[object, str] = {}

@@ -40,12 +40,12 @@ class Verdict:
 
     @property
     def as_expected(self) -> bool:
-        """A known-bad job that fails is fine; one that passes is news: its rule may be lifted."""
+        """Return whether the job ended as it should. A known-bad job that passes is news: its rule may be lifted."""
         return self.passed == (self.job.expect == "pass")
 
     @property
     def sentence(self) -> str:
-        """The outcome in one line."""
+        """Return the outcome in one line."""
         if self.as_expected:
             return "passed" if self.passed else f"failed as rule {self.job.rule} says: {self.detail}"
         if self.passed:
@@ -53,7 +53,7 @@ class Verdict:
         return f"failed at {self.stage}: {self.detail}"
 
     def to_json(self) -> dict[str, object]:
-        """The record that the action uploads."""
+        """Return the record that the action uploads."""
         return {
             "schema": 1,
             "job": self.job.to_json(),
@@ -88,7 +88,7 @@ class _Run:
 
     @contextmanager
     def stage(self, name: str, text: str) -> Iterator[None]:
-        """Announce a stage and take its time, however it ends."""
+        """Time a stage and announce it, however it ends."""
         started = time.monotonic()
         self.progress(Event(kind=EventKind.START, step=name, text=text))
         try:
@@ -109,7 +109,7 @@ def run_job(
 ) -> Verdict:
     """Make the environment (``environment``, or one that is removed afterwards), install, test.
 
-    :class:`EngineError` when this machine has no interpreter of the job's Python; a job that fails is a verdict, not an error.
+    :class:`EngineError` when this machine has no interpreter of the job's Python. A job that fails is a verdict, not an error.
     """
     minor = job.cell.components["python"]
     interpreter = find_interpreter(minor)
@@ -156,7 +156,7 @@ def _install(run: _Run, python: str) -> None:
 
 
 def _installable(root: Path) -> bool:
-    """Whether pip can install the folder; one that only lists requirements is tested as it lies there."""
+    """Return whether pip can install the folder. One that only lists requirements is tested as it lies there."""
     if (root / "setup.py").is_file() or (root / "setup.cfg").is_file():
         return True
     path = root / "pyproject.toml"
@@ -178,7 +178,7 @@ def _framework_step(run: _Run, ranks: int) -> Mapping[str, Any]:
 
 
 def _command(run: _Run, command: str) -> None:
-    """The library's own test, in its folder, with the environment first on PATH. The command is the maintainer's: a shell runs it."""
+    """Run the library's own test in its folder, with the environment first on PATH. The command is the maintainer's: a shell runs it."""
     place = run.place.absolute()
     environment = {
         **os.environ,
@@ -187,7 +187,7 @@ def _command(run: _Run, command: str) -> None:
         "ENVSMITH_CELL": run.job.id,
     }
     environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
+    finished = subprocess.run(
         [shutil.which("bash") or "/bin/sh", "-c", command],
         cwd=run.root,
         env=environment,
@@ -197,7 +197,7 @@ def _command(run: _Run, command: str) -> None:
         errors="replace",
         check=False,
     )
-    if done.returncode:
-        lines = [line for line in done.stdout.splitlines() if line.strip()][-1:]
-        told = json.dumps(lines[-1][:300], ensure_ascii=False) if lines else "no output"
-        raise _Failed("test", f"exit status {done.returncode}, last line {told}")
+    if finished.returncode:
+        lines = [line for line in finished.stdout.splitlines() if line.strip()][-1:]
+        last_line = json.dumps(lines[-1][:300], ensure_ascii=False) if lines else "no output"
+        raise _Failed("test", f"exit status {finished.returncode}, last line {last_line}")

@@ -113,21 +113,22 @@ def compare(root: Path, base: str, library: Library) -> Comparison:
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
+        finished = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
             f"--since: git cannot be asked: {error}", hint="run it in a checkout, with git installed"
         ) from error
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"no revision {arguments[-1]!r}"])[0]
+    if finished.returncode:
+        message = (finished.stderr.strip().splitlines() or [f"no revision {arguments[-1]!r}"])[0]
         raise UsageError(
-            f"--since: git {arguments[0]}: {said}", hint="name a branch or commit that is here: git fetch origin main"
+            f"--since: git {arguments[0]}: {message}",
+            hint="name a branch or commit that is here: git fetch origin main",
         )
-    return done.stdout
+    return finished.stdout
 
 
 def _library_at(root: Path, base: str) -> Library | None:
-    """Return the library as it was; ``None`` when it declared nothing that can be read."""
+    """Return the library as it was. ``None``: it declared nothing that can be read."""
     names = _git(root, "ls-tree", "-r", "--name-only", base, "--", CONFIG, *FILES, "requirements").splitlines()
     with tempfile.TemporaryDirectory(prefix="envsmith-since-") as folder:
         for name in names[:50]:
@@ -241,8 +242,8 @@ def api_breaks(before: str, after: str) -> list[tuple[str, int]]:
         return []
     if not _communicates(old):
         return []
-    found = (_sentence(breakage) for breakage in griffe.find_breaking_changes(old, new))
-    return list(dict.fromkeys(each for each in found if each is not None))
+    sentences = (_sentence(breakage) for breakage in griffe.find_breaking_changes(old, new))
+    return list(dict.fromkeys(each for each in sentences if each is not None))
 
 
 def _communicates(module: Module) -> bool:

@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
         return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command; ``None`` for a name that is not in the table."""
+        """Import a command. A name that is not in the table gives ``None``."""
         if cmd_name not in self.verbs:
             return None
         module = importlib.import_module(f"envsmith.cli.{self.verbs[cmd_name][0]}")
@@ -71,13 +71,13 @@ class _Program(LazyGroup):
             import difflib
 
             near = difflib.get_close_matches(name, VERBS, n=1)
-            meant = f" (did you mean {near[0]!r}?)" if near else f" (verbs: {', '.join(VERBS)})"
-            raise click.UsageError(f"unknown verb {name!r}{meant}", ctx)
+            advice = f" (did you mean {near[0]!r}?)" if near else f" (verbs: {', '.join(VERBS)})"
+            raise click.UsageError(f"unknown verb {name!r}{advice}", ctx)
         return super().resolve_command(ctx, args)
 
 
 def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
-    """The program and the day of its knowledge: an answer depends on both."""
+    """Print the program and the day of its knowledge: an answer depends on both."""
     if not value or ctx.resilient_parsing:
         return
     from envsmith import __version__
@@ -122,7 +122,7 @@ def cli() -> None:
 
 
 def _colour() -> bool | None:
-    """What no-color.org and its counterpart ask for; ``None`` leaves it to whether the stream is a terminal."""
+    """Return what no-color.org and its counterpart ask for. ``None`` leaves it to whether the stream is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     return True if os.environ.get("FORCE_COLOR") else None
@@ -178,7 +178,7 @@ def _invoke(argv: Sequence[str]) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; never raises, but for ``--traceback``."""
+    """Run one command line and return its exit code. It raises only with ``--traceback``."""
     trace = "--traceback" in argv
     words = [word for word in argv if word != "--traceback"]
     try:
@@ -205,10 +205,10 @@ def run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CUT
     except OSError as error:
-        known = _storage(error)
-        if known is None or trace:
+        failure = _storage(error)
+        if failure is None or trace:
             raise
-        return _tell(known)
+        return _tell(failure)
     except Exception as error:
         if trace:
             raise

@@ -94,19 +94,19 @@ class BuildFlags:
 )
 @click.option("--again", is_flag=True, help="With many cells: also those that are built and proved already.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
-@gather(BuildFlags, "how")
+@gather(BuildFlags, "settings")
 @talk_options
-def build(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, how: BuildFlags, talk: Talk) -> int:
+def build(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, settings: BuildFlags, talk: Talk) -> int:
     """Solve, lock, build an image (or a virtual environment), prove it, write the record.
 
     Interrupted or failed, the same command takes up what is done. Exit code 0 when the smoke test passed.
     """
     from envsmith import build
 
-    options_of = partial(_options, sources=sources, locking=locking, how=how)
-    if how.all_frameworks or how.cells:
-        requests = _requests(flags, locking, how)
-        return _build_many([options_of(each) for each in requests], how, talk)
+    options_of = partial(_options, sources=sources, locking=locking, settings=settings)
+    if settings.all_frameworks or settings.cells:
+        requests = _requests(flags, locking, settings)
+        return _build_many([options_of(each) for each in requests], settings, talk)
     if not flags.framework:
         raise UsageError("nothing to build", hint=f"name a framework: envsmith build --framework {EXAMPLE}")
     options = options_of(flags)
@@ -114,15 +114,15 @@ def build(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, how:
         with Console(verbose=talk.verbose, quiet=talk.quiet) as console:
             outcome = build.build(options, progress=console)
     except UnsatisfiableError as error:
-        return show_refusal(error, as_json=how.as_json)
-    if how.as_json:
+        return show_refusal(error, as_json=settings.as_json)
+    if settings.as_json:
         click.echo(dumps(outcome_json(outcome)))
     else:
         _show(outcome, quiet=talk.quiet)
     return 0 if outcome.record is None or outcome.record.passed else 1
 
 
-def _options(flags: RequestFlags, *, sources: SourceFlags, locking: LockFlags, how: BuildFlags) -> Options:
+def _options(flags: RequestFlags, *, sources: SourceFlags, locking: LockFlags, settings: BuildFlags) -> Options:
     from envsmith.options import Options
 
     archives = sources.parse()
@@ -130,26 +130,26 @@ def _options(flags: RequestFlags, *, sources: SourceFlags, locking: LockFlags, h
     conda = locking.conda(request.exclude_newer)
     return Options(
         request=request,
-        request_text=flags.text(flavour=how.flavour, sources=archives.text),
+        request_text=flags.text(flavour=settings.flavour, sources=archives.text),
         compile=compiled,
-        flavour=how.flavour,
-        output=how.output,
-        engine=how.engine,
-        base=how.base,
-        tier=how.tier,
-        ranks=how.ranks,
+        flavour=settings.flavour,
+        output=settings.output,
+        engine=settings.engine,
+        base=settings.base,
+        tier=settings.tier,
+        ranks=settings.ranks,
         # Conda's engine installs the Conda lock.
-        conda=None if locking.no_conda and how.engine != "conda" else conda,
+        conda=None if locking.no_conda and settings.engine != "conda" else conda,
         locked=locking.locked,
         frozen=locking.frozen,
         offline=locking.offline,
-        smoke=not how.no_smoke,
-        oci=how.oci,
+        smoke=not settings.no_smoke,
+        oci=settings.oci,
     )
 
 
 def outcome_json(outcome: Outcome) -> dict[str, object]:
-    """What ``--json`` prints of one cell."""
+    """Return what ``--json`` prints of one cell."""
     built = outcome.built
     return {
         "cell": outcome.cell.to_json(),
@@ -180,7 +180,7 @@ _SAID = {
 
 
 def _show(outcome: Outcome, *, quiet: bool) -> None:
-    """Where everything is, and the one line that matters last."""
+    """Print where everything is, and the one line that matters last."""
     rows = [(str(outcome.directory / name), what) for name, what in _SAID.items() if name in outcome.files]
     click.echo(table(rows))
     if outcome.built:
@@ -206,18 +206,18 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
 # ``envsmith build --all-frameworks`` and ``--cells FILE``: many cells in one go.
 
 
-def _requests(flags: RequestFlags, locking: LockFlags, how: BuildFlags) -> tuple[RequestFlags, ...]:
-    if flags.framework or (how.all_frameworks and how.cells):
+def _requests(flags: RequestFlags, locking: LockFlags, settings: BuildFlags) -> tuple[RequestFlags, ...]:
+    if flags.framework or (settings.all_frameworks and settings.cells):
         raise UsageError("--framework, --all-frameworks and --cells exclude each other")
     if locking.locked or locking.frozen:
         hint = "a batch takes every lock that is current by itself"
         raise UsageError("--locked and --frozen are for one cell", hint=hint)
-    if how.cells is None:
+    if settings.cells is None:
         return tuple(replace(flags, framework=(name,)) for name in FRAMEWORKS)
     try:
-        return read_cells(how.cells.read_text(encoding="utf-8"), str(how.cells))
+        return read_cells(settings.cells.read_text(encoding="utf-8"), str(settings.cells))
     except (OSError, UnicodeError) as error:
-        raise StorageError(f"{how.cells}: cannot be read: {error}") from error
+        raise StorageError(f"{settings.cells}: cannot be read: {error}") from error
 
 
 @click.command()
@@ -228,7 +228,7 @@ def _line(*, flags: RequestFlags) -> RequestFlags:
 
 
 def read_cells(text: str, where: str) -> tuple[RequestFlags, ...]:
-    """Read every line as request flags; ``UsageError`` lists each line that is neither a cell id nor flags."""
+    """Read every line as request flags. ``UsageError`` lists each line that is neither a cell id nor flags."""
     problems: list[str] = []
     lines: list[RequestFlags] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -272,22 +272,22 @@ def _flags_of_cell(cell: CellId) -> RequestFlags:
     )
 
 
-def _build_many(options: Sequence[Options], how: BuildFlags, talk: Talk) -> int:
+def _build_many(options: Sequence[Options], settings: BuildFlags, talk: Talk) -> int:
     """Build the cells and return the exit code: 0 when every one is good."""
     from envsmith.batch import build_many
     from envsmith.image.companions import BAKE_FILE, bake
     from envsmith.lock import store
 
     with Console(verbose=talk.verbose, quiet=talk.quiet) as console:
-        results = build_many(options, jobs=how.jobs, again=how.again, progress=console)
+        results = build_many(options, jobs=settings.jobs, again=settings.again, progress=console)
     outcomes = [r.outcome for r in results if r.outcome]
     # One bake file over all cells that have a Dockerfile, beside their folders.
     if locks := {each.directory.name: each.lock for each in outcomes if each.lock.base is not None}:
-        store.write(how.output, {BAKE_FILE: bake(locks)})
-    if how.as_json:
+        store.write(settings.output, {BAKE_FILE: bake(locks)})
+    if settings.as_json:
         click.echo(dumps({"cells": [_json(result) for result in results]}))
     for result in results:
-        _show_one(result, quiet=how.as_json)
+        _show_one(result, quiet=settings.as_json)
     return 0 if all(result.good for result in results) else 1
 
 

@@ -103,7 +103,7 @@ def _one(state: State, plan: Plan | None, only: tuple[str, ...]) -> int:
 
 
 def _said(event: Event) -> None:
-    """An event as a line of the job's log."""
+    """Print an event as a line of the job's log."""
     took = f" {event.seconds:.1f} s" if event.seconds is not None else ""
     mark = {"start": " ...", "done": " done", "failed": " failed"}.get(event.kind.value, "")
     say(clean(f"{event.step}{mark}{took} {event.text}".strip()))
@@ -138,8 +138,8 @@ def _drive(state: State, executor: Executor, chosen: list[Job]) -> Tally:
 
 
 def _tell(tally: Tally, news: str) -> None:
-    left = tally.remaining_seconds
-    estimate = f", about {_span(left)} left" if left else ""
+    seconds = tally.remaining_seconds
+    estimate = f", about {_span(seconds)} left" if seconds else ""
     say(f"[{tally.done} of {tally.total}{estimate}] {clean(news)}")
 
 

@@ -78,28 +78,28 @@ def check(
     except ValueError as error:
         raise UsageError(f"--platform: {error}") from None
     names = gpu_names()
-    spelt = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
+    versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
     if not (pairs or sources or facts or variables):
         raise UsageError(
             "nothing to check",
             hint="envsmith check deepspeed==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml",
         )
     draft = Draft()
-    told = _told(sources, draft)
+    stated = _told(sources, draft)
     _stated(facts, variables, draft)
-    judgement = _judge({**told, **parse_pairs(spelt, components())}, draft, where)
+    judgement = _judge({**stated, **parse_pairs(versions, components())}, draft, where)
     click.echo(dumps(judgement.to_json()) if as_json or form == "json" else judgement_text(judgement, form))
     return 1 if judgement.status == "bad" else 0
 
 
-def _judge(given: dict[str, str], draft: Draft, platform: Platform) -> Judgement:
-    """By the rules over versions alone where nothing else was stated: those of the doctor need not be loaded then."""
-    if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in given.values()):
+def _judge(versions: dict[str, str], draft: Draft, platform: Platform) -> Judgement:
+    """Judge by the rules over versions alone where nothing else was stated: those of the doctor need not be loaded then."""
+    if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in versions.values()):
         from envsmith.doctor.judge import check_environment
 
-        return check_environment(given, draft, platform)
+        return check_environment(versions, draft, platform)
 
-    return solve.check(given, platform=platform)
+    return solve.check(versions, platform=platform)
 
 
 def _keys() -> str:
@@ -123,7 +123,7 @@ def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) ->
 
 
 def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
-    """The components that files name, by the readers of ``doctor``; ``UsageError`` for a file that tells nothing."""
+    """Read the components that files name, by the readers of ``doctor``. ``UsageError`` for a file that names none."""
     if not sources:
         return {}
     from envsmith.doctor.read import read_text

@@ -77,15 +77,15 @@ def matrix(
     small = None
     if since and not changed(directory, since):
         small = f"nothing that decides the matrix differs from {since}"
-    made = make_matrix(library, small=small, known=_known(known, library))
-    text = _table(made) if form == "table" else write_matrix(made, form)
+    result = make_matrix(library, small=small, earlier=_known(known, library))
+    text = _table(result) if form == "table" else write_matrix(result, form)
     if github_output:
-        _append("GITHUB_OUTPUT", f"matrix={write_matrix(made, 'github')}\njobs={len(made.jobs)}\n")
+        _append("GITHUB_OUTPUT", f"matrix={write_matrix(result, 'github')}\njobs={len(result.jobs)}\n")
     _write(text, output)
-    failing = sum(job.expect == "fail" for job in made.jobs)
-    covered = f"{len(made.jobs) - failing} jobs cover the pairs of {made.possible} possible combinations (no fewer than {made.cover.bound} could)"
+    failing = sum(job.expect == "fail" for job in result.jobs)
+    covered = f"{len(result.jobs) - failing} jobs cover the pairs of {result.possible} possible combinations (no fewer than {result.cover.bound} could)"
     say(f"{library.name}: {covered}" + (f", {failing} more must fail" if failing else ""))
-    for note in made.notes:
+    for note in result.notes:
         say(f"note: {note}")
     return 0
 
@@ -104,14 +104,14 @@ def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
         ) from error
 
 
-def _table(made: Matrix) -> str:
-    if not made.jobs:
+def _table(result: Matrix) -> str:
+    if not result.jobs:
         return "no jobs"
-    head = (*made.jobs[0].axes, "expect", "cell")
+    head = (*result.jobs[0].axes, "expect", "cell")
     return table(
         [
             head,
-            *((*job.axes.values(), job.expect if not job.rule else f"fail: {job.rule}", job.id) for job in made.jobs),
+            *((*job.axes.values(), job.expect if not job.rule else f"fail: {job.rule}", job.id) for job in result.jobs),
         ]
     )
 
@@ -177,24 +177,24 @@ def check(
 ) -> int:
     """Ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
     library = _library(directory, metadata)
-    found = list(check_library(library))
+    located = list(check_library(library))
     comparison = None
     if since:
         comparison = compare(directory, since, library)
-        found += comparison.findings
+        located += comparison.findings
     if summary:
-        _append("GITHUB_STEP_SUMMARY", findings.summary(library.name, found, comparison) + "\n")
+        _append("GITHUB_STEP_SUMMARY", findings.summary(library.name, located, comparison) + "\n")
     texts = {
-        "json": lambda: findings.to_json(library.name, found, comparison),
-        "sarif": lambda: findings.located_sarif(found),
-        "junit": lambda: findings.junit(library.name, found),
-        "github": lambda: findings.workflow_commands(found),
-        "markdown": lambda: findings.summary(library.name, found, comparison),
-        "text": lambda: _text(library, found, comparison),
+        "json": lambda: findings.to_json(library.name, located, comparison),
+        "sarif": lambda: findings.located_sarif(located),
+        "junit": lambda: findings.junit(library.name, located),
+        "github": lambda: findings.workflow_commands(located),
+        "markdown": lambda: findings.summary(library.name, located, comparison),
+        "text": lambda: _text(library, located, comparison),
     }
     _write(texts[form](), output)
     levels = ["note", "warning", "error", "never"]
-    return int(any(levels.index(f.finding.severity.value) >= levels.index(fail_on) for f in found))
+    return int(any(levels.index(f.finding.severity.value) >= levels.index(fail_on) for f in located))
 
 
 def _library(directory: Path, metadata: Path | None) -> Library:
@@ -208,16 +208,16 @@ def _library(directory: Path, metadata: Path | None) -> Library:
     return read_library(metadata.parent / ".no-configuration", declaration=declaration)
 
 
-def _text(library: Library, found: list[Located], comparison: Comparison | None) -> str:
+def _text(library: Library, findings_: list[Located], comparison: Comparison | None) -> str:
     lines = [f"{library.name}: " + ", ".join(f"{n} {s}" for n, s in library.ranges.items())]
-    for located in found:
-        first, *rest = finding_lines(located.finding)
-        lines += [f"{clean(located.file)}:{located.line}: {first}", *rest]
+    for located in findings_:
+        first, *further = finding_lines(located.finding)
+        lines += [f"{clean(located.file)}:{located.line}: {first}", *further]
     lines += [f"passed over: {clean(line)}" for line in library.declaration.skipped]
     left_out = unjudged(library, default_solver())
     if left_out:
         lines.append(f"not judged, for no release in the declared range is known here: {', '.join(left_out)}")
-    if not found:
+    if not findings_:
         lines.append("what is declared agrees with the version graph")
     if comparison is not None:
         lines.append(

@@ -23,12 +23,12 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """Text from outside without escape sequences and control characters: a log must not drive the terminal."""
+    """Return text from outside without escape sequences and control characters: a log must not drive the terminal."""
     return _CONTROL.sub("", text)
 
 
 def say(text: str) -> None:
-    """One line of talk, on stderr."""
+    """Print one line of talk on stderr."""
     click.echo(text, err=True)
 
 
@@ -113,21 +113,21 @@ class Console:
         if self.verbose:
             self._print(f"  {text}")
 
-    def _end(self, step: str, text: str, seconds: float | None, **how: bool) -> None:
+    def _end(self, step: str, text: str, seconds: float | None, **ending: bool) -> None:
         if self._live and self._task is not None:
             self._live.remove_task(self._task)
             self._task = None
         mark = (
             click.style("failed", fg="red")
-            if how.get("failed")
-            else click.style("kept" if how.get("cached") else "done", fg="green")
+            if ending.get("failed")
+            else click.style("kept" if ending.get("cached") else "done", fg="green")
         )
         took = f" in {seconds:.1f} s" if seconds is not None else ""
         self._print(f"{step}: {mark}{took}" + (f": {text}" if text else ""))
 
 
 def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
-    """Left-aligned columns, two spaces apart."""
+    """Return left-aligned columns, two spaces apart."""
     if not rows:
         return ""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
@@ -137,7 +137,7 @@ def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
 
 
 def dumps(value: Any, *, compact: bool = False) -> str:
-    """JSON for stdout: stable order of keys as built, one object, no escapes beyond what JSON needs."""
+    """Return JSON for stdout: one object, keys in their order, no escapes beyond what JSON needs."""
     import json
 
     return (

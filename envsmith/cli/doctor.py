@@ -111,12 +111,12 @@ def doctor(
 def _consistent(
     sources: tuple[str, ...], python: str | None, *, deep: bool, compare: bool, form: str, as_json: bool
 ) -> None:
-    """Options that would silently have no effect are refused."""
-    other = "--from" if sources else "--compare" if compare else None
+    """Refuse options that would silently have no effect."""
+    source = "--from" if sources else "--compare" if compare else None
     beside = "--python" if python else "--deep" if deep else "--from" if compare and sources else None
-    if other and beside and other != beside:
+    if source and beside and source != beside:
         raise UsageError(
-            f"{beside} and {other} exclude each other: {other} judges what files tell, and looks at no environment",
+            f"{beside} and {source} exclude each other: {source} judges what files tell, and looks at no environment",
             hint="run doctor twice; with --save the first writes a snapshot that --from reads beside other texts",
         )
     if compare and sources:
@@ -126,16 +126,16 @@ def _consistent(
 
 
 def _interpreter(text: str | None) -> str | None:
-    """``--python`` as the path of an interpreter: a path, an environment's folder, or a name on PATH."""
+    """Return the path of an interpreter: ``--python`` is a path, an environment's folder, or a name on PATH."""
     if text is None:
         return None
     path = Path(text)
-    found = str(path / "bin" / "python") if path.is_dir() else text
-    if shutil.which(found) is None:
+    path_of = str(path / "bin" / "python") if path.is_dir() else text
+    if shutil.which(path_of) is None:
         raise UsageError(
             f"--python {text}: no interpreter there", hint="give .../bin/python, or the folder of the environment"
         )
-    return found if Path(found).exists() else shutil.which(found)
+    return path_of if Path(path_of).exists() else shutil.which(path_of)
 
 
 def _save(path: Path, facts: Facts, texts: tuple[tuple[str, str], ...]) -> None:
@@ -156,11 +156,11 @@ def _platform(text: str | None) -> Platform | None:
 
 
 def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tuple[Facts, Texts]:
-    """Facts and texts of this machine, or of every ``--from``."""
+    """Collect facts and texts of this machine, or of every ``--from``."""
     if not sources:
         facts = collect(python, deep=deep)
-        told = facts.host.get("deep")
-        return facts, [("imports", told)] if told else []
+        imports = facts.host.get("deep")
+        return facts, [("imports", imports)] if imports else []
 
     draft, texts, snapshots = Draft(), [], []
     for source in sources:
@@ -171,34 +171,34 @@ def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tupl
         read_text(text, draft, source, tuple(notes))
         texts.append((source, text))
     facts = draft.done()
-    for known, more in snapshots:
-        facts = _join(known, facts)
-        texts += list(more)
+    for snapshot, further in snapshots:
+        facts = _join(snapshot, facts)
+        texts += list(further)
     return facts, texts
 
 
-def _join(snapshot: Facts, told: Facts) -> Facts:
-    """A snapshot's facts, completed by what texts beside it tell."""
+def _join(snapshot: Facts, texts: Facts) -> Facts:
+    """Complete a snapshot's facts by what texts beside it say."""
     return dataclasses.replace(
         snapshot,
-        components={**told.components, **snapshot.components},
-        variables={**snapshot.variables, **told.variables},
-        launches=(*snapshot.launches, *told.launches),
-        read=(*snapshot.read, *told.read),
+        components={**texts.components, **snapshot.components},
+        variables={**snapshot.variables, **texts.variables},
+        launches=(*snapshot.launches, *texts.launches),
+        read=(*snapshot.read, *texts.read),
     )
 
 
 def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
     a, b = (read_snapshot(path) for path in paths)
-    found = compare(a, b, (paths[0].name, paths[1].name))
-    bad = any(d.finding.severity is Severity.ERROR for d in found)
+    differences = compare(a, b, (paths[0].name, paths[1].name))
+    bad = any(d.finding.severity is Severity.ERROR for d in differences)
     diagnosis = Diagnosis(
         status="bad" if bad else "ok",
-        found=tuple(found),
+        found=tuple(differences),
         checked=("versions, distributions, variables, limits, libraries, GPUs and interfaces of two nodes",),
     )
     click.echo(_render(diagnosis, form, everything=True))
-    return _exit(tuple(found), fail_on)
+    return _exit(tuple(differences), fail_on)
 
 
 def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
@@ -211,23 +211,25 @@ def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
     return as_markdown(diagnosis) if form == "markdown" else as_text(diagnosis, notes=everything)
 
 
-def _exit(found: tuple[Diagnosed, ...], fail_on: str) -> int:
+def _exit(diagnosed: tuple[Diagnosed, ...], fail_on: str) -> int:
     order = ("note", "warning", "error")
     if fail_on == "never":
         return 0
-    return 1 if any(order.index(d.finding.severity.value) >= order.index(fail_on) for d in found) else 0
+    return 1 if any(order.index(d.finding.severity.value) >= order.index(fail_on) for d in diagnosed) else 0
 
 
 def _verified(diagnosis: Diagnosis) -> str:
-    """Judge the set after the repair; what remains is said."""
+    """Judge the set after the repair and say what remains."""
     assert diagnosis.repair is not None  # noqa: S101 - the caller asked
     judgement = solve.check(repaired(diagnosis.facts, diagnosis.repair))
-    left = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
-    return f"the repaired set judged again: {judgement.status}" + (f", left: {', '.join(left)}" if left else "")
+    remaining = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
+    return f"the repaired set judged again: {judgement.status}" + (
+        f", left: {', '.join(remaining)}" if remaining else ""
+    )
 
 
 def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
-    """The repair's cell as lock and Dockerfile in ``directory``."""
+    """Write the repair's cell as lock and Dockerfile into ``directory``."""
     if diagnosis.repair is None:
         raise UsageError(
             "--fix-to: there is no repair to write",

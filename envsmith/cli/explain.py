@@ -59,7 +59,7 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
 
 
 def _refuse_component(subject: str) -> None:
-    """``explain torch`` and ``explain torch==2.9`` are asked by everybody once; the answer is a cell, which names its own reasons."""
+    """Refuse ``explain torch`` and ``explain torch==2.9``: the answer is a cell, which names its own reasons."""
     component = components().find(re.split(r"[=<>!~@ ]", subject, maxsplit=1)[0])
     if component is not None:
         raise UsageError(

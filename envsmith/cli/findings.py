@@ -24,7 +24,7 @@ _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """One finding for a person: what, the symptom they see, what to do, on what evidence; a note only says what."""
+    """Return one finding for a person: what, the symptom, what to do, on what evidence. A note only says what."""
     label = click.style(finding.severity.value, fg=_COLOUR[finding.severity], bold=True)
     lines = [f"{label}: {clean(finding.message)} [{finding.rule}]"]
     if finding.severity is Severity.NOTE:
@@ -42,7 +42,7 @@ def finding_lines(finding: Finding) -> list[str]:
 
 
 def judgement_text(judgement: Judgement, form: str) -> str:
-    """The whole judgement in one of :data:`FORMATS` but ``json``."""
+    """Return the whole judgement in one of :data:`FORMATS` but ``json``."""
     if form == "sarif":
         return dumps(sarif(judgement.findings))
     if form == "github":
@@ -68,7 +68,7 @@ def _with_fix(finding: Finding) -> str:
 
 
 def _place(where: str | None) -> tuple[str, int | None] | None:
-    """File and line of ``where``; ``None`` when that is no file: stdin (``-``), or a text inside a snapshot (``FILE: NAME``)."""
+    """Return file and line of ``where``. Stdin (``-``) and a text inside a snapshot (``FILE: NAME``) are not files."""
     if where is None or where.startswith("-:") or where == "-" or ": " in where:
         return None
     file, colon, line = where.rpartition(":")
@@ -76,23 +76,23 @@ def _place(where: str | None) -> tuple[str, int | None] | None:
 
 
 def _escaped(text: str, *, value: bool = False) -> str:
-    """As GitHub asks for the text of a workflow command, or for the ``value`` of one of its properties."""
+    """Escape the text of a workflow command, or the ``value`` of one of its properties, as GitHub asks for."""
     for raw, escaped in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *([(":", "%3A"), (",", "%2C")] if value else [])):
         text = text.replace(raw, escaped)
     return text
 
 
 def annotation(finding: Finding) -> str:
-    """A GitHub workflow command, shown at the line where the finding has one."""
+    """Return a GitHub workflow command, shown at the line where the finding has one."""
     place = _place(finding.where)
     properties = {"file": place[0], "line": place[1]} if place else {}
     properties["title"] = f"envsmith {finding.rule}"
-    shown = ",".join(f"{k}={_escaped(str(v), value=True)}" for k, v in properties.items() if v is not None)
-    return f"::{_GITHUB[finding.severity]} {shown}::{_escaped(_with_fix(finding))}"
+    text = ",".join(f"{k}={_escaped(str(v), value=True)}" for k, v in properties.items() if v is not None)
+    return f"::{_GITHUB[finding.severity]} {text}::{_escaped(_with_fix(finding))}"
 
 
 def _location(file: str, line: int | None) -> dict[str, object]:
-    """A SARIF location; a relative path is one below the root of the sources."""
+    """Return a SARIF location. A relative path is one below the root of the sources."""
     relative = not Path(file).is_absolute()
     artifact = {"uri": quote(file), "uriBaseId": "%SRCROOT%"} if relative else {"uri": Path(file).as_uri()}
     region = {"region": {"startLine": line}} if line else {}
@@ -100,7 +100,7 @@ def _location(file: str, line: int | None) -> dict[str, object]:
 
 
 def sarif(findings: Iterable[Finding]) -> dict[str, object]:
-    """A SARIF 2.1.0 log with one run; the rule's evidence is the help text, ``where`` the place that code scanning shows."""
+    """Return a SARIF 2.1.0 log with one run. The rule's evidence is the help text, ``where`` the place that code scanning shows."""
     from envsmith import __version__
 
     results = []
@@ -138,12 +138,12 @@ def sarif(findings: Iterable[Finding]) -> dict[str, object]:
 _GLYPH = {Severity.ERROR: "❌", Severity.WARNING: "⚠️", Severity.NOTE: "💡"}
 
 
-def to_json(library: str, found: Sequence[Located], comparison: Comparison | None) -> str:
-    """One object: status, findings, and the comparison with the base when there is one."""
+def to_json(library: str, every: Sequence[Located], comparison: Comparison | None) -> str:
+    """Return one object: status, findings, and the comparison with the base when there is one."""
     data: dict[str, object] = {
         "library": library,
-        "status": "bad" if any(f.finding.severity is Severity.ERROR for f in found) else "ok",
-        "findings": [f.to_json() for f in found],
+        "status": "bad" if any(f.finding.severity is Severity.ERROR for f in every) else "ok",
+        "findings": [f.to_json() for f in every],
     }
     if comparison is not None:
         data["since"] = comparison.to_json()
@@ -154,23 +154,23 @@ def _at_its_line(located: Located) -> Finding:
     return dataclasses.replace(located.finding, where=f"{located.file}:{located.line}")
 
 
-def located_sarif(found: Sequence[Located]) -> str:
-    """SARIF 2.1.0 with a place for every result; code scanning shows them at the line."""
-    return json.dumps(sarif(map(_at_its_line, found)), indent=2, ensure_ascii=False)
+def located_sarif(every: Sequence[Located]) -> str:
+    """Return SARIF 2.1.0 with a place for every result. Code scanning shows them at the line."""
+    return json.dumps(sarif(map(_at_its_line, every)), indent=2, ensure_ascii=False)
 
 
-def workflow_commands(found: Sequence[Located]) -> str:
-    """Workflow commands that GitHub shows at the lines."""
-    return "\n".join(annotation(_at_its_line(located)) for located in found)
+def workflow_commands(every: Sequence[Located]) -> str:
+    """Return workflow commands that GitHub shows at the lines."""
+    return "\n".join(annotation(_at_its_line(each)) for each in every)
 
 
-def junit(library: str, found: Sequence[Located]) -> str:
-    """A test case per finding: an error fails, a warning or note passes with its text in ``system-out``; one passing case when there is none."""
-    errors = sum(f.finding.severity is Severity.ERROR for f in found)
+def junit(library: str, every: Sequence[Located]) -> str:
+    """Return a test case per finding, or one passing case. An error fails, a warning or note passes with its text in ``system-out``."""
+    errors = sum(f.finding.severity is Severity.ERROR for f in every)
     suite = ET.Element(
-        "testsuite", name="envsmith ci check", tests=str(max(len(found), 1)), failures=str(errors), errors="0"
+        "testsuite", name="envsmith ci check", tests=str(max(len(every), 1)), failures=str(errors), errors="0"
     )
-    for located in found:
+    for located in every:
         finding = located.finding
         case = ET.SubElement(
             suite,
@@ -186,20 +186,20 @@ def junit(library: str, found: Sequence[Located]) -> str:
             ET.SubElement(case, "failure", message=finding.message, type=finding.rule).text = text
         else:
             ET.SubElement(case, "system-out").text = f"{finding.severity.value}: {text}"
-    if not found:
+    if not every:
         ET.SubElement(suite, "testcase", classname=library, name="declared ranges agree with the version graph")
     ET.indent(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode")
 
 
-def summary(library: str, found: Sequence[Located], comparison: Comparison | None) -> str:
-    """Markdown for ``$GITHUB_STEP_SUMMARY``."""
+def summary(library: str, every: Sequence[Located], comparison: Comparison | None) -> str:
+    """Return Markdown for ``$GITHUB_STEP_SUMMARY``."""
     lines = [f"### envsmith: {library}", ""]
-    if not found:
+    if not every:
         lines += ["Declared ranges agree with the version graph.", ""]
     else:
         lines += ["| | where | finding | fix |", "|---|---|---|---|"]
-        for located in found:
+        for located in every:
             finding = located.finding
             cells = (f"`{located.file}:{located.line}`", f"{finding.message} (`{finding.rule}`)", finding.fix or "")
             lines.append(

@@ -62,9 +62,9 @@ class LockOnlyFlags:
     help="Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
-@gather(LockOnlyFlags, "how")
+@gather(LockOnlyFlags, "settings")
 @talk_options
-def lock(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, how: LockOnlyFlags, talk: Talk) -> int:
+def lock(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, settings: LockOnlyFlags, talk: Talk) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
 
     The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
@@ -77,33 +77,33 @@ def lock(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, how: 
 
     if not flags.framework and not flags.with_ and flags.torch is None:
         raise UsageError("nothing to lock", hint=f"name a framework: envsmith lock --framework {EXAMPLE}")
-    if how.form == "conda" and locking.no_conda:
+    if settings.form == "conda" and locking.no_conda:
         raise UsageError("--format conda and --no-conda exclude each other")
     archives = sources.parse()
     request, compiled = archives.read(flags.request(), offline=locking.offline)
     conda = locking.conda(request.exclude_newer)
     options = Options(
         request=request,
-        request_text=flags.text(flavour=how.flavour, sources=archives.text),
+        request_text=flags.text(flavour=settings.flavour, sources=archives.text),
         compile=compiled,
-        flavour=how.flavour,
-        output=how.output,
-        base=how.base,
-        conda=None if locking.no_conda or how.form == "pip" else conda,
-        conda_only=how.form == "conda",
+        flavour=settings.flavour,
+        output=settings.output,
+        base=settings.base,
+        conda=None if locking.no_conda or settings.form == "pip" else conda,
+        conda_only=settings.form == "conda",
         locked=locking.locked,
         frozen=locking.frozen,
         offline=locking.offline,
     )
     try:
-        with Console(verbose=talk.verbose, quiet=talk.quiet or how.check) as console:
-            if how.check:
+        with Console(verbose=talk.verbose, quiet=talk.quiet or settings.check) as console:
+            if settings.check:
                 return _check(options, console)
             outcome = build.lock_only(options, progress=console)
     except UnsatisfiableError as error:
-        return show_refusal(error, as_json=how.as_json)
+        return show_refusal(error, as_json=settings.as_json)
     files = {name: str(outcome.directory / name) for name in outcome.files}
-    if how.as_json:
+    if settings.as_json:
         digest, notes = outcome.lock.digest, list(outcome.notes)
         click.echo(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes}))
         return 0

@@ -54,15 +54,15 @@ def matrix() -> None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar with a terminal, a line a component without one."""
+    """Show a bar with a terminal, a line a component without one."""
     if not sys.stderr.isatty() or os.environ.get("CI") or os.environ.get("TERM") == "dumb":
-        seen: set[str] = set()
+        announced: set[str] = set()
 
-        def line(what: str, done: int, total: int) -> None:
-            if what not in seen or (total and done == total):
-                seen.add(what)
+        def line(what: str, count: int, total: int) -> None:
+            if what not in announced or (total and count == total):
+                announced.add(what)
                 if total:
-                    say(f"{what}: {done} of {total}")
+                    say(f"{what}: {count} of {total}")
 
         yield line
         return
@@ -73,14 +73,14 @@ def _progress() -> Iterator[Progress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("package index", total=None)
 
-        def move(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total or None)
+        def move(what: str, count: int, total: int) -> None:
+            bar.update(task, description=what, completed=count, total=total or None)
 
         yield move
 
 
 def _coloured(diff: str) -> str:
-    """A diff as terminals show it; plain where click strips colours."""
+    """Return a diff as terminals show it, plain where click strips colours."""
     kinds = {"+": "green", "-": "red", "@": "cyan"}
     return "\n".join(click.style(row, fg=kinds[row[0]]) if row[:1] in kinds else row for row in diff.splitlines())
 
@@ -204,16 +204,16 @@ def list_(
     folder: Path | None,
 ) -> int:
     """List the cells that were run: how far each was proved, when, and until when that counts."""
-    wanted = _specs(framework, "--framework") | _specs(others, "--with")
-    found = [
+    specs = _specs(framework, "--framework") | _specs(others, "--with")
+    rows = [
         (state, entry)
         for state in _states(folder)
-        if all(n in state.best.components and s.contains(state.best.components[n]) for n, s in wanted.items())
+        if all(n in state.best.components and s.contains(state.best.components[n]) for n, s in specs.items())
         and (status is None or state.status.value == status)
         and (state.stale or not stale)
         and ((entry := state.to_json())["agrees"] is False or not disagreeing)
     ]
-    entries = [entry for _, entry in found]
+    entries = [entry for _, entry in rows]
     if shape == "json":
         click.echo(dumps(entries))
     elif shape == "csv":
@@ -223,17 +223,17 @@ def list_(
         for entry in entries:
             click.echo(f"| `{entry['id']}` | {entry['status']} | {entry['counts_as']} | {entry['date']} |")
     else:
-        click.echo(table([_row(state, entry) for state, entry in found])) if found else None
-        proved = sum(state.status.value == "proved" for state, _ in found)
-        say(f"{len(found)} cells, {proved} proved")
+        click.echo(table([_row(state, entry) for state, entry in rows])) if rows else None
+        proved = sum(state.status.value == "proved" for state, _ in rows)
+        say(f"{len(rows)} cells, {proved} proved")
     return 0
 
 
 def _row(state: CellState, entry: dict[str, Any]) -> tuple[str, ...]:
     word = click.style(state.status.value, fg=_COLOURS[state.status.value])
     age = f"{entry['date']}{' stale' if state.stale else ''}{' flaky' if entry['flaky'] else ''}"
-    said = entry["symptom"] if state.status.value != "proved" else ""
-    return (state.id, word, entry["counts_as"], age, clean(said or "")[:90])
+    symptom = entry["symptom"] if state.status.value != "proved" else ""
+    return (state.id, word, entry["counts_as"], age, clean(symptom or "")[:90])
 
 
 @click.command()
@@ -289,14 +289,14 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
     """
     old = read_document(before)
     new = read_document(after) if after else _document(folder)
-    found = changes(old, new)
+    differences = changes(old, new)
     if as_json:
-        click.echo(dumps([change.to_json() for change in found]))
+        click.echo(dumps([change.to_json() for change in differences]))
     else:
-        for change in found:
+        for change in differences:
             click.echo(f"{change.what} {change.name}: {change.before or 'not there'} -> {change.after or 'gone'}")
-        say(f"{len(found)} changes")
-    return 1 if found else 0
+        say(f"{len(differences)} changes")
+    return 1 if differences else 0
 
 
 @click.command()
@@ -358,14 +358,14 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     refused.
     """
     target = (folder or own_matrix()) / "records"
-    new, known = merged(sources, target)
-    if not new and not known:
+    new, existing = merged(sources, target)
+    if not new and not existing:
         raise UsageError(
             f"{', '.join(map(str, sources))}: no record there", hint="give the folder of a campaign, or of its records"
         )
     for name in new:
         click.echo(name)
-    say(f"{len(new)} records taken into {target}, {known} were there")
+    say(f"{len(new)} records taken into {target}, {existing} were there")
     return 0
 
 
@@ -387,11 +387,11 @@ def graph(*, form: str, around: str | None, folder: Path | None) -> int:
     from envsmith.graph import network  # it imports networkx
 
     loaded = version_graph(list_files(_root(folder)))
-    shown = network.to_network(loaded.knowledge())
+    drawn = network.to_network(loaded.knowledge())
     if around is not None:
         component, _spec = parse_component(around, loaded.components, flag="--around")
-        shown = network.around(shown, component.name)
-    click.echo(network.export(shown, form), nl=False)
+        drawn = network.around(drawn, component.name)
+    click.echo(network.export(drawn, form), nl=False)
     return 0
 
 
@@ -411,12 +411,12 @@ def _document(folder: Path | None) -> dict[str, Any]:
 
 def tell_framework() -> Callable[[str], None]:
     """Tells each framework once while all its releases are judged: it takes a while."""
-    said: set[str] = set()
+    announced: set[str] = set()
 
     def progress(line: str) -> None:
         name = line.split(maxsplit=1)[0]
-        if name not in said:
-            said.add(name)
+        if name not in announced:
+            announced.add(name)
             say(f"judging every {name} with every torch")
 
     return progress

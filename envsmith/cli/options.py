@@ -88,7 +88,7 @@ class RequestFlags:
         )
 
     def text(self, *, flavour: str = "runtime", sources: str = "") -> str:
-        """The flags spelt out in one order: what a lock says it was made from."""
+        """Return the flags in one order: what a lock says it was made from."""
         parts = [f"--framework {f}" for f in sorted(self.framework)] + [f"--with {w}" for w in sorted(self.with_)]
         parts += [
             f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None
@@ -100,7 +100,7 @@ class RequestFlags:
 
 
 def add_options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Add several options to a command; ``--help`` lists them in this order."""
+    """Add several options to a command, in the order of ``--help``."""
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -111,7 +111,7 @@ def add_options(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def gather(kind: type, name: str) -> Callable[[F], F]:
-    """Hand the parameters that are fields of the frozen dataclass ``kind`` to a command as one value, ``name``."""
+    """Give the parameters that are fields of the frozen dataclass ``kind`` to a command as one value, ``name``."""
     fields = [field.name for field in dataclasses.fields(kind)]
 
     def decorate(function: F) -> F:
@@ -170,7 +170,7 @@ request_options = add_options(
 
 
 def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
-    """``NAME[SPEC]`` as a component and a spec; ``UsageError`` with the nearest names for one that is not known."""
+    """Parse ``NAME[SPEC]`` into a component and a spec. ``UsageError`` has the nearest names for one that does not exist."""
     match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
         raise UsageError(
@@ -180,8 +180,8 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
     component = table.find(match["name"])
     if component is None or (role is not None and component.role is not role):
         names = table.nearest(match["name"], role=role)
-        known = ", ".join(c.name for c in (table.with_role(role) if role else table.by_name.values()))
-        hint = f"did you mean {' or '.join(names)}?" if names else f"known: {known}"
+        names_known = ", ".join(c.name for c in (table.with_role(role) if role else table.by_name.values()))
+        hint = f"did you mean {' or '.join(names)}?" if names else f"known: {names_known}"
         raise UsageError(
             f"{flag} {_short(text)}: unknown {role.value if role else 'component'} {match['name']!r}", hint=hint
         )
@@ -189,11 +189,11 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
 
 
 def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
-    """``NAME==VERSION`` arguments of ``check`` as component -> version; every problem is in one ``UsageError``.
+    """Parse the ``NAME==VERSION`` arguments of ``check`` into component -> version. Every problem is in one ``UsageError``.
 
     The version may be ``*`` (some release is there) or ``none`` (known to be absent).
     """
-    given: dict[str, str] = {}
+    versions: dict[str, str] = {}
     problems: list[str] = []
     for text in pairs:
         try:
@@ -201,21 +201,21 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
         except ValueError as problem:
             problems.append(str(problem))
             continue
-        if given.setdefault(name, read) != read:
-            problems.append(f"{name}: both {given[name]} and {read} were given")
+        if versions.setdefault(name, read) != read:
+            problems.append(f"{name}: both {versions[name]} and {read} were given")
     if problems:
         raise UsageError(
             "these cannot be judged",
             details=problems,
             hint="example: envsmith check deepspeed==0.14.0 torch==2.6.0 driver==535.54.03",
         )
-    return given
+    return versions
 
 
 def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
-    """Component and version of ``NAME==VERSION``; the ``ValueError`` is a line for the user."""
-    name, found, version = text.partition("==")
-    if not found:
+    """Parse ``NAME==VERSION``. The ``ValueError`` is a line for the user."""
+    name, equals, version = text.partition("==")
+    if not equals:
         raise ValueError(f"{_short(text)}: not NAME==VERSION" + _spelt_otherwise(text, table))
     component = table.find(name)
     if component is None:
@@ -224,12 +224,12 @@ def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
     try:
         return component.name, version if version == "*" else parse_version(version)
     except ValueError as error:
-        known = " (a GPU is sm_NN, or a name such as h100)" if component.name == "gpu" else ""
-        raise ValueError(f"{component.name}: {error}{known}") from None
+        spelling = " (a GPU is sm_NN, or a name such as h100)" if component.name == "gpu" else ""
+        raise ValueError(f"{component.name}: {error}{spelling}") from None
 
 
 def _spelt_otherwise(text: str, table: ComponentTable) -> str:
-    """For ``torch``, ``torch=2.6`` and ``torch>=2.6``: what was probably meant."""
+    """Guess what was meant by ``torch``, ``torch=2.6`` and ``torch>=2.6``."""
     match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
     component = table.find(match["name"]) if match else None
     if match is None or component is None:
@@ -293,7 +293,7 @@ def _gpu(text: str, names: dict[str, str]) -> str:
 
 
 def parse_platform(text: str, flag: str = "--platform") -> Platform:
-    """A platform, or ``UsageError`` that names the flag."""
+    """Parse a platform. ``UsageError`` names the flag."""
     try:
         return Platform.parse(text)
     except ValueError as error:
@@ -313,7 +313,7 @@ def _day(text: str | None) -> str | None:
 
 
 def cells_option(what: str) -> Callable[[F], F]:
-    """``--output``: the folder under which every cell has its own; ``what`` says what this verb does with it."""
+    """Return ``--output``, the folder under which every cell has its own. ``what`` says what this verb does with it."""
     return click.option(
         "--output",
         "-o",
@@ -426,7 +426,7 @@ talk_options = add_options(
 
 
 def open_source(source: str) -> tuple[str, list[str]]:
-    """The text of a file, or of stdin for ``-``, bounded, and notes on what was left out. :class:`UsageError` when it cannot be read."""
+    """Read the text of a file, or of stdin for ``-``, bounded, with notes on what was cut. :class:`UsageError` when it cannot be read."""
     from envsmith.doctor.read.text import read_bounded
 
     if source == "-":

@@ -38,7 +38,7 @@ class PublishFlags:
     verbose: bool
 
     def targets(self) -> list[Target | Path]:
-        """Return where the image goes; ``UsageError`` for a repository with a tag or digest."""
+        """Return where the image goes. ``UsageError`` for a repository with a tag or digest."""
         from envsmith.oci.registry import Repository, parse_reference
 
         targets: list[Target | Path] = []
@@ -79,40 +79,40 @@ class PublishFlags:
 @cells_option("Folder of the cells' folders.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every blob.")
-@gather(PublishFlags, "how")
-def publish(*, how: PublishFlags) -> int:
+@gather(PublishFlags, "settings")
+def publish(*, settings: PublishFlags) -> int:
     """Push the image of a cell by digest, with lock, record, bill of materials and a signed statement; the tag comes last.
 
     CELL is a cell's folder, or its id below --output; it may be left out where there is only one. A cell without a passing record of this very
     image is not published (exit code 1). Interrupted, the same command sends what is missing.
     """
-    if how.to is None and how.bundle is None:
+    if settings.to is None and settings.bundle is None:
         raise UsageError("nowhere to publish to", hint="--to REGISTRY/REPO, or --bundle FILE.tar")
-    if (how.key is None) == (not how.keyless):
+    if (settings.key is None) == (not settings.keyless):
         raise UsageError(
             "a published image is signed: give --key FILE or --keyless",
             hint="openssl genpkey -algorithm ed25519 -out key.pem makes a key; keep it out of the repository",
         )
     from envsmith.publish import run
 
-    directory = run.find_cell(how.cell, how.output)
-    seal = run.seal_with(how.key)
-    with Console(verbose=how.verbose) as console:
+    directory = run.find_cell(settings.cell, settings.output)
+    seal = run.seal_with(settings.key)
+    with Console(verbose=settings.verbose) as console:
         published = run.publish_cell(
             directory,
             seal,
-            targets=how.targets(),
-            layout=how.layout,
-            tags=how.tags,
-            source=how.source or run.source_of_ci(),
-            replace=how.replace,
-            images=how.images_dir,
+            targets=settings.targets(),
+            layout=settings.layout,
+            tags=settings.tags,
+            source=settings.source or run.source_of_ci(),
+            replace=settings.replace,
+            images=settings.images_dir,
             progress=console,
         )
     for one in published:
         if one.expired:
             say(f"warning: the record expired on {one.claim.expires}; the image is published and marked so")
-    click.echo(dumps({"published": [_json(one) for one in published]}) if how.as_json else _text(published, seal))
+    click.echo(dumps({"published": [_json(one) for one in published]}) if settings.as_json else _text(published, seal))
     return 0
 
 
@@ -176,8 +176,8 @@ class VerifyFlags:
 @click.option("--rebuild", is_flag=True, help="Also build the image again from its lock and compare the digests.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every layer as it is read.")
-@gather(VerifyFlags, "how")
-def verify(*, how: VerifyFlags) -> int:
+@gather(VerifyFlags, "settings")
+def verify(*, settings: VerifyFlags) -> int:
     """Check an image against its proof: manifest, configuration, layers, lock, labels, record, bill of materials, signature, tag.
 
     IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest). Exit code 0: everything is shown;
@@ -185,17 +185,19 @@ def verify(*, how: VerifyFlags) -> int:
     """
     from envsmith.publish import run
 
-    if how.image is None and how.bundle is None:
+    if settings.image is None and settings.bundle is None:
         raise UsageError("nothing to verify", hint="name an image, or --bundle FILE.tar")
-    if bool(how.identity) != bool(how.issuer):
+    if bool(settings.identity) != bool(settings.issuer):
         raise UsageError("--identity and --issuer belong together")
-    trust = run.trust_of(how.keys, how.identity, how.issuer)
+    trust = run.trust_of(settings.keys, settings.identity, settings.issuer)
     with contextlib.ExitStack() as stack:
-        console = stack.enter_context(Console(verbose=how.verbose))
-        store_image = stack.enter_context(run.find_image(how.image, how.bundle))
-        report = run.verify_image(store_image, trust, layers=how.layers, rebuild=how.rebuild, progress=console)
-    click.echo(dumps(report.to_json()) if how.as_json else _report_text(report))
-    for check in report.checks if not how.as_json else []:
+        console = stack.enter_context(Console(verbose=settings.verbose))
+        store_image = stack.enter_context(run.find_image(settings.image, settings.bundle))
+        report = run.verify_image(
+            store_image, trust, layers=settings.layers, rebuild=settings.rebuild, progress=console
+        )
+    click.echo(dumps(report.to_json()) if settings.as_json else _report_text(report))
+    for check in report.checks if not settings.as_json else []:
         if check.state.value in {"differs", "unproved"}:
             say(f"{click.style(check.state.value, fg='red')}: {check.part}: {clean(check.text)}")
     return report.exit_code

@@ -185,40 +185,40 @@ class SmokeFlags:
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every event.")
-@gather(SmokeFlags, "how")
-def smoke(*, how: SmokeFlags) -> int:
+@gather(SmokeFlags, "settings")
+def smoke(*, settings: SmokeFlags) -> int:
     """Run collectives with checked values, then one step of each framework that is installed.
 
     Exit code 0 when everything passed, 1 when something failed: the last line names the rank, the case and the step.
     """
-    if how.read_logs:
-        return _finish(_of_logs(how.read_logs), how)
-    how.refuse_idle()
-    with Console(verbose=how.verbose, quiet=how.as_json or bool(how.emit)) as console:
-        if how.nodes is not None:
-            result = _on_nodes(how, console)
-        elif how.tier == "all":
-            return _all_tiers(how, console)
+    if settings.read_logs:
+        return _finish(_of_logs(settings.read_logs), settings)
+    settings.refuse_idle()
+    with Console(verbose=settings.verbose, quiet=settings.as_json or bool(settings.emit)) as console:
+        if settings.nodes is not None:
+            result = _on_nodes(settings, console)
+        elif settings.tier == "all":
+            return _all_tiers(settings, console)
         else:
-            result = _here(how, console)
-    return 0 if result is None else _finish(result, how)
+            result = _here(settings, console)
+    return 0 if result is None else _finish(result, settings)
 
 
-def _here(how: SmokeFlags, console: Console) -> SmokeResult | None:
-    """Run in an environment of this machine; ``None`` when the plan was printed instead."""
-    target, versions = _environment(how.python)
+def _here(settings: SmokeFlags, console: Console) -> SmokeResult | None:
+    """Run in an environment of this machine. ``None``: the plan was printed instead."""
+    target, versions = _environment(settings.python)
     plan = Plan.build(
         versions,
-        tier=how.tier,
-        ranks=how.ranks,
-        backend=how.backend,
-        steps=not how.no_steps,
-        cases=not how.framework_only,
-        engine=how.nccl_engine,
-        sharing=how.sharing,
-        machine=how.machine,
+        tier=settings.tier,
+        ranks=settings.ranks,
+        backend=settings.backend,
+        steps=not settings.no_steps,
+        cases=not settings.framework_only,
+        engine=settings.nccl_engine,
+        sharing=settings.sharing,
+        machine=settings.machine,
     )
-    if how.plan_only:
+    if settings.plan_only:
         click.echo(dumps(plan.to_json()))
         return None
 
@@ -248,7 +248,7 @@ def _environment(python: Path | None) -> tuple[run.LocalTarget, Mapping[str, str
 
 
 def _interpreter(path: Path | None) -> Path:
-    """Return the interpreter that is meant; a folder stands for its environment. Symbolic links stay: a venv is known by its own path."""
+    """Return the interpreter that is meant. A folder stands for its environment. Symbolic links stay: a venv is known by its own path."""
     if path is None:
         return Path(shutil.which("python3") or sys.executable)
     full = path.expanduser().absolute()
@@ -270,15 +270,15 @@ def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:
     return result_of(events_of(lines))
 
 
-def _finish(result: SmokeResult, how: SmokeFlags) -> int:
-    if how.plot is not None:
+def _finish(result: SmokeResult, settings: SmokeFlags) -> int:
+    if settings.plot is not None:
         title = f"{result.backend}, {result.ranks} ranks, torch {result.loaded.get('torch', '')}"
         try:
-            how.plot.write_text(svg(result.bandwidth, title=title), encoding="utf-8")
+            settings.plot.write_text(svg(result.bandwidth, title=title), encoding="utf-8")
         except OSError as error:
-            raise StorageError(f"{how.plot} cannot be written: {error.strerror or error}") from error
-        say(f"plot: {how.plot}")
-    click.echo(dumps(result.to_json()) if how.as_json else "\n".join(_lines(result)))
+            raise StorageError(f"{settings.plot} cannot be written: {error.strerror or error}") from error
+        say(f"plot: {settings.plot}")
+    click.echo(dumps(result.to_json()) if settings.as_json else "\n".join(_lines(result)))
     return 0 if result.passed else 1
 
 
@@ -311,40 +311,42 @@ def _mark(*, passed: bool) -> str:
 # ``envsmith smoke --nodes``: which way the nodes are reached, the run, and the narrowing after a failure.
 
 
-def _on_nodes(how: SmokeFlags, console: Console) -> SmokeResult | None:
-    """Run on many nodes; ``None`` when a manifest was printed instead."""
-    hosts, addresses = parse_nodes(how.nodes or "")
-    if how.emit:
-        _emit(hosts, how)
+def _on_nodes(settings: SmokeFlags, console: Console) -> SmokeResult | None:
+    """Run on many nodes. ``None``: a manifest was printed instead."""
+    hosts, addresses = parse_nodes(settings.nodes or "")
+    if settings.emit:
+        _emit(hosts, settings)
         return None
-    if how.image:
+    if settings.image:
         raise UsageError(
             "--image is for --emit; an image's environment is tested with `docker run … envsmith`, or through --rsh"
         )
-    python = str(how.python) if how.python else sys.executable if not how.rsh else "python3"
-    if how.rdzv:
+    python = str(settings.python) if settings.python else sys.executable if not settings.rsh else "python3"
+    if settings.rdzv:
         if any(hosts):
             raise UsageError("--rdzv goes with a number of nodes: each of them runs this command")
-        meeting = Rendezvous(endpoint=how.rdzv, nodes=len(hosts), ranks_per_node=how.ranks)
-        return _under_torchrun(meeting, _python_here(python), how, console)
-    return _central(hosts, _launcher(hosts, addresses, how), python, how, console)
+        meeting = Rendezvous(endpoint=settings.rdzv, nodes=len(hosts), ranks_per_node=settings.ranks)
+        return _under_torchrun(meeting, _python_here(python), settings, console)
+    return _central(hosts, _launcher(hosts, addresses, settings), python, settings, console)
 
 
-def _central(hosts: Sequence[str], launcher: Launcher, python: str, how: SmokeFlags, console: Console) -> SmokeResult:
+def _central(
+    hosts: Sequence[str], launcher: Launcher, python: str, settings: SmokeFlags, console: Console
+) -> SmokeResult:
     """Run one command for all nodes, and two passes in pairs when it fails."""
     # The same path on every node; a folder that exists here too stands for the environment in it.
     python = _python_here(python) if Path(python).is_dir() else python
     versions = _versions_of_any(lambda host: run.probe(OnNode(launcher=launcher, host=host, python=python)), hosts)
 
     def run_on(nodes: Sequence[str], plan: Plan) -> SmokeResult:
-        return run_nodes(plan, nodes, python=python, launcher=launcher, ranks_per_node=how.ranks)
+        return run_nodes(plan, nodes, python=python, launcher=launcher, ranks_per_node=settings.ranks)
 
-    plan = _plan(hosts, how, versions)
+    plan = _plan(hosts, settings, versions)
     result = _announced(console, plan, lambda: run_on(hosts, plan), f" on {plan.nodes} nodes")
     names = tuple(hosts) if all(hosts) else tuple(result.nodes)
-    if result.passed or not how.narrow or len(names) < _FEWEST_TO_NARROW:
+    if result.passed or not settings.narrow or len(names) < _FEWEST_TO_NARROW:
         return result
-    unlimited = replace(how, machine=None)
+    unlimited = replace(settings, machine=None)
     narrowed = _narrowed(names, lambda nodes: run_on(nodes, _plan(nodes, unlimited, versions)), console)
     return replace(result, narrowed=narrowed.to_json(), blame=(*result.blame, narrowed.sentence))
 
@@ -363,10 +365,10 @@ def _narrowed(names: tuple[str, ...], run_on: Callable[[Sequence[str]], SmokeRes
     return narrowed
 
 
-def _under_torchrun(meeting: Rendezvous, python: str, how: SmokeFlags, console: Console) -> SmokeResult:
+def _under_torchrun(meeting: Rendezvous, python: str, settings: SmokeFlags, console: Console) -> SmokeResult:
     """Run this node's part of a run that the same command starts on every node."""
     meeting.parts()  # a wrong endpoint is refused before anything is started
-    plan = _plan(("",) * meeting.nodes, how, _probe_here(python))
+    plan = _plan(("",) * meeting.nodes, settings, _probe_here(python))
     return _announced(console, plan, lambda: run_rendezvous(plan, meeting, python=python), f" on {plan.nodes} nodes")
 
 
@@ -391,89 +393,89 @@ def _probe_here(python: str) -> Mapping[str, str]:
     return _versions_of_any(lambda _: run.probe(run.LocalTarget(python=Path(python))), ("",))
 
 
-def _plan(hosts: Sequence[str], how: SmokeFlags, versions: Mapping[str, str]) -> Plan:
-    if how.tier not in {"quick", "full", "bandwidth"}:
-        raise UsageError(f"--nodes is for collectives: --tier quick, full or bandwidth, not {how.tier}")
+def _plan(hosts: Sequence[str], settings: SmokeFlags, versions: Mapping[str, str]) -> Plan:
+    if settings.tier not in {"quick", "full", "bandwidth"}:
+        raise UsageError(f"--nodes is for collectives: --tier quick, full or bandwidth, not {settings.tier}")
     plan = Plan.build(
         versions,
-        tier=how.tier,
-        ranks=len(hosts) * how.ranks,
-        backend=how.backend,
-        engine=how.nccl_engine,
-        machine=how.machine,
+        tier=settings.tier,
+        ranks=len(hosts) * settings.ranks,
+        backend=settings.backend,
+        engine=settings.nccl_engine,
+        machine=settings.machine,
         steps=False,
         nodes=len(hosts),
     )
-    return plan_for_nodes(plan, nodes=len(hosts), ranks_per_node=how.ranks)
+    return plan_for_nodes(plan, nodes=len(hosts), ranks_per_node=settings.ranks)
 
 
-def _launcher(hosts: Sequence[str], addresses: Mapping[str, str], how: SmokeFlags) -> Launcher:
-    if how.rsh is None and (not any(hosts) or "SLURM_JOB_ID" in os.environ):
+def _launcher(hosts: Sequence[str], addresses: Mapping[str, str], settings: SmokeFlags) -> Launcher:
+    if settings.rsh is None and (not any(hosts) or "SLURM_JOB_ID" in os.environ):
         if not shutil.which("srun"):
             raise UsageError(
                 "a number of nodes needs Slurm's srun, which is not on PATH",
                 hint="name the nodes (--nodes a,b,c), or run this on each of them with --rdzv HOST:PORT",
             )
-        return Slurm(gpus_per_node=how.gpus)
+        return Slurm(gpus_per_node=settings.gpus)
     if not any(hosts):
         raise UsageError("--rsh goes with the names of the nodes")
-    if how.rsh is None:
+    if settings.rsh is None:
         return RemoteShell(address=addresses)
-    return RemoteShell(template=how.rsh, address=addresses, name="--rsh")
+    return RemoteShell(template=settings.rsh, address=addresses, name="--rsh")
 
 
 def _python_here(python: str) -> str:
-    """Return an interpreter on this machine; a folder stands for the environment in it."""
+    """Return an interpreter on this machine. A folder stands for the environment in it."""
     inside = Path(python) / "bin" / "python"
     return str(inside if inside.is_file() else Path(python).absolute())
 
 
-def _emit(hosts: Sequence[str], how: SmokeFlags) -> None:
-    if any(hosts) or how.rdzv or how.rsh:
+def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
+    if any(hosts) or settings.rdzv or settings.rsh:
         raise UsageError("--emit goes with a number of nodes")
-    if not how.image:
+    if not settings.image:
         raise UsageError("--emit needs --image: the one that holds the environment")
-    python = str(how.python) if how.python else "python"
-    job = Job(image=how.image, nodes=len(hosts), ranks=how.ranks, gpus=how.gpus, python=python)
-    click.echo(manifest(how.emit or "", job, _plan(hosts, how, {})), nl=False)
+    python = str(settings.python) if settings.python else "python"
+    job = Job(image=settings.image, nodes=len(hosts), ranks=settings.ranks, gpus=settings.gpus, python=python)
+    click.echo(manifest(settings.emit or "", job, _plan(hosts, settings, {})), nl=False)
 
 
 # ``envsmith smoke --tier all``: every part that this machine can run, and a record of them.
 
 
-def _all_tiers(how: SmokeFlags, console: Console) -> int:
+def _all_tiers(settings: SmokeFlags, console: Console) -> int:
     """Run the parts, write results, plot and record. Return 0 when no part failed and the record passed, 1 otherwise."""
-    target, versions = _environment(how.python)
-    folder = how.output or Path("envsmith-smoke")
+    target, versions = _environment(settings.python)
+    folder = settings.output or Path("envsmith-smoke")
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     console(Event(kind=EventKind.START, step="what is here"))
-    machine = everything.ask(versions, target, how.backend)
+    machine = everything.ask(versions, target, settings.backend)
     console(Event(kind=EventKind.DONE, step="what is here", text=_machine_line(machine)))
-    done: list[everything.Done] = []
+    finished: list[everything.Done] = []
     try:
         for item in everything.run_parts(
-            everything.parts_of(versions, machine, ranks=how.ranks),
+            everything.parts_of(versions, machine, ranks=settings.ranks),
             target,
-            budget=how.budget,
+            budget=settings.budget,
             folder=folder,
             begin=lambda part: console(
                 Event(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most")
             ),
             progress=lambda p: console(Event(kind=EventKind.LINE, step=p.phase, text=proof.progress_line(p))),
         ):
-            done.append(item)
+            finished.append(item)
             kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
             text = item.sentence if item.result else f"{item.part.name}: not run: {item.sentence}"
             console(Event(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
     finally:  # an interruption does not take away what is finished
-        verdict = _verdict(done, how.budget)
-        record, files = _leave(done, target.python, folder, started, verdict)
-    passed = record is not None and record.passed and all(item.word != "failed" for item in done)
-    if how.as_json:
-        parts = [item.to_json() for item in done]
+        verdict = _verdict(finished, settings.budget)
+        record, files = _leave(finished, target.python, folder, started, verdict)
+    passed = record is not None and record.passed and all(item.word != "failed" for item in finished)
+    if settings.as_json:
+        parts = [item.to_json() for item in finished]
         click.echo(dumps({"parts": parts, "record": record.to_json() if record else None, "files": files}))
         return 0 if passed else 1
-    click.echo(table([_row(item) for item in done]))
+    click.echo(table([_row(item) for item in finished]))
     if record is not None:
         click.echo(f"cell: {record.cell_id}\nproved: {' -> '.join(r.value for r in record.rungs)}")
     for file in files:
@@ -494,42 +496,42 @@ def _machine_line(machine: everything.Machine) -> str:
     return f"torch {machine.torch}, NCCL {machine.nccl}, {machine.gpus} GPU{'s' if machine.gpus > 1 else ''}"
 
 
-def _verdict(done: Sequence[everything.Done], budget: float) -> str:
+def _verdict(finished: Sequence[everything.Done], budget: float) -> str:
     """Say in one sentence how many parts passed, in which time, and the first that did not."""
-    ran = [item for item in done if item.result]
+    ran = [item for item in finished if item.result]
     bad = [item for item in ran if item.word == "failed"]
     text = f"{len(ran) - len(bad)} of {len(ran)} parts passed in {sum(item.seconds for item in ran):.0f} s (budget {budget:.0f} s)"
-    skipped = [item.part.name for item in done if not item.result]
+    skipped = [item.part.name for item in finished if not item.result]
     text += f"; not run: {', '.join(skipped)}" if skipped else ""
     return text + (f"; {bad[0].part.name}: {clean(bad[0].sentence)}" if bad else "")
 
 
 def _leave(
-    done: Sequence[everything.Done], python: Path, folder: Path, started: str, verdict: str
+    finished: Sequence[everything.Done], python: Path, folder: Path, started: str, verdict: str
 ) -> tuple[Record | None, list[str]]:
     """Write the plot, the summary and, where something was run, the record."""
     files = []
-    loaded = next((item.result.loaded for item in done if item.result and item.result.loaded), None)
+    loaded = next((item.result.loaded for item in finished if item.result and item.result.loaded), None)
     record = None
     if loaded is not None:
         cell = proof.find_cell(python, loaded)
-        record = proof.record_of_parts(cell, done, started=started)
+        record = proof.record_of_parts(cell, finished, started=started)
         files.append(str(put_record(folder / "records", record, env=python.absolute().parent.parent)))
-    band = next((item.result for item in done if item.result and item.result.bandwidth), None)
+    band = next((item.result for item in finished if item.result and item.result.bandwidth), None)
     if band is not None:
         title = f"{band.backend}, {band.placement.partition(';')[0]}, torch {band.loaded.get('torch', '')}"
         write_whole(folder / "busbw.svg", svg(band.bandwidth, title=title))
         files.append(str(folder / "busbw.svg"))
-    write_whole(folder / "summary.md", _markdown(done, record, verdict))
+    write_whole(folder / "summary.md", _markdown(finished, record, verdict))
     return record, [*files, str(folder / "summary.md")]
 
 
-def _markdown(done: Sequence[everything.Done], record: Record | None, verdict: str) -> str:
+def _markdown(finished: Sequence[everything.Done], record: Record | None, verdict: str) -> str:
     lines = [f"# {record.cell_id if record else 'Nothing was run'}", ""]
     if record:
         lines += [f"{record.started}, proved: {' -> '.join(r.value for r in record.rungs)}", ""]
     lines += [f"{verdict}.", "", "| part | what | outcome | seconds | |", "|---|---|---|---|---|"]
-    for item in done:
+    for item in finished:
         cells = (item.part.name, item.part.what, item.word, f"{item.seconds:.1f}", clean(item.sentence))
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -46,11 +46,11 @@ def solve(*, flags: RequestFlags, every: bool, limit: int | None, as_json: bool)
 
 
 def _stream(cells: object, limit: int | None, *, as_json: bool) -> int:
-    found = 0
+    count = 0
     for cell in itertools.islice(cells, limit):  # type: ignore[call-overload]
         click.echo(dumps(cell.to_json(), compact=True) if as_json else str(cell.id))
-        found += 1
-    return 0 if found else 1
+        count += 1
+    return 0 if count else 1
 
 
 def _solution_json(solution: Solution) -> dict[str, object]:
@@ -64,7 +64,7 @@ def _solution_json(solution: Solution) -> dict[str, object]:
 
 
 def cell_lines(cell: Cell) -> list[str]:
-    """The cell as a small table under its id."""
+    """Return the cell as a small table under its id."""
     return [f"cell {click.style(str(cell.id), bold=True)}", table(list(cell.components.items()))]
 
 
@@ -88,7 +88,7 @@ def show_refusal(error: UnsatisfiableError, *, as_json: bool) -> int:
 
 
 def refusal_json(refusal: Refusal) -> dict[str, object]:
-    """The shape of DESIGN.md."""
+    """Return the refusal in the shape of ``solve --json``."""
     return {
         "status": "unsatisfiable",
         "conflict": [member.to_json() for member in refusal.conflict],
@@ -97,7 +97,7 @@ def refusal_json(refusal: Refusal) -> dict[str, object]:
 
 
 def refusal_lines(refusal: Refusal) -> list[str]:
-    """Why not, on what evidence, and what would work."""
+    """Say why not, on what evidence, and what would work."""
     lines = [f"{click.style('no cell satisfies this request', fg='red', bold=True)}, because together:"]
     for member in refusal.conflict:
         lines.append(f"  - {member.message}" + ("" if member.rule.startswith("request:") else f"  [{member.rule}]"))

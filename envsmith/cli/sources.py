@@ -72,13 +72,13 @@ class Sources:
 
     @property
     def text(self) -> str:
-        """The flags in one order, for what a lock says it was made from; empty when there are none."""
+        """Return the flags in one order, for what a lock says it was made from. Without flags it is empty."""
         texts = [wish.text for wish in sorted(self.wishes, key=lambda w: w.name)]
         texts += [f"--compile {name}:{n}={v}" for name, pairs in sorted(self.variables.items()) for n, v in pairs]
         return " ".join(texts)
 
     def read(self, request: Request, *, offline: bool) -> tuple[Request, Compile]:
-        """The archives, and the request with the releases that they are. Raises what :func:`read_archive` raises."""
+        """Read the archives and return the request with the releases that they are. Raises what :func:`read_archive` raises."""
         if not self.wishes:
             return request, Compile(variables=self.variables)
         from envsmith.http import HttpClient
@@ -89,7 +89,7 @@ class Sources:
 
 
 def _with(request: Request, archives: Iterable[GivenArchive]) -> Request:
-    """An archive of a component puts its release into the cell, so that its rules hold and the cell's name tells it."""
+    """Put the release of a component's archive into the cell, so that its rules hold and the cell's name shows it."""
     table = components()
     constraints = dict(request.constraints)
     frameworks = dict(request.frameworks)
