@@ -122,16 +122,16 @@ def run(
     mine = {**collect(place.local), "rank": place.rank}
     everyone, missing = ({place.rank: mine}, []) if place.world < 2 else agree(place, "facts", mine, timeout)
     rows = [everyone[rank] for rank in sorted(everyone)]
-    found = findings_of(rows, expect=expect, min_gpu_free=min_gpu_free)
+    findings = findings_of(rows, expect=expect, min_gpu_free=min_gpu_free)
     if missing:
         text = f"{name_of(rows, missing)} did not come to the preflight within {timeout:.0f} s"
         fix = "did that rank start? its own log has the reason"
-        found.insert(0, Finding(check="missing", severity="error", ranks=tuple(missing), message=text, fix=fix))
+        findings.insert(0, Finding(check="missing", severity="error", ranks=tuple(missing), message=text, fix=fix))
     chosen = backend if backend != "auto" else _backend(rows)
-    fatal = any(f.severity == "error" for f in found)
+    fatal = any(f.severity == "error" for f in findings)
     if collective and place.world > 1 and not fatal:
-        found += _collective(place, chosen, mine, rows, timeout)
-    report = _report(found, rows, place=place, backend=chosen, strict=strict, seconds=time.monotonic() - started)
+        findings += _collective(place, chosen, mine, rows, timeout)
+    report = _report(findings, rows, place=place, backend=chosen, strict=strict, seconds=time.monotonic() - started)
     if not quiet and place.rank == min(everyone):
         _say(report)
     if raises and not report.ok:
@@ -173,7 +173,7 @@ def _collective(
 
 
 def _report(
-    found: list[Finding],
+    findings: list[Finding],
     rows: list[dict[str, Any]],
     *,
     place: Place,
@@ -181,7 +181,7 @@ def _report(
     strict: bool,
     seconds: float,
 ) -> Report:
-    bad = [f for f in found if f.severity == "error" or (strict and f.severity == "warning")]
+    bad = [f for f in findings if f.severity == "error" or (strict and f.severity == "warning")]
     head = rows[0]
     what = ", ".join(f"{name} {head[key]}" for name, key in (("torch", "torch"), ("NCCL", "nccl")) if head.get(key))
     if bad:
@@ -191,7 +191,7 @@ def _report(
         hosts = len({row["host"] for row in rows})
         nodes = f" on {hosts} nodes" if hosts > 1 else ""
         talk = f", all_reduce on {backend} is right" if place.world > 1 else ""
-        warned = sum(f.severity == "warning" for f in found)
+        warned = sum(f.severity == "warning" for f in findings)
         sentence = f"{many}{nodes}: {what}{talk}" + (f"; {warned} warning(s)" if warned else "")
     return Report(
         ok=not bad,
@@ -199,7 +199,7 @@ def _report(
         ranks=place.world,
         backend=backend,
         seconds=round(seconds, 3),
-        findings=tuple(found),
+        findings=tuple(findings),
         facts={int(row["rank"]): row for row in rows},
     )
 
@@ -231,7 +231,7 @@ def findings_of(
 ) -> list[Finding]:
     """Every finding, errors first. ``expect`` maps a component (torch, nccl, a package) to the version that must be loaded."""
     data = knowledge or known()
-    found = [
+    findings = [
         *versions(facts),
         *expected(facts, expect or {}),
         *nccl(facts),
@@ -241,4 +241,4 @@ def findings_of(
         *limits(facts),
         *variables(facts, data),
     ]
-    return sorted(found, key=lambda f: (ERROR, WARNING, NOTE).index(f.severity))
+    return sorted(findings, key=lambda f: (ERROR, WARNING, NOTE).index(f.severity))

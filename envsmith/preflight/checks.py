@@ -27,18 +27,18 @@ _NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 def versions(facts: Sequence[Facts]) -> list[Finding]:
     """Releases that some ranks have and others do not."""
-    found = []
+    findings = []
     names: list[tuple[str, Callable[[Facts], Any], str]] = [(k, lambda f, k=k: f.get(k), ERROR) for k in _MUST_AGREE]  # type: ignore[misc]
     names += [(p, lambda f, p=p: f.get("installed", {}).get(p), ERROR) for p in _PACKAGES]  # type: ignore[misc]
     names += [("python", lambda f: f.get("python"), WARNING), ("numpy", lambda f: f.get("numpy"), WARNING)]
-    told: set[tuple[int, ...]] = set()
+    blamed: set[tuple[int, ...]] = set()
     for name, value, severity in names:
         for ranks, theirs, common in odd_ones(facts, value):
-            if name == "torch_git" and tuple(ranks) in told:
+            if name == "torch_git" and tuple(ranks) in blamed:
                 continue  # another release is another commit
-            told.add(tuple(ranks))
+            blamed.add(tuple(ranks))
             text = f"{name_of(facts, ranks)} {has(ranks)} {name} {theirs or 'not at all'}, the others {common or 'do not have it'}"
-            found.append(
+            findings.append(
                 Finding(
                     check="versions",
                     severity=severity,
@@ -47,25 +47,23 @@ def versions(facts: Sequence[Facts]) -> list[Finding]:
                     fix="install the same lock on every node",
                 )
             )
-    return found
+    return findings
 
 
 def expected(facts: Sequence[Facts], expect: Mapping[str, str]) -> list[Finding]:
     """Ranks that have another release of a component than ``expect`` names."""
-    found = []
-    for name, wanted in expect.items():
+    findings = []
+    for name, spec in expect.items():
         bad: dict[str, list[int]] = {}
         for f in facts:
             have = (f.get("nccl_runtime") or f.get("nccl")) if name == "nccl" else f.get(name)
             have = have or f.get("installed", {}).get(name)
-            same = have is not None and (
-                str(have) == wanted or ("+" not in wanted and str(have).partition("+")[0] == wanted)
-            )
+            same = have is not None and (str(have) == spec or ("+" not in spec and str(have).partition("+")[0] == spec))
             if not same:
                 bad.setdefault(str(have), []).append(int(f["rank"]))
         for have, ranks in bad.items():
-            text = f"{name_of(facts, ranks)} {has(ranks)} {name} {have}, but {wanted} is expected"
-            found.append(
+            text = f"{name_of(facts, ranks)} {has(ranks)} {name} {have}, but {spec} is expected"
+            findings.append(
                 Finding(
                     check="expected",
                     severity=ERROR,
@@ -74,7 +72,7 @@ def expected(facts: Sequence[Facts], expect: Mapping[str, str]) -> list[Finding]
                     fix="is this the environment that was meant? look at PATH and PYTHONPATH",
                 )
             )
-    return found
+    return findings
 
 
 def nccl(facts: Sequence[Facts]) -> list[Finding]:
@@ -104,9 +102,9 @@ def nccl(facts: Sequence[Facts]) -> list[Finding]:
 
 def drivers(facts: Sequence[Facts], data: Known) -> list[Finding]:
     """Drivers that differ between nodes, or are too old for the CUDA of torch."""
-    found = []
+    findings = []
     for ranks, theirs, common in odd_ones(facts, lambda f: f.get("driver") or None):
-        found.append(
+        findings.append(
             Finding(
                 check="driver",
                 severity=WARNING,
@@ -123,8 +121,8 @@ def drivers(facts: Sequence[Facts], data: Known) -> list[Finding]:
     for (driver, cuda, floor), ranks in low.items():
         text = f"{name_of(facts, ranks)} {has(ranks)} driver {driver}, but CUDA {cuda} needs at least {floor}"
         fix = "update the driver of that node, or take a torch of an older CUDA major"
-        found.append(Finding(check="driver", severity=ERROR, ranks=tuple(ranks), message=text, fix=fix))
-    return found
+        findings.append(Finding(check="driver", severity=ERROR, ranks=tuple(ranks), message=text, fix=fix))
+    return findings
 
 
 # What one rank sees of itself, before any group exists: versions, GPU, driver, memory, limits, variables.
@@ -164,30 +162,30 @@ def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
 
 def _nccl_path() -> str | None:
     """Which ``libnccl`` is mapped into this process, when it is a library of its own."""
-    found = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
-    return found[1] if found else None
+    match = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
+    return match[1] if match else None
 
 
 def _gpu(torch: Any, local: int, facts: dict[str, Any]) -> dict[str, Any]:
     """The GPU that this rank will use, and whether a kernel of this torch runs on it."""
-    seen: dict[str, Any] = {"index": local, "error": None}
+    device: dict[str, Any] = {"index": local, "error": None}
     try:
         count = torch.cuda.device_count()
         if not count:
-            seen["error"] = "CUDA sees no GPU (CUDA_VISIBLE_DEVICES hides it, or the driver does not answer)"
-            return seen
-        seen["index"] = index = local % count
-        seen["count"] = count
+            device["error"] = "CUDA sees no GPU (CUDA_VISIBLE_DEVICES hides it, or the driver does not answer)"
+            return device
+        device["index"] = index = local % count
+        device["count"] = count
         properties = torch.cuda.get_device_properties(index)
-        seen["name"], seen["uuid"] = properties.name, str(getattr(properties, "uuid", "") or "")
-        seen["arch"] = f"sm_{properties.major}{properties.minor}"
+        device["name"], device["uuid"] = properties.name, str(getattr(properties, "uuid", "") or "")
+        device["arch"] = f"sm_{properties.major}{properties.minor}"
         with torch.cuda.device(index):
             torch.zeros(1, device=f"cuda:{index}").add_(1).item()
-            seen["free"], seen["total"] = torch.cuda.mem_get_info(index)
+            device["free"], device["total"] = torch.cuda.mem_get_info(index)
     except Exception as error:  # noqa: BLE001 - whatever CUDA says is the finding
-        seen["error"] = one_line(error)
-    facts["cuda_usable"] = seen["error"] is None
-    return seen
+        device["error"] = one_line(error)
+    facts["cuda_usable"] = device["error"] is None
+    return device
 
 
 # What the preflight finds, and the words for the ranks that it is about.
@@ -227,8 +225,8 @@ def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    spelt = [f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs]
-    words = ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(spelt)
+    spans = [f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs]
+    words = ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(spans)
     by_rank = {int(f["rank"]): f for f in facts}
     hosts = {str(f.get("host")) for f in facts}
     at = {str(by_rank[n].get("host")) for n in numbers if n in by_rank}
@@ -240,13 +238,13 @@ def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:
 
 def odd_ones(facts: Sequence[Facts], value: Callable[[Facts], Any]) -> list[tuple[list[int], Any, Any]]:
     """Groups of ranks whose value is not the most common one: (ranks, theirs, common); in a tie the lowest rank's side is common."""
-    seen = [(int(f["rank"]), value(f)) for f in facts]
-    texts = [json.dumps(v, sort_keys=True) for _, v in seen]
+    values = [(int(f["rank"]), value(f)) for f in facts]
+    texts = [json.dumps(v, sort_keys=True) for _, v in values]
     if len(set(texts)) < 2:
         return []
     common = max(dict.fromkeys(texts), key=texts.count)
     groups: dict[str, list[int]] = {}
-    for (rank, _), text in zip(seen, texts, strict=True):
+    for (rank, _), text in zip(values, texts, strict=True):
         if text != common:
             groups.setdefault(text, []).append(rank)
     return [(ranks, json.loads(text), json.loads(common)) for text, ranks in groups.items()]
@@ -290,11 +288,11 @@ def runs_on(arch: str, built: Sequence[str]) -> bool:
 
 def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
     """Ranks that cannot use their GPU, share one, or have less than ``min_free`` bytes of it (or clearly less than the others)."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def add(f: Facts, check: str, severity: str, text: str, fix: str) -> None:
         rank = int(f["rank"])
-        found.append(
+        findings.append(
             Finding(check=check, severity=severity, ranks=(rank,), message=f"{name_of(facts, [rank])} {text}", fix=fix)
         )
 
@@ -328,7 +326,7 @@ def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
         owners.setdefault((str(f.get("host")), str(gpu.get("uuid") or f"index {gpu.get('index')}")), []).append(
             int(f["rank"])
         )
-    found += _skewed_memory(facts)
+    findings += _skewed_memory(facts)
     for (_, uuid), ranks in owners.items():
         if len(ranks) > 1:
             shared = all(
@@ -338,10 +336,10 @@ def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
             )
             text = f"{name_of(facts, ranks)} use the same GPU ({uuid})"
             fix = "LOCAL_RANK or CUDA_VISIBLE_DEVICES is not what the launcher meant"
-            found.append(
+            findings.append(
                 Finding(check="gpu", severity=NOTE if shared else ERROR, ranks=tuple(ranks), message=text, fix=fix)
             )
-    return found
+    return findings
 
 
 def _skewed_memory(facts: Sequence[Facts]) -> list[Finding]:
@@ -350,12 +348,12 @@ def _skewed_memory(facts: Sequence[Facts]) -> list[Finding]:
     if len(frees) < 2:
         return []
     middle = frees[len(frees) // 2]
-    found = []
+    findings = []
     for f in facts:
         free = int((f.get("gpu") or {}).get("free") or 0)
         if free and free < 0.9 * middle:
             rank = int(f["rank"])
-            found.append(
+            findings.append(
                 Finding(
                     check="memory",
                     severity=WARNING,
@@ -364,7 +362,7 @@ def _skewed_memory(facts: Sequence[Facts]) -> list[Finding]:
                     fix="another process holds it: nvidia-smi",
                 )
             )
-    return found
+    return findings
 
 
 # What the preflight knows of the matrix, and how releases compare.
@@ -412,14 +410,14 @@ def _by_host(facts: Sequence[Facts], *keys: str) -> list[list[Facts]]:
 
 def memory(facts: Sequence[Facts]) -> list[Finding]:
     """Hosts with little memory or /dev/shm left."""
-    found = []
+    findings = []
     for group in _by_host(facts, "shm_bytes"):
         f, ranks = group[0], tuple(int(g["rank"]) for g in group)
         name = name_of(facts, ranks)
         free, size = int(f.get("memory_free_bytes") or 0), int(f.get("shm_bytes") or 0)
         shm = min(int(g.get("shm_free_bytes") or 0) for g in group)
         if 0 < free < _HOST_LOW * len(group) // 2:
-            found.append(
+            findings.append(
                 Finding(
                     check="memory",
                     severity=WARNING,
@@ -429,7 +427,7 @@ def memory(facts: Sequence[Facts]) -> list[Finding]:
             )
         if size and shm < _SHM_FULL:
             text = f"{name} {has(ranks)} {gib(shm)} of /dev/shm free ({gib(size)} in all): DataLoader workers and NCCL will die of SIGBUS"
-            found.append(
+            findings.append(
                 Finding(
                     check="shm",
                     severity=ERROR,
@@ -440,7 +438,7 @@ def memory(facts: Sequence[Facts]) -> list[Finding]:
             )
         elif size and size < _SHM_SMALL and (f.get("container") or f.get("gpus")):
             text = f"{name} {has(ranks)} a /dev/shm of only {gib(size)}"
-            found.append(
+            findings.append(
                 Finding(
                     check="shm",
                     severity=WARNING,
@@ -449,24 +447,24 @@ def memory(facts: Sequence[Facts]) -> list[Finding]:
                     fix="give the container --shm-size=1g or --ipc=host",
                 )
             )
-    return found
+    return findings
 
 
 def limits(facts: Sequence[Facts]) -> list[Finding]:
     """Hosts where a rank may open few files, or lock little memory beside InfiniBand."""
-    found = []
+    findings = []
     for group in _by_host(facts, "memlock_bytes", "open_files"):
         f, ranks = group[0], tuple(int(g["rank"]) for g in group)
         name, memlock, files = name_of(facts, ranks), f.get("memlock_bytes"), f.get("open_files")
         if f.get("infiniband") and f.get("gpus") and isinstance(memlock, int):
             text = f"{name} may lock only {gib(memlock)}; InfiniBand registers all its buffers"
-            found.append(
+            findings.append(
                 Finding(check="limits", severity=WARNING, ranks=ranks, message=text, fix="ulimit -l unlimited")
             )
         if f.get("gpus") and isinstance(files, int) and files < _OPEN_FILES:
             text = f"{name} may open only {files} files; NCCL opens hundreds per rank"
-            found.append(Finding(check="limits", severity=WARNING, ranks=ranks, message=text, fix="ulimit -n 65536"))
-    return found
+            findings.append(Finding(check="limits", severity=WARNING, ranks=ranks, message=text, fix="ulimit -n 65536"))
+    return findings
 
 
 # Environment variables: set here and not there, or set and read by nobody.
@@ -486,7 +484,7 @@ def variables(facts: Sequence[Facts], data: Known) -> list[Finding]:
             text = _not_read(name, f, data)
             if text:
                 by_text.setdefault(text, []).append(int(f["rank"]))
-    found = [
+    findings = [
         Finding(
             check="variables",
             severity=severity,
@@ -499,17 +497,17 @@ def variables(facts: Sequence[Facts], data: Known) -> list[Finding]:
     for name in names:
         for ranks, theirs, common in odd_ones(facts, lambda f, n=name: f["env"].get(n)):  # type: ignore[misc]
             have = f"{name}={_short(theirs)}" if theirs is not None else f"no {name}"
-            rest = _short(common) if common is not None else "do not set it"
-            found.append(
+            advice = _short(common) if common is not None else "do not set it"
+            findings.append(
                 Finding(
                     check="variables",
                     severity=WARNING,
                     ranks=tuple(ranks),
-                    message=f"{name_of(facts, ranks)} {has(ranks)} {have}, the others {rest}",
+                    message=f"{name_of(facts, ranks)} {has(ranks)} {have}, the others {advice}",
                     fix="export it on every node (or on none)",
                 )
             )
-    return found
+    return findings
 
 
 def _short(value: object) -> str:

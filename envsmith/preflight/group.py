@@ -42,23 +42,23 @@ def find_place(timeout: float) -> Place:
     number = next(_CALLS)
     local = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) or 0)
     if dist.is_available() and dist.is_initialized():
-        base, how = dist.distributed_c10d._get_default_store(), "the process group"  # noqa: SLF001 - torch has no public name for it
+        base, source = dist.distributed_c10d._get_default_store(), "the process group"  # noqa: SLF001 - torch has no public name for it
         rank, world = dist.get_rank(), dist.get_world_size()
     else:
-        found = discover(os.environ, {}) if dist.is_available() else None
-        if found is None or found["world"] < 2:
+        launch = discover(os.environ, {}) if dist.is_available() else None
+        if launch is None or launch["world"] < 2:
             return Place(rank=0, world=1, local=local, how="alone")
-        rank, world, how = found["rank"], found["world"], str(found["how"])
-        local = found["local"]
-        base = _launcher_store(found, timeout)
+        rank, world, source = launch["rank"], launch["world"], str(launch["how"])
+        local = launch["local"]
+        base = _launcher_store(launch, timeout)
     if world < 2:
-        return Place(rank=rank, world=world, local=local, how=how)
+        return Place(rank=rank, world=world, local=local, how=source)
     run = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     store = dist.PrefixStore(f"envsmith-preflight/{run}/{number}", base)
-    return Place(rank=rank, world=world, local=local, how=how, store=store, initialised=dist.is_initialized())
+    return Place(rank=rank, world=world, local=local, how=source, store=store, initialised=dist.is_initialized())
 
 
-def _launcher_store(found: Mapping[str, Any], timeout: float) -> Any:
+def _launcher_store(launch: Mapping[str, Any], timeout: float) -> Any:
     """The agent of torchrun has a store already; under any other launcher rank 0 opens one beside the script's own port."""
     import torch.distributed as dist
 
@@ -66,18 +66,18 @@ def _launcher_store(found: Mapping[str, Any], timeout: float) -> Any:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("MASTER_PORT"):
         host, port, owner = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), False
     else:
-        host, port = str(found["master"]), int(found["port"])
+        host, port = str(launch["master"]), int(launch["port"])
         # The script's own init_process_group will listen on MASTER_PORT.
         port += 1 if str(port) == os.environ.get("MASTER_PORT") else 0
-        owner = found["rank"] == 0
+        owner = launch["rank"] == 0
     if (host, port) in _OWN:
         return _OWN[host, port]
     try:
-        store = dist.TCPStore(host, port, found["world"], owner, limit, wait_for_workers=False)
+        store = dist.TCPStore(host, port, launch["world"], owner, limit, wait_for_workers=False)
     except Exception as error:
         who = "cannot open" if owner else "cannot reach"
         raise SmokeError(
-            f"rank {found['rank']} {who} the store at {host}:{port}: {one_line(error)}",
+            f"rank {launch['rank']} {who} the store at {host}:{port}: {one_line(error)}",
             hint="is that address right on every node, and the port open between them? ENVSMITH_MASTER_PORT names another",
         ) from error
     _OWN[host, port] = store
@@ -107,15 +107,15 @@ def agree(
     """Everybody's value by rank, and the ranks that did not come within ``timeout`` seconds."""
     store = place.store
     store.set(f"{key}/{place.rank}", json.dumps(mine))
-    until, found, missing = time.monotonic() + timeout, {}, []
+    until, answers, missing = time.monotonic() + timeout, {}, []
     for rank in range(place.world):
-        left = max(0.05, until - time.monotonic())
+        remaining = max(0.05, until - time.monotonic())
         try:
-            store.wait([f"{key}/{rank}"], timedelta(seconds=left))
-            found[rank] = json.loads(store.get(f"{key}/{rank}"))
+            store.wait([f"{key}/{rank}"], timedelta(seconds=remaining))
+            answers[rank] = json.loads(store.get(f"{key}/{rank}"))
         except Exception:  # noqa: BLE001 - torch has raised several classes for a key that does not come
             missing.append(rank)
-    return found, missing
+    return answers, missing
 
 
 def try_collective(place: Place, backend: str, device: int | None, timeout: float) -> dict[str, Any]:

@@ -77,28 +77,28 @@ def alerts_of(
     before: Sequence[Mapping[int, Sample]], now: Mapping[int, Sample], clock: float, limits: Limits
 ) -> list[Alert]:
     """What rank 0 sees in everybody's samples: who is slow (in two samples running), who stands still, who is silent. Pure."""
-    found = []
+    alerts = []
     for rank, sample in now.items():
         if clock - sample.heard > limits.silent:
             text = f"rank {rank} has not been heard of for {clock - sample.heard:.0f} s (it was in step {sample.step})"
-            found.append(Alert(kind="silent", rank=rank, message=text))
-    found += _stalled(now, limits)
+            alerts.append(Alert(kind="silent", rank=rank, message=text))
+    alerts += _stalled(now, limits)
     for rank in now:
         factor = _slower(now, rank)
         if before and factor >= limits.skew and _slower(before[-1], rank) >= limits.skew:
-            others = statistics.median(s.mean for r, s in now.items() if r != rank and s.steps)
-            text = f"rank {rank} is slow: {now[rank].mean * 1e3:.0f} ms a step, the others {others * 1e3:.0f} ms ({factor:.1f} times)"
-            found.append(Alert(kind="skew", rank=rank, message=text))
-    return found
+            median = statistics.median(s.mean for r, s in now.items() if r != rank and s.steps)
+            text = f"rank {rank} is slow: {now[rank].mean * 1e3:.0f} ms a step, the others {median * 1e3:.0f} ms ({factor:.1f} times)"
+            alerts.append(Alert(kind="skew", rank=rank, message=text))
+    return alerts
 
 
 def _slower(samples: Mapping[int, Sample], rank: int) -> float:
     """How many times the median of the others; 0 when it cannot be said."""
     mine = samples.get(rank)
-    others = [s.mean for r, s in samples.items() if r != rank and s.steps and s.mean > 0]
-    if mine is None or not mine.steps or not others:
+    means = [s.mean for r, s in samples.items() if r != rank and s.steps and s.mean > 0]
+    if mine is None or not mine.steps or not means:
         return 0.0
-    return mine.mean / statistics.median(others)
+    return mine.mean / statistics.median(means)
 
 
 def _stalled(now: Mapping[int, Sample], limits: Limits) -> list[Alert]:
@@ -195,7 +195,7 @@ class Watch:
         assert place is not None  # noqa: S101 - start() has set it
         store: Any = None
         history: list[dict[int, Sample]] = []
-        seen: dict[int, tuple[bytes, Sample]] = {}
+        latest: dict[int, tuple[bytes, Sample]] = {}
         first: Sample | None = None
         before = (0, 0.0, 0, 0.0)
         if place.store is not None:
@@ -205,17 +205,17 @@ class Watch:
             ended = self._stop.wait(self.interval)
             before, mine = self._sample(place.rank, before)
             first = first or (mine if mine.steps else None)
-            found = _own_alerts(first, mine, self.limits)
+            alerts = _own_alerts(first, mine, self.limits)
             if store is not None:
                 try:
                     store.set(f"watch/{place.rank}", b"" if ended else json.dumps(mine.to_json()).encode())
                     if place.rank == 0 and not ended:
-                        heard = _hear(store, place.world, seen)
-                        found += alerts_of(history, heard, time.monotonic(), self.limits)
+                        heard = _hear(store, place.world, latest)
+                        alerts += alerts_of(history, heard, time.monotonic(), self.limits)
                         history = [heard]
                 except Exception:  # noqa: BLE001 - the store went with rank 0: the job ends, and so do we
                     store = None
-            self._raise(found)
+            self._raise(alerts)
             self.cost = time.thread_time()
             if ended:
                 return
@@ -239,10 +239,10 @@ class Watch:
         )
         return now, sample
 
-    def _raise(self, found: Sequence[Alert]) -> None:
+    def _raise(self, alerts: Sequence[Alert]) -> None:
         """Tell what is new; what has gone may be told again when it comes back."""
-        active = {(alert.kind, alert.rank) for alert in found}
-        for alert in found:
+        active = {(alert.kind, alert.rank) for alert in alerts}
+        for alert in alerts:
             if (alert.kind, alert.rank) not in self._active:
                 self.alerts.append(alert)
                 with contextlib.suppress(Exception):
@@ -250,7 +250,7 @@ class Watch:
         self._active = active
 
 
-def _hear(store: Any, world: int, seen: dict[int, tuple[bytes, Sample]]) -> dict[int, Sample]:
+def _hear(store: Any, world: int, latest: dict[int, tuple[bytes, Sample]]) -> dict[int, Sample]:
     """Everybody's last sample; ``heard`` is when it last changed, by this rank's clock. An empty one says that the rank has stopped."""
     clock = time.monotonic()
     for rank in range(world):
@@ -258,26 +258,26 @@ def _hear(store: Any, world: int, seen: dict[int, tuple[bytes, Sample]]) -> dict
             continue
         text = store.get(f"watch/{rank}")
         if not text:
-            seen.pop(rank, None)
-        elif rank not in seen or seen[rank][0] != text:
+            latest.pop(rank, None)
+        elif rank not in latest or latest[rank][0] != text:
             sample = Sample.parse(text, clock)
             if sample is not None:
-                seen[rank] = (text, sample)
-    return {rank: sample for rank, (_, sample) in seen.items()}
+                latest[rank] = (text, sample)
+    return {rank: sample for rank, (_, sample) in latest.items()}
 
 
 def _own_alerts(first: Sample | None, now: Sample, limits: Limits) -> list[Alert]:
     """What a rank says of itself: memory that grows, and NCCL's error."""
-    found = []
+    alerts = []
     for what, start, here in (("host", first.rss, now.rss), ("GPU", first.gpu, now.gpu)) if first else ():
-        more = here - start
-        if start and more > limits.growth_bytes and more > limits.growth_part * start:
-            each = more / max(now.step - (first.step if first else 0), 1)
+        growth = here - start
+        if start and growth > limits.growth_bytes and growth > limits.growth_part * start:
+            each = growth / max(now.step - (first.step if first else 0), 1)
             text = f"rank {now.rank}: {what} memory grew from {start / 2**30:.2f} to {here / 2**30:.2f} GiB ({each / 2**20:.2f} MiB a step)"
-            found.append(Alert(kind="memory", rank=now.rank, message=text))
+            alerts.append(Alert(kind="memory", rank=now.rank, message=text))
     if now.error:
-        found.append(Alert(kind="nccl", rank=now.rank, message=f"rank {now.rank}: NCCL reports {now.error}"))
-    return found
+        alerts.append(Alert(kind="nccl", rank=now.rank, message=f"rank {now.rank}: NCCL reports {now.error}"))
+    return alerts
 
 
 def _rss() -> int:

@@ -95,14 +95,14 @@ def measurements(rows: Iterable[Mapping[str, Any]], cases: Sequence[Case], ranks
     """From the ranks' rows. A size that a rank did not report is left out: its time would be that of the others only."""
     times: dict[int, dict[int, Sequence[float]]] = {}
     for row in rows:
-        index, seen = row.get("case"), row.get("measured")
+        index, measured = row.get("case"), row.get("measured")
         if (
             row.get("row") == "case"
             and isinstance(index, int)
             and 0 <= index < len(cases)
-            and isinstance(seen, Mapping)
+            and isinstance(measured, Mapping)
         ):
-            micros = [float(t) for t in seen.get("us", ()) if isinstance(t, (int, float)) and math.isfinite(t)]
+            micros = [float(t) for t in measured.get("us", ()) if isinstance(t, (int, float)) and math.isfinite(t)]
             if micros:
                 times.setdefault(index, {})[int(row["rank"])] = micros
     found = []
@@ -121,11 +121,11 @@ def peaks(measured: Iterable[Measurement]) -> dict[str, dict[str, float]]:
     by_op: dict[str, list[Measurement]] = {}
     for row in measured:
         by_op.setdefault(row.op, []).append(row)
-    found: dict[str, dict[str, float]] = {}
+    floors: dict[str, dict[str, float]] = {}
     for op, rows in by_op.items():
         best, least = max(rows, key=lambda row: row.busbw), min(rows, key=lambda row: row.bytes)
-        found[op] = {"peak_busbw": best.busbw, "bytes": best.bytes, "least_us": least.median_us}
-    return found
+        floors[op] = {"peak_busbw": best.busbw, "bytes": best.bytes, "least_us": least.median_us}
+    return floors
 
 
 def _measurement(op: str, size: int, ranks: int, micros: Sequence[float]) -> Measurement:
@@ -149,7 +149,7 @@ def _measurement(op: str, size: int, ranks: int, micros: Sequence[float]) -> Mea
 
 def below(floors: Iterable[Floor], measured: Sequence[Measurement], *, nodes: int) -> tuple[Shortfall, ...]:
     """Floors that were missed, and those that could not be asked here (another number of ranks or nodes, sizes not measured)."""
-    found = []
+    misses = []
     for floor in floors:
         name = f"{floor.title}: {floor.op} of {_size(floor.min_bytes)}"
         name += f" to {_size(floor.max_bytes)}" if floor.max_bytes != floor.min_bytes else ""
@@ -157,17 +157,17 @@ def below(floors: Iterable[Floor], measured: Sequence[Measurement], *, nodes: in
         here = {m.ranks for m in rows}
         if nodes != floor.nodes or (rows and here != {floor.ranks}):
             text = f"{name}: set for {floor.nodes} node(s) of {floor.gpus} GPUs, not asked here"
-            found.append(Shortfall(floor=floor, mean=None, sentence=text, missed=False))
+            misses.append(Shortfall(floor=floor, mean=None, sentence=text, missed=False))
         elif not rows:
-            found.append(Shortfall(floor=floor, mean=None, sentence=f"{name}: not measured here", missed=False))
+            misses.append(Shortfall(floor=floor, mean=None, sentence=f"{name}: not measured here", missed=False))
         else:
             mean = statistics.fmean(m.busbw for m in rows)
             if mean < floor.busbw:
                 text = (
                     f"{name}: bus bandwidth {mean:.1f} GB/s, below the floor of {floor.busbw:g} GB/s ({floor.source})"
                 )
-                found.append(Shortfall(floor=floor, mean=mean, sentence=text, missed=True))
-    return tuple(found)
+                misses.append(Shortfall(floor=floor, mean=mean, sentence=text, missed=True))
+    return tuple(misses)
 
 
 def _size(value: int) -> str:

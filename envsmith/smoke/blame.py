@@ -215,11 +215,13 @@ def _blame_manifest(row: Mapping[str, Any]) -> Blame:
     ranks = sorted({rank for odd in mismatch.values() for rank in odd})
     parts = []
     for key in mismatch:
-        seen = values.get(key, {})
-        mine = {rank: str(value) for rank, value in seen.items()}
+        rows = values.get(key, {})
+        mine = {rank: str(value) for rank, value in rows.items()}
         odd = {mine.get(str(rank), "?") for rank in mismatch[key]}
-        rest = {value for rank, value in mine.items() if int(rank) not in mismatch[key]}
-        parts.append(f"{key} {'/'.join(sorted(odd))} instead of {'/'.join(sorted(rest))}" if seen else f"{key} differs")
+        majority = {value for rank, value in mine.items() if int(rank) not in mismatch[key]}
+        parts.append(
+            f"{key} {'/'.join(sorted(odd))} instead of {'/'.join(sorted(majority))}" if rows else f"{key} differs"
+        )
     return Blame(
         sentence=f"{ranks_text(ranks)} of the group does not match the others: {'; '.join(parts)}; no case was run",
         verdict=Verdict.ERROR,
@@ -242,9 +244,9 @@ def _different_call(
 
 
 def _symptom(dead: Mapping[int, int], raised: Mapping[int, Mapping[str, Any]]) -> str:
-    said = [f"rank {rank} was {_signal(code)}" for rank, code in sorted(dead.items())]
-    said += [f"rank {rank} raised {str(row.get('detail', ''))[:120]}" for rank, row in sorted(raised.items())][:1]
-    return ", ".join(said)
+    sentences = [f"rank {rank} was {_signal(code)}" for rank, code in sorted(dead.items())]
+    sentences += [f"rank {rank} raised {str(row.get('detail', ''))[:120]}" for rank, row in sorted(raised.items())][:1]
+    return ", ".join(sentences)
 
 
 def _signal(code: int) -> str:
@@ -297,8 +299,8 @@ def _blame_raise(
     rank = min(raised, key=lambda r: (bool(_INNOCENT.search(str(raised[r].get("detail", "")))), at.get(r, 0), r))
     detail, case = str(raised[rank].get("detail", "")), int(raised[rank].get("case", -1))
     code = SmokeExit.MEMORY if _MEMORY.search(detail) else SmokeExit.ERROR
-    others = sorted(set(raised) - {rank})
-    after = f"; {ranks_text(others)} lost the connection after that" if others and not _INNOCENT.search(detail) else ""
+    peers = sorted(set(raised) - {rank})
+    after = f"; {ranks_text(peers)} lost the connection after that" if peers and not _INNOCENT.search(detail) else ""
     return Blame(
         sentence=f"{_who([rank], where)} raised in {_place(case, names)}: {explained(detail)}{after}",
         verdict=Verdict.ERROR,
@@ -319,19 +321,19 @@ def blame_unsupervised(
     early = _before_cases(rows)
     if early:
         return early
-    raised, told = _raised(rows), {int(r["rank"]): r for r in rows if r.get("row") == "told"}
-    missing = sorted(set(range(ranks)) - set(ended) - set(told) - set(raised))
+    raised, reports = _raised(rows), {int(r["rank"]): r for r in rows if r.get("row") == "told"}
+    missing = sorted(set(range(ranks)) - set(ended) - set(reports) - set(raised))
     last = last_cases(rows, range(ranks))
     own = min((int(row["case"]) for row in raised.values() if not _innocent(row)), default=None)
     missing = [rank for rank in missing if own is None or last[rank] + 1 < own]
     if missing:
         return _blame_silent(missing, last, raised, names)
     if raised:
-        return _blame_exit({}, list(told.values()), {}, rows, names)
-    if not told:
+        return _blame_exit({}, list(reports.values()), {}, rows, names)
+    if not reports:
         return None
-    first = min(told.values(), key=lambda row: int(row["case"]))
-    sentence = f"the launcher ended {ranks_text(told)} ({first.get('signal')}) in {_place(int(first['case']), names)}; no rank raised or died before"
+    first = min(reports.values(), key=lambda row: int(row["case"]))
+    sentence = f"the launcher ended {ranks_text(reports)} ({first.get('signal')}) in {_place(int(first['case']), names)}; no rank raised or died before"
     return Blame(sentence=sentence, verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
 
 
@@ -414,12 +416,12 @@ def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]],
 
 def _rest(where: Sequence[Mapping[str, Any]], case: int, ranks: Sequence[int]) -> str:
     """``; ranks 0, 1, 3 waited inside it for 3.0 s``."""
-    others = [r for r in where if int(r["rank"]) not in ranks and int(r["case"]) == case]
-    if not others:
+    waiting = [r for r in where if int(r["rank"]) not in ranks and int(r["case"]) == case]
+    if not waiting:
         return ""
-    step = str(others[0]["step"])
-    waited = min(float(r.get("age", 0)) for r in others)
-    return f"; {ranks_text(int(r['rank']) for r in others)} {_WAITING.get(step, step)} for {waited:.1f} s"
+    step = str(waiting[0]["step"])
+    waited = min(float(r.get("age", 0)) for r in waiting)
+    return f"; {ranks_text(int(r['rank']) for r in waiting)} {_WAITING.get(step, step)} for {waited:.1f} s"
 
 
 def _who(ranks: Sequence[int], where: Sequence[Mapping[str, Any]]) -> str:
@@ -538,8 +540,8 @@ def _named(text: str) -> NcclResult | None:
     for result in RESULTS:
         if any(phrase.lower() in lowered for phrase in result.phrases):
             return result
-    found = _CODE.search(text)
-    return RESULTS[int(found[1]) - 1] if found else None
+    match = _CODE.search(text)
+    return RESULTS[int(match[1]) - 1] if match else None
 
 
 # "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Ring 00 : 6 -> 2 [receive] via NET/IB/0/GDRDMA", brackets may hold a bus id.
@@ -556,8 +558,8 @@ def transports(text: str) -> dict[str, object]:
     A way is the transport without the number of the adapter: ``P2P/CUMEM``, ``SHM/direct/direct``, ``NET/Socket``, ``NET/IB/GDRDMA``.
     """
     ways: dict[str, set[tuple[int, int]]] = {}
-    for found in _VIA.finditer(text):
-        ways.setdefault(_way(found[3]), set()).add((int(found[1]), int(found[2])))
+    for match in _VIA.finditer(text):
+        ways.setdefault(_way(match[3]), set()).add((int(match[1]), int(match[2])))
     answer: dict[str, object] = {}
     if ways:
         answer["pairs"] = {way: len(pairs) for way, pairs in sorted(ways.items())}
@@ -572,8 +574,8 @@ def transports(text: str) -> dict[str, object]:
 
 def _way(text: str) -> str:
     """``NET/IB/3(2)/GDRDMA/Shared`` is ``NET/IB/GDRDMA/Shared``: which adapter it was says nothing about the way."""
-    kept = re.split(r"\s+comm\b|\s{2,}", text.strip())[0]
-    return "/".join(part for part in kept.split("/") if not re.fullmatch(r"\d+(?:\(\d+\))?", part))
+    phrase = re.split(r"\s+comm\b|\s{2,}", text.strip())[0]
+    return "/".join(part for part in phrase.split("/") if not re.fullmatch(r"\d+(?:\(\d+\))?", part))
 
 
 def transport_sentence(texts: Iterable[str]) -> tuple[str, Mapping[str, object]]:
@@ -584,5 +586,5 @@ def transport_sentence(texts: Iterable[str]) -> tuple[str, Mapping[str, object]]
         return "", facts
     ways = ", ".join(f"{way} ({count} pair{'' if count == 1 else 's'} of ranks)" for way, count in pairs.items())
     nvls = facts.get("nvls_channels")
-    more = f"; {nvls} NVLS channels" if nvls else ""
-    return f"NCCL's transport: {ways}{more}", facts
+    channels = f"; {nvls} NVLS channels" if nvls else ""
+    return f"NCCL's transport: {ways}{channels}", facts

@@ -84,8 +84,8 @@ def can_run(case: Case, ranks: int) -> bool:
     return ranks >= fewest
 
 
-def _reduced(op: str, dtype: str, redop: str, n: int, **more: object) -> Case:
-    return Case(op=op, dtype=dtype, redop=redop, n=n, **more)  # type: ignore[arg-type]
+def _reduced(op: str, dtype: str, redop: str, n: int, **options: object) -> Case:
+    return Case(op=op, dtype=dtype, redop=redop, n=n, **options)  # type: ignore[arg-type]
 
 
 def quick_cases(ranks: int) -> tuple[Case, ...]:
@@ -272,7 +272,7 @@ def _full_large() -> Iterator[Case]:
 
 
 def _unique(cases: Iterator[Case]) -> list[Case]:
-    seen: dict[str, Case] = {}
+    unique: dict[str, Case] = {}
     for case in cases:
-        seen.setdefault(case.id, case)
-    return list(seen.values())
+        unique.setdefault(case.id, case)
+    return list(unique.values())

@@ -83,19 +83,19 @@ class Done:
 
     def to_json(self) -> dict[str, object]:
         """One object; the result is that of ``envsmith smoke --json``."""
-        told: dict[str, object] = {"part": self.part.name, "what": self.part.what, "outcome": self.word}
-        told |= {"seconds": round(self.seconds, 1), "limit": self.part.limit, "sentence": self.sentence}
-        return told | ({"result": self.result.to_json()} if self.result else {})
+        row: dict[str, object] = {"part": self.part.name, "what": self.part.what, "outcome": self.word}
+        row |= {"seconds": round(self.seconds, 1), "limit": self.part.limit, "sentence": self.sentence}
+        return row | ({"result": self.result.to_json()} if self.result else {})
 
 
 def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
     """Import torch and start CUDA in the environment. :class:`SmokeError` when ``nccl`` is wanted and cannot be had; ``auto`` takes gloo then."""
     result = run(Plan.build(versions, tier=Tier.IMPORT, ranks=1, backend=backend), target)
     if not result.passed:
-        wanted = backend == "nccl" and bool(result.loaded)
+        needs_gpu = backend == "nccl" and bool(result.loaded)
         raise SmokeError(
-            f"no GPU can be used here: {result.summary}" if wanted else result.summary,
-            hint="--backend gloo runs everything that needs no GPU" if wanted else None,
+            f"no GPU can be used here: {result.summary}" if needs_gpu else result.summary,
+            hint="--backend gloo runs everything that needs no GPU" if needs_gpu else None,
         )
     count = result.cuda.get("count")
     return Machine(
@@ -115,17 +115,17 @@ def parts_of(versions: Mapping[str, str], machine: Machine, *, ranks: int = 2) -
         plan = Plan.build(versions, tier=tier, backend=machine.backend, **options)  # type: ignore[arg-type]
         return Part(name=name, what=what, limit=limit, plan=_patient(plan, limit))
 
-    found = [part("one-rank", "quick tier, one rank", 90, Tier.QUICK, ranks=1, sharing=None, steps=False)]
+    parts = [part("one-rank", "quick tier, one rank", 90, Tier.QUICK, ranks=1, sharing=None, steps=False)]
     if machine.backend == "nccl":
-        found += _sharing(machine, part)
-    found.append(part("bandwidth", "bus bandwidth of seven operations", 120, Tier.BANDWIDTH))
-    found.append(part("full", "full tier, CUDA graphs and symmetric memory with it", 240, Tier.FULL, steps=False))
+        parts += _sharing(machine, part)
+    parts.append(part("bandwidth", "bus bandwidth of seven operations", 120, Tier.BANDWIDTH))
+    parts.append(part("full", "full tier, CUDA graphs and symmetric memory with it", 240, Tier.FULL, steps=False))
     # Two ranks are what the steps ask for.
     two = {"ranks": 2} if machine.gpus != 1 or machine.backend != "nccl" else {}
-    found.append(part("framework", "every framework step", 300, Tier.FRAMEWORK, cases=False, **two))
+    parts.append(part("framework", "every framework step", 300, Tier.FRAMEWORK, cases=False, **two))
     if machine.backend == "nccl":
-        found += _engines(machine, part)
-    return tuple(found)
+        parts += _engines(machine, part)
+    return tuple(parts)
 
 
 def _sharing(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
@@ -180,10 +180,10 @@ def run_parts(
     """Run what fits into ``budget`` seconds; each part's result is a file in ``folder`` before the next begins."""
     clock = _Clock(budget=budget, now=now)
     for number, part in enumerate(parts, start=1):
-        done = _run_part(part, target, clock, begin=begin, progress=progress, runner=runner)
-        text = json.dumps(done.to_json(), indent=1, ensure_ascii=False) + "\n"
+        outcome = _run_part(part, target, clock, begin=begin, progress=progress, runner=runner)
+        text = json.dumps(outcome.to_json(), indent=1, ensure_ascii=False) + "\n"
         write_whole(folder / f"{number}-{part.name}.json", text)
-        yield done
+        yield outcome
 
 
 def _run_part(

@@ -58,11 +58,11 @@ class Expectations:
 
     def of(self, case: Mapping[str, object], backend: str, versions: Mapping[str, str]) -> Expectation | None:
         """The last line that matches; ``None`` means that the case is expected to work."""
-        found = None
+        match = None
         for line in self.lines:
             if line.matches(case, backend, versions):
-                found = line
-        return found
+                match = line
+        return match
 
 
 def default_path() -> Path:
@@ -101,14 +101,14 @@ def _parse(document: Any, problems: list[str]) -> tuple[Expectation, ...]:
             or not isinstance(entry.get("date"), date)
         ):
             problems.append(f"evidence.{key}: needs kind (one of {', '.join(sorted(_KINDS))}), source and date")
-    lines, seen = [], set()
+    lines, ids = [], set()
     for number, row in enumerate(document["expectations"] or ()):
         line = _line(row, f"expectations[{number}]", evidence, problems)
         if line is None:
             continue
-        if line.id in seen:
+        if line.id in ids:
             problems.append(f"expectations[{number}]: the id {line.id} is used twice")
-        seen.add(line.id)
+        ids.add(line.id)
         lines.append(line)
     return tuple(lines)
 

@@ -26,7 +26,7 @@ _VERSIONED = ("torch", "python", "cuda", "nccl")
 
 def events_of(lines: Iterable[str]) -> list[Mapping[str, Any]]:
     """Every event once, in the order in which it was first seen."""
-    seen: dict[str, Mapping[str, Any]] = {}
+    unique: dict[str, Mapping[str, Any]] = {}
     decoder = json.JSONDecoder()
     for line in lines:
         at = line.find(_START)
@@ -37,8 +37,8 @@ def events_of(lines: Iterable[str]) -> list[Mapping[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):
-            seen.setdefault(json.dumps(event, sort_keys=True), event)
-    return list(seen.values())
+            unique.setdefault(json.dumps(event, sort_keys=True), event)
+    return list(unique.values())
 
 
 def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> Plan:
@@ -47,8 +47,8 @@ def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> 
     Raises :class:`DataError` when the logs hold no such run, or one that this envsmith does not know.
     """
     hello = _first(events, "hello")
-    told = hello.get("plan")
-    if not isinstance(told, dict) or not all(isinstance(told.get(key), int) for key in ("ranks", "nodes")):
+    row = hello.get("plan")
+    if not isinstance(row, dict) or not all(isinstance(row.get(key), int) for key in ("ranks", "nodes")):
         raise DataError(
             "the logs do not tell of which run they are",
             hint='the line of rank 0 that begins with {"event":"hello" is missing: give the logs of all pods, from their beginning',
@@ -57,14 +57,14 @@ def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> 
     versions = {key: str(loaded[key]) for key in _VERSIONED if loaded.get(key)}
     try:
         plan = Plan.build(
-            versions, tier=tier or str(told.get("tier")), ranks=told["ranks"], backend=str(told.get("backend") or "auto"),
-            engine=told.get("engine"), steps=False, nodes=told["nodes"],
+            versions, tier=tier or str(row.get("tier")), ranks=row["ranks"], backend=str(row.get("backend") or "auto"),
+            engine=row.get("engine"), steps=False, nodes=row["nodes"],
         )  # fmt: skip
     except UsageError as error:
         raise DataError(f"the logs tell of a run that cannot be: {error.message}") from None
-    if plan.digest != told.get("digest"):
+    if plan.digest != row.get("digest"):
         raise DataError(
-            f"the logs are of other cases ({str(told.get('digest'))[:26]}…) than this envsmith has for the {plan.tier.value} tier",
+            f"the logs are of other cases ({str(row.get('digest'))[:26]}…) than this envsmith has for the {plan.tier.value} tier",
             hint="read them with the envsmith that made the job",
         )
     return plan
@@ -86,11 +86,11 @@ def result_of(events: Sequence[Mapping[str, Any]]) -> SmokeResult:
 
 def _lacking(events: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     """Which rank's results are not all there; empty when every rank told of every case."""
-    told = Counter(event.get("rank") for event in events if event.get("row") == "case")
-    short = [rank for rank in range(plan.ranks) if told[rank] < len(plan.cases)]
+    counts = Counter(event.get("rank") for event in events if event.get("row") == "case")
+    short = [rank for rank in range(plan.ranks) if counts[rank] < len(plan.cases)]
     if not short:
         return ""
-    have = f"{told[short[0]]} of the {len(plan.cases)} results of rank {short[0]}"
+    have = f"{counts[short[0]]} of the {len(plan.cases)} results of rank {short[0]}"
     return f"the logs hold {have}{f' (and lack some of {len(short) - 1} more ranks)' if len(short) > 1 else ''}: give the logs of all pods, whole"
 
 

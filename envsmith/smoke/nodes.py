@@ -75,14 +75,14 @@ class RemoteShell:
     def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
         """One process per rank."""
         world, master = len(hosts) * ranks_per_node, self.address.get(hosts[0], hosts[0])
-        found = []
+        failures = []
         for rank in range(world):
             host = hosts[rank // ranks_per_node]
             flags = ["--rank", str(rank), "--world-size", str(world), "--local-rank", str(rank % ranks_per_node)]
             flags += ["--master-addr", master, "--master-port", str(port)]
             inner = [python, "-I", "-B", "-c", BOOTSTRAP, "rank", *flags]
-            found.append(Command(argv=tuple(self.one(host, inner)), ranks=(rank,), node=host))
-        return found
+            failures.append(Command(argv=tuple(self.one(host, inner)), ranks=(rank,), node=host))
+        return failures
 
     def one(self, host: str, argv: Sequence[str]) -> list[str]:
         """The template with the host, and the command after it.
@@ -182,10 +182,10 @@ def plan_for_nodes(plan: Plan, *, nodes: int, ranks_per_node: int) -> Plan:
     return plan.with_(nodes=nodes, steps=(), timeouts=times)
 
 
-def extended_plan(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launcher: str, **more: object) -> bytes:
+def extended_plan(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launcher: str, **options: object) -> bytes:
     """The plan's JSON with what only many nodes need; a fault may name a node instead of a rank."""
     row = plan.to_json()
-    row.update(launcher=launcher, env={k: v for k, v in os.environ.items() if _FORWARDED.fullmatch(k)}, **more)
+    row.update(launcher=launcher, env={k: v for k, v in os.environ.items() if _FORWARDED.fullmatch(k)}, **options)
     if all(hosts):
         row["node_of_rank"] = [host for host in hosts for _ in range(ranks_per_node)]
     fault = dict(plan.fault or {})
@@ -298,8 +298,8 @@ def _serve(pipe: IO[bytes], item: _Running, selector: selectors.BaseSelector, ev
     if pipe is item.process.stderr:
         item.words = (item.words + data)[-(64 << 10) :]
         return
-    *lines, rest = (item.rest + data).split(b"\n")
-    item.rest = rest[-_MAX_LINE:]
+    *lines, tail = (item.rest + data).split(b"\n")
+    item.rest = tail[-_MAX_LINE:]
     for line in lines:
         with contextlib.suppress(ValueError):
             event = json.loads(line)
@@ -341,15 +341,17 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
             continue
         lines = [line.strip() for line in item.words.decode(errors="replace").splitlines() if line.strip()]
         status = item.process.returncode
-        how = f"status {status}" if status is not None else "it had to be ended"
+        ending = f"status {status}" if status is not None else "it had to be ended"
         ranks = ("rank " if len(silent) == 1 else "ranks ") + ", ".join(map(str, silent))
         last = f": {lines[-1][:300]}" if lines else ""
-        sentences.append(f"node {item.command.node}: {ranks} did not start ({how}){last}")
+        sentences.append(f"node {item.command.node}: {ranks} did not start ({ending}){last}")
     if not sentences:
         return result
-    more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
+    suffix = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
     code = int(SmokeExit.ERROR)
-    return replace(result, passed=False, exit_code=code, summary=sentences[0] + more, blame=(*sentences, *result.blame))
+    return replace(
+        result, passed=False, exit_code=code, summary=sentences[0] + suffix, blame=(*sentences, *result.blame)
+    )
 
 
 def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
@@ -362,14 +364,14 @@ def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
                 ranks.append(row["rank"])
     named = {node: tuple(sorted(ranks)) for node, ranks in sorted(nodes.items())}
     result = replace(result, nodes=named)
-    said = re.search(r"\branks? (\d+(?:, \d+)*)", result.summary)
-    if result.passed or not said or " did not start " in result.summary:
+    match = re.search(r"\branks? (\d+(?:, \d+)*)", result.summary)
+    if result.passed or not match or " did not start " in result.summary:
         return result
-    blamed = [int(part) for part in said[1].split(", ")]
+    blamed = [int(part) for part in match[1].split(", ")]
     where = [node for node, ranks in named.items() if set(ranks) & set(blamed)]
     if not where:
         return result
-    text = f"{result.summary} [rank {said[1]} is on node {', '.join(where)}]"
+    text = f"{result.summary} [rank {match[1]} is on node {', '.join(where)}]"
     return replace(result, summary=text, blame=(text, *result.blame[1:]))
 
 
@@ -445,8 +447,8 @@ def second_pass(first: Sequence[Outcome]) -> tuple[tuple[Group, ...], ...]:
         return tuple(((a, b),) for i, a in enumerate(group) for b in group[i + 1 :]) if len(group) > 2 else ()
     turned = [o.group for o in first]
     pairs = []
-    for one, other in zip(turned, [*turned[1:], turned[0]], strict=True):
-        pairs.append((one[0], other[-1]))
+    for one, partner in zip(turned, [*turned[1:], turned[0]], strict=True):
+        pairs.append((one[0], partner[-1]))
     return (tuple(pairs),) if len(first) > 2 else tuple((pair,) for pair in pairs)
 
 
@@ -460,9 +462,9 @@ def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
     bad = [n for n in suspects if any(n in group and group - {n} <= good for group in failed)]
     links = [o.group for o in (*first, *second) if not o.passed and set(o.group) <= good]
     if bad:
-        others = "every other node works" if len(bad) + len(good) == len(everyone) else "the others are not cleared"
+        clause = "every other node works" if len(bad) + len(good) == len(everyone) else "the others are not cleared"
         reason = next(o.summary for o in (*second, *first) if not o.passed and bad[0] in o.group)
-        sentence = f"node {', '.join(bad)} is bad: it fails with nodes that work with others ({others}): {reason}"
+        sentence = f"node {', '.join(bad)} is bad: it fails with nodes that work with others ({clause}): {reason}"
     elif links:
         names = "; ".join(" and ".join(group) for group in links)
         sentence = f"{names} fail only together: look at the path between them, each works with another node"

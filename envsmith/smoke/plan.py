@@ -254,7 +254,7 @@ def _expected(
     cases: tuple[Case, ...], versions: Mapping[str, str], lines: Expectations
 ) -> dict[str, dict[str, dict[str, object]]]:
     """Only what is not simply expected to work, per case and backend."""
-    found: dict[str, dict[str, dict[str, object]]] = {}
+    table: dict[str, dict[str, dict[str, object]]] = {}
     for case in cases:
         facts = {"op": case.op.removeprefix(PREFIX), "dtype": case.dtype, "redop": case.redop, "n": case.n}
         for backend in ("gloo", "nccl"):
@@ -264,5 +264,5 @@ def _expected(
             row: dict[str, object] = {"expect": line.expect.value, "line": line.id, "note": line.note}
             if line.min_sm:
                 row["min_sm"] = line.min_sm
-            found.setdefault(case.id, {})[backend] = row
-    return found
+            table.setdefault(case.id, {})[backend] = row
+    return table

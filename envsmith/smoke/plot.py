@@ -94,10 +94,10 @@ def _line(op: str, points: Sequence[tuple[float, float]], number: int) -> list[s
     style = f'stroke="{colour}" stroke-width="2" fill="none"' + (f' stroke-dasharray="{dash}"' if dash else "")
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     y = _TOP + 14 + 20 * number
-    left = _WIDTH - _RIGHT + 16
+    legend = _WIDTH - _RIGHT + 16
     return [
         f'<path d="{path}" {style}/>',
         *(f'<circle cx="{x:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for x, py in points),
-        f'<path d="M{left} {y - 4}h26" {style}/>',
-        f'<text x="{left + 34}" y="{y}">{escape(op)}</text>',
+        f'<path d="M{legend} {y - 4}h26" {style}/>',
+        f'<text x="{legend + 34}" y="{y}">{escape(op)}</text>',
     ]

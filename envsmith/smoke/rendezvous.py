@@ -82,7 +82,7 @@ def _owner(host: str, mine: str | None) -> list[str]:
     """The node that has the endpoint's address opens its store; torchrun itself goes by the machine's name, which may mean loopback."""
     with contextlib.suppress(OSError, ValueError):
         if mine and not ipaddress.ip_address(mine.partition("%")[0]).is_loopback:
-            return ["is_host=1"] if mine in {str(found[4][0]) for found in socket.getaddrinfo(host, None)} else []
+            return ["is_host=1"] if mine in {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)} else []
     return []
 
 
@@ -108,13 +108,13 @@ def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
 
 def _read_events(directory: Path) -> list[object]:
     """All ranks' lines; what came both from the rank's own file and through the store is taken once."""
-    seen: dict[str, object] = {}
+    unique: dict[str, object] = {}
     for path in sorted(directory.glob("events.*")):
         for line in path.read_text(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
-                seen.setdefault(json.dumps(event, sort_keys=True), event)
-    return list(seen.values())
+                unique.setdefault(json.dumps(event, sort_keys=True), event)
+    return list(unique.values())
 
 
 def _address_towards(host: str, port: int) -> str | None:

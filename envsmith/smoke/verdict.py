@@ -85,10 +85,10 @@ class SmokeResult:
 
     def counts(self) -> dict[str, int]:
         """Cases per verdict."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for case in self.cases:
-            found[case.verdict.value] = found.get(case.verdict.value, 0) + 1
-        return found
+            counts[case.verdict.value] = counts.get(case.verdict.value, 0) + 1
+        return counts
 
     def to_json(self) -> dict[str, object]:
         """Everything, for ``envsmith smoke --json``."""
@@ -130,57 +130,57 @@ class SmokeResult:
 
 def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, words: str = "") -> SmokeResult:
     """The result. ``agent_exit`` is the agent's own exit status (negative: a signal; ``None``: it was ended by us), ``words`` its standard error."""
-    found = Events.parse(events)
+    log = Events.parse(events)
     names = [case.id for case in plan.cases]
-    backend = str(found.single.get("placement", {}).get("backend", plan.backend))
-    halt = next((h for h in found.halts if h.get("run") in {"collectives", "import", "placement", "start", ""}), None)
-    blame = _blame(plan, found, halt, names)
-    cases, wrong = _cases(plan, found, backend, blame)
-    measured = measurements(found.of_run("collectives"), plan.cases, _world(plan, found))
+    backend = str(log.single.get("placement", {}).get("backend", plan.backend))
+    halt = next((h for h in log.halts if h.get("run") in {"collectives", "import", "placement", "start", ""}), None)
+    blame = _blame(plan, log, halt, names)
+    cases, wrong = _cases(plan, log, backend, blame)
+    measured = measurements(log.of_run("collectives"), plan.cases, _world(plan, log))
     cases, slow, unasked = _held_against_floors(plan, cases, measured)
     wrong += slow
-    steps = _steps(plan, found)
-    short = too_little(plan, cases, backend, _world(plan, found))
+    steps = _steps(plan, log)
+    short = too_little(plan, cases, backend, _world(plan, log))
     problems = [*([blame.sentence] if blame else []), *wrong, *([short.sentence] if short else [])]
     problems += [f"{step.name}: {step.detail}" for step in steps if not step.verdict.good]
-    code = _code(plan, found, blame=blame, cases=cases, steps=steps, backend=backend)
+    code = _code(plan, log, blame=blame, cases=cases, steps=steps, backend=backend)
     if short and code is SmokeExit.OK:
         code = SmokeExit.MEMORY if short.memory else SmokeExit.ERROR
-    differing = _not_the_cell(plan, found)
+    differing = _not_the_cell(plan, log)
     if differing:
         problems, code = [differing, *problems], SmokeExit.CONFIGURATION
-    if "bye" not in found.single and "end" not in {h.get("reason") for h in found.halts} and not found.unsupervised:
-        problems.insert(0, _agent_died(agent_exit, words, found))
+    if "bye" not in log.single and "end" not in {h.get("reason") for h in log.halts} and not log.unsupervised:
+        problems.insert(0, _agent_died(agent_exit, words, log))
         code = blame.code if blame else SmokeExit.HANG if agent_exit is None else SmokeExit.CRASH
-    placement = found.single.get("placement", {})
+    placement = log.single.get("placement", {})
     return SmokeResult(
         passed=code is SmokeExit.OK,
         exit_code=int(code),
         summary=_summary(plan, cases, steps, problems=problems, placement=placement),
         backend=backend,
-        ranks=_world(plan, found),
+        ranks=_world(plan, log),
         placement=str(placement.get("sentence", "")),
         cases=cases,
         steps=steps,
-        loaded=_loaded(found),
-        host=_without_event(found.single.get("host", {})),
-        seconds={str(k): float(v) for k, v in found.single.get("bye", {}).get("seconds", {}).items()},
-        notes=(*_notes(plan, found, cases, backend), *unasked),
+        loaded=_loaded(log),
+        host=_without_event(log.single.get("host", {})),
+        seconds={str(k): float(v) for k, v in log.single.get("bye", {}).get("seconds", {}).items()},
+        notes=(*_notes(plan, log, cases, backend), *unasked),
         blame=tuple(problems),
-        output=_outputs(found),
+        output=_outputs(log),
         tier=plan.tier.value,
         digest=plan.digest,
         bandwidth=measured,
-        limits=limits_of(found),
+        limits=limits_of(log),
         enough=short is None,
         cuda=placement["cuda"] if isinstance(placement.get("cuda"), dict) else {},
     )
 
 
-def limits_of(found: Events) -> tuple[Mapping[str, str], ...]:
+def limits_of(log: Events) -> tuple[Mapping[str, str], ...]:
     """The agent's findings about the machine; what does not look like one is left out."""
     keys = ("limit", "severity", "message", "fix")
-    rows = found.single.get("limits", {}).get("findings")
+    rows = log.single.get("limits", {}).get("findings")
     return tuple(
         {key: row[key] for key in keys}
         for row in (rows if isinstance(rows, list) else ())
@@ -188,8 +188,8 @@ def limits_of(found: Events) -> tuple[Mapping[str, str], ...]:
     )
 
 
-def _world(plan: Plan, found: Events) -> int:
-    return int(found.single.get("placement", {}).get("ranks", plan.ranks))
+def _world(plan: Plan, log: Events) -> int:
+    return int(log.single.get("placement", {}).get("ranks", plan.ranks))
 
 
 def _held_against_floors(
@@ -206,26 +206,26 @@ def _held_against_floors(
     return tuple(outcomes), [s.sentence for s in short if s.missed], [s.sentence for s in short if not s.missed]
 
 
-def _blame(plan: Plan, found: Events, halt: Mapping[str, Any] | None, names: Sequence[str]) -> Blame | None:
+def _blame(plan: Plan, log: Events, halt: Mapping[str, Any] | None, names: Sequence[str]) -> Blame | None:
     """What stopped the cases, if anything did."""
-    rows = found.of_run("collectives")
-    if not found.unsupervised:
+    rows = log.of_run("collectives")
+    if not log.unsupervised:
         return blame_halt(halt, rows, names) if halt else None
     if halt:
         return blame_halt(refreshed(halt, rows), rows, names)
-    ended = [int(e["rank"]) for end in found.ends for e in end.get("exits", ())]
-    return blame_unsupervised(rows, ended, int(found.single.get("placement", {}).get("ranks", plan.ranks)), names)
+    ended = [int(e["rank"]) for end in log.ends for e in end.get("exits", ())]
+    return blame_unsupervised(rows, ended, int(log.single.get("placement", {}).get("ranks", plan.ranks)), names)
 
 
 # -- cases ------------------------------------------------------------------------------------------------------------
 
 
-def _cases(plan: Plan, found: Events, backend: str, blame: Blame | None) -> tuple[tuple[CaseOutcome, ...], list[str]]:
+def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[tuple[CaseOutcome, ...], list[str]]:
     by_case: dict[int, list[Mapping[str, Any]]] = {}
-    for row in found.of_run("collectives"):
+    for row in log.of_run("collectives"):
         if row.get("row") == "case" and isinstance(row.get("case"), int):
             by_case.setdefault(row["case"], []).append(row)
-    ranks = int(found.single.get("placement", {}).get("ranks", plan.ranks))
+    ranks = int(log.single.get("placement", {}).get("ranks", plan.ranks))
     outcomes, sentences = [], []
     for index, case in enumerate(plan.cases):
         rows = by_case.get(index, [])
@@ -254,8 +254,8 @@ def _combine(
         return Verdict.ERROR, f"case {index} {name}: {detail}"
     if "wrong" in statuses:
         sentence, _ = blame_wrong(name, index, rows)
-        known = f" -- known: {line.get('note', '')} ({line.get('line')})" if expected == Expect.WRONG else ""
-        return Verdict.WRONG, sentence + known
+        note = f" -- known: {line.get('note', '')} ({line.get('line')})" if expected == Expect.WRONG else ""
+        return Verdict.WRONG, sentence + note
     if "refused" in statuses:
         if expected == Expect.OK:
             return Verdict.REGRESSED, f"case {index} {name} is refused, but should work: {detail}"
@@ -270,18 +270,18 @@ def _combine(
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _steps(plan: Plan, found: Events) -> tuple[StepOutcome, ...]:
-    return compare_families(plan.steps, tuple(_step(step, found) for step in plan.steps))
+def _steps(plan: Plan, log: Events) -> tuple[StepOutcome, ...]:
+    return compare_families(plan.steps, tuple(_step(step, log) for step in plan.steps))
 
 
-def _step(step: Step, found: Events) -> StepOutcome:
+def _step(step: Step, log: Events) -> StepOutcome:
     name, ranks = step.name, step.ranks
-    said = next((s for s in found.steps if s.get("step") == name), None)
-    if said is not None:
-        return StepOutcome(name=name, verdict=Verdict.SKIPPED, detail=str(said.get("detail", "")))
-    rows = sorted((r for r in found.of_run(name) if r.get("row") == "step"), key=lambda r: int(r["rank"]))
+    note = next((s for s in log.steps if s.get("step") == name), None)
+    if note is not None:
+        return StepOutcome(name=name, verdict=Verdict.SKIPPED, detail=str(note.get("detail", "")))
+    rows = sorted((r for r in log.of_run(name) if r.get("row") == "step"), key=lambda r: int(r["rank"]))
     seconds = max((float(r.get("seconds", 0)) for r in rows), default=None)
-    halt = next((h for h in found.halts if h.get("run") == name), None)
+    halt = next((h for h in log.halts if h.get("run") == name), None)
     errors = [r for r in rows if r.get("status") == "error"]
     if halt and any((e.get("code") or 0) < 0 for e in halt.get("exits", ())):
         errors = []  # a signal comes before what the others say about it
@@ -355,7 +355,7 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
 
 def _code(
     plan: Plan,
-    found: Events,
+    log: Events,
     *,
     blame: Blame | None,
     cases: Sequence[CaseOutcome],
@@ -366,37 +366,37 @@ def _code(
     if blame:
         return blame.code
     for outcome in cases:
-        known = plan.expect(outcome.case, backend)["expect"] == Expect.WRONG
-        if outcome.verdict in _BAD and not (outcome.verdict is Verdict.WRONG and known):
+        expected = plan.expect(outcome.case, backend)["expect"] == Expect.WRONG
+        if outcome.verdict in _BAD and not (outcome.verdict is Verdict.WRONG and expected):
             return _BAD[outcome.verdict]
     for step in steps:
         if step.verdict in _BAD:
             return _BAD[step.verdict]
     missing = any(c.verdict is Verdict.NOT_RUN for c in cases) or any(s.verdict is Verdict.NOT_RUN for s in steps)
-    failed = any(e.get("code") for end in found.ends for e in end.get("exits", ()))
-    return SmokeExit.ERROR if missing or failed or found.halts else SmokeExit.OK
+    failed = any(e.get("code") for end in log.ends for e in end.get("exits", ()))
+    return SmokeExit.ERROR if missing or failed or log.halts else SmokeExit.OK
 
 
-def _not_the_cell(plan: Plan, found: Events) -> str:
+def _not_the_cell(plan: Plan, log: Events) -> str:
     """The torch that is loaded must be the cell's."""
-    loaded, wanted = str(found.single.get("loaded", {}).get("torch", "")), plan.versions.get("torch", "")
-    if not loaded or not wanted:
+    loaded, expected = str(log.single.get("loaded", {}).get("torch", "")), plan.versions.get("torch", "")
+    if not loaded or not expected:
         return ""
-    (base, _, local), (wanted_base, _, wanted_local) = loaded.partition("+"), wanted.partition("+")
+    (base, _, local), (wanted_base, _, wanted_local) = loaded.partition("+"), expected.partition("+")
     if base == wanted_base and (not local or not wanted_local or local == wanted_local):
         return ""
-    return f"the cell says torch {wanted}, but {loaded} is loaded"
+    return f"the cell says torch {expected}, but {loaded} is loaded"
 
 
-def _agent_died(agent_exit: int | None, words: str, found: Events) -> str:
+def _agent_died(agent_exit: int | None, words: str, log: Events) -> str:
     last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "")
-    how = (
+    ending = (
         "had to be ended at the outer deadline"
         if agent_exit is None
         else f"ended without a verdict (status {agent_exit})"
     )
-    started = "" if found.single else " before its first word"
-    return f"the agent {how}{started}" + (f": {last[:300]}" if last else "")
+    started = "" if log.single else " before its first word"
+    return f"the agent {ending}{started}" + (f": {last[:300]}" if last else "")
 
 
 def _summary(
@@ -438,48 +438,48 @@ def _without_event(event: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in event.items() if key != "event"}
 
 
-def _loaded(found: Events) -> dict[str, object]:
-    loaded = _without_event(found.single.get("loaded", {}))
-    group = next((r for r in found.rows if r.get("row") == "group"), None)
+def _loaded(log: Events) -> dict[str, object]:
+    loaded = _without_event(log.single.get("loaded", {}))
+    group = next((r for r in log.rows if r.get("row") == "group"), None)
     if group:
         loaded["backend_implementation"] = group.get("implementation")
-    facts = transport_sentence(_outputs(found).values())[1]
+    facts = transport_sentence(_outputs(log).values())[1]
     return {**loaded, "nccl_transport": dict(facts)} if facts else loaded
 
 
-def _outputs(found: Events) -> dict[str, str]:
-    said: dict[str, str] = {}
-    for event in (*found.halts, *found.ends):
+def _outputs(log: Events) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for event in (*log.halts, *log.ends):
         for rank, text in (event.get("output") or {}).items():
-            said[f"{event.get('run')} rank {rank}"] = str(text)
-    return said
+            texts[f"{event.get('run')} rank {rank}"] = str(text)
+    return texts
 
 
-def _notes(plan: Plan, found: Events, cases: Sequence[CaseOutcome], backend: str) -> list[str]:
+def _notes(plan: Plan, log: Events, cases: Sequence[CaseOutcome], backend: str) -> list[str]:
     """What a reader of the record must know although nothing failed."""
     notes = []
-    manifest = next((r for r in found.rows if r.get("row") == "manifest" and r.get("rank") == 0), None)
+    manifest = next((r for r in log.rows if r.get("row") == "manifest" and r.get("rank") == 0), None)
     for key, ranks in (manifest or {}).get("warnings", {}).items():
         notes.append(f"ranks {ranks} differ from the others in {key}")
-    notes += [f"{r.get('row')}: rank {r.get('rank')}: {r.get('detail')}" for r in found.rows if r.get("row") == "note"]
-    known = sorted(
+    notes += [f"{r.get('row')}: rank {r.get('rank')}: {r.get('detail')}" for r in log.rows if r.get("row") == "note"]
+    defects = sorted(
         {
             str(plan.expect(c.case, backend).get("note"))
             for c in cases
             if c.verdict is Verdict.WRONG and plan.expect(c.case, backend)["expect"] == Expect.WRONG
         }
     )
-    notes += [f"known defect seen: {note}" for note in known]
+    notes += [f"known defect seen: {note}" for note in defects]
     if backend == "gloo":
         notes.append("NCCL was not run: this run says nothing about GPUs")
-    notes += [f"{f['limit']}: {f['message']} ({f['fix']})" for f in limits_of(found) if f["severity"] != "error"]
-    said = transport_sentence(_outputs(found).values())[0]
-    notes += [said] if said else []
-    if found.dropped:
-        notes.append(f"{found.dropped} lines of the agent's output are no events and were left out")
-    left = found.single.get("bye", {}).get("leftover")
-    if left:
-        notes.append(f"{len(left)} helper process(es) outlived their rank and were ended")
+    notes += [f"{f['limit']}: {f['message']} ({f['fix']})" for f in limits_of(log) if f["severity"] != "error"]
+    transport = transport_sentence(_outputs(log).values())[0]
+    notes += [transport] if transport else []
+    if log.dropped:
+        notes.append(f"{log.dropped} lines of the agent's output are no events and were left out")
+    leftover = log.single.get("bye", {}).get("leftover")
+    if leftover:
+        notes.append(f"{len(leftover)} helper process(es) outlived their rank and were ended")
     return notes
 
 
@@ -526,13 +526,13 @@ def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: in
     if not lacking and not (cases and len(skipped) == len(cases)):
         return None
     reason, _ = Counter(case.blame or "no reason given" for case in lacking or skipped).most_common(1)[0]
-    said = (
+    extent = (
         f"{len(lacking)} of the {len(must)} collective cases that every machine can run were skipped"
         if lacking
         else f"all {len(cases)} cases were skipped"
     )
     return Short(
-        sentence=f"too little was verified: {said}, most of them with: {reason}", memory=reason.startswith("memory:")
+        sentence=f"too little was verified: {extent}, most of them with: {reason}", memory=reason.startswith("memory:")
     )
 
 
@@ -569,14 +569,14 @@ def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
     elif not result.collectives_good:
         rung = Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU
     trace = str(bad.facts.get("trace", "")).splitlines() if bad else []
-    said = [line for text in result.output.values() for line in text.splitlines()]
+    output = [line for text in result.output.values() for line in text.splitlines()]
     symptom = (
         first_rank(bad.detail) if bad and rung not in {Rung.COLLECTIVES_CPU, Rung.COLLECTIVES_GPU} else result.summary
     )
     return Failure(
         rung=rung,
         symptom=symptom,
-        log=tuple(trace or said),
+        log=tuple(trace or output),
         of_host=any(w in symptom for w in (_OF_HOST if gpu else (*_OF_HOST, _CUDA_ON_CPU)))
         or any(_ASKS_GPU in line for line in trace),
     )
@@ -682,5 +682,5 @@ def _ranks(outcome: StepOutcome) -> list[str]:
 
 
 def _losses(outcome: StepOutcome, key: str) -> list[float]:
-    found = outcome.facts.get(key)
-    return [float(x) for x in found] if isinstance(found, list) else []
+    losses = outcome.facts.get(key)
+    return [float(x) for x in losses] if isinstance(losses, list) else []
