@@ -20,23 +20,23 @@ from envsmith.files import write_whole
 from envsmith.model.record import Record, put_record
 from envsmith.progress import Event, EventKind
 from envsmith.smoke import everything, run
-from envsmith.smoke.kubernetes import Job, manifest
-from envsmith.smoke.logs import events_of, result_of
+from envsmith.smoke.kubernetes import Job, events_of, manifest, result_of
 from envsmith.smoke.nodes import (
     Launcher,
     Narrowed,
     OnNode,
     Outcome,
     RemoteShell,
+    Rendezvous,
     Slurm,
     narrow,
     parse_nodes,
     plan_for_nodes,
     run_nodes,
+    run_rendezvous,
 )
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.plot import rows_of, svg
-from envsmith.smoke.rendezvous import Rendezvous, run_rendezvous
 from envsmith.smoke.verdict import SmokeResult
 
 _WORST = 12

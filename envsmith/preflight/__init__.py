@@ -29,6 +29,7 @@ from envsmith.preflight.checks import (
     Facts,
     Finding,
     Known,
+    about,
     drivers,
     expected,
     gpus,
@@ -124,9 +125,10 @@ def run(
     rows = [everyone[rank] for rank in sorted(everyone)]
     findings = findings_of(rows, expect=expect, min_gpu_free=min_gpu_free)
     if missing:
-        text = f"{name_of(rows, missing)} did not come to the preflight within {timeout:.0f} s"
-        fix = "did that rank start? its own log has the reason"
-        findings.insert(0, Finding(check="missing", severity="error", ranks=tuple(missing), message=text, fix=fix))
+        text = f"did not come to the preflight within {timeout:.0f} s"
+        findings.insert(
+            0, about(rows, missing, text, "missing", "error", "did that rank start? its own log has the reason")
+        )
     chosen = backend if backend != "auto" else _backend(rows)
     fatal = any(f.severity == "error" for f in findings)
     if collective and place.world > 1 and not fatal:
@@ -158,18 +160,16 @@ def _collective(
         return []
     absent = [rank for rank in range(place.world) if not stored(place.store, f"entered/{rank}")]
     bad = {rank: a for rank, a in answers.items() if not a.get("ok")}
-    said = next((a for a in bad.values() if not a.get("hang")), next(iter(bad.values()), {"detail": "no answer"}))
+    failure = next((a for a in bad.values() if not a.get("hang")), next(iter(bad.values()), {"detail": "no answer"}))
     if absent and len(absent) < place.world:
-        text = f"{name_of(rows, absent)} never entered the all_reduce on {backend}: {said['detail']}"
-        ranks = absent
+        ranks, text = absent, f" never entered the all_reduce on {backend}: {failure['detail']}"
     elif missing:
-        text = f"{name_of(rows, missing)} never came out of the all_reduce on {backend}"
-        ranks = missing
+        ranks, text = missing, f" never came out of the all_reduce on {backend}"
     else:
-        ranks = sorted(bad)
-        text = f"{name_of(rows, ranks)}: {said.get('stage', 'all_reduce')} on {backend} failed: {said['detail']}"
+        ranks, text = sorted(bad), f": {failure.get('stage', 'all_reduce')} on {backend} failed: {failure['detail']}"
     fix = f"`envsmith smoke --backend {backend}` says more; NCCL_DEBUG=INFO or GLOO_SOCKET_IFNAME for the interface"
-    return [Finding(check="collective", severity="error", ranks=tuple(ranks), message=text, fix=fix)]
+    message = name_of(rows, ranks) + text
+    return [Finding(check="collective", severity="error", ranks=tuple(ranks), message=message, fix=fix)]
 
 
 def _report(

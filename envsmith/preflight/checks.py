@@ -1,4 +1,4 @@
-"""Versions: the same on all ranks, those that were expected, the NCCL that is loaded, the driver under it."""
+"""The checks of the preflight: what each rank says of itself, and what differs, is too old or too small."""
 
 from __future__ import annotations
 
@@ -23,172 +23,6 @@ from envsmith.smoke.agent.store import ALSO_TELLING, TELLING
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")
 _PACKAGES = (*FRAMEWORKS, "transformer-engine", "flash-attn", "apex")
 _NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
-
-
-def versions(facts: Sequence[Facts]) -> list[Finding]:
-    """Releases that some ranks have and others do not."""
-    findings = []
-    names: list[tuple[str, Callable[[Facts], Any], str]] = [(k, lambda f, k=k: f.get(k), ERROR) for k in _MUST_AGREE]  # type: ignore[misc]
-    names += [(p, lambda f, p=p: f.get("installed", {}).get(p), ERROR) for p in _PACKAGES]  # type: ignore[misc]
-    names += [("python", lambda f: f.get("python"), WARNING), ("numpy", lambda f: f.get("numpy"), WARNING)]
-    blamed: set[tuple[int, ...]] = set()
-    for name, value, severity in names:
-        for ranks, theirs, common in odd_ones(facts, value):
-            if name == "torch_git" and tuple(ranks) in blamed:
-                continue  # another release is another commit
-            blamed.add(tuple(ranks))
-            text = f"{name_of(facts, ranks)} {has(ranks)} {name} {theirs or 'not at all'}, the others {common or 'do not have it'}"
-            findings.append(
-                Finding(
-                    check="versions",
-                    severity=severity,
-                    ranks=tuple(ranks),
-                    message=text,
-                    fix="install the same lock on every node",
-                )
-            )
-    return findings
-
-
-def expected(facts: Sequence[Facts], expect: Mapping[str, str]) -> list[Finding]:
-    """Ranks that have another release of a component than ``expect`` names."""
-    findings = []
-    for name, spec in expect.items():
-        bad: dict[str, list[int]] = {}
-        for f in facts:
-            have = (f.get("nccl_runtime") or f.get("nccl")) if name == "nccl" else f.get(name)
-            have = have or f.get("installed", {}).get(name)
-            same = have is not None and (str(have) == spec or ("+" not in spec and str(have).partition("+")[0] == spec))
-            if not same:
-                bad.setdefault(str(have), []).append(int(f["rank"]))
-        for have, ranks in bad.items():
-            text = f"{name_of(facts, ranks)} {has(ranks)} {name} {have}, but {spec} is expected"
-            findings.append(
-                Finding(
-                    check="expected",
-                    severity=ERROR,
-                    ranks=tuple(ranks),
-                    message=text,
-                    fix="is this the environment that was meant? look at PATH and PYTHONPATH",
-                )
-            )
-    return findings
-
-
-def nccl(facts: Sequence[Facts]) -> list[Finding]:
-    """The NCCL that is loaded is the one that the environment declares, and not older than the one torch was compiled with."""
-    by_text: dict[tuple[str, str, str], list[int]] = {}
-    for f in facts:
-        runtime = f.get("nccl_runtime")
-        if not runtime:
-            continue
-        declared = {p: v for p, v in f.get("installed", {}).items() if p in _NCCL_PACKAGES}
-        path = f.get("nccl_path") or "its library"
-        if declared and version_key(runtime) not in {version_key(v) for v in declared.values()}:
-            package, version = next(iter(declared.items()))
-            text = f"loaded NCCL {runtime} from {path}, but the environment declares {package} {version}"
-            by_text.setdefault((ERROR, text, "look at LD_LIBRARY_PATH and LD_PRELOAD"), []).append(int(f["rank"]))
-        elif len({version_key(v) for v in declared.values()}) > 1:
-            text = f"found several NCCL packages ({', '.join(f'{p} {v}' for p, v in sorted(declared.items()))}); {runtime} was loaded"
-            by_text.setdefault((WARNING, text, "uninstall the one of the other CUDA major"), []).append(int(f["rank"]))
-        if version_key(runtime) < version_key(f.get("nccl")):
-            text = f"loaded NCCL {runtime}, older than the {f['nccl']} that torch was compiled with"
-            by_text.setdefault((ERROR, text, "look at LD_LIBRARY_PATH and LD_PRELOAD"), []).append(int(f["rank"]))
-    return [
-        Finding(check="nccl", severity=severity, ranks=tuple(ranks), message=f"{name_of(facts, ranks)} {text}", fix=fix)
-        for (severity, text, fix), ranks in by_text.items()
-    ]
-
-
-def drivers(facts: Sequence[Facts], data: Known) -> list[Finding]:
-    """Drivers that differ between nodes, or are too old for the CUDA of torch."""
-    findings = []
-    for ranks, theirs, common in odd_ones(facts, lambda f: f.get("driver") or None):
-        findings.append(
-            Finding(
-                check="driver",
-                severity=WARNING,
-                ranks=tuple(ranks),
-                message=f"{name_of(facts, ranks)} {has(ranks)} driver {theirs}, the others {common}",
-            )
-        )
-    low: dict[tuple[str, str, str], list[int]] = {}
-    for f in facts:
-        driver, cuda = f.get("driver"), str(f.get("cuda") or "")
-        floor = data.drivers.get(cuda.partition(".")[0])
-        if driver and floor and version_key(driver) < version_key(floor):
-            low.setdefault((str(driver), cuda, floor), []).append(int(f["rank"]))
-    for (driver, cuda, floor), ranks in low.items():
-        text = f"{name_of(facts, ranks)} {has(ranks)} driver {driver}, but CUDA {cuda} needs at least {floor}"
-        fix = "update the driver of that node, or take a torch of an older CUDA major"
-        findings.append(Finding(check="driver", severity=ERROR, ranks=tuple(ranks), message=text, fix=fix))
-    return findings
-
-
-# What one rank sees of itself, before any group exists: versions, GPU, driver, memory, limits, variables.
-
-
-# A GPU is asked for a kernel, because the list of architectures says what was built, not what runs.
-_KEPT = ("driver", "memory_bytes", "memory_free_bytes", "shm_bytes", "shm_free_bytes", "memlock_bytes", "open_files")
-
-
-def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
-    """Facts of this process as JSON values; the caller has imported torch.
-
-    ``local`` is the rank's number on its node and chooses the GPU. ``gpu=False`` starts no CUDA context.
-    """
-    import torch
-
-    loaded, host = loaded_facts(), host_facts()
-    names = (*TELLING, "MASTER_ADDR")
-    facts: dict[str, Any] = {
-        **{key: loaded.get(key) for key in ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "numpy")},
-        **{key: host.get(key) for key in (*_KEPT, "container")},
-        "installed": loaded["installed"],
-        "arch_list": loaded["arch_list"],
-        "has_nccl": bool(loaded.get("has_nccl")),
-        "has_gloo": bool(loaded.get("has_gloo")),
-        "nccl_path": _nccl_path(),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "local": local,
-        "infiniband": os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband")),  # noqa: PTH112, PTH208 - pathlib costs more than the call
-        "gpus": len(host["gpus"]) if isinstance(host["gpus"], list) else 0,
-        "env": {k: v for k, v in os.environ.items() if k.startswith(names) or k in ALSO_TELLING},
-    }
-    facts["gpu"] = _gpu(torch, local, facts) if gpu and loaded.get("cuda") and facts["gpus"] else None
-    return facts
-
-
-def _nccl_path() -> str | None:
-    """Which ``libnccl`` is mapped into this process, when it is a library of its own."""
-    match = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
-    return match[1] if match else None
-
-
-def _gpu(torch: Any, local: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """The GPU that this rank will use, and whether a kernel of this torch runs on it."""
-    device: dict[str, Any] = {"index": local, "error": None}
-    try:
-        count = torch.cuda.device_count()
-        if not count:
-            device["error"] = "CUDA sees no GPU (CUDA_VISIBLE_DEVICES hides it, or the driver does not answer)"
-            return device
-        device["index"] = index = local % count
-        device["count"] = count
-        properties = torch.cuda.get_device_properties(index)
-        device["name"], device["uuid"] = properties.name, str(getattr(properties, "uuid", "") or "")
-        device["arch"] = f"sm_{properties.major}{properties.minor}"
-        with torch.cuda.device(index):
-            torch.zeros(1, device=f"cuda:{index}").add_(1).item()
-            device["free"], device["total"] = torch.cuda.mem_get_info(index)
-    except Exception as error:  # noqa: BLE001 - whatever CUDA says is the finding
-        device["error"] = one_line(error)
-    facts["cuda_usable"] = device["error"] is None
-    return device
-
-
-# What the preflight finds, and the words for the ranks that it is about.
 
 
 Facts = Mapping[str, Any]
@@ -217,7 +51,7 @@ class Finding:
 
 
 def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:
-    """``rank 2``, ``ranks 4-7 (node b)``: the node is told where there are several."""
+    """Name ranks: ``rank 2``, ``ranks 4-7 (node b)`` where there are several nodes."""
     numbers = sorted(ranks)
     runs: list[list[int]] = []
     for number in numbers:
@@ -237,7 +71,7 @@ def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:
 
 
 def odd_ones(facts: Sequence[Facts], value: Callable[[Facts], Any]) -> list[tuple[list[int], Any, Any]]:
-    """Groups of ranks whose value is not the most common one: (ranks, theirs, common); in a tie the lowest rank's side is common."""
+    """Return groups of ranks whose value is not the most common one: (ranks, theirs, common). In a tie the lowest rank's side is common."""
     values = [(int(f["rank"]), value(f)) for f in facts]
     texts = [json.dumps(v, sort_keys=True) for _, v in values]
     if len(set(texts)) < 2:
@@ -251,21 +85,194 @@ def odd_ones(facts: Sequence[Facts], value: Callable[[Facts], Any]) -> list[tupl
 
 
 def has(ranks: Sequence[int]) -> str:
-    """The verb for one rank or for many."""
+    """Return the verb for one rank or for many."""
     return "has" if len(ranks) == 1 else "have"
 
 
+def about(  # noqa: PLR0917 - the parts of one sentence, in their order
+    facts: Sequence[Facts], ranks: Iterable[int], text: str, check: str, severity: str, fix: str = ""
+) -> Finding:
+    """Return the finding whose sentence begins with the names of its ranks."""
+    numbers = tuple(ranks)
+    return Finding(check=check, severity=severity, ranks=numbers, message=f"{name_of(facts, numbers)} {text}", fix=fix)
+
+
 def gib(value: object) -> str:
-    """Bytes as a person reads them."""
+    """Write bytes as a person reads them."""
     amount = int(str(value))
     return f"{amount / 2**30:.1f} GiB" if amount >= 1 << 30 else f"{amount >> 20} MiB"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What ``known.json`` says: variables as ``name: [reads, since, until, renamed]``, and the least driver per CUDA major."""
+
+    variables: Mapping[str, Sequence[str | None]]
+    drivers: Mapping[str, str]
+
+
+@cache
+def known() -> Known:
+    """Read the shipped extract of the matrix, in a millisecond and without YAML."""
+    data = json.loads(Path(__file__).with_name("known.json").read_text(encoding="utf-8"))
+    return Known(variables=data["variables"], drivers=data["drivers"])
+
+
+def version_key(text: object) -> tuple[int, ...]:
+    """Return ``2.9.1+cu128`` as (2, 9, 1), which is enough to compare releases of torch, NCCL and drivers."""
+    numbers = [int(part) for part in re.findall(r"\d+", str(text or "").partition("+")[0])[:4]]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+# What one rank sees of itself, before any group exists: versions, GPU, driver, memory, limits, variables.
+
+
+# A GPU is asked for a kernel, because the list of architectures says what was built, not what runs.
+_KEPT = ("driver", "memory_bytes", "memory_free_bytes", "shm_bytes", "shm_free_bytes", "memlock_bytes", "open_files")
+
+
+def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
+    """Return facts of this process as JSON values. The caller has imported torch.
+
+    ``local`` is the rank's number on its node and chooses the GPU. ``gpu=False`` starts no CUDA context.
+    """
+    import torch
+
+    loaded, host = loaded_facts(), host_facts()
+    names = (*TELLING, "MASTER_ADDR")
+    facts: dict[str, Any] = {
+        **{key: loaded.get(key) for key in ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "numpy")},
+        **{key: host.get(key) for key in (*_KEPT, "container")},
+        "installed": loaded["installed"],
+        "arch_list": loaded["arch_list"],
+        "has_nccl": bool(loaded.get("has_nccl")),
+        "has_gloo": bool(loaded.get("has_gloo")),
+        "nccl_path": _nccl_path(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "local": local,
+        "infiniband": os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband")),  # noqa: PTH112, PTH208 - pathlib costs more than the call
+        "gpus": len(host["gpus"]) if isinstance(host["gpus"], list) else 0,
+        "env": {k: v for k, v in os.environ.items() if k.startswith(names) or k in ALSO_TELLING},
+    }
+    facts["gpu"] = _gpu(torch, local, facts) if gpu and loaded.get("cuda") and facts["gpus"] else None
+    return facts
+
+
+def _nccl_path() -> str | None:
+    """Return the ``libnccl`` that is mapped into this process, where it is a library of its own."""
+    match = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
+    return match[1] if match else None
+
+
+def _gpu(torch: Any, local: int, facts: dict[str, Any]) -> dict[str, Any]:
+    """Describe the GPU that this rank will use, and try whether a kernel of this torch runs on it."""
+    device: dict[str, Any] = {"index": local, "error": None}
+    try:
+        count = torch.cuda.device_count()
+        if not count:
+            device["error"] = "CUDA sees no GPU (CUDA_VISIBLE_DEVICES hides it, or the driver does not answer)"
+            return device
+        device["index"] = index = local % count
+        device["count"] = count
+        properties = torch.cuda.get_device_properties(index)
+        device["name"], device["uuid"] = properties.name, str(getattr(properties, "uuid", "") or "")
+        device["arch"] = f"sm_{properties.major}{properties.minor}"
+        with torch.cuda.device(index):
+            torch.zeros(1, device=f"cuda:{index}").add_(1).item()
+            device["free"], device["total"] = torch.cuda.mem_get_info(index)
+    except Exception as error:  # noqa: BLE001 - whatever CUDA says is the finding
+        device["error"] = one_line(error)
+    facts["cuda_usable"] = device["error"] is None
+    return device
+
+
+# Versions: the same on all ranks, those that are expected, the NCCL that is loaded, the driver under it.
+
+
+def versions(facts: Sequence[Facts]) -> list[Finding]:
+    """Return releases that some ranks have and others do not."""
+    findings = []
+    names: list[tuple[str, Callable[[Facts], Any], str]] = [(k, lambda f, k=k: f.get(k), ERROR) for k in _MUST_AGREE]  # type: ignore[misc]
+    names += [(p, lambda f, p=p: f.get("installed", {}).get(p), ERROR) for p in _PACKAGES]  # type: ignore[misc]
+    names += [("python", lambda f: f.get("python"), WARNING), ("numpy", lambda f: f.get("numpy"), WARNING)]
+    blamed: set[tuple[int, ...]] = set()
+    for name, value, severity in names:
+        for ranks, theirs, common in odd_ones(facts, value):
+            if name == "torch_git" and tuple(ranks) in blamed:
+                continue  # another release is another commit
+            blamed.add(tuple(ranks))
+            text = f"{has(ranks)} {name} {theirs or 'not at all'}, the others {common or 'do not have it'}"
+            findings.append(about(facts, ranks, text, "versions", severity, "install the same lock on every node"))
+    return findings
+
+
+def expected(facts: Sequence[Facts], expect: Mapping[str, str]) -> list[Finding]:
+    """Return ranks that have another release of a component than ``expect`` names."""
+    findings = []
+    for name, spec in expect.items():
+        bad: dict[str, list[int]] = {}
+        for f in facts:
+            have = (f.get("nccl_runtime") or f.get("nccl")) if name == "nccl" else f.get(name)
+            have = have or f.get("installed", {}).get(name)
+            same = have is not None and (str(have) == spec or ("+" not in spec and str(have).partition("+")[0] == spec))
+            if not same:
+                bad.setdefault(str(have), []).append(int(f["rank"]))
+        for have, ranks in bad.items():
+            text = f"{has(ranks)} {name} {have}, but {spec} is expected"
+            fix = "is this the environment that was meant? look at PATH and PYTHONPATH"
+            findings.append(about(facts, ranks, text, "expected", ERROR, fix))
+    return findings
+
+
+def nccl(facts: Sequence[Facts]) -> list[Finding]:
+    """Compare the loaded NCCL with the one that the environment declares and the one that torch was compiled with."""
+    by_text: dict[tuple[str, str, str], list[int]] = {}
+    for f in facts:
+        runtime = f.get("nccl_runtime")
+        if not runtime:
+            continue
+        declared = {p: v for p, v in f.get("installed", {}).items() if p in _NCCL_PACKAGES}
+        path = f.get("nccl_path") or "its library"
+        if declared and version_key(runtime) not in {version_key(v) for v in declared.values()}:
+            package, version = next(iter(declared.items()))
+            text = f"loaded NCCL {runtime} from {path}, but the environment declares {package} {version}"
+            by_text.setdefault((ERROR, text, "look at LD_LIBRARY_PATH and LD_PRELOAD"), []).append(int(f["rank"]))
+        elif len({version_key(v) for v in declared.values()}) > 1:
+            text = f"found several NCCL packages ({', '.join(f'{p} {v}' for p, v in sorted(declared.items()))}); {runtime} was loaded"
+            by_text.setdefault((WARNING, text, "uninstall the one of the other CUDA major"), []).append(int(f["rank"]))
+        if version_key(runtime) < version_key(f.get("nccl")):
+            text = f"loaded NCCL {runtime}, older than the {f['nccl']} that torch was compiled with"
+            by_text.setdefault((ERROR, text, "look at LD_LIBRARY_PATH and LD_PRELOAD"), []).append(int(f["rank"]))
+    return [about(facts, ranks, text, "nccl", severity, fix) for (severity, text, fix), ranks in by_text.items()]
+
+
+def drivers(facts: Sequence[Facts], data: Known) -> list[Finding]:
+    """Return drivers that differ between nodes, or are too old for the CUDA of torch."""
+    findings = [
+        about(facts, ranks, f"{has(ranks)} driver {theirs}, the others {common}", "driver", WARNING)
+        for ranks, theirs, common in odd_ones(facts, lambda f: f.get("driver") or None)
+    ]
+    low: dict[tuple[str, str, str], list[int]] = {}
+    for f in facts:
+        driver, cuda = f.get("driver"), str(f.get("cuda") or "")
+        floor = data.drivers.get(cuda.partition(".")[0])
+        if driver and floor and version_key(driver) < version_key(floor):
+            low.setdefault((str(driver), cuda, floor), []).append(int(f["rank"]))
+    for (driver, cuda, floor), ranks in low.items():
+        text = f"{has(ranks)} driver {driver}, but CUDA {cuda} needs at least {floor}"
+        fix = "update the driver of that node, or take a torch of an older CUDA major"
+        findings.append(about(facts, ranks, text, "driver", ERROR, fix))
+    return findings
 
 
 # GPUs: usable by this torch, with memory left, one for each rank.
 
 
 def runs_on(arch: str, built: Sequence[str]) -> bool:
-    """Does machine code or PTX of this list run on ``sm_XY``? Same major and no newer minor; PTX is compiled for anything newer."""
+    """Tell whether machine code or PTX of this list runs on ``sm_XY``: the same major and no newer minor. PTX is compiled for anything newer."""
     match = re.fullmatch(r"sm_(\d+)(\d)", arch)
     if not match or not built:
         return True
@@ -287,14 +294,11 @@ def runs_on(arch: str, built: Sequence[str]) -> bool:
 
 
 def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
-    """Ranks that cannot use their GPU, share one, or have less than ``min_free`` bytes of it (or clearly less than the others)."""
+    """Return ranks that cannot use their GPU, share one, or have less than ``min_free`` bytes of it (or clearly less than the others)."""
     findings: list[Finding] = []
 
     def add(f: Facts, check: str, severity: str, text: str, fix: str) -> None:
-        rank = int(f["rank"])
-        findings.append(
-            Finding(check=check, severity=severity, ranks=(rank,), message=f"{name_of(facts, [rank])} {text}", fix=fix)
-        )
+        findings.append(about(facts, [int(f["rank"])], text, check, severity, fix))
 
     owners: dict[tuple[str, str], list[int]] = {}
     for f in facts:
@@ -307,25 +311,14 @@ def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
         if gpu.get("error"):
             check = "arch" if arch and not runs_on(arch, f.get("arch_list") or []) else "gpu"
             why = f"; this torch is built for {' '.join(f['arch_list'])}" if check == "arch" else ""
-            add(
-                f,
-                check,
-                ERROR,
-                f"cannot use its GPU{f' ({arch})' if arch else ''}: {gpu['error']}{why}",
-                "`envsmith doctor` on that node says more",
-            )
+            text = f"cannot use its GPU{f' ({arch})' if arch else ''}: {gpu['error']}{why}"
+            add(f, check, ERROR, text, "`envsmith doctor` on that node says more")
             continue
         if min_free and int(gpu.get("free") or 0) < min_free:
-            add(
-                f,
-                "memory",
-                ERROR,
-                f"has {gib(gpu['free'])} of GPU memory free, {gib(min_free)} are asked for",
-                "another process holds it: nvidia-smi",
-            )
-        owners.setdefault((str(f.get("host")), str(gpu.get("uuid") or f"index {gpu.get('index')}")), []).append(
-            int(f["rank"])
-        )
+            text = f"has {gib(gpu['free'])} of GPU memory free, {gib(min_free)} are asked for"
+            add(f, "memory", ERROR, text, "another process holds it: nvidia-smi")
+        owner = (str(f.get("host")), str(gpu.get("uuid") or f"index {gpu.get('index')}"))
+        owners.setdefault(owner, []).append(int(f["rank"]))
     findings += _skewed_memory(facts)
     for (_, uuid), ranks in owners.items():
         if len(ranks) > 1:
@@ -334,16 +327,14 @@ def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
                 for f in facts
                 if int(f["rank"]) in ranks
             )
-            text = f"{name_of(facts, ranks)} use the same GPU ({uuid})"
             fix = "LOCAL_RANK or CUDA_VISIBLE_DEVICES is not what the launcher meant"
-            findings.append(
-                Finding(check="gpu", severity=NOTE if shared else ERROR, ranks=tuple(ranks), message=text, fix=fix)
-            )
+            severity = NOTE if shared else ERROR
+            findings.append(about(facts, ranks, f"use the same GPU ({uuid})", "gpu", severity, fix))
     return findings
 
 
 def _skewed_memory(facts: Sequence[Facts]) -> list[Finding]:
-    """A GPU with clearly less free memory than the others: something else runs there, and that rank will be the first to fail."""
+    """Return GPUs with clearly less free memory than the others: that rank will be the first to fail."""
     frees = sorted(int(f["gpu"]["free"]) for f in facts if isinstance(f.get("gpu"), Mapping) and f["gpu"].get("free"))
     if len(frees) < 2:
         return []
@@ -352,43 +343,11 @@ def _skewed_memory(facts: Sequence[Facts]) -> list[Finding]:
     for f in facts:
         free = int((f.get("gpu") or {}).get("free") or 0)
         if free and free < 0.9 * middle:
-            rank = int(f["rank"])
+            text = f"has {gib(free)} of GPU memory free, the others about {gib(middle)}"
             findings.append(
-                Finding(
-                    check="memory",
-                    severity=WARNING,
-                    ranks=(rank,),
-                    message=f"{name_of(facts, [rank])} has {gib(free)} of GPU memory free, the others about {gib(middle)}",
-                    fix="another process holds it: nvidia-smi",
-                )
+                about(facts, [int(f["rank"])], text, "memory", WARNING, "another process holds it: nvidia-smi")
             )
     return findings
-
-
-# What the preflight knows of the matrix, and how releases compare.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
-    """What ``known.json`` says: variables as ``name: [reads, since, until, renamed]``, and the least driver per CUDA major."""
-
-    variables: Mapping[str, Sequence[str | None]]
-    drivers: Mapping[str, str]
-
-
-@cache
-def known() -> Known:
-    """The shipped extract of the matrix: read in a millisecond, without YAML."""
-    data = json.loads(Path(__file__).with_name("known.json").read_text(encoding="utf-8"))
-    return Known(variables=data["variables"], drivers=data["drivers"])
-
-
-def version_key(text: object) -> tuple[int, ...]:
-    """``2.9.1+cu128`` is (2, 9, 1): enough to compare releases of torch, NCCL and drivers."""
-    numbers = [int(part) for part in re.findall(r"\d+", str(text or "").partition("+")[0])[:4]]
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)
 
 
 # The hosts: memory, /dev/shm, limits on open files and locked memory.
@@ -401,7 +360,7 @@ _OPEN_FILES = 4096
 
 
 def _by_host(facts: Sequence[Facts], *keys: str) -> list[list[Facts]]:
-    """Ranks of one host that see the same thing are told once; containers of one host may see different things."""
+    """Group ranks of one host that see the same thing. Containers of one host may see different things."""
     groups: dict[tuple[object, ...], list[Facts]] = {}
     for f in facts:
         groups.setdefault((f.get("host"), *(f.get(key) for key in keys)), []).append(f)
@@ -409,61 +368,37 @@ def _by_host(facts: Sequence[Facts], *keys: str) -> list[list[Facts]]:
 
 
 def memory(facts: Sequence[Facts]) -> list[Finding]:
-    """Hosts with little memory or /dev/shm left."""
+    """Return hosts with little memory or /dev/shm left."""
     findings = []
     for group in _by_host(facts, "shm_bytes"):
         f, ranks = group[0], tuple(int(g["rank"]) for g in group)
-        name = name_of(facts, ranks)
         free, size = int(f.get("memory_free_bytes") or 0), int(f.get("shm_bytes") or 0)
         shm = min(int(g.get("shm_free_bytes") or 0) for g in group)
         if 0 < free < _HOST_LOW * len(group) // 2:
-            findings.append(
-                Finding(
-                    check="memory",
-                    severity=WARNING,
-                    ranks=ranks,
-                    message=f"{name} {has(ranks)} {gib(free)} of host memory left, for {len(group)} rank(s)",
-                )
-            )
+            text = f"{has(ranks)} {gib(free)} of host memory left, for {len(group)} rank(s)"
+            findings.append(about(facts, ranks, text, "memory", WARNING))
         if size and shm < _SHM_FULL:
-            text = f"{name} {has(ranks)} {gib(shm)} of /dev/shm free ({gib(size)} in all): DataLoader workers and NCCL will die of SIGBUS"
-            findings.append(
-                Finding(
-                    check="shm",
-                    severity=ERROR,
-                    ranks=ranks,
-                    message=text,
-                    fix="remove what is left in /dev/shm, or give the container --shm-size=1g or --ipc=host",
-                )
-            )
+            text = f"{has(ranks)} {gib(shm)} of /dev/shm free ({gib(size)} in all): DataLoader workers and NCCL will die of SIGBUS"
+            fix = "remove what is left in /dev/shm, or give the container --shm-size=1g or --ipc=host"
+            findings.append(about(facts, ranks, text, "shm", ERROR, fix))
         elif size and size < _SHM_SMALL and (f.get("container") or f.get("gpus")):
-            text = f"{name} {has(ranks)} a /dev/shm of only {gib(size)}"
-            findings.append(
-                Finding(
-                    check="shm",
-                    severity=WARNING,
-                    ranks=ranks,
-                    message=text,
-                    fix="give the container --shm-size=1g or --ipc=host",
-                )
-            )
+            text = f"{has(ranks)} a /dev/shm of only {gib(size)}"
+            findings.append(about(facts, ranks, text, "shm", WARNING, "give the container --shm-size=1g or --ipc=host"))
     return findings
 
 
 def limits(facts: Sequence[Facts]) -> list[Finding]:
-    """Hosts where a rank may open few files, or lock little memory beside InfiniBand."""
+    """Return hosts where a rank may open few files, or lock little memory beside InfiniBand."""
     findings = []
     for group in _by_host(facts, "memlock_bytes", "open_files"):
         f, ranks = group[0], tuple(int(g["rank"]) for g in group)
-        name, memlock, files = name_of(facts, ranks), f.get("memlock_bytes"), f.get("open_files")
+        memlock, files = f.get("memlock_bytes"), f.get("open_files")
         if f.get("infiniband") and f.get("gpus") and isinstance(memlock, int):
-            text = f"{name} may lock only {gib(memlock)}; InfiniBand registers all its buffers"
-            findings.append(
-                Finding(check="limits", severity=WARNING, ranks=ranks, message=text, fix="ulimit -l unlimited")
-            )
+            text = f"may lock only {gib(memlock)}; InfiniBand registers all its buffers"
+            findings.append(about(facts, ranks, text, "limits", WARNING, "ulimit -l unlimited"))
         if f.get("gpus") and isinstance(files, int) and files < _OPEN_FILES:
-            text = f"{name} may open only {files} files; NCCL opens hundreds per rank"
-            findings.append(Finding(check="limits", severity=WARNING, ranks=ranks, message=text, fix="ulimit -n 65536"))
+            text = f"may open only {files} files; NCCL opens hundreds per rank"
+            findings.append(about(facts, ranks, text, "limits", WARNING, "ulimit -n 65536"))
     return findings
 
 
@@ -477,20 +412,14 @@ _PER_RANK = re.compile(
 
 
 def variables(facts: Sequence[Facts], data: Known) -> list[Finding]:
-    """Variables that no release here reads, and those that are not the same on all ranks."""
+    """Return variables that no release here reads, and those that are not the same on all ranks."""
     by_text: dict[tuple[str, str], list[int]] = {}
     for f in facts:
         for name in f.get("env", {}):
-            text = _not_read(name, f, data)
-            if text:
-                by_text.setdefault(text, []).append(int(f["rank"]))
+            if unread := _not_read(name, f, data):
+                by_text.setdefault(unread, []).append(int(f["rank"]))
     findings = [
-        Finding(
-            check="variables",
-            severity=severity,
-            ranks=tuple(ranks),
-            message=f"{name_of(facts, ranks)} {'sets' if len(ranks) == 1 else 'set'} {text}",
-        )
+        about(facts, ranks, f"{'sets' if len(ranks) == 1 else 'set'} {text}", "variables", severity)
         for (severity, text), ranks in by_text.items()
     ]
     names = sorted({n for f in facts for n in f.get("env", {}) if not _PER_RANK.fullmatch(n)})
@@ -498,15 +427,8 @@ def variables(facts: Sequence[Facts], data: Known) -> list[Finding]:
         for ranks, theirs, common in odd_ones(facts, lambda f, n=name: f["env"].get(n)):  # type: ignore[misc]
             have = f"{name}={_short(theirs)}" if theirs is not None else f"no {name}"
             advice = _short(common) if common is not None else "do not set it"
-            findings.append(
-                Finding(
-                    check="variables",
-                    severity=WARNING,
-                    ranks=tuple(ranks),
-                    message=f"{name_of(facts, ranks)} {has(ranks)} {have}, the others {advice}",
-                    fix="export it on every node (or on none)",
-                )
-            )
+            text = f"{has(ranks)} {have}, the others {advice}"
+            findings.append(about(facts, ranks, text, "variables", WARNING, "export it on every node (or on none)"))
     return findings
 
 
@@ -516,7 +438,7 @@ def _short(value: object) -> str:
 
 
 def _not_read(name: str, f: Facts, data: Known) -> tuple[str, str] | None:
-    """A variable that is set and that nothing here reads: it says what was meant, and does nothing."""
+    """Describe a variable that is set and that nothing here reads."""
     line = data.variables.get(name)
     if line is None:
         close = difflib.get_close_matches(name, data.variables, 1, 0.9) if name.startswith("NCCL_") else []

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envsmith.smoke.kubernetes import Job, manifest
-from envsmith.smoke.logs import events_of, result_of
+from envsmith.smoke.kubernetes import Job, events_of, manifest, result_of
 from envsmith.smoke.nodes import plan_for_nodes
 from envsmith.smoke.plan import Plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.smoke.rendezvous import Rendezvous
+from envsmith.smoke.nodes import Rendezvous
 
 
 @pytest.mark.parametrize(

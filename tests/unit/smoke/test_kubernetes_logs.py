@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from envsmith.cli.smoke import smoke
 from envsmith.errors import DataError
-from envsmith.smoke.logs import events_of, plan_of, result_of
+from envsmith.smoke.kubernetes import events_of, plan_of, result_of
 from envsmith.smoke.plan import Plan
 
 PLAN = Plan.build({"torch": "2.13.0+cpu"}, ranks=2, backend="gloo", steps=False, nodes=2)
