@@ -7,44 +7,30 @@ knows the bases that it has or can get, and a base, which knows best what its ow
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 from envsmith import plain
-from envsmith.errors import DataError, EngineError, UsageError
-from envsmith.graph.fields import Sources, check_file
-from envsmith.graph.files import find_matrix
-from envsmith.model.component import ComponentTable
+from envsmith.errors import EngineError
+from envsmith.graph.fields import Sources, load_table, plain_text
 from envsmith.model.lock import BaseImage, Lock, OsPackage, Tool
 from envsmith.model.rule import Evidence
 from envsmith.oci import registry
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.toolkit import load_runtime, needs_of
-from envsmith.schema import Parsed, Problems, Text, UnreadableError, WrongValueError, parse_document, strict
+from envsmith.schema import Text, strict
 
 _FILE = "bases.yaml"
 
 
-def _plain(refuse: Callable[[str], str]) -> Parsed:
-    """Return the mark of a value that may stand in a Dockerfile."""
-
-    def parse(value: Any, _context: object) -> str:
-        try:
-            return refuse(value)
-        except UsageError as error:
-            raise WrongValueError(error.message) from None
-
-    return Parsed(parse)
-
-
-_Image = Annotated[str, _plain(plain.image)]
-_Digest = Annotated[str, _plain(plain.digest)]
-_Python = Annotated[str, _plain(plain.version)]
-_Distribution = Annotated[str, _plain(plain.distribution)]
-_Package = Annotated[str, _plain(plain.os_package)]
+_Image = Annotated[str, plain_text(plain.image)]
+_Digest = Annotated[str, plain_text(plain.digest)]
+_Python = Annotated[str, plain_text(plain.version)]
+_Distribution = Annotated[str, plain_text(plain.distribution)]
+_Package = Annotated[str, plain_text(plain.os_package)]
 
 
 @strict
@@ -56,7 +42,7 @@ class KnownImage:
     digest: _Digest
     python: _Python
     full: _Python
-    interpreter: Annotated[str, _plain(plain.path)]
+    interpreter: Annotated[str, plain_text(plain.path)]
     distribution: _Distribution
     evidence: Sources
 
@@ -90,7 +76,7 @@ class PackageSet:
     platform: Text
     need: Text
     install: tuple[_Package, ...]
-    closure: Mapping[_Package, Annotated[str, _plain(plain.os_version)]]
+    closure: Mapping[_Package, Annotated[str, plain_text(plain.os_version)]]
     evidence: Sources
 
 
@@ -99,7 +85,7 @@ class PackageSet:
 class _KnownTool:
     """An image that a build takes one program from."""
 
-    name: Annotated[str, _plain(plain.file_name)]
+    name: Annotated[str, plain_text(plain.file_name)]
     image: _Image
     digest: _Digest
     evidence: Sources
@@ -282,14 +268,4 @@ def _needs(lock: Lock) -> tuple[str, ...]:
 @lru_cache(maxsize=4)
 def load_bases(folder: Path | None = None) -> Bases:
     """Read ``bases.yaml``. Raises ``DataError`` with every problem and its key path."""
-    problems = Problems()
-    bases: Bases | None = None
-    try:
-        document = parse_document(_FILE, ((folder or find_matrix()) / _FILE).read_bytes())
-        bases = check_file(Bases, _FILE, document, problems, ComponentTable.of(()))
-    except (OSError, UnreadableError) as error:
-        problems.add(_FILE, str(error))
-    problems.refuse(f"{_FILE}: {len(problems.lines)} problems", hint="see matrix/README.md")
-    if bases is None:
-        raise DataError(f"{_FILE}: nothing can be read from it", hint="see matrix/README.md")
-    return bases
+    return load_table(Bases, _FILE, folder)

@@ -13,7 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from envsmith.errors import DataError, EnvsmithError
+from envsmith.errors import DataError, UsageError
+from envsmith.graph.files import find_matrix
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Evidence
 from envsmith.model.version import Spec, parse_version
@@ -125,6 +126,36 @@ def check_file(kind: type[_File], name: str, document: Any, problems: Problems, 
     sources = check(_Sources, document, name, problems) if isinstance(document, dict) else _Sources()
     value = check(kind, document, name, problems, context=Context(table, sources.evidence if sources else None))
     return value if sources else None
+
+
+def load_table(kind: type[_File], name: str, folder: Path | None = None) -> _File:
+    """Read ``matrix/<name>``, or that file in ``folder``, whose lines refer to no component.
+
+    ``DataError`` with every problem and its key path.
+    """
+    problems = Problems()
+    value: _File | None = None
+    try:
+        document = parse_document(name, ((folder or find_matrix()) / name).read_bytes())
+        value = check_file(kind, name, document, problems, ComponentTable.of(()))
+    except (OSError, UnreadableError) as error:
+        problems.add(name, str(error))
+    problems.refuse(f"{name}: {len(problems.lines)} problems", hint="see matrix/README.md")
+    if value is None:
+        raise DataError(f"{name}: nothing can be read from it", hint="see matrix/README.md")
+    return value
+
+
+def plain_text(refuse: Callable[[str], str]) -> Parsed:
+    """Return the mark of a value that may stand in a Dockerfile: ``refuse`` is a function of :mod:`envsmith.plain`."""
+
+    def parse(value: Any, _context: object) -> str:
+        try:
+            return refuse(value)
+        except UsageError as error:
+            raise WrongValueError(error.message) from None
+
+    return Parsed(parse)
 
 
 # What is left of the reader that came before schemas. It goes with its last caller.
@@ -265,69 +296,3 @@ def parse_yaml(file: str, content: bytes, problems: Problems) -> Node | None:
     except UnreadableError as error:
         problems.add(file, str(error))
         return None
-
-
-# Tables of ``matrix/`` that describe images: YAML -> rows -> values, every problem of a file told at once.
-
-
-_Value = TypeVar("_Value")
-
-
-class TableReader:
-    """Turns the rows of one file into values and collects problems on the way; :meth:`check` raises them together."""
-
-    def __init__(self, name: str, data: object) -> None:
-        self.name = name
-        self.data: dict[str, Any] = data if isinstance(data, dict) else {}
-        self.problems: list[str] = [] if isinstance(data, dict) else [f"{name}: not a mapping"]
-
-    def check(self) -> None:
-        """``DataError`` with every problem that was met."""
-        if self.problems:
-            raise DataError(
-                f"{self.name}: {len(self.problems)} problems", details=self.problems, hint="see matrix/README.md"
-            )
-
-    def each(self, section: str, parse: Callable[[Mapping[str, Any]], _Value]) -> list[_Value]:
-        """The values of a section's rows; a row that ``parse`` refuses is noted with its place, and left out."""
-        rows = self.data.get(section)
-        if not isinstance(rows, list):
-            self.problems.append(f"{section}: a list is wanted")
-            return []
-        found = [self._one(f"{section}[{number}]", row, parse) for number, row in enumerate(rows)]
-        return [value for value in found if value is not None]
-
-    def _one(self, where: str, row: object, parse: Callable[[Mapping[str, Any]], _Value]) -> _Value | None:
-        if not isinstance(row, dict):
-            self.problems.append(f"{where}: a mapping is wanted")
-            return None
-        try:
-            return parse(row)
-        except KeyError as error:
-            self.problems.append(f"{where}: {error.args[0]} is missing")
-        except EnvsmithError as error:  # a value that is not plain
-            self.problems.append(f"{where}: {error.message}")
-        except (ValueError, TypeError, AttributeError) as error:
-            self.problems.append(f"{where}: {error}")
-        return None
-
-    def evidence(self, row: Mapping[str, Any]) -> str:
-        """``kind date: source`` of the evidence that a row names; ``ValueError`` when the file defines none of that name."""
-        known = self.data.get("evidence")
-        entry = known.get(row["evidence"]) if isinstance(known, dict) else None
-        if not isinstance(entry, dict):
-            raise ValueError(f"evidence {row['evidence']!r} is not defined")  # noqa: TRY004 - told like every other problem
-        return f"{entry['kind']} {entry['date']}: {entry['source']}"
-
-
-def load_table(name: str, folder: Path | None) -> object:
-    """The parsed YAML of ``matrix/<name>``, or of that file in ``folder``; ``DataError`` when it cannot be read."""
-    import yaml
-
-    from envsmith.graph.files import find_matrix
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        return yaml.load(((folder or find_matrix()) / name).read_bytes(), Loader=loader)  # noqa: S506 - a safe loader
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{name}: cannot be read: {error}") from error

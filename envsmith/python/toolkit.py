@@ -4,51 +4,78 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 from packaging.requirements import Requirement
 
 from envsmith import plain
 from envsmith.errors import LockError
-from envsmith.graph.fields import TableReader, load_table
-from envsmith.model.cell import DEVEL, FLAVOURS, Cell
+from envsmith.graph.fields import Sources, SpecText, load_table, plain_text
+from envsmith.model.cell import DEVEL, Cell
 from envsmith.model.lock import Compile, CompiledSource, Lock, Pin
-from envsmith.model.version import Spec
+from envsmith.model.rule import Evidence
+from envsmith.schema import Checked, Flag, Parsed, Text, strict
 
 _SM = re.compile(r"sm_(\d+)(\d)")
-KNOWN_NEEDS = frozenset({"c++", "cc", "headers", "nvcc"})
 
 
+def _template(text: str) -> str:
+    plain.plain_value(text.replace("{archs}", "").replace("{dotted}", ""))
+    return text
+
+
+def _home(text: str) -> str:
+    plain.path(f"/{text}")
+    return text
+
+
+def _requirement(text: object, _context: object) -> str:
+    return str(Requirement(str(text)))
+
+
+_Distribution = Annotated[str, plain_text(plain.os_package)]
+_Variable = Annotated[str, plain_text(plain.variable)]
+
+
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
     """What the releases of a component need in images of a flavour (a ``devel`` image has what a ``runtime`` image has)."""
 
-    component: str
-    flavour: str
-    needs: tuple[str, ...]
-    why: str
-    evidence: str
-    releases: Spec | None = None
+    component: Text
+    flavour: Literal["runtime", "devel"]
+    needs: tuple[Literal["c++", "cc", "headers", "nvcc"], ...]
+    why: Text
+    evidence: Sources
+    releases: SpecText | None = None
 
-    def holds(self, version: str | None) -> bool:
-        """Whether it speaks of this release; one that cannot be told apart counts."""
-        return self.releases is None or version is None or self.releases.contains(version)
+    def holds(self, version: str) -> bool:
+        """Tell whether it speaks of this release."""
+        return self.releases is None or self.releases.contains(version)
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Toolkit:
     """Where nvcc of a CUDA major comes from: ``distributions`` and the folder below site-packages; or ``missing`` says why there is none."""
 
-    cuda: str
-    evidence: str
-    distributions: tuple[str, ...] = ()
-    home: str = ""
-    missing: str = ""
+    cuda: Annotated[str, plain_text(plain.version)]
+    evidence: Sources
+    distributions: tuple[_Distribution, ...] = ()
+    home: Annotated[str, plain_text(_home)] = ""
+    missing: Text = ""
 
 
+def _found_or_missing(toolkit: Toolkit, _context: object) -> Toolkit:
+    if not (toolkit.home or toolkit.missing):
+        raise ValueError("home or missing is wanted")
+    return toolkit
+
+
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """A source distribution that is compiled against the cell's torch.
@@ -58,12 +85,12 @@ class Source:
     An ``optional`` one is compiled so only when the user gave a variable for it, or its archive.
     """
 
-    distribution: str
-    requires: tuple[str, ...]
-    variables: tuple[tuple[str, str], ...]
-    toolkit: bool
-    evidence: str
-    optional: bool = False
+    distribution: _Distribution
+    requires: tuple[Annotated[str, Parsed(_requirement)], ...]
+    toolkit: Flag
+    evidence: Sources
+    variables: Mapping[_Variable, Annotated[str, plain_text(_template)]] = field(default_factory=dict)
+    optional: Flag = False
 
     def compiled(self, cell: Cell, told_by_user: Compile | None = None) -> CompiledSource:
         """As it stands in the lock of ``cell``, with the variables that the user gave for it, whose word is the last."""
@@ -84,7 +111,7 @@ class Source:
             "{dotted}": ";".join(f"{m[1]}.{m[2]}" for m in archs),
         }
         told = []
-        for name, text in self.variables:
+        for name, text in self.variables.items():
             if not archs and any(word in text for word in words):
                 continue
             for word, value in words.items():
@@ -93,13 +120,15 @@ class Source:
         return told
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runtime:
     """The whole file."""
 
     needs: tuple[Need, ...]
-    toolkits: tuple[Toolkit, ...]
+    toolkits: tuple[Annotated[Toolkit, Checked(_found_or_missing)], ...]
     sources: tuple[Source, ...] = ()
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
 def source_for(name: str, runtime: Runtime | None = None) -> Source | None:
@@ -137,8 +166,8 @@ def _unknown(name: str, cell: Cell, told: Compile) -> Source:
     """One that ``runtime.yaml`` does not list: with nvcc where the cell has CUDA and the archive CUDA code."""
     archive = told.archive(name)
     cuda = cell.components.get("cuda", "cpu") != "cpu" and archive is not None and archive.cuda
-    variables = (("TORCH_CUDA_ARCH_LIST", "{dotted}"),) if cuda else ()
-    return Source(distribution=name, requires=_USUAL, variables=variables, toolkit=cuda, evidence="user")
+    variables = {"TORCH_CUDA_ARCH_LIST": "{dotted}"} if cuda else {}
+    return Source(distribution=name, requires=_USUAL, variables=variables, toolkit=cuda, evidence=())
 
 
 def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:
@@ -183,10 +212,14 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
     if found is None or found.missing:
         raise LockError(
             f"cell {cell.id}: no devel image: {found.missing if found else f'no toolkit is known for CUDA {cuda}'}",
-            details=[f"{row.component} needs nvcc: {row.why} ({row.evidence})" for row in asks],
+            details=[f"{row.component} needs nvcc: {row.why} ({_sentence(row.evidence[0])})" for row in asks],
             hint="take --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index",
         )
     return toolkit_parts(cell, found)
+
+
+def _sentence(evidence: Evidence) -> str:
+    return f"{evidence.kind.value} {evidence.date}: {evidence.source}"
 
 
 def toolkit_parts(cell: Cell, found: Toolkit) -> tuple[str, ...]:
@@ -195,65 +228,7 @@ def toolkit_parts(cell: Cell, found: Toolkit) -> tuple[str, ...]:
     return tuple(f"{name}=={minor}.*" for name in found.distributions)
 
 
-def _template(text: str) -> str:
-    plain.plain_value(text.replace("{archs}", "").replace("{dotted}", ""))
-    return text
-
-
 @lru_cache(maxsize=4)
 def load_runtime(folder: Path | None = None) -> Runtime:
     """Parse ``runtime.yaml``; ``DataError`` lists every problem with its key path."""
-    return _Reader("runtime.yaml", load_table("runtime.yaml", folder)).runtime()
-
-
-class _Reader(TableReader):
-    """The rows of ``runtime.yaml``."""
-
-    def runtime(self) -> Runtime:
-        result = Runtime(
-            needs=tuple(self.each("needs", self._need)),
-            toolkits=tuple(self.each("toolkits", self._toolkit)),
-            sources=tuple(self.each("sources", self._source)) if "sources" in self.data else (),
-        )
-        self.check()
-        return result
-
-    def _need(self, row: Mapping[str, Any]) -> Need:
-        unknown = sorted(set(row["needs"]) - KNOWN_NEEDS)
-        if unknown or row["flavour"] not in FLAVOURS:
-            raise ValueError(f"unknown needs {unknown} or flavour {row['flavour']!r}")
-        return Need(
-            component=str(row["component"]),
-            flavour=str(row["flavour"]),
-            needs=tuple(row["needs"]),
-            why=str(row["why"]),
-            evidence=self.evidence(row),
-            releases=Spec.parse(str(row["releases"])) if "releases" in row else None,
-        )
-
-    def _source(self, row: Mapping[str, Any]) -> Source:
-        variables = row.get("variables") or {}
-        if not isinstance(variables, dict) or not isinstance(row.get("toolkit"), bool):
-            raise ValueError("variables (a mapping) and toolkit (true or false) are wanted")  # noqa: TRY004
-        return Source(
-            distribution=plain.os_package(str(row["distribution"])),
-            requires=tuple(str(Requirement(str(text))) for text in row["requires"]),
-            variables=tuple(sorted((plain.variable(str(n)), _template(str(text))) for n, text in variables.items())),
-            toolkit=row["toolkit"] is True,
-            evidence=self.evidence(row),
-            optional=row.get("optional") is True,
-        )
-
-    def _toolkit(self, row: Mapping[str, Any]) -> Toolkit:
-        home = str(row.get("home", ""))
-        if home:
-            plain.path(f"/{home}")
-        elif "missing" not in row:
-            raise ValueError("home or missing is wanted")
-        return Toolkit(
-            cuda=plain.version(str(row["cuda"])),
-            distributions=tuple(plain.os_package(n) for n in row.get("distributions", ())),
-            home=home,
-            missing=str(row.get("missing", "")),
-            evidence=self.evidence(row),
-        )
+    return load_table(Runtime, "runtime.yaml", folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -70,7 +71,9 @@ def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
     (tmp_path / "runtime.yaml").write_text(json.dumps(data))
     with pytest.raises(DataError) as caught:
         load_runtime(tmp_path)
-    assert [d.split(":")[0] for d in caught.value.details] == [f"needs[{n}]" for n in range(4)] + [
+    assert [re.sub(r"^runtime\.yaml: (\w+\[\d\]).*", r"\1", d) for d in caught.value.details] == [
+        f"needs[{n}]" for n in (0, 1, 2, 2, 3)
+    ] + [
         "toolkits[0]",
         "toolkits[1]",
     ]
@@ -165,14 +168,16 @@ def test_rows_of_sources_are_read_strictly(tmp_path):
     evidence = {"e": {"kind": "measured", "date": "2026-11-21", "source": "s"}}
     rows = [
         {"distribution": "x y", "toolkit": True, "requires": [], "evidence": "e"},
-        {"distribution": "x", "toolkit": "yes", "requires": [], "evidence": "e"},
-        {"distribution": "x", "toolkit": True, "requires": ["=="], "evidence": "e"},
-        {"distribution": "x", "toolkit": True, "requires": [], "variables": {"A": "$(id)"}, "evidence": "e"},
-        {"distribution": "x", "toolkit": True, "requires": []},
+        {"distribution": "apex", "toolkit": "yes", "requires": [], "evidence": "e"},
+        {"distribution": "apex", "toolkit": True, "requires": ["=="], "evidence": "e"},
+        {"distribution": "apex", "toolkit": True, "requires": [], "variables": {"A": "$(id)"}, "evidence": "e"},
+        {"distribution": "apex", "toolkit": True, "requires": []},
     ]
     (tmp_path / "runtime.yaml").write_text(
         json.dumps({"evidence": evidence, "needs": [], "toolkits": [], "sources": rows})
     )
     with pytest.raises(DataError) as caught:
         load_runtime(tmp_path)
-    assert [line.partition(":")[0] for line in caught.value.details] == [f"sources[{n}]" for n in range(5)]
+    assert [re.sub(r"^runtime\.yaml: (\w+\[\d\]).*", r"\1", d) for d in caught.value.details] == [
+        f"sources[{n}]" for n in range(5)
+    ]
