@@ -18,7 +18,7 @@ from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
-from envsmith.model.record import Failure, Record, Rung, Verdict, record_text
+from envsmith.model.record import Cases, Failure, Record, Rung, Verdict, record_text
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock
 from envsmith.smoke import run
@@ -65,11 +65,11 @@ def make_record(
 ) -> Record:
     """Return the record of one run on ``subject``: what was loaded, not what was declared. Without a ``result`` nothing was run."""
     record = Record(
-        cell_id=subject.cell,
+        cell=subject.cell,
         components=subject.components,
-        lock_digest=subject.lock,
+        lock=subject.lock,
         engine=subject.engine,
-        environment_digest=subject.environment,
+        environment=subject.environment,
         image=subject.image,
         rungs=rungs,
         passed=False,
@@ -93,9 +93,8 @@ def make_record(
         loaded=result.loaded,
         backend=result.backend,
         ranks=result.ranks,
-        cases=result.cases,
+        cases=Cases.of(result.cases, result.digest),
         steps=result.steps,
-        case_list=result.digest,
         bandwidth=peaks(result.bandwidth),
     )
 

@@ -224,7 +224,7 @@ UNWRITTEN = {"unwritten": True}
 
 
 def written(key: str | None = None, *, when_set: bool = False) -> dict[str, object]:
-    """Return the metadata of a field that a file has under another ``key``, or only ``when_set``: when it is not the default."""
+    """Return the metadata of a field that a file has under another ``key``, or only ``when_set``: when it is neither empty nor the default."""
     return {"key": key, "when_set": when_set}
 
 
@@ -251,7 +251,7 @@ def to_json(value: Any) -> Any:
     shown = {}
     for place in fields(value):
         item, marks = getattr(value, place.name), place.metadata
-        if not marks.get("unwritten") and not (marks.get("when_set") and item == place.default):
+        if not marks.get("unwritten") and not (marks.get("when_set") and (not item or item == place.default)):
             own = getattr(item, "to_json", None)
             shown[marks.get("key") or place.name] = own() if own else to_json(item)
     return shown

@@ -22,7 +22,7 @@ from pathlib import Path
 from envsmith.files import write_whole
 from envsmith.graph.files import find_matrix
 from envsmith.matrix.cells import agreement
-from envsmith.model.record import Rung, Stored, read_records
+from envsmith.model.record import Record, Rung, read_records
 from envsmith.model.version import version_key
 from envsmith.solve import check
 
@@ -31,18 +31,18 @@ _FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 _RUNGS = [Rung.LOCKED, Rung.INSTALLED, Rung.IMPORTED, Rung.COLLECTIVES_CPU, Rung.FRAMEWORK_CPU]
 
 
-def tables(records: Sequence[Stored]) -> str:
+def tables(records: Sequence[Record]) -> str:
     """Markdown."""
     return "\n".join(
         [*_totals(records), "", *_torches(records), "", *_rungs(records), "", *_disagreements(records), ""]
     )
 
 
-def _totals(records: Sequence[Stored]) -> list[str]:
+def _totals(records: Sequence[Record]) -> list[str]:
     passed = sum(r.passed for r in records)
     lacking = sum(r.of_host for r in records)
     hours = sum(_seconds(r) for r in records) / 3600
-    told = Counter((str(r.data.get("expected")), r.passed, r.of_host) for r in records)
+    told = Counter((str(r.expected and r.expected.value), r.passed, r.of_host) for r in records)
     sentence = (
         f"{len(records)} cells: {passed} came to the framework's step, {len(records) - passed - lacking} failed, {lacking} could not be shown on "
         f"a host without a GPU; {sum(r.flaky for r in records)} passed only at the second attempt. {hours:.1f} hours of cells, "
@@ -55,12 +55,12 @@ def _totals(records: Sequence[Stored]) -> list[str]:
     return lines
 
 
-def _seconds(record: Stored) -> float:
-    seconds = record.data.get("seconds") or {}
+def _seconds(record: Record) -> float:
+    seconds = record.seconds
     return sum(float(seconds.get(name, 0)) for name in ("lock", "install", "smoke"))
 
 
-def _torches(records: Sequence[Stored]) -> list[str]:
+def _torches(records: Sequence[Record]) -> list[str]:
     builds = sorted({r.components["torch"] for r in records}, key=lambda t: version_key(t) or 0)
     lines = [
         "Passed / run, by torch (default builds):",
@@ -77,12 +77,12 @@ def _torches(records: Sequence[Stored]) -> list[str]:
     return lines
 
 
-def _rungs(records: Sequence[Stored]) -> list[str]:
+def _rungs(records: Sequence[Record]) -> list[str]:
     lines = ["| rung | reached | ended here | why, most frequent first |", "|---|---|---|---|"]
     for rung in _RUNGS:
-        reached = sum(rung.value in r.data["rungs"] for r in records)
-        ended = [r for r in records if r.failure and r.failure.get("rung") == rung.value]
-        why = Counter(_short(str(r.failure["symptom"])) for r in ended if r.failure)
+        reached = sum(rung in r.rungs for r in records)
+        ended = [r for r in records if r.failure and r.failure.rung is rung]
+        why = Counter(_short(r.failure.symptom) for r in ended if r.failure)
         told = "; ".join(f"{n} times `{text}`" if n > 1 else f"`{text}`" for text, n in why.most_common(6))
         lines.append(f"| {rung.value} | {reached} | {len(ended)} | {told} |")
     return lines
@@ -93,7 +93,7 @@ def _short(symptom: str) -> str:
     return text if len(text) <= 110 else text[:109] + "…"
 
 
-def _disagreements(records: Sequence[Stored]) -> list[str]:
+def _disagreements(records: Sequence[Record]) -> list[str]:
     """Every cell whose run did not do what the graph said, with what the graph of today says."""
     found = [r for r in records if agreement(r) is False]
     unsure = [r for r in records if agreement(r) is None and not r.passed and not r.of_host]
@@ -108,25 +108,25 @@ def _disagreements(records: Sequence[Stored]) -> list[str]:
     return [*lines, *(_line(r) for r in [*found, *unsure])]
 
 
-def _line(record: Stored) -> str:
+def _line(record: Record) -> str:
     failure = record.failure
     ran = (
         "passed"
         if record.passed
-        else f"{failure['rung']}: `{_short(str(failure['symptom']))}`"
+        else f"{failure.rung.value}: `{_short(failure.symptom)}`"
         if failure
         else "not run to its end"
     )
     judged = check(record.components)
     errors = sorted({f.rule for f in judged.findings if f.severity.value == "error"})
     now = f"bad: {', '.join(errors)}" if errors else judged.status
-    then = ", ".join([str(record.data.get("expected")), *record.data.get("rules", [])])
+    then = ", ".join([str(record.expected and record.expected.value), *record.rules])
     return f"| `{record.cell}` | {then} | {ran} | {now} |"
 
 
-def newest(records: Iterable[Stored]) -> list[Stored]:
+def newest(records: Iterable[Record]) -> list[Record]:
     """Of each cell the newest run."""
-    last: dict[str, Stored] = {}
+    last: dict[str, Record] = {}
     for record in sorted(records, key=lambda r: (r.started, r.name)):
         last[record.cell] = record
     return [last[cell] for cell in sorted(last)]
@@ -139,9 +139,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     path, names = Path(argv[0]), set(argv[1:])
     records = newest(
-        r
-        for r in read_records(find_matrix() / "records")
-        if r.data.get("campaign") and (not names or r.data["campaign"] in names)
+        r for r in read_records(find_matrix() / "records") if r.campaign and (not names or r.campaign in names)
     )
     text = path.read_text(encoding="utf-8")
     if not records or not _MARKERS.search(text):

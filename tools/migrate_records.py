@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.files import write_whole
-from envsmith.model.record import CaseOutcome, Failure, Record, Rung, StepOutcome, Verdict, record_name, record_text
+from envsmith.model.record import (
+    CaseOutcome,
+    Cases,
+    Failure,
+    Record,
+    Rung,
+    StepOutcome,
+    Verdict,
+    record_name,
+    record_text,
+)
 
 
 def migrated(old: dict[str, Any]) -> Record:
@@ -38,11 +48,11 @@ def migrated(old: dict[str, Any]) -> Record:
     )
     rungs = tuple(Rung(r) for r in old["rungs"])
     return Record(
-        cell_id=old["cell"],
+        cell=old["cell"],
         components=old["components"],
-        lock_digest=old["lock"],
+        lock=old["lock"],
         engine=old["engine"],
-        environment_digest=old["environment"],
+        environment=old["environment"],
         image=old["image"],
         rungs=rungs,
         passed=old["passed"],
@@ -53,7 +63,7 @@ def migrated(old: dict[str, Any]) -> Record:
         loaded=old["loaded"],
         backend=old["backend"],
         ranks=old["ranks"],
-        cases=cases,
+        cases=Cases.of(cases, ""),
         steps=steps,
         notes=tuple(old["notes"]),
         failure=None if old["passed"] else _failure(old["summary"], steps),
@@ -81,7 +91,7 @@ def main(argv: list[str]) -> int:
             continue
         record = migrated(old)
         text = record_text(record)
-        name = record_name(record.cell_id, record.engine, text)
+        name = record_name(record.cell, record.engine, text)
         print(f"{path.name} ({path.stat().st_size} bytes) -> {name} ({len(text.encode())} bytes)")
         count += 1
         if "--write" in argv:

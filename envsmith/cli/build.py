@@ -159,7 +159,7 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
         "built": None
         if built is None
         else {"kind": built.kind, "reference": built.reference, "digest": built.digest, "python": built.python},
-        "record": None if outcome.record is None else outcome.record.to_json(),
+        "record": None if outcome.record is None else outcome.record.trimmed().to_json(),
         "notes": list(outcome.notes),
         "seconds": {step: round(seconds, 3) for step, seconds in outcome.seconds.items()},
     }

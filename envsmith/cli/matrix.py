@@ -252,20 +252,20 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
         return 1
     entry = state.to_json()
     if as_json:
-        click.echo(dumps({**entry, "records": [r.data for r in state.records], "commands": commands(entry)}))
+        click.echo(dumps({**entry, "records": [r.to_json() for r in state.records], "commands": commands(entry)}))
         return 0
     rows = [("cell", state.id), ("status", click.style(state.status.value, fg=_COLOURS[state.status.value], bold=True))]
-    rows += [("proved", " -> ".join(state.best.data["rungs"])), ("counts as", state.counts_as.value)]
+    rows += [("proved", " -> ".join(rung.value for rung in state.best.rungs)), ("counts as", state.counts_as.value)]
     rows += [("run on", f"{entry['date']}, counts until {entry['expires']}{' (over)' if state.stale else ''}")]
     if entry["expected"]:
         rows.append(("the graph said", ", ".join([entry["expected"], *entry["rules"]])))
     if state.best.failure:
         rows += [("failed at", str(entry["failed_at"])), ("symptom", clean(str(entry["symptom"])))]
-    rows += [(s["name"], clean(f"{s['verdict']}: {s['detail']}")) for s in state.best.data.get("steps", [])]
+    rows += [(s.name, clean(f"{s.verdict.value}: {s.detail}")) for s in state.best.steps]
     rows += [("record", record.name) for record in state.records]
     click.echo(table(rows))
     if state.best.failure:
-        click.echo("\n".join(f"    {clean(line)}" for line in state.best.failure.get("log", [])))
+        click.echo("\n".join(f"    {clean(line)}" for line in state.best.failure.log))
     click.echo(table([(name, line) for name, line in commands(entry).items()]))
     return 0
 

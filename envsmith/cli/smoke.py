@@ -473,11 +473,11 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
     passed = record is not None and record.passed and all(item.word != "failed" for item in finished)
     if settings.as_json:
         parts = [item.to_json() for item in finished]
-        click.echo(dumps({"parts": parts, "record": record.to_json() if record else None, "files": files}))
+        click.echo(dumps({"parts": parts, "record": record.trimmed().to_json() if record else None, "files": files}))
         return 0 if passed else 1
     click.echo(table([_row(item) for item in finished]))
     if record is not None:
-        click.echo(f"cell: {record.cell_id}\nproved: {' -> '.join(r.value for r in record.rungs)}")
+        click.echo(f"cell: {record.cell}\nproved: {' -> '.join(r.value for r in record.rungs)}")
     for file in files:
         say(f"written: {file}")
     click.echo(f"{_mark(passed=passed)}: {verdict}")
@@ -527,7 +527,7 @@ def _leave(
 
 
 def _markdown(finished: Sequence[everything.Done], record: Record | None, verdict: str) -> str:
-    lines = [f"# {record.cell_id if record else 'Nothing was run'}", ""]
+    lines = [f"# {record.cell if record else 'Nothing was run'}", ""]
     if record:
         lines += [f"{record.started}, proved: {' -> '.join(r.value for r in record.rungs)}", ""]
     lines += [f"{verdict}.", "", "| part | what | outcome | seconds | |", "|---|---|---|---|---|"]

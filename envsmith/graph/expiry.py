@@ -11,7 +11,7 @@ from pathlib import Path
 from envsmith.errors import DataError
 from envsmith.graph.fields import Node, parse_yaml
 from envsmith.graph.load import knowledge
-from envsmith.model.record import Rung, Stored
+from envsmith.model.record import Record, Rung
 from envsmith.model.version import version_key
 from envsmith.schema import Problems
 
@@ -53,19 +53,23 @@ class Expiry:
         place = self.series.index(own)
         return TorchAge.NEWEST if place == 0 else TorchAge.RECENT if place <= _RECENT else TorchAge.OLDER
 
-    def until(self, record: Stored) -> dt.date:
-        """The last day on which a record counts in full."""
-        age = self.torch_age(record.components.get("torch", ""))
-        for line in self.lines:
-            if line.torch is age and line.passed in {None, record.passed}:
-                return dt.date.fromisoformat(record.day) + dt.timedelta(days=line.days)
-        return dt.date.fromisoformat(record.day)
+    def until(self, record: Record) -> dt.date:
+        """Return the last day on which a record counts in full."""
+        return self.last_day(
+            record.components.get("torch", ""), dt.date.fromisoformat(record.day), passed=record.passed
+        )
 
-    def is_stale(self, record: Stored, today: dt.date) -> bool:
+    def last_day(self, torch: str, day: dt.date, *, passed: bool) -> dt.date:
+        """Return the last day on which a run of ``day`` with a torch counts in full."""
+        age = self.torch_age(torch)
+        days = (line.days for line in self.lines if line.torch is age and line.passed in {None, passed})
+        return day + dt.timedelta(days=next(days, 0))
+
+    def is_stale(self, record: Record, today: dt.date) -> bool:
         """Whether its time is over."""
         return self.until(record) < today
 
-    def rung(self, record: Stored, today: dt.date) -> Rung:
+    def rung(self, record: Record, today: dt.date) -> Rung:
         """What the record counts for on that day."""
         ladder = list(Rung)
         if not self.is_stale(record, today):
@@ -121,9 +125,9 @@ def _series(torch: str) -> str:
     return ".".join(map(str, key.release[:2])) if key else ""
 
 
-def latest(records: Iterable[Stored]) -> list[Stored]:
+def latest(records: Iterable[Record]) -> list[Record]:
     """The newest record of each cell and engine, by cell."""
-    newest: dict[tuple[str, str], Stored] = {}
+    newest: dict[tuple[str, str], Record] = {}
     for record in records:
         key = (record.cell, record.engine)
         if key not in newest or (newest[key].started, newest[key].name) < (record.started, record.name):

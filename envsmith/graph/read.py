@@ -26,6 +26,7 @@ from envsmith.graph.files import DataFiles, find_matrix, list_files
 from envsmith.graph.torch import Build, Device, TorchFile, torch_releases, torch_rules, with_hash
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.record import Record, Rung, Verdict, check_record
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
 from envsmith.model.version import Spec, parse_version, version_key
 from envsmith.schema import (
@@ -154,7 +155,11 @@ def _assemble(documents: Mapping[str, Any], table: ComponentTable, problems: Pro
         elif name.startswith("tested/"):
             tested_file = check_file(_TestedFile, name, document, problems, table)
             tested += tested_file.values() if tested_file else ()
-    records = {name: document for name, document in documents.items() if name.startswith("records/")}
+    records = {
+        name: record
+        for name, document in documents.items()
+        if name.startswith("records/") and (record := check_record(document, name, problems))
+    }
     rules += failed_runs(records, table)
     tested += [t for name, record in records.items() for t in _passed_run(name, record, table, problems)]
     for rule_id, count in Counter(rule.id for rule in rules).items():
@@ -479,30 +484,28 @@ class _TestedFile:
 # What follows from torch stands in no row: the cell is named by what was chosen.
 _FOLLOWS = frozenset({"cuda", "nccl", "cudnn", "triton"})
 _STAGES = {
-    "locked": "install",
-    "installed": "install",
-    "imported": "import",
-    "collectives(cpu)": "communication",
-    "collectives(gpu)": "communication",
+    Rung.LOCKED: "install",
+    Rung.INSTALLED: "install",
+    Rung.IMPORTED: "import",
+    Rung.COLLECTIVES_CPU: "communication",
+    Rung.COLLECTIVES_GPU: "communication",
 }
 # Verdicts that a busy machine can cause.
-_TRANSIENT = frozenset({"hang", "crash", "not-run"})
+_TRANSIENT = frozenset({Verdict.HANG, Verdict.CRASH, Verdict.NOT_RUN})
 
 
-def failed_runs(records: Mapping[str, object], table: ComponentTable) -> list[Rule]:
-    """One rule a framework and stage, a row for each cell whose newest run failed by its own fault. ``records`` maps file names to documents."""
-    newest: dict[str, tuple[str, str, dict[str, Any]]] = {}
-    for name, value in records.items():
-        if isinstance(value, dict) and isinstance(value.get("cell"), str):
-            found = (str(value.get("started", "")), name, value)
-            newest[value["cell"]] = max(newest.get(value["cell"], found), found, key=lambda f: f[:2])
+def failed_runs(records: Mapping[str, Record], table: ComponentTable) -> list[Rule]:
+    """Return one rule a framework and stage, with a row for each cell whose newest run failed by its own fault. ``records`` are by file name."""
+    newest: dict[str, tuple[str, str]] = {}
+    for name, record in records.items():
+        newest[record.cell] = max(newest.get(record.cell, ("", "")), (record.started, name))
     rows: dict[tuple[str, str], list[Row]] = {}
-    for _, name, value in newest.values():
-        row = _failed_row(name, value, table)
+    for _, name in newest.values():
+        record = records[name]
+        row = _failed_row(name, record, table)
         framework = next((c.name for c in table.with_role(Role.FRAMEWORK) if row and c.name in row.when), None)
-        if row and framework:
-            stage = _STAGES.get(str(value["failure"].get("rung")), "train")
-            rows.setdefault((framework, stage), []).append(row)
+        if row and framework and record.failure:
+            rows.setdefault((framework, _STAGES.get(record.failure.rung, "train")), []).append(row)
     return [
         Rule(
             id=f"{framework}-run-failed-{stage}",
@@ -516,60 +519,50 @@ def failed_runs(records: Mapping[str, object], table: ComponentTable) -> list[Ru
     ]
 
 
-def _failed_row(name: str, record: Mapping[str, Any], table: ComponentTable) -> Row | None:
-    failure, components = record.get("failure"), record.get("components")
-    if record.get("passed") is not False or not isinstance(failure, dict) or not isinstance(components, dict):
-        return None
-    verdicts = {str(s.get("verdict")) for s in record.get("steps") or () if isinstance(s, dict)}
-    if failure.get("of_host") is True or verdicts & _TRANSIENT:
+def _failed_row(name: str, record: Record, table: ComponentTable) -> Row | None:
+    failure = record.failure
+    if record.passed or failure is None or failure.of_host or any(s.verdict in _TRANSIENT for s in record.steps):
         return None
     try:
         when = {
-            str(n): Spec.exactly(parse_version(str(v)))
-            for n, v in components.items()
-            if n in table.by_name and n not in _FOLLOWS and table.by_name[n].role is not Role.HOST
+            component: spec
+            for component, spec in _specs_of(record, table).items()
+            if component not in _FOLLOWS and table.by_name[component].role is not Role.HOST
         }
     except ValueError:
-        return None  # the reader of records has told it
-    day = str(record.get("started", ""))[:10]
-    evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {record['cell']}: {name}", date=day)
-    return Row(
-        when=when, severity=Severity.WARNING, symptom=str(failure.get("symptom", ""))[:300], evidence=(evidence,)
-    )
+        return None
+    evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {record.cell}: {name}", date=record.day)
+    return Row(when=when, severity=Severity.WARNING, symptom=failure.symptom[:300], evidence=(evidence,))
 
 
-def _passed_run(file: str, value: Any, table: ComponentTable, problems: Problems) -> list[Tested]:
-    if not isinstance(value, dict) or value.get("passed") is not True:
-        if not isinstance(value, dict):
-            problems.add(file, "a record is an object")
-        return []
-    components, cell = value.get("components"), value.get("cell")
-    if not isinstance(components, dict) or not isinstance(cell, str):
-        problems.add(file, "no record: `cell` or `components` is missing")
+def _specs_of(record: Record, table: ComponentTable) -> dict[str, Spec]:
+    return {
+        component: Spec.exactly(parse_version(version))
+        for component, version in record.components.items()
+        if component in table.by_name
+    }
+
+
+def _passed_run(name: str, record: Record, table: ComponentTable, problems: Problems) -> list[Tested]:
+    if not record.passed:
         return []
     try:
-        specs = {
-            name: Spec.exactly(parse_version(version))
-            for name, version in components.items()
-            if isinstance(version, str) and name in ("torch", "cuda", "python", *table.by_name)
-        }
+        specs = _specs_of(record, table)
     except ValueError as error:
-        problems.add(file, str(error))
+        problems.add(name, str(error))
         return []
-    day = str(value.get("started", ""))[:10]
-    rungs = value.get("rungs")
-    reached = f", proved up to {rungs[-1]}" if isinstance(rungs, list) and rungs and isinstance(rungs[-1], str) else ""
-    evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {cell}{reached}: {file}", date=day)
+    source = f"record of {record.cell}, proved up to {record.rungs[-1].value}: {name}"
+    evidence = Evidence(kind=EvidenceKind.VALIDATED, source=source, date=record.day)
     return [
         Tested(
-            framework=name,
-            version=specs[name],
+            framework=framework,
+            version=specs[framework],
             torch=specs["torch"],
             cuda=specs.get("cuda"),
             python=specs.get("python"),
             kind="record",
             evidence=(evidence,),
         )
-        for name in (c.name for c in table.with_role(Role.FRAMEWORK))
-        if name in specs and "torch" in specs
+        for framework in (c.name for c in table.with_role(Role.FRAMEWORK))
+        if framework in specs and "torch" in specs
     ]

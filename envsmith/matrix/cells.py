@@ -11,7 +11,7 @@ from typing import Any
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry
 from envsmith.model.cell import CellId
-from envsmith.model.record import Rung, Stored
+from envsmith.model.record import Expected, Record, Rung
 
 _LADDER = list(Rung)
 
@@ -31,8 +31,8 @@ class CellState:
 
     id: str
     status: Status
-    best: Stored
-    records: tuple[Stored, ...]
+    best: Record
+    records: tuple[Record, ...]
     expires: dt.date
     stale: bool
     counts_as: Rung
@@ -57,13 +57,13 @@ class CellState:
             "expires": self.expires.isoformat(),
             "stale": self.stale,
             "flaky": best.flaky,
-            "expected": best.data.get("expected"),
-            "rules": list(best.data.get("rules") or ()),
+            "expected": best.expected.value if best.expected else None,
+            "rules": list(best.rules),
             "agrees": agreement(best),
-            "failed_at": failure.get("rung") if failure else None,
-            "symptom": failure.get("symptom") if failure else None,
-            "lock": best.data.get("lock") or None,
-            "image": best.data.get("image"),
+            "failed_at": failure.rung.value if failure else None,
+            "symptom": failure.symptom if failure else None,
+            "lock": best.lock or None,
+            "image": best.image,
             "records": [
                 {"name": r.name, "engine": r.engine, "date": r.day, "passed": r.passed, "rung": r.rung.value}
                 for r in self.records
@@ -71,25 +71,25 @@ class CellState:
         }
 
 
-def agreement(record: Stored) -> bool | None:
+def agreement(record: Record) -> bool | None:
     """Whether the run did what the graph said; ``None`` where the graph did not commit itself or the host could not show it."""
-    expected = record.data.get("expected")
-    if expected not in {"good", "bad"} or (not record.passed and record.of_host):
+    expected = record.expected
+    if expected not in {Expected.GOOD, Expected.BAD} or (not record.passed and record.of_host):
         return None
-    return bool(record.passed == (expected == "good"))
+    return bool(record.passed == (expected is Expected.GOOD))
 
 
-def cell_states(records: Iterable[Stored], expiry: Expiry, today: dt.date) -> list[CellState]:
+def cell_states(records: Iterable[Record], expiry: Expiry, today: dt.date) -> list[CellState]:
     """By cell id. Of the newest record of each engine the one that reaches highest speaks for the cell; a failure speaks when none passed."""
-    by_cell: dict[str, list[Stored]] = {}
+    by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record.cell, []).append(record)
     return [_state(name, by_cell[name], expiry, today) for name in sorted(by_cell)]
 
 
-def _state(name: str, records: list[Stored], expiry: Expiry, today: dt.date) -> CellState:
+def _state(name: str, records: list[Record], expiry: Expiry, today: dt.date) -> CellState:
     ordered = sorted(records, key=lambda r: (r.started, r.name), reverse=True)
-    newest: dict[str, Stored] = {}
+    newest: dict[str, Record] = {}
     for record in ordered:
         newest.setdefault(record.engine, record)
     best = max(newest.values(), key=lambda r: (r.passed, _LADDER.index(r.rung), r.started, r.name))

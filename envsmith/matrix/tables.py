@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 from envsmith.errors import StorageError, UsageError
 from envsmith.files import write_whole
 from envsmith.frameworks import EXAMPLE
-from envsmith.model.record import Stored, read_records
+from envsmith.model.record import Record, read_records
 
 # ``matrix.json`` and what is made of it: the knowledge and its records as data for other programs and for the page.
 #
@@ -48,11 +48,11 @@ def dumped(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def cell_texts(document: Mapping[str, Any], records: Mapping[str, Stored]) -> dict[str, str]:
+def cell_texts(document: Mapping[str, Any], records: Mapping[str, Record]) -> dict[str, str]:
     """``cells/<id>.json``: the entry of ``matrix.json`` with the whole records and the commands that install the cell."""
     texts = {}
     for entry in document["cells"]:
-        whole = [dict(records[r["name"]].data, name=r["name"]) for r in entry["records"] if r["name"] in records]
+        whole = [dict(records[r["name"]].to_json(), name=r["name"]) for r in entry["records"] if r["name"] in records]
         value = {
             "schema": document["schema"],
             "generated": document["generated"],
@@ -110,7 +110,7 @@ def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
     return texts
 
 
-def feed_text(document: Mapping[str, Any], records: Iterable[Stored], base_url: str) -> str:
+def feed_text(document: Mapping[str, Any], records: Iterable[Record], base_url: str) -> str:
     """An Atom feed of changes: a cell's first record, and every record that says something else than the one before."""
     ET.register_namespace("", _ATOM)
     feed = ET.Element(f"{{{_ATOM}}}feed")
@@ -126,7 +126,7 @@ def feed_text(document: Mapping[str, Any], records: Iterable[Stored], base_url: 
         _add(entry, "title", f"{record.cell}: {what}")
         _add(entry, "id", f"urn:uuid:{uuid.uuid5(_NAMESPACE, record.name)}")
         _add(entry, "updated", record.started)
-        _add(entry, "summary", str((record.failure or {}).get("symptom") or record.data.get("summary") or what))
+        _add(entry, "summary", (record.failure and record.failure.symptom) or record.summary or what)
         if base_url:
             ET.SubElement(entry, f"{{{_ATOM}}}link", href=f"{base_url.rstrip('/')}/cells/{record.cell}.json")
     return ET.tostring(feed, encoding="unicode", xml_declaration=True) + "\n"
@@ -137,7 +137,7 @@ def _add(parent: ET.Element, name: str, text: str) -> None:
     ET.SubElement(parent, f"{{{_ATOM}}}{name}").text = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "", text)
 
 
-def _changes(records: Iterable[Stored]) -> list[tuple[Stored, str]]:
+def _changes(records: Iterable[Record]) -> list[tuple[Record, str]]:
     """Newest first."""
     last: dict[tuple[str, str], str] = {}
     found = []

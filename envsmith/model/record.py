@@ -6,14 +6,31 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from envsmith.errors import DataError, StorageError
-from envsmith.files import write_whole
+from envsmith.files import read_bounded, write_whole
+from envsmith.schema import (
+    UNWRITTEN,
+    Checked,
+    Flag,
+    Problems,
+    Text,
+    UnreadableError,
+    WrongValueError,
+    check,
+    exactly,
+    parse_document,
+    strict,
+    text_of,
+    to_json,
+    written,
+)
 from envsmith.text import places_here, redact_values
 
 # Schema 1 (until 2026-11-21) listed every case by name and every case's seconds: 10 kB a record.
@@ -63,16 +80,39 @@ class Verdict(str, Enum):
         return self in {Verdict.PASS, Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNEXPECTED}
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseOutcome:
     """``case`` is the case's name (``all_reduce[float32,sum,1027]``); ``seconds`` the slowest rank's time; ``blame`` one sentence."""
 
     case: str
     verdict: Verdict
-    seconds: float | None = None
+    seconds: float | None = field(default=None, metadata=UNWRITTEN)
     blame: str | None = None
 
 
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cases:
+    """The cases of a run: how many had which verdict, the bad ones, and the hash of the ``list`` of all that were to run."""
+
+    list: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    bad: tuple[CaseOutcome, ...] = ()
+
+    @classmethod
+    def of(cls, outcomes: Iterable[CaseOutcome], case_list: str) -> Cases:
+        """Count outcomes and keep the first bad ones."""
+        counts = Counter(case.verdict.value for case in outcomes)
+        bad = [
+            replace(case, blame=_cut(case.blame or "", _MAX_TEXT))
+            for case in outcomes
+            if not case.verdict.good or case.verdict is Verdict.UNEXPECTED
+        ]
+        return cls(list=case_list, counts=dict(sorted(counts.items())), bad=tuple(bad[:_MAX_BAD]))
+
+
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutcome:
     """One framework step: ``name`` (``deepspeed zero-2 fp32``), verdict, what was observed, the reason when it was not run."""
@@ -82,6 +122,12 @@ class StepOutcome:
     seconds: float | None = None
     detail: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
+
+    def trimmed(self) -> StepOutcome:
+        """Return the step with the facts that say what it proved; a trace stands in the failure's log."""
+        facts = {k: v for k, v in self.facts.items() if k != "trace" and not k.startswith("losses")}
+        seconds = None if self.seconds is None else round(self.seconds, 1)
+        return replace(self, seconds=seconds, detail=_cut(self.detail, _MAX_TEXT), facts=facts)
 
 
 class Expected(str, Enum):
@@ -93,6 +139,7 @@ class Expected(str, Enum):
     UNKNOWN = "unknown"
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
     """Why the climb ended: the ``rung`` that was not reached, ``symptom`` in one line as a user sees it, the ``log``'s last lines.
@@ -102,101 +149,111 @@ class Failure:
 
     rung: Rung
     symptom: str
+    of_host: Flag = False
     log: tuple[str, ...] = ()
-    of_host: bool = False
 
-    def to_json(self) -> dict[str, object]:
-        """Cut to what a record may hold."""
-        symptom = _cut(self.symptom, _MAX_TEXT)
-        return {"rung": self.rung.value, "symptom": symptom, "of_host": self.of_host, "log": list(_last(self.log))}
+    def trimmed(self) -> Failure:
+        """Return what a record may hold."""
+        return replace(self, symptom=_cut(self.symptom, _MAX_TEXT), log=tuple(_last(self.log)))
 
 
+def _some_rung(rungs: tuple[Rung, ...], _context: object) -> tuple[Rung, ...]:
+    if not rungs:
+        raise WrongValueError("rungs of the ladder belong here")
+    return rungs
+
+
+_Time = Annotated[
+    str,
+    text_of(
+        40,
+        re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})"),
+        "write it as 2026-11-21T13:00:00+00:00",
+        "not a time",
+    ),
+]
+
+
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """Written once per run; ``loaded`` are versions as loaded in the cell, not as declared. Times are UTC ISO 8601, durations seconds."""
+    """The outcome of one run; made, written and read in this shape. ``name`` is that of the file it was read from.
 
-    cell_id: str
+    ``lock``, ``environment`` and ``image`` are digests. ``loaded`` are versions as loaded in the cell, not as declared. Times are UTC ISO 8601,
+    durations seconds. ``expected`` and ``rules`` are what the graph said before; ``earlier`` are attempts of the same run that failed before
+    this one; ``bandwidth`` holds the peak of each operation when that tier was run; ``audit`` is what earlier releases wrote of pip-audit.
+    """
+
+    schema: Annotated[
+        int,
+        exactly(SCHEMA, f"this envsmith reads schema {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})"),
+    ] = SCHEMA
+    cell: Text
     components: Mapping[str, str]
-    lock_digest: str
-    engine: str
-    environment_digest: str
-    rungs: tuple[Rung, ...]
-    passed: bool
+    campaign: str | None = None
+    expected: Expected | None = None
+    rules: tuple[str, ...] = ()
+    lock: str
+    engine: Text
+    environment: str
+    image: str | None = None
+    rungs: Annotated[tuple[Rung, ...], Checked(_some_rung)]
+    passed: Flag
     summary: str
-    started: str
+    failure: Failure | None = None
+    earlier: tuple[Failure, ...] = ()
+    started: _Time
     seconds: Mapping[str, float]
     host: Mapping[str, object]
     loaded: Mapping[str, object]
     backend: str
     ranks: int
-    cases: tuple[CaseOutcome, ...] = ()
+    cases: Cases = field(default_factory=Cases)
     steps: tuple[StepOutcome, ...] = ()
-    image: str | None = None
+    bandwidth: Mapping[str, Mapping[str, float]] | None = field(default=None, metadata=written(when_set=True))
     notes: tuple[str, ...] = ()
-    case_list: str = ""
-    failure: Failure | None = None
-    expected: Expected | None = None
-    rules: tuple[str, ...] = ()
-    campaign: str | None = None
-    earlier: tuple[Failure, ...] = ()
-    bandwidth: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    audit: Mapping[str, object] | None = field(default=None, metadata=written(when_set=True))
+    name: str = field(default="", metadata=UNWRITTEN)
 
-    def to_json(self) -> dict[str, object]:
-        """Schema 2, about 4 kB at most; the framework tier, with a dozen steps, 10 kB. Passing cases are counted, the others named; ``case_list`` is the hash of all that were to run.
+    @property
+    def rung(self) -> Rung:
+        """The highest rung that was proved."""
+        return max(self.rungs, key=_LADDER.__getitem__)
 
-        ``bandwidth`` stands there when that tier was run: per operation the peak. ``expected`` and ``rules`` are what the graph said before; ``earlier`` are attempts of the same run that failed before this one.
-        """
-        counts: dict[str, int] = {}
-        for case in self.cases:
-            counts[case.verdict.value] = counts.get(case.verdict.value, 0) + 1
-        bad = [c for c in self.cases if not c.verdict.good or c.verdict is Verdict.UNEXPECTED]
-        return {
-            "schema": SCHEMA,
-            "cell": self.cell_id,
-            "components": dict(self.components),
-            "campaign": self.campaign,
-            "expected": self.expected.value if self.expected else None,
-            "rules": list(self.rules),
-            "lock": self.lock_digest,
-            "engine": self.engine,
-            "environment": self.environment_digest,
-            "image": self.image,
-            "rungs": [r.value for r in self.rungs],
-            "passed": self.passed,
-            "summary": _cut(self.summary, _MAX_TEXT),
-            "failure": self.failure.to_json() if self.failure else None,
-            "earlier": [e.to_json() for e in self.earlier],
-            "started": self.started,
-            "seconds": {k: round(v, 1) for k, v in self.seconds.items()},
-            "host": {k: self.host[k] for k in _HOST if k in self.host},
-            "loaded": {k: self.loaded[k] for k in _LOADED if self.loaded.get(k) is not None},
-            "backend": self.backend,
-            "ranks": self.ranks,
-            "cases": {
-                "list": self.case_list,
-                "counts": dict(sorted(counts.items())),
-                "bad": [
-                    {"case": c.case, "verdict": c.verdict.value, "blame": _cut(c.blame or "", _MAX_TEXT)}
-                    for c in bad[:_MAX_BAD]
-                ],
-            },
-            "steps": [_step(step) for step in self.steps],
-            **({"bandwidth": {op: dict(row) for op, row in self.bandwidth.items()}} if self.bandwidth else {}),
-            "notes": [_cut(note, _MAX_TEXT) for note in self.notes[:_MAX_BAD]],
-        }
+    @property
+    def day(self) -> str:
+        """The ISO day of the run."""
+        return self.started[:10]
 
+    @property
+    def flaky(self) -> bool:
+        """It passed, but not at once."""
+        return self.passed and bool(self.earlier)
 
-def _step(step: StepOutcome) -> dict[str, object]:
-    """A step with the facts that say what it proved; a trace stands in the failure's log."""
-    facts = {k: v for k, v in step.facts.items() if k != "trace" and not k.startswith("losses")}
-    seconds = None if step.seconds is None else round(step.seconds, 1)
-    return {
-        "name": step.name,
-        "verdict": step.verdict.value,
-        "seconds": seconds,
-        "detail": _cut(step.detail, _MAX_TEXT),
-        "facts": facts,
-    }
+    @property
+    def of_host(self) -> bool:
+        """The host lacked what the next rung needs: the run says nothing against the cell."""
+        return not self.passed and (self.failure is None or self.failure.of_host)
+
+    def trimmed(self) -> Record:
+        """Return what a new file holds: about 4 kB at most, 10 kB with the dozen steps of the framework tier."""
+        return replace(
+            self,
+            summary=_cut(self.summary, _MAX_TEXT),
+            failure=self.failure.trimmed() if self.failure else None,
+            earlier=tuple(failure.trimmed() for failure in self.earlier),
+            seconds={k: round(v, 1) for k, v in self.seconds.items()},
+            host={k: self.host[k] for k in _HOST if k in self.host},
+            loaded={k: self.loaded[k] for k in _LOADED if self.loaded.get(k) is not None},
+            steps=tuple(step.trimmed() for step in self.steps),
+            bandwidth=self.bandwidth or None,
+            notes=tuple(_cut(note, _MAX_TEXT) for note in self.notes[:_MAX_BAD]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as its file has it."""
+        document: dict[str, Any] = to_json(self)
+        return document
 
 
 def _cut(text: str, most: int) -> str:
@@ -215,29 +272,25 @@ def _last(lines: Sequence[str]) -> Sequence[str]:
     return kept[::-1]
 
 
-# Records as files: written whole under a name that their content gives, read back as values, and how long each counts.
-#
-# Two campaigns never write one name for two records, so their results are merged by copying. What is read is hostile until it is parsed;
-# ten thousand records are read in less than a second (``bench/records.py``), so the parser looks at what is used and at nothing twice.
+# Records as files: written whole under a name that their content gives, and read back. Two campaigns never write one name for two records,
+# so their results are merged by copying.
 
 
-_LADDER = {rung.value: number for number, rung in enumerate(Rung)}
-_RUNGS = {rung.value: rung for rung in Rung}
+_LADDER = {rung: number for number, rung in enumerate(Rung)}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.[a-z]{1,20}-[0-9a-f]{12}\.json")
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})")
 _MAX_BYTES = 64_000
 # What a build writes beside its lock.
 _BUILT = "record.json"
 # Problems that are shown of a folder full of them.
-_MAX_TOLD = 40
+_MAX_SHOWN = 40
 
 
 def record_text(record: Record, **places: Path) -> str:
-    """A record as it is written and published: JSON that people can read in a diff, without what is the business of this machine alone.
+    """Return a record as it is written and published: JSON that people can read in a diff, without what is the business of this machine alone.
 
     ``places`` are folders by the word that stands for them (``cell`` is ``.``), besides those that every machine has.
     """
-    text = redact_values(record.to_json(), places_here(**places))
+    text = redact_values(record.trimmed().to_json(), places_here(**places))
     return json.dumps(text, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -249,111 +302,66 @@ def record_name(cell: str, engine: str, text: str) -> str:
 def put_record(folder: Path, record: Record, **places: Path) -> Path:
     """Write a record into ``folder``, complete or not at all; ``places`` as for :func:`record_text`. ``StorageError``."""
     text = record_text(record, state=folder.parent, **places)
-    path = folder / record_name(record.cell_id, record.engine, text)
+    path = folder / record_name(record.cell, record.engine, text)
     write_whole(path, text)
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A record that was read: ``name`` is its file's, ``data`` the whole document, the rest what everybody asks for.
-
-    ``rung`` is the highest that was proved; ``day`` the ISO day of the run.
-    """
-
-    name: str
-    cell: str
-    engine: str
-    components: Mapping[str, str]
-    passed: bool
-    rung: Rung
-    day: str
-    started: str
-    data: Mapping[str, Any]
-
-    @property
-    def failure(self) -> Mapping[str, Any] | None:
-        """``{"rung", "symptom", "of_host", "log"}`` of a climb that ended early."""
-        return self.data.get("failure")
-
-    @property
-    def flaky(self) -> bool:
-        """It passed, but not at once."""
-        return self.passed and bool(self.data.get("earlier"))
-
-    @property
-    def of_host(self) -> bool:
-        """The host lacked what the next rung needs: the run says nothing against the cell."""
-        failure = self.failure
-        return not self.passed and (failure is None or failure.get("of_host") is True)
+def read_record(name: str, content: bytes) -> Record:
+    """Return the record that a file holds. ``DataError`` lists every problem of it."""
+    problems = Problems()
+    record = _read(name, content, problems)
+    if record is None:
+        hint = "a record is written by envsmith alone: run the cell again"
+        raise DataError(f"{name}: not a record", details=problems.lines, hint=hint)
+    return record
 
 
-def parse_record(name: str, content: bytes) -> Stored:
-    """One record. ``ValueError`` says which key is wrong."""
-    if len(content) > _MAX_BYTES:
-        raise ValueError(f"larger than {_MAX_BYTES} bytes")
+def _read(name: str, content: bytes, problems: Problems) -> Record | None:
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from None
-    if type(data) is not dict:
-        raise ValueError("a record is an object")
-    schema = data.get("schema")
-    if schema != SCHEMA:
-        raise ValueError(
-            f"schema {schema!r}; this envsmith reads {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})"
-        )
-    cell, engine, started = data.get("cell"), data.get("engine"), data.get("started")
-    components, rungs, passed = data.get("components"), data.get("rungs"), data.get("passed")
-    if type(cell) is not str or type(engine) is not str:
-        raise ValueError("`cell` and `engine` are texts")
-    if type(started) is not str or not _DAY.fullmatch(started):
-        raise ValueError("`started` is a time such as 2026-11-21T13:00:00+00:00")
-    if type(components) is not dict or not all(type(v) is str for v in components.values()):
-        raise ValueError("`components` maps names to versions")
-    if type(rungs) is not list or not rungs or any(type(r) is not str or r not in _LADDER for r in rungs):
-        raise ValueError("`rungs` lists rungs of the ladder")
-    if type(passed) is not bool:
-        raise ValueError("`passed` is true or false")
-    failure = data.get("failure")
-    if failure is not None and (type(failure) is not dict or type(failure.get("symptom")) is not str):
-        raise ValueError("`failure` has a `symptom`, or is null")
-    rung = _RUNGS[max(rungs, key=_LADDER.__getitem__)]
-    return Stored(name, cell, engine, components, passed, rung, started[:10], started, data)
+        if len(content) > _MAX_BYTES:
+            raise UnreadableError(f"larger than {_MAX_BYTES} bytes")  # noqa: TRY301 - told like every other problem
+        document = parse_document(".json", content)
+    except UnreadableError as error:
+        problems.add(name, str(error))
+        return None
+    return check_record(document, name, problems)
 
 
-def read_records(folder: Path) -> tuple[Stored, ...]:
-    """Every record of a folder, by name. ``DataError`` lists every file that is none; ``StorageError`` when it cannot be read."""
-    found: list[Stored] = []
-    problems: list[str] = []
+def check_record(document: Any, name: str, problems: Problems) -> Record | None:
+    """Return the record of a parsed document; ``None`` when there are problems, which are noted."""
+    if isinstance(document, dict):
+        document = {**document, "name": name}
+    return check(Record, document, name, problems)
+
+
+def read_records(folder: Path) -> tuple[Record, ...]:
+    """Return every record of a folder, by name. ``DataError`` lists every file that is none; ``StorageError`` when it cannot be read."""
     try:
         names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json") and not e.name.startswith("."))
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise StorageError(f"{folder}: cannot be read: {error.strerror or error}") from None
-    for name in names:
-        try:
-            found.append(parse_record(name, _content(f"{folder}/{name}")))
-        except (ValueError, OSError) as error:  # noqa: PERF203
-            problems.append(f"{name}: {error}")
-    if problems:
-        more = [f"and {len(problems) - _MAX_TOLD} more"] if len(problems) > _MAX_TOLD else []
+    problems = Problems()
+    records = [_read(name, _content(folder / name, problems), problems) for name in names]
+    if problems.lines:
+        broken = len({line.split(":", maxsplit=1)[0] for line in problems.lines})
+        more = len(problems.lines) - _MAX_SHOWN
         raise DataError(
-            f"{folder}: {len(problems)} file{'s are' if len(problems) > 1 else ' is'} no record",
-            details=[*problems[:_MAX_TOLD], *more],
+            f"{folder}: {broken} file{'s are' if broken > 1 else ' is'} no record",
+            details=[*problems.lines[:_MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])],
             hint="remove what is no record, or bring it to the present schema",
         )
-    return tuple(found)
+    return tuple(record for record in records if record)
 
 
-def _content(path: str) -> bytes:
-    """The bytes of a small file by three system calls; a file object costs twice that, ten thousand times."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _content(path: Path, problems: Problems) -> bytes:
     try:
-        return os.read(handle, _MAX_BYTES + 1)
-    finally:
-        os.close(handle)
+        return read_bounded(path, _MAX_BYTES)
+    except DataError as error:
+        problems.add(path.name, error.message)
+        return b""
 
 
 def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
@@ -393,14 +401,10 @@ def _records_of(source: Path) -> list[Path]:
 
 
 def _checked(path: Path) -> tuple[str, str]:
-    """Name and text of a record that may be taken."""
-    try:
-        content = path.read_bytes()
-        stored = parse_record(path.name, content)
-        text = content.decode()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no record: {error}") from None
-    name = record_name(stored.cell, stored.engine, text)
+    """Return name and text of a record that may be taken."""
+    content = read_bounded(path, _MAX_BYTES)
+    record, text = read_record(str(path), content), content.decode()
+    name = record_name(record.cell, record.engine, text)
     if (path.name not in {name, _BUILT}) or not _NAME.fullmatch(name):
         raise DataError(
             f"{path}: its name does not belong to its content",

@@ -16,7 +16,6 @@ from typing import IO, Protocol
 from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.graph.expiry import load_expiry
 from envsmith.model.lock import Lock
-from envsmith.model.record import Rung, Stored
 from envsmith.oci.layout import OciImage
 from envsmith.oci.spec import Descriptor, Manifest, digest_of
 from envsmith.progress import Event, EventKind, Progress, silent
@@ -212,15 +211,5 @@ def expires(record: RecordFacts, lock: Lock) -> dt.date:
     """The last day (UTC) on which the record is not old."""
     from envsmith.graph.files import find_matrix
 
-    stored = Stored(
-        name="record.json",
-        cell=record.cell,
-        engine="",
-        components=lock.cell.components,
-        passed=record.passed,
-        rung=Rung(record.rungs[-1]) if record.rungs else Rung.SOLVED,
-        day=record.started.date().isoformat(),
-        started=record.started.isoformat(),
-        data={},
-    )
-    return load_expiry(find_matrix()).until(stored)
+    torch = lock.cell.components.get("torch", "")
+    return load_expiry(find_matrix()).last_day(torch, record.started.date(), passed=record.passed)

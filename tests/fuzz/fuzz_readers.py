@@ -162,13 +162,9 @@ def library(text: str) -> None:
 
 
 def record(text: str) -> None:
-    from envsmith.model.record import parse_record
+    from envsmith.model.record import read_record
 
-    try:
-        parse_record("r.json", raw(text))
-    except ValueError as error:
-        if type(error) is not ValueError:
-            raise
+    read_record("r.json", raw(text))
 
 
 def matrix_json(text: str) -> None:

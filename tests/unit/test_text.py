@@ -80,8 +80,8 @@ def test_places_of_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def _record(text: str) -> Record:
     return Record(
-        cell_id="ds0.16.4-torch2.6.0-cu124-py312", components={"torch": "2.6.0"}, lock_digest="sha256:" + "0" * 64, engine="venv",
-        environment_digest="", rungs=(Rung.SOLVED,), passed=False, summary=text, started="2026-11-21T12:00:00+00:00", seconds={}, host={},
+        cell="ds0.16.4-torch2.6.0-cu124-py312", components={"torch": "2.6.0"}, lock="sha256:" + "0" * 64, engine="venv",
+        environment="", rungs=(Rung.SOLVED,), passed=False, summary=text, started="2026-11-21T12:00:00+00:00", seconds={}, host={},
         loaded={}, backend="gloo", ranks=2, cases=(CaseOutcome(case="c", verdict=Verdict.ERROR, blame=text),), notes=(text,),
         failure=Failure(rung=Rung.LOCKED, symptom=text, log=(text,)), earlier=(Failure(rung=Rung.LOCKED, symptom=text, log=(text,)),),
     )  # fmt: skip

@@ -28,7 +28,7 @@ from envsmith.lock.files import layer_text
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.campaign.plan import without
 from envsmith.model.lock import Lock
-from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
+from envsmith.model.record import Cases, Expected, Failure, Record, Rung, Verdict
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.proof import progress_line, rungs_of
 from envsmith.python.uv import Uv, uv_environment
@@ -311,11 +311,11 @@ def _record(state: _Climb, started: str) -> Record:
     slot = str(state.ground.slot.resolve())
     failure = _anonymous(state.failure, state.ground.slot) if state.failure else None
     return Record(
-        cell_id=state.job.id,
+        cell=state.job.id,
         components=state.job.cell.components,
-        lock_digest=state.lock.digest if state.lock else "",
+        lock=state.lock.digest if state.lock else "",
         engine="venv",
-        environment_digest=built.digest if built else "",
+        environment=built.digest if built else "",
         rungs=tuple(state.rungs),
         passed=failure is None and Rung.FRAMEWORK_CPU in state.rungs,
         summary=result.summary.replace(slot, ".") if result else (failure.symptom if failure else ""),
@@ -325,10 +325,9 @@ def _record(state: _Climb, started: str) -> Record:
         loaded=result.loaded if result else {},
         backend=result.backend if result else "",
         ranks=result.ranks if result else 0,
-        cases=result.cases if result else (),
+        cases=Cases.of(result.cases, result.digest) if result else Cases(),
         steps=tuple(dataclasses.replace(s, detail=s.detail.replace(slot, ".")) for s in result.steps) if result else (),
         notes=tuple(n.replace(slot, ".") for n in (result.placement, *result.notes) if n) if result else (),
-        case_list=result.digest if result else "",
         failure=failure,
         expected=state.job.expected,
         rules=state.job.rules,

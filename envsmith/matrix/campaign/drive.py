@@ -15,7 +15,7 @@ from typing import Protocol
 from envsmith.errors import DataError, StorageError, UsageError
 from envsmith.files import write_whole
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.model.record import Record, put_record
+from envsmith.model.record import Expected, Record, put_record, read_record
 
 # A cell whose worker died twice in one run is left for the next: something kills it.
 _TRIES = 2
@@ -170,18 +170,15 @@ class _Drive:
 
 def _news(path: Path) -> str:
     """One line on a record that has just been written."""
-    import json
-
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        failure = value.get("failure") or {}
-        how = "passed" if value["passed"] else f"failed at {failure.get('rung', '?')}: {failure.get('symptom', '')}"
-        flaky = " (flaky)" if value["passed"] and value.get("earlier") else ""
-        same = value["passed"] == (value["expected"] != "bad") or failure.get("of_host")
-        odd = "" if same else f" -- expected {value['expected']}"
-        return f"{value['cell']}: {how}{flaky}{odd}"
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        record = read_record(path.name, path.read_bytes())
+    except (OSError, DataError):
         return f"{path.name}: written"
+    failure, expected = record.failure, record.expected
+    how = f"failed at {failure.rung.value}: {failure.symptom}" if failure else "passed" if record.passed else "failed"
+    same = record.passed == (expected is not Expected.BAD) or (failure and failure.of_host)
+    odd = "" if same else f" -- expected {expected.value if expected else None}"
+    return f"{record.cell}: {how}{' (flaky)' if record.flaky else ''}{odd}"
 
 
 # What a campaign keeps only as long as it needs it: the wheels of a torch release, the environments.

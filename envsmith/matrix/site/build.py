@@ -22,7 +22,7 @@ from envsmith.matrix.site.plots import bandwidth_plot, freshness_plot
 from envsmith.matrix.tables import write_export
 from envsmith.model.cell import CellId, Platform, Request
 from envsmith.model.component import Component, Role
-from envsmith.model.record import Rung, Stored, read_records
+from envsmith.model.record import Record, Rung, read_records
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, version_key
 from envsmith.solve import default_solver
@@ -41,7 +41,7 @@ class Page:
     """All that the page shows. ``bad`` are ``{"components", "rule", "symptom", "fix"}``; ``today`` decides what is stale."""
 
     choices: Choices
-    records: Sequence[Stored]
+    records: Sequence[Record]
     expiry: Expiry
     bad: Sequence[Mapping[str, Any]]
     today: dt.date
@@ -79,7 +79,7 @@ def _script(value: object) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _data(page: Page, newest: Sequence[Stored]) -> dict[str, object]:
+def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
     days = sorted({r.day for r in newest})
     whys = sorted({why for r in newest if (why := _why(r))})
     return {
@@ -92,7 +92,7 @@ def _data(page: Page, newest: Sequence[Stored]) -> dict[str, object]:
     }
 
 
-def _row(page: Page, record: Stored, days: Sequence[str], whys: Sequence[str]) -> list[object]:
+def _row(page: Page, record: Record, days: Sequence[str], whys: Sequence[str]) -> list[object]:
     """A record for the grid, small because the first page holds them all: cell, rung, 1 passed + 2 of the host + 4 stale, day, and why it ended."""
     stale = page.expiry.is_stale(record, page.today)
     told = record.passed | record.of_host << 1 | stale << 2
@@ -101,11 +101,11 @@ def _row(page: Page, record: Stored, days: Sequence[str], whys: Sequence[str]) -
     return [*row, whys.index(why)] if why else row
 
 
-def _why(record: Stored) -> str:
-    return str((record.failure or {}).get("symptom", ""))[:160]
+def _why(record: Record) -> str:
+    return (record.failure.symptom if record.failure else "")[:160]
 
 
-def _index(page: Page, newest: Sequence[Stored]) -> str:
+def _index(page: Page, newest: Sequence[Record]) -> str:
     text = (_STATIC / "index.html").read_text(encoding="utf-8")
     passed = sum(r.passed for r in newest)
     counts = f"{len({r.cell for r in newest})} cells were run, {passed} passed; newest run {max((r.day for r in newest), default='never')}"
@@ -147,7 +147,7 @@ def _commands(cell: str, components: Mapping[str, str]) -> list[tuple[str, str]]
     ]
 
 
-def _cell_page(page: Page, cell: str, records: Sequence[Stored]) -> str:
+def _cell_page(page: Page, cell: str, records: Sequence[Record]) -> str:
     text = (_STATIC / "cell.html").read_text(encoding="utf-8")
     components = records[0].components
     rows = "".join(
@@ -169,8 +169,8 @@ def _cell_page(page: Page, cell: str, records: Sequence[Stored]) -> str:
     return text
 
 
-def _run(page: Page, record: Stored) -> str:
-    data = record.data
+def _run(page: Page, record: Record) -> str:
+    data = record.to_json()
     age = max(0, (page.today - dt.date.fromisoformat(record.day)).days)
     stale = page.expiry.is_stale(record, page.today)
     state = "passed" if record.passed else "not decided by this host" if record.of_host else "failed"
@@ -197,8 +197,8 @@ def _run(page: Page, record: Stored) -> str:
     failure = record.failure
     log = ""
     if failure:
-        lines = "\n".join(map(str, failure.get("log") or ()))
-        log = f"<p class='symptom'>{html.escape(str(failure.get('symptom', '')))}</p><pre tabindex='0'>{html.escape(lines)}</pre>"
+        lines = "\n".join(failure.log)
+        log = f"<p class='symptom'>{html.escape(failure.symptom)}</p><pre tabindex='0'>{html.escape(lines)}</pre>"
     rules = "".join(f"<li><code>envsmith explain {html.escape(str(r))}</code></li>" for r in data.get("rules") or ())
     return (
         f"<section><h2>{html.escape(record.engine)}: <span class='state {'ok' if record.passed else 'bad'}'>{state}</span></h2>"
@@ -463,16 +463,14 @@ def read_page(root: Path, *, solver: Solver | None = None) -> Page:
     )
 
 
-def _failures(stored: tuple[Stored, ...]) -> list[Mapping[str, str]]:
+def _failures(stored: tuple[Record, ...]) -> list[Mapping[str, str]]:
     """Runs that failed, by their symptom."""
     found: list[Mapping[str, str]] = []
     for record in stored:
         failure = record.failure
         if failure and not record.passed and not record.of_host:
-            rules = record.data.get("rules") or ["record"]
-            found.append(
-                {"components": record.cell, "rule": str(rules[0]), "symptom": str(failure["symptom"]), "fix": ""}
-            )
+            rules = record.rules or ("record",)
+            found.append({"components": record.cell, "rule": rules[0], "symptom": failure.symptom, "fix": ""})
     return found
 
 

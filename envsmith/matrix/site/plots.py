@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from envsmith.graph.expiry import Expiry
-from envsmith.model.record import Stored
+from envsmith.model.record import Record
 from envsmith.model.version import version_key
 
 _ROW, _LEFT, _WIDTH = 18, 56, 420
 _KINDS = ("fresh", "stale", "failed", "unshown")  # classes of style.css
 
 
-def freshness_plot(records: Iterable[Stored], expiry: Expiry, today: dt.date) -> str:
+def freshness_plot(records: Iterable[Record], expiry: Expiry, today: dt.date) -> str:
     """A bar for each torch series: cells that passed and count, that passed and are stale, that failed, that a host without a GPU could not show."""
     series: dict[str, list[int]] = {}
     for record in records:
@@ -48,19 +48,15 @@ def freshness_plot(records: Iterable[Stored], expiry: Expiry, today: dt.date) ->
     return f"<svg role='img' aria-label='Cells by torch series: {html.escape(told, quote=True)}' viewBox='0 0 {_WIDTH} {height}' width='{_WIDTH}' height='{height}'>{''.join(parts)}</svg>"
 
 
-def _kind(record: Stored, expiry: Expiry, today: dt.date) -> str:
+def _kind(record: Record, expiry: Expiry, today: dt.date) -> str:
     if record.passed:
         return "stale" if expiry.is_stale(record, today) else "fresh"
     return "unshown" if record.of_host else "failed"
 
 
-def bandwidth_plot(records: Iterable[Stored]) -> str:
+def bandwidth_plot(records: Iterable[Record]) -> str:
     """The peak bus bandwidth of each operation, for the records that measured it; a sentence when none did."""
-    rows = [
-        (f"{r.cell}, {r.data.get('backend', '')}: {op}", value)
-        for r in records
-        for op, value in _bandwidths(r.data.get("bandwidth"))
-    ]
+    rows = [(f"{r.cell}, {r.backend}: {op}", value) for r in records for op, value in _bandwidths(r.bandwidth)]
     if not rows:
         return "<p>No bandwidth is recorded yet: that tier needs GPUs to say anything.</p>"
     most = max(value for _, value in rows)

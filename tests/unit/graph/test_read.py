@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
 import pytest
 
 from envsmith.errors import DataError
 from envsmith.graph.read import read_knowledge
 from envsmith.model.cell import Platform
+from envsmith.model.record import Failure, Record, Rung, record_text
 from envsmith.model.rule import EvidenceKind, RuleKind, Severity
 
 
@@ -92,13 +93,25 @@ def test_gpu_names_are_folded(matrix):
 
 
 def test_passed_record_supports_its_cell_and_a_failed_one_does_not(matrix):
-    record = {
-        "cell": "al1.1.0-torch2.1.0-cu118-py310",
-        "components": {"alpha": "1.1.0", "torch": "2.1.0+cu118"},
-        "started": "2026-01-05T00:00:00Z",
-    }
-    matrix.write("records/a.json", json.dumps(record | {"passed": True}))
-    matrix.write("records/b.json", json.dumps(record | {"passed": False}))
+    failure = Failure(rung=Rung.IMPORTED, symptom="no GPU", of_host=True)
+    run = Record(
+        cell="al1.1.0-torch2.1.0-cu118-py310",
+        components={"alpha": "1.1.0", "torch": "2.1.0+cu118"},
+        lock="",
+        engine="venv",
+        environment="",
+        rungs=(Rung.INSTALLED,),
+        passed=True,
+        summary="",
+        started="2026-01-05T00:00:00Z",
+        seconds={},
+        host={},
+        loaded={},
+        backend="gloo",
+        ranks=2,
+    )
+    matrix.write("records/a.json", record_text(run))
+    matrix.write("records/b.json", record_text(replace(run, passed=False, failure=failure)))
     tested = [t for t in read_knowledge(matrix.root).tested if t.kind == "record"]
     assert [(t.framework, t.version.text, t.evidence[0].kind) for t in tested] == [
         ("alpha", "==1.1.0", EvidenceKind.VALIDATED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.model.cell import Cell
-from envsmith.model.record import CaseOutcome, Expected, Failure, Record, Rung, StepOutcome, Verdict
+from envsmith.model.record import CaseOutcome, Cases, Expected, Failure, Record, Rung, StepOutcome, Verdict
 
 
 def cell(framework="0.16.4", torch="2.6.0+cu124", python="3.12"):
@@ -21,16 +21,19 @@ def plan(*jobs, name="test"):
     return Plan(name=name, exclude_newer="2026-11-20", jobs=jobs)
 
 
+PASSED = tuple(CaseOutcome(case=f"all_reduce[{n}]", verdict=Verdict.PASS) for n in range(90))
+
+
 def record(*, passed=True, started="2026-11-21T12:00:00+00:00", symptom="ImportError: no", **more):
     made = more.pop("cell", None) or cell()
     failure = None if passed else Failure(rung=Rung.IMPORTED, symptom=symptom, log=("a", "b"))
     rungs = list(Rung)[:6] if passed else list(Rung)[:3]
     values = {
-        "cell_id": str(made.id),
+        "cell": str(made.id),
         "components": made.components,
-        "lock_digest": "sha256:" + "a" * 64,
+        "lock": "sha256:" + "a" * 64,
         "engine": "venv",
-        "environment_digest": "sha256:" + "b" * 64,
+        "environment": "sha256:" + "b" * 64,
         "rungs": tuple(rungs),
         "passed": passed,
         "summary": "all good" if passed else symptom,
@@ -40,7 +43,7 @@ def record(*, passed=True, started="2026-11-21T12:00:00+00:00", symptom="ImportE
         "loaded": {"torch": "2.6.0", "has_gloo": True},
         "backend": "gloo",
         "ranks": 2,
-        "cases": tuple(CaseOutcome(case=f"all_reduce[{n}]", verdict=Verdict.PASS) for n in range(90)),
+        "cases": Cases.of(more.pop("cases", PASSED), "sha256:" + "c" * 64),
         "steps": (StepOutcome(name="deepspeed zero-2 fp32", verdict=Verdict.PASS, seconds=1.0, detail="fine"),),
         "failure": failure,
         **more,

@@ -15,7 +15,7 @@ from envsmith.graph.files import find_matrix
 from envsmith.matrix.site.build import make_choices, read_page, write_site
 from envsmith.matrix.site.plots import freshness_plot
 from envsmith.model.cell import Request
-from envsmith.model.record import parse_record
+from envsmith.model.record import read_record
 from envsmith.model.version import Spec
 from envsmith.solve import default_solver, solve
 
@@ -130,7 +130,7 @@ def test_a_row_of_the_data_says_what_its_record_says(page, site):
     for record in latest(page.records):
         rung = data["ladder"].index(record.rung.value)
         row = rows[record.cell, rung, record.passed, record.of_host, record.day]
-        assert [data["whys"][n] for n in row[4:]] == ([record.failure["symptom"][:160]] if record.failure else [])
+        assert [data["whys"][n] for n in row[4:]] == ([record.failure.symptom[:160]] if record.failure else [])
 
 
 def test_the_search_has_the_known_bad_symptoms(site):
@@ -142,14 +142,14 @@ def test_the_search_has_the_known_bad_symptoms(site):
 
 def test_a_hostile_log_stays_text(page, tmp_path):
     record = page.records[0]
-    data = dict(record.data) | {
+    data = record.to_json() | {
         "passed": False,
         "summary": HOSTILE,
         "failure": {"rung": "imported", "symptom": HOSTILE, "of_host": False, "log": [HOSTILE]},
         "steps": [{"name": HOSTILE, "verdict": "error", "detail": HOSTILE}],
         "notes": [HOSTILE],
     }
-    stored = parse_record("x.json", json.dumps(data).encode())
+    stored = read_record("x.json", json.dumps(data).encode())
     write_site(
         replace(page, records=(stored,), bad=[{"components": HOSTILE, "rule": "x", "symptom": HOSTILE, "fix": ""}]),
         tmp_path,
@@ -187,11 +187,11 @@ def test_what_was_run_is_kept_in_the_choices():
 )
 def test_what_a_host_could_not_show_is_no_failure_in_the_plot(page, passed, of_host, kind, told):
     failure = None if passed else {"rung": "imported", "symptom": "no GPU", "of_host": of_host, "log": []}
-    data = dict(page.records[0].data) | {
+    data = page.records[0].to_json() | {
         "passed": passed,
         "failure": failure,
         "started": f"{page.today}T12:00:00+00:00",
     }
-    plot = freshness_plot([parse_record("x.json", json.dumps(data).encode())], page.expiry, page.today)
+    plot = freshness_plot([read_record("x.json", json.dumps(data).encode())], page.expiry, page.today)
     assert told in plot
     assert re.findall(r"rect class='(\w+)'", plot) == [kind]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from envsmith.errors import SmokeError
-from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, parse_record, put_record
+from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, put_record, read_record
 from envsmith.proof import Subject, record_of_parts
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
@@ -167,14 +167,14 @@ def _good(plan, _limit):
 def test_one_record_holds_cases_steps_and_bandwidth_and_can_be_merged(tmp_path) -> None:
     record = record_of_parts(FOUND, _run(NEW, tmp_path, _good), started="2026-11-21T12:00:00+00:00")
     path = put_record(tmp_path / "records", record)
-    read = parse_record(path.name, path.read_bytes())
+    read = read_record(path.name, path.read_bytes())
     assert read.passed
     assert read.rung is Rung.FRAMEWORK_GPU
-    assert read.data["rungs"][0] == "installed", "an environment that nobody locked here claims no lock"
-    assert read.data["cases"]["counts"]["pass"] > 1000
-    assert read.data["bandwidth"]["all_reduce"] == {"peak_busbw": 3.3, "bytes": 1 << 26, "least_us": 20.0}
-    assert [s["name"] for s in read.data["steps"]] == ["deepspeed zero-2 fp32"]
-    assert any("one-rank, hostid, multi-rank" in note for note in read.data["notes"])
+    assert read.to_json()["rungs"][0] == "installed", "an environment that nobody locked here claims no lock"
+    assert read.to_json()["cases"]["counts"]["pass"] > 1000
+    assert read.to_json()["bandwidth"]["all_reduce"] == {"peak_busbw": 3.3, "bytes": 1 << 26, "least_us": 20.0}
+    assert [s["name"] for s in read.to_json()["steps"]] == ["deepspeed zero-2 fp32"]
+    assert any("one-rank, hostid, multi-rank" in note for note in read.to_json()["notes"])
 
 
 def test_cell_of_torch_alone_asks_nobody_to_build_it() -> None:
@@ -305,7 +305,7 @@ def test_command_leaves_record_plot_and_summary(monkeypatch, tmp_path) -> None:
     assert "| bandwidth |" in summary
     assert "7 of 7 parts passed in 35 s (budget 600 s)." in summary
     (path,) = (tmp_path / "records").iterdir()
-    assert parse_record(path.name, path.read_bytes()).cell == FOUND.cell
+    assert read_record(path.name, path.read_bytes()).cell == FOUND.cell
 
 
 def test_interruption_leaves_what_is_done(monkeypatch, tmp_path) -> None:
@@ -316,9 +316,9 @@ def test_interruption_leaves_what_is_done(monkeypatch, tmp_path) -> None:
 
     _command(monkeypatch, tmp_path, script)
     (path,) = (tmp_path / "records").iterdir()
-    read = parse_record(path.name, path.read_bytes())
+    read = read_record(path.name, path.read_bytes())
     assert read.rung is Rung.COLLECTIVES_GPU
-    assert read.data["bandwidth"]
+    assert read.to_json()["bandwidth"]
 
 
 def test_command_that_failed_in_one_part_ends_with_1(monkeypatch, tmp_path) -> None:
