@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 
 from envsmith import plain
 from envsmith.errors import LockError
@@ -33,7 +33,10 @@ def _home(text: str) -> str:
 
 
 def _requirement(text: object, _context: object) -> str:
-    return str(Requirement(str(text)))
+    try:
+        return str(Requirement(str(text)))
+    except InvalidRequirement:
+        raise ValueError("not a requirement") from None
 
 
 _Distribution = Annotated[str, plain_text(plain.os_package)]
