@@ -87,7 +87,10 @@ def test_metadata_with_another_hash_is_refused(fetcher):
         read_release(fetcher, file)
 
 
-@pytest.mark.parametrize("body", [b"", b"\x1f\x8b", b"no archive", _tar({"d/PKG-INFO": PKG_INFO})[:60]])
+BROKEN = {"empty": b"", "head": b"\x1f\x8b", "text": b"no archive", "cut": _tar({"d/PKG-INFO": PKG_INFO})[:60]}
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
 def test_a_broken_sdist_is_one_kind_of_failure(fetcher, body):
     with pytest.raises(NetworkError):
         read_release(fetcher, _publish(fetcher, "demo-1.0.tar.gz", body))
