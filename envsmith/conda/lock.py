@@ -1,4 +1,4 @@
-"""The Conda lock of a cell: fetch the channel's index, ask the solver, prove the answer equal to the pip lock."""
+"""Make the Conda lock of a cell: ask the channels' solver, and prove the answer equal to the pip lock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urldefrag
 
@@ -27,7 +28,8 @@ from envsmith.conda.names import (
 )
 from envsmith.conda.plan import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
 from envsmith.conda.solve import MOVABLE, Ask, Unsolvable, compare, nearest_to_pip, solve
-from envsmith.errors import DataError, LockError, StorageError, UsageError
+from envsmith.errors import DataError, LockError, UsageError
+from envsmith.files import read_bounded
 from envsmith.http import HttpClient
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import Artifact, Lock, Pin
@@ -36,7 +38,16 @@ from envsmith.model.version import Spec
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.index import PackageIndex, find_index
 
+LOCK_FILE = "conda-lock.yml"
 _FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
+_MAX_BYTES = 64 << 20
+# Cells that are tried: the best ones of a request differ in one companion first, and a look costs a tenth of a millisecond.
+_TRIED = 5000
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+Cells = Callable[[Request], Iterable[Cell]]
+# The files of a pinned release on the index, whatever their platform.
+FilesOf = Callable[[Pin], Sequence[Artifact]]
 
 
 def lock_conda(
@@ -45,11 +56,11 @@ def lock_conda(
     conda: CondaRequest,
     *,
     progress: Progress = silent,
-    more: More | None = None,
+    files_of: FilesOf | None = None,
 ) -> CondaLock:
-    """Pin ``cell`` in Conda's terms, for its own platform and those asked for; what no channel has comes from ``pip_pins``.
+    """Pin ``cell`` in Conda's terms, for its own platform and those asked for. What no channel has comes from ``pip_pins``.
 
-    Each difference that is tolerated is in the lock's ``notes``, and :func:`compare` finds it. ``more`` finds the files of a pin for
+    Each difference that is tolerated is in the lock's ``notes``, and :func:`compare` finds it. ``files_of`` finds the files of a pin for
     platforms that the pip lock has none for.
 
     Raises ``NetworkError`` when a channel cannot be reached or answers nonsense, ``LockError`` when it has no build of the cell
@@ -57,8 +68,8 @@ def lock_conda(
     cache below ``cache_dir``.
     """
     conda = with_channels(conda)
-    newest = cutoff(conda.exclude_newer)
-    asked_of(cell, conda.tolerate)  # a name that cannot be tolerated is told before any channel is asked
+    newest = _cutoff(conda.exclude_newer)
+    _without(cell, conda.tolerate)  # refuse a name that cannot be tolerated before any channel is asked
 
     def tell(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step="conda", text=line))
@@ -68,43 +79,51 @@ def lock_conda(
     for platform in conda.platforms_of(cell):
         channels = open_channels(conda, platform.value, newest, tell)
         tell(f"solving for {platform.value}")
-        part, said = _lock_platform(cell, conda.tolerate, pip_pins, channels, platform, more)
-        parts.append(part)
-        notes += said
+        parts.append(_lock_platform(cell, conda.tolerate, pip_pins, channels, platform, files_of, notes))
     lock = CondaLock(
         cell_id=str(cell.id),
-        channels=tuple(_shown(c) for c in conda.channels),
+        channels=tuple(_public_name(c) for c in conda.channels),
         platforms=tuple(parts),
         request=request_hash(cell, pip_pins, conda),
     )
-    notes += _prove(cell, pip_pins, lock, conda.tolerate)
-    return dataclasses.replace(lock, notes=tuple(dict.fromkeys(notes)))
+    errors, wrong = _differences(lock, cell, pip_pins, conda.tolerate)
+    if wrong:
+        raise LockError(f"the Conda solution is not the cell {cell.id}", details=wrong, hint="give another --channel")
+    return dataclasses.replace(lock, notes=tuple(dict.fromkeys([*notes, *errors])))
 
 
-def asked_of(cell: Cell, tolerate: Sequence[str]) -> Cell:
-    """What is asked of the channel: the cell without the components whose release may differ. ``UsageError`` for one that may not."""
+def _differences(
+    lock: CondaLock, cell: Cell, pins: Sequence[Pin], tolerate: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return every error of the comparison with the pip lock, and those that are not tolerated."""
+    errors = [f for f in compare(cell, pins, lock) if f.severity is Severity.ERROR]
+    return [f.message for f in errors], [f.message for f in errors if not set(f.components) <= set(tolerate)]
+
+
+def _without(cell: Cell, tolerate: Sequence[str]) -> Cell:
+    """Return the cell without the components whose release may differ. ``UsageError`` for one that may not."""
     if wrong := sorted(set(tolerate) - set(MOVABLE)):
         raise UsageError(
             f"{', '.join(wrong)}: only {', '.join(MOVABLE)} may differ between the pip lock and the Conda lock"
         )
-    kept = {name: version for name, version in cell.components.items() if name not in tolerate}
-    return dataclasses.replace(cell, components=kept, chosen=tuple(n for n in cell.chosen if n in kept))
+    components = {name: version for name, version in cell.components.items() if name not in tolerate}
+    return dataclasses.replace(cell, components=components, chosen=tuple(n for n in cell.chosen if n in components))
 
 
-def _shown(channel: str) -> str:
-    """A channel as a lock may name it: a name stays a name, an address loses its credentials."""
+def _public_name(channel: str) -> str:
+    """Return a channel as a lock may name it: a name stays a name, an address loses its credentials."""
     return channel.strip() if "://" not in channel and "/" not in channel[:2] else public_url(base_url(channel))
 
 
-def cutoff(day: str | None) -> dt.datetime | None:
-    """The first moment that is too late: a day counts in full, in UTC. ``UsageError`` for what is no date."""
+def _cutoff(day: str | None) -> dt.datetime | None:
+    """Return the first moment that is too late. A day counts in full, in UTC."""
     if day is None:
         return None
     try:
-        parsed = dt.datetime.fromisoformat(day)
+        moment = dt.datetime.fromisoformat(day)
     except ValueError as error:
         raise UsageError(f"{day!r} is not a date (example: 2026-11-21)") from error
-    end = parsed + dt.timedelta(days=1) if len(day) == len("2026-11-21") else parsed
+    end = moment + dt.timedelta(days=1) if len(day) == len("2026-11-21") else moment
     return end.replace(tzinfo=end.tzinfo or dt.timezone.utc)
 
 
@@ -114,14 +133,15 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
     pip_pins: Sequence[Pin],
     channels: Channels,
     platform: Platform,
-    more: More | None,
-) -> tuple[PlatformLock, list[str]]:
+    files_of: FilesOf | None,
+    notes: list[str],
+) -> PlatformLock:
     virtual = virtual_packages(cell, platform)
     ask = Ask(channels=channels, virtual=virtual)
     channels.fetch(name for part in (*cell.components, *(p.name for p in pip_pins)) for name in candidates(part))
     plan = _plan(cell, tolerate, pip_pins, platform, ask)
-    specs, packages, given_up = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
-    pip, notes = pip_section(
+    specs, packages, relaxed = nearest_to_pip(plan, ask, f"the cell {cell.id} on {platform.value}")
+    pip, brought = pip_section(
         plan.pip_closure,
         plan.pip_roots,
         {fold(p.name): p for p in pip_pins},
@@ -129,60 +149,49 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
         platform=platform,
         python=cell.components["python"],
         glibc=virtual["__glibc"],
-        more=more,
+        files_of=files_of,
     )
-    part = PlatformLock(platform=platform, specs=specs, virtual_packages=virtual, packages=packages, pip=pip)
-    return part, [*plan.notes, *given_up, *notes]
+    notes += [*plan.notes, *relaxed, *brought]
+    return PlatformLock(platform=platform, specs=specs, virtual_packages=virtual, packages=packages, pip=pip)
 
 
 def _plan(cell: Cell, tolerate: Sequence[str], pins: Sequence[Pin], platform: Platform, ask: Ask) -> Plan:
-    """As near to the cell as the channel allows: nothing given up, else one of what is tolerated, else all of it."""
+    """Plan as near to the cell as the channel allows: nothing given up, else one of what is tolerated, else all of it."""
     alone = [(name,) for name in tolerate] if len(tolerate) > 1 else []
     for dropped in [(), *alone] if tolerate else []:
         try:
-            plan = make_plan(asked_of(cell, dropped), pins, ask.channels, platform)
+            plan = make_plan(_without(cell, dropped), pins, ask.channels, platform)
             solve(plan.specs, plan.limits, ask)
         except (LockError, Unsolvable):
             continue
         return plan
-    return make_plan(asked_of(cell, tolerate), pins, ask.channels, platform)
-
-
-def _prove(cell: Cell, pip_pins: Sequence[Pin], lock: CondaLock, tolerate: Sequence[str]) -> list[str]:
-    """Refuse a lock that differs from the pip lock; the differences that are tolerated are returned."""
-    errors = [f for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR]
-    wrong = [f.message for f in errors if not set(f.components) <= set(tolerate)]
-    if wrong:
-        raise LockError(f"the Conda solution is not the cell {cell.id}", details=wrong, hint="give another --channel")
-    return [f.message for f in errors]
+    return make_plan(_without(cell, tolerate), pins, ask.channels, platform)
 
 
 def request_hash(cell: Cell, pip_pins: Sequence[Pin], conda: CondaRequest) -> str:
-    """64 hex digits over everything that is asked. The state of the channel is not asked, so it does not count."""
+    """Hash everything that is asked. The state of the channel is not asked, so it does not count."""
     pins = [[fold(p.name), p.version, sorted(a.sha256 for a in p.artifacts)] for p in pip_pins]
-    asked = {
+    question = {
         "format": _FORMAT,
         "cell": cell.to_json(),
         "pins": sorted(pins, key=lambda p: str(p[0])),
-        "channels": [_shown(c) for c in conda.channels],
+        "channels": [_public_name(c) for c in conda.channels],
         "platforms": [p.value for p in conda.platforms_of(cell)],
         "exclude_newer": conda.exclude_newer,
         "tolerate": sorted(conda.tolerate),
     }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
 
 
 def up_to_date(text: str, cell: Cell, pip_pins: Sequence[Pin], conda: CondaRequest) -> bool:
-    """True when ``text`` is a Conda lock made for this very request, still whole and equal to the pip lock.
+    """Return whether ``text`` is a Conda lock made for this very request, still whole and equal to the pip lock.
 
     No channel is asked. ``DataError`` when ``text`` is not a ``conda-lock.yml``.
     """
     lock = load_lock(text)
-    whole = lock.facts.get("packages") == lock.facts.get("entries")
-    if not whole or lock.request != request_hash(cell, pip_pins, conda):
+    if lock.facts.get("packages") != lock.facts.get("entries") or lock.request != request_hash(cell, pip_pins, conda):
         return False
-    errors = (f for f in compare(cell, pip_pins, lock) if f.severity is Severity.ERROR)
-    return all(set(f.components) <= set(conda.tolerate) for f in errors)
+    return not _differences(lock, cell, pip_pins, conda.tolerate)[1]
 
 
 # Which cells can be had from Conda channels at all: the solver is told before it chooses, not refused afterwards.
@@ -190,81 +199,61 @@ def up_to_date(text: str, cell: Cell, pip_pins: Sequence[Pin], conda: CondaReque
 # Channels have far fewer builds of PyTorch than the package index. The best cell for which a channel has every part becomes the request.
 
 
-Cells = Callable[[Request], Iterable[Cell]]
-# Cells that are tried: the best ones of a request differ in one companion first, and a look costs a tenth of a millisecond.
-_TRIED = 5000
-
-
 def narrow_to_channels(
     request: Request, cells: Cells, conda: CondaRequest, *, progress: Tell = lambda _line: None
 ) -> Request:
-    """``request`` bound to the torch, CUDA and Python of the best cell that the channels can give.
+    """Bind ``request`` to the torch, CUDA and Python of the best cell that the channels can give.
 
-    ``cells`` lists every valid cell of a request, best first. ``LockError`` says what the channels have instead; ``NetworkError`` as
+    ``cells`` lists every valid cell of a request, best first. ``LockError`` says what the channels have instead. ``NetworkError`` as
     :func:`envsmith.conda.lock.lock_conda`.
     """
     conda = with_channels(conda)
-    channels = conda.channels
-    offer = open_channels(conda, request.platform.value, cutoff(conda.exclude_newer), progress)
+    names = ", ".join(conda.channels)
+    offer = open_channels(conda, request.platform.value, _cutoff(conda.exclude_newer), progress)
     builds = offer("pytorch")
-    some = _roughly(request, builds, channels)
     first: list[str] = []
-    for cell in _some(cells(some)):
+    for cell in islice(cells(_narrowed_to_builds(request, builds, names)), _TRIED):
         if cuda_of(cell) is None and "cuda" not in request.constraints:
             continue  # nobody means a CPU build who did not say so
-        problems = core_problems(asked_of(cell, conda.tolerate), offer, request.platform)
+        problems = core_problems(_without(cell, conda.tolerate), offer, request.platform)
         if not problems:
-            return _bound(request, cell, channels)
+            return _bound(request, cell, names)
         first = first or problems
-    shown = ", ".join(channels)
     have = listing(sorted({f"{p.version} for {cuda_of_build(p.build)}" for p in builds}, reverse=True))
     raise LockError(
-        f"no cell of this request can be had from {shown}",
+        f"no cell of this request can be had from {names}",
         details=first or [f"the channel has pytorch {have}" if have else "the channel has no pytorch"],
         hint="ask for less, give another --channel, or let NCCL differ with --conda-tolerate nccl",
     )
 
 
-def _some(cells: Iterable[Cell]) -> Iterator[Cell]:
-    for number, cell in enumerate(cells):
-        if number >= _TRIED:
-            return
-        yield cell
-
-
-def _roughly(request: Request, builds: Sequence[CondaPackage], channels: Sequence[str]) -> Request:
-    """Without what no build of PyTorch has: each of torch, CUDA and Python for itself."""
-    told = {
+def _narrowed_to_builds(request: Request, builds: Sequence[CondaPackage], channels: str) -> Request:
+    """Leave out what no build of PyTorch has: each of torch, CUDA and Python for itself."""
+    versions_of = {
         "torch": {p.version for p in builds},
         "cuda": {c for p in builds if (c := cuda_of_build(p.build))},
         "python": {v for p in builds if (v := python_of(p))},
     }
     narrowed = dict(request.narrowed)
-    for name, versions in told.items():
+    for name, versions in versions_of.items():
         if not versions:
             continue
         marks = ".*" if name == "python" else ""
         spec = Spec.parse(" || ".join(f"=={v}{marks}" for v in sorted(versions)))
-        reason = f"channel {', '.join(channels)} has pytorch with {name} {listing(sorted(versions))}"
-        narrowed.setdefault(name, (spec, reason))
+        narrowed.setdefault(name, (spec, f"channel {channels} has pytorch with {name} {listing(sorted(versions))}"))
     return dataclasses.replace(request, narrowed=narrowed)
 
 
-def _bound(request: Request, cell: Cell, channels: Sequence[str]) -> Request:
-    """The request that only this combination of torch, CUDA, Python and frameworks answers."""
-    shown = ", ".join(channels)
-    reason = f"channel {shown} has pytorch {torch_release(cell.components['torch'])} for CUDA {cuda_of(cell) or 'none'} and Python {cell.components['python']}"
+def _bound(request: Request, cell: Cell, channels: str) -> Request:
+    """Return the request that only this combination of torch, CUDA, Python and frameworks answers."""
+    torch = f"pytorch {torch_release(cell.components['torch'])} for CUDA {cuda_of(cell) or 'none'}"
+    reason = f"channel {channels} has {torch} and Python {cell.components['python']}"
     names = [n for n in ("torch", "cuda", "python", *cell.frameworks) if n in cell.components]
     exact = {n: (Spec.parse(f"=={cell.components[n]}"), reason) for n in names}
     return dataclasses.replace(request, narrowed={**request.narrowed, **exact})
 
 
 # The part of a cell that no channel has: which file of each pin a platform installs, with its hash and address.
-
-
-# The files of a pinned release on the index, whatever their platform.
-More = Callable[[Pin], Sequence[Artifact]]
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def pip_section(
@@ -276,11 +265,11 @@ def pip_section(
     platform: Platform,
     python: str,
     glibc: str,
-    more: More | None = None,
+    files_of: FilesOf | None = None,
 ) -> tuple[tuple[PipPackage, ...], tuple[str, ...]]:
-    """The pip packages in the order of their names, and a note for each distribution that Conda brings in another version.
+    """Return the pip packages in the order of their names, and a note for each distribution that Conda brings in another version.
 
-    Roots are always pip's; of the rest, what the Conda solution contains as a Python package stays Conda's. ``more`` is asked for the
+    Roots are always pip's. Of the rest, what the Conda solution contains as a Python package stays Conda's. ``files_of`` is asked for the
     files of a pin that has none for this platform: a pip lock holds those of one platform only.
     """
     conda = {p.name: p for p in packages if is_python(p)}
@@ -297,15 +286,16 @@ def pip_section(
             )
     tags = list(_tags(platform, python, glibc))
     names = {fold(p.name) for p in chosen}
-    return tuple(_package(p, tags, names, platform, more) for p in sorted(chosen, key=lambda p: fold(p.name))), tuple(
-        notes
-    )
+    chosen.sort(key=lambda p: fold(p.name))
+    return tuple(_package(pin, tags, names, platform, files_of) for pin in chosen), tuple(notes)
 
 
-def _package(pin: Pin, tags: Sequence[str], names: set[str], platform: Platform, more: More | None) -> PipPackage:
+def _package(
+    pin: Pin, tags: Sequence[str], names: set[str], platform: Platform, files_of: FilesOf | None
+) -> PipPackage:
     artifact = _best(pin, tags)
-    if artifact is None and more is not None:
-        artifact = _best(replace(pin, artifacts=tuple(more(pin))), tags)
+    if artifact is None and files_of is not None:
+        artifact = _best(replace(pin, artifacts=tuple(files_of(pin))), tags)
     if artifact is None:
         raise LockError(
             f"{pin.name} {pin.version}: the pip lock has no file that {platform.value} can install",
@@ -329,7 +319,7 @@ def _package(pin: Pin, tags: Sequence[str], names: set[str], platform: Platform,
 
 
 def _best(pin: Pin, tags: Sequence[str]) -> Artifact | None:
-    """The wheel whose tag stands first, else the source distribution, else nothing."""
+    """Return the wheel whose tag stands first, else the source distribution, else nothing."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     rank = {tag: place for place, tag in enumerate(tags)}
@@ -337,10 +327,10 @@ def _best(pin: Pin, tags: Sequence[str]) -> Artifact | None:
     for artifact in pin.artifacts:
         if artifact.filename.endswith(".whl"):
             try:
-                found = parse_wheel_filename(artifact.filename)[3]
+                tags_of_wheel = parse_wheel_filename(artifact.filename)[3]
             except InvalidWheelFilename as error:
                 raise LockError(f"{pin.name} {pin.version}: {clean(artifact.filename)!r} is no wheel name") from error
-            places = [rank[str(t)] for t in found if str(t) in rank]
+            places = [rank[str(t)] for t in tags_of_wheel if str(t) in rank]
             wheels += [(min(places), artifact.filename, artifact)] if places else []
     if wheels:
         return min(wheels)[2]
@@ -348,29 +338,25 @@ def _best(pin: Pin, tags: Sequence[str]) -> Artifact | None:
 
 
 def _tags(platform: Platform, python: str, glibc: str) -> Iterator[str]:
-    """The wheel tags that CPython ``python`` on ``platform`` with ``glibc`` installs, best first."""
+    """Yield the wheel tags that CPython ``python`` on ``platform`` with ``glibc`` installs, best first."""
     from packaging.tags import compatible_tags, cpython_tags
 
     version = tuple(int(n) for n in python.split(".")[:2])
-    newest = int(glibc.split(".")[1])
     legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
     systems = []
-    for minor in range(newest, 4, -1):
+    for minor in range(int(glibc.split(".")[1]), 4, -1):
         systems.append(f"manylinux_2_{minor}_{platform.machine}")
         if minor in legacy:
             systems.append(f"{legacy[minor]}_{platform.machine}")
     systems.append(f"linux_{platform.machine}")
-    for tag in cpython_tags(version, platforms=systems):
-        yield str(tag)
-    for tag in compatible_tags(version, f"cp{version[0]}{version[1]}", systems):
+    for tag in (
+        *cpython_tags(version, platforms=systems),
+        *compatible_tags(version, f"cp{version[0]}{version[1]}", systems),
+    ):
         yield str(tag)
 
 
 # The Conda part of a cell's folder: kept while it answers the same request, made again otherwise, never half.
-
-
-LOCK_FILE = "conda-lock.yml"
-_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -384,55 +370,53 @@ class Part:
 
 
 def conda_part(lock: Lock, directory: Path, conda: CondaRequest, *, progress: Progress = silent) -> Part:
-    """The Conda lock of ``lock``: what is in ``directory`` where that answers the same request, else a new one (errors as there)."""
-    kept = stored(lock, directory, conda)
-    if kept is not None:
-        return kept
-    made = lock_conda(
+    """Return the Conda lock of ``lock``: what is in ``directory`` where that answers the same request, else a new one."""
+    if (part := stored(lock, directory, conda)) is not None:
+        return part
+    new = lock_conda(
         lock.cell,
         lock.pins,
         with_channels(conda).until(lock.exclude_newer),
         progress=progress,
-        more=None if conda.offline else _files_on_index(),
+        files_of=None if conda.offline else _files_on_index,
     )
-    return Part(lock=made, texts=files(made), notes=made.notes)
+    return Part(lock=new, texts=files(new), notes=new.notes)
 
 
-def _files_on_index() -> More:
-    """Every hashed file of a pinned release on the user's own index, asked when it is first needed; yanked files are left out."""
+def _files_on_index(pin: Pin) -> tuple[Artifact, ...]:
+    """Return every hashed file of a pinned release on the user's own index. Yanked files are left out."""
+    from packaging.version import Version
 
-    def more(pin: Pin) -> tuple[Artifact, ...]:
-        from packaging.version import Version
-
-        files = PackageIndex(HttpClient(), find_index()).project(pin.name).files
-        wanted = Version(pin.version)
-        usable = [f for f in files if f.sha256 and f.yanked is None and Version(f.version) == wanted]
-        return tuple(
-            Artifact(filename=f.filename, sha256=f.sha256 or "", size=f.size, url=f.url)
-            for f in sorted(usable, key=lambda f: f.filename)
-        )
-
-    return more
+    release = Version(pin.version)
+    usable = [
+        f
+        for f in PackageIndex(HttpClient(), find_index()).project(pin.name).files
+        if f.sha256 and f.yanked is None and Version(f.version) == release
+    ]
+    return tuple(
+        Artifact(filename=f.filename, sha256=f.sha256 or "", size=f.size, url=f.url)
+        for f in sorted(usable, key=lambda f: f.filename)
+    )
 
 
 def stored(lock: Lock, directory: Path, conda: CondaRequest) -> Part | None:
-    """The Conda lock that is there when it was made for this request and every file of it stands; ``None`` otherwise."""
+    """Return the existing Conda lock when it was made for this request and every file of it stands, else ``None``."""
     try:
         text = _text(directory / LOCK_FILE)
         if not _answers(text, lock, conda):
             return None
-        there = load_lock(text)
-        names = sorted(files(there))
-        texts = {name: _text(directory / name) for name in names}
-    except (DataError, StorageError):
+        existing = load_lock(text)
+        texts = {name: _text(directory / name) for name in sorted(files(existing))}
+    except DataError:
         return None
-    return Part(lock=there, texts=texts, notes=_tolerated(there, lock), kept=True)
+    findings = [f.message for f in compare(lock.cell, lock.pins, existing) if f.severity is not Severity.NOTE]
+    return Part(lock=existing, texts=texts, notes=tuple(dict.fromkeys(findings)), kept=True)
 
 
 def difference(lock: Lock, directory: Path, conda: CondaRequest, *, required: bool) -> tuple[str, ...]:
-    """Why the Conda lock in ``directory`` is not what ``lock`` and ``conda`` give; empty when it is. No channel is asked.
+    """Say why the Conda lock in ``directory`` is not what ``lock`` and ``conda`` give. No channel is asked.
 
-    A folder without one is fine unless it is ``required``.
+    The answer is empty when it is. A folder without one is fine unless it is ``required``.
     """
     path = directory / LOCK_FILE
     if not path.exists():
@@ -441,33 +425,19 @@ def difference(lock: Lock, directory: Path, conda: CondaRequest, *, required: bo
         text = _text(path)
         if _answers(text, lock, conda):
             return ()
-        findings = compare(lock.cell, lock.pins, load_lock(text))
-    except (DataError, StorageError) as error:
+        wrong = _differences(load_lock(text), lock.cell, lock.pins, conda.tolerate)[1]
+    except DataError as error:
         return (error.message,)
-    errors = [f for f in findings if f.severity is Severity.ERROR and not set(f.components) <= set(conda.tolerate)]
-    wrong = tuple(f"{path.name}: {f.message}" for f in errors)
-    return wrong or (f"{path.name}: it was made from another request, or edited since",)
+    return tuple(f"{LOCK_FILE}: {message}" for message in wrong) or (
+        f"{LOCK_FILE}: it was made from another request, or edited since",
+    )
 
 
 def _answers(text: str, lock: Lock, conda: CondaRequest) -> bool:
     conda = with_channels(conda)
-    asked = (conda.until(lock.exclude_newer), dataclasses.replace(conda, exclude_newer=lock.exclude_newer))
-    return any(up_to_date(text, lock.cell, lock.pins, each) for each in asked)
-
-
-def _tolerated(there: CondaLock, lock: Lock) -> tuple[str, ...]:
-    findings: Sequence[str] = [
-        f.message for f in compare(lock.cell, lock.pins, there) if f.severity is not Severity.NOTE
-    ]
-    return tuple(dict.fromkeys(findings))
+    requests = (conda.until(lock.exclude_newer), dataclasses.replace(conda, exclude_newer=lock.exclude_newer))
+    return any(up_to_date(text, lock.cell, lock.pins, request) for request in requests)
 
 
 def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise DataError(f"{path}: larger than {_MAX_BYTES >> 20} MiB: no Conda lock of ours")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not UTF-8") from None
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return read_bounded(path, _MAX_BYTES).decode(errors="replace")

@@ -297,12 +297,12 @@ def test_second_platform_gets_its_own_wheel_from_the_index(local, tmp_path):
     cell = local.cell(**components)
     with pytest.raises(LockError, match="no file that linux-aarch64 can install"):
         lock_conda(cell, pins, CondaRequest(**order))
-    lock = lock_conda(cell, pins, CondaRequest(**order), more=more)
+    lock = lock_conda(cell, pins, CondaRequest(**order), files_of=more)
     found = {part.platform: {p.name: p.sha256 for p in part.pip}["hjson"] for part in lock.platforms}
     assert found == {Platform.LINUX_64: "a" * 64, Platform.LINUX_AARCH64: "b" * 64}
     assert asked == ["hjson"]
     assert {"conda-linux-64.lock", "conda-linux-aarch64.lock", "conda-linux-aarch64.pip.txt"} <= set(files(lock))
-    assert files(lock) == files(lock_conda(cell, pins, CondaRequest(**order), more=more))
+    assert files(lock) == files(lock_conda(cell, pins, CondaRequest(**order), files_of=more))
 
 
 def test_what_is_tolerated_differs_only_when_it_must(local, forge, tmp_path):
