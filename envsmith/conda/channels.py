@@ -76,7 +76,7 @@ class Condarc:
 class ChannelSettings:
     """Where channels lie and how they are reached. Addresses may hold credentials: nothing of it is ever written or shown.
 
-    ``mirrors`` maps a prefix that ends with ``/`` to what is asked in its place, in order; the longest prefix comes first.
+    ``mirrors`` maps a prefix that ends with ``/`` to what is asked in its place, in order. The longest prefix comes first.
     ``verify`` is False where the user switched the check of certificates off, or the file of the authorities to trust.
     """
 
@@ -126,9 +126,9 @@ def _rattlers_own() -> Any:
         return rattler.Config.load_from_default_locations("pixi")
     except Exception as error:  # noqa: BLE001 - rattler has no common family
         files = [str(path) for path, _ in rattler.Config.config_search_paths("pixi") if path.is_file()]
-        said = clean(str(error).splitlines()[0])
+        reason = clean(str(error).splitlines()[0])
         # What follows in rattler's message shows the line, which may hold a secret.
-        raise DataError(f"{', '.join(files)}: does not parse: {said}", hint="repair it, or move it away") from None
+        raise DataError(f"{', '.join(files)}: does not parse: {reason}", hint="repair it, or move it away") from None
 
 
 def _merged(environ: Mapping[str, str]) -> Condarc:
@@ -139,8 +139,8 @@ def _merged(environ: Mapping[str, str]) -> Condarc:
         content = read_bounded(path, _MAX_BYTES)
         own = read_document(Condarc, str(path), content, problems, context=environ) if content.strip() else Condarc()
         if own is None:
-            first, *more = (scrub(line) for line in problems.lines)
-            raise DataError(first, details=more, hint="repair it, or set CONDARC to another file")
+            lines = [scrub(line) for line in problems.lines]
+            raise DataError(lines[0], details=lines[1:], hint="repair it, or set CONDARC to another file")
         for key in Condarc.__slots__:
             value = getattr(own, key)
             if value is not None:
@@ -149,7 +149,7 @@ def _merged(environ: Mapping[str, str]) -> Condarc:
 
 
 def _condarcs(environ: Mapping[str, str]) -> list[Path]:
-    """Return the files that conda reads, in its order; the last one wins."""
+    """Return the files that conda reads, in its order. The last one wins."""
     home = Path(environ.get("HOME") or "~").expanduser()
     folders = ["/etc/conda", "/var/lib/conda", environ.get("CONDA_ROOT")]
     folders += [f"{xdg}/conda"] if (xdg := environ.get("XDG_CONFIG_HOME")) else []
@@ -162,7 +162,7 @@ def _condarcs(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _channels_of(environ: Mapping[str, str], conda: Condarc) -> tuple[str, ...]:
-    """Return the channels of ``.condarc``. ``defaults`` stands for ``default_channels``; where those are not set it is left out."""
+    """Return the channels of ``.condarc``. ``defaults`` stands for ``default_channels``, and is left out where those are not set."""
     variable = environ.get("CONDA_CHANNELS")
     names = [name.strip() for name in variable.split(",")] if variable else conda.channels or ()
     every = [n for name in names for n in ((conda.default_channels or ()) if name == "defaults" else (name,)) if n]
@@ -184,7 +184,7 @@ def _slash(url: str) -> str:
 
 
 def _address(url: str) -> str:
-    """Return an address; conda takes it without a scheme too, and means https then."""
+    """Return an address. conda takes it without a scheme too, and means https then."""
     return (url if "://" in url else f"https://{url}").rstrip("/")
 
 
@@ -202,7 +202,7 @@ def with_channels(conda: CondaRequest) -> CondaRequest:
 def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
     """Return the address below which the channel's subdirs lie, without a slash at the end. ``UsageError`` for what is no channel.
 
-    A name means what ``settings`` (by default those of this user) say; an address and a folder need none.
+    A name means what ``settings`` (by default those of this user) say. An address and a folder need none.
     """
     text = channel.strip()
     if not text or any(ord(c) < 33 for c in text):
@@ -222,9 +222,9 @@ def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
 
 
 def _named(text: str, settings: ChannelSettings) -> str:
-    name, slash, rest = text.partition("/")
+    name, slash, path = text.partition("/")
     if name in settings.custom:
-        return f"{settings.custom[name]}{slash}{rest}".rstrip("/")
+        return f"{settings.custom[name]}{slash}{path}".rstrip("/")
     rattler = require_rattler()
     config = rattler.ChannelConfig(channel_alias=f"{settings.alias}/") if settings.alias else rattler.ChannelConfig()
     try:
@@ -278,8 +278,8 @@ def _login_refusals() -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - rattler has no common family
         # What follows the first colon shows a part of the file.
-        said = clean(str(error).partition(": ")[0])
-        raise DataError(f"the logins of this user: {said}", hint="write them again with `pixi auth login`") from None
+        reason = clean(str(error).partition(": ")[0])
+        raise DataError(f"the logins of this user: {reason}", hint="write them again with `pixi auth login`") from None
 
 
 @contextmanager
@@ -355,35 +355,35 @@ def _variables(settings: ChannelSettings) -> dict[str, str]:
 class Channels:
     """The channels of a request: what they offer under a name, and the gateway that a solve asks.
 
-    The first channel that has a name owns it (strict priority). ``bases`` are public addresses, ``shown`` what a message calls them.
+    The first channel that has a name owns it (strict priority). ``bases`` are public addresses, ``labels`` what a message calls them.
     """
 
     bases: tuple[str, ...]
-    shown: tuple[str, ...]
+    labels: tuple[str, ...]
     subdirs: tuple[str, str]
     gateway: Any
     exclude_newer: dt.datetime | None = None
     offers: dict[str, tuple[CondaPackage, ...]] = field(default_factory=dict)
 
     def __call__(self, name: str) -> tuple[CondaPackage, ...]:
-        """Return every build of ``name``, newest first; empty when no channel has it."""
+        """Return every build of ``name``, or nothing when no channel has it."""
         if name not in self.offers:
             self.fetch([name])
         return self.offers[name]
 
     def fetch(self, names: Iterable[str]) -> None:
-        """Bring the records of many names at once. ``NetworkError`` when a channel gives none, or nonsense."""
+        """Fetch the records of many names at once. ``NetworkError`` when a channel gives none, or nonsense."""
         missing = sorted(set(names) - self.offers.keys())
         every: dict[str, tuple[CondaPackage, ...]] = {}
-        for base, shown in zip(self.bases, self.shown, strict=True):
+        for base, label in zip(self.bases, self.labels, strict=True):
             own: dict[str, list[CondaPackage]] = {}
-            for record in self._query(base, shown, missing):
-                own.setdefault(record.name.normalized, []).append(to_package(record, shown))
+            for record in self._query(base, label, missing):
+                own.setdefault(record.name.normalized, []).append(to_package(record, label))
             every = {name: tuple(packages) for name, packages in own.items()} | every
         for name in missing:
             self.offers[name] = tuple(p for p in every.get(name, ()) if self._is_old_enough(p))
 
-    def _query(self, base: str, shown: str, names: Sequence[str]) -> list[Any]:
+    def _query(self, base: str, label: str, names: Sequence[str]) -> list[Any]:
         """Return the records of one channel. A copy in the cache that cannot be used is thrown away and fetched again."""
         rattler = require_rattler()
         channel = rattler.Channel(base)
@@ -395,11 +395,11 @@ class Channels:
             return [record for records in results for record in records]
 
         try:
-            with refusals(shown):
+            with refusals(label):
                 return run_async(answer)
         except DamagedIndexError:
             self.gateway.clear_repodata_cache(channel, clear_disk=True)
-            with refusals(shown):
+            with refusals(label):
                 return run_async(answer)
 
     def _is_old_enough(self, package: CondaPackage) -> bool:
@@ -413,12 +413,12 @@ def open_channels(conda: CondaRequest, platform: str, newest: dt.datetime | None
     rattler = require_rattler()
     settings = read_settings()
     bases = [base_url(channel, settings) for channel in conda.channels]
-    shown = [
+    labels = [
         public_url(b) if "://" in c or b.startswith("file:") else c for c, b in zip(conda.channels, bases, strict=True)
     ]
     if settings.verify is False:
         progress("certificates of channels are not checked: the configuration says so")
-    for name in shown:
+    for name in labels:
         progress(f"channel {name}: {platform}")
     config = rattler.SourceConfig(cache_action="force-cache-only" if conda.offline else "cache-or-fetch")
     gateway = rattler.Gateway(
@@ -430,7 +430,7 @@ def open_channels(conda: CondaRequest, platform: str, newest: dt.datetime | None
     )
     return Channels(
         bases=tuple(map(public_url, bases)),
-        shown=tuple(shown),
+        labels=tuple(labels),
         subdirs=(platform, "noarch"),
         gateway=gateway,
         exclude_newer=newest,
@@ -498,7 +498,7 @@ def _refusal(text: str, channel: str) -> EnvsmithError:
 
 
 def to_package(record: Any, channel: str) -> CondaPackage:
-    """Return a rattler record as a value of ours; hashes may still be empty (they are asked for when it is locked)."""
+    """Return a rattler record as a value of ours; whose hashes may still be empty (they are asked for when it is locked)."""
     stamp, noarch = record.timestamp, record.noarch
     kind = None if noarch is None else "python" if noarch.python else "generic" if noarch.generic else None
     return CondaPackage(

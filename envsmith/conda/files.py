@@ -1,4 +1,4 @@
-"""A Conda lock as text: ``conda-lock.yml`` v1, ``@EXPLICIT``, ``pixi.lock`` v6, and the two inputs they come from.
+"""Write a Conda lock as text: ``conda-lock.yml`` v1, ``@EXPLICIT``, ``pixi.lock`` v6, and the two inputs they come from.
 
 Pure and deterministic: no time, no path of this machine, every list in a fixed order.
 """
@@ -27,7 +27,7 @@ _SELECTOR = {Platform.LINUX_64: "linux64", Platform.LINUX_AARCH64: "aarch64"}
 
 
 def files(lock: CondaLock) -> dict[str, str]:
-    """Every file of the lock by name; ``conda-lock.yml`` and ``pixi.lock`` cover all platforms.
+    """Return every file of the lock by name. ``conda-lock.yml`` and ``pixi.lock`` cover all platforms.
 
     ``@EXPLICIT`` files, checksums and pip sections are for one platform each.
     """
@@ -46,17 +46,17 @@ def files(lock: CondaLock) -> dict[str, str]:
 
 
 def sums(part: PlatformLock) -> str:
-    """What ``sha256sum --check`` takes in a folder of downloaded packages: ``@EXPLICIT`` knows only MD5."""
+    """Return what ``sha256sum --check`` takes in a folder of downloaded packages: ``@EXPLICIT`` knows only MD5."""
     return "".join(sorted(f"{p.sha256}  {unquote(p.filename)}\n" for p in part.packages))
 
 
 def pip_lines(packages: Sequence[PipPackage]) -> str:
-    """The pip section as requirements with hashes: what ``uv pip install --no-deps --require-hashes -r`` takes."""
+    """Return the pip section as requirements with hashes: what ``uv pip install --no-deps --require-hashes -r`` takes."""
     return "".join(f"{p.name} @ {p.url} --hash=sha256:{p.sha256}\n" for p in packages)
 
 
 def conda_lock_yml(lock: CondaLock) -> str:
-    """The unified lock file that conda-lock, micromamba and pixi import."""
+    """Return the unified lock file that conda-lock, micromamba and pixi import."""
     hashes = {
         p.platform.value: content_hash(lock.channels, p.specs, p.pip, p.virtual_packages, p.platform)
         for p in lock.platforms
@@ -116,18 +116,18 @@ def _entries(part: PlatformLock) -> list[dict[str, Any]]:
 def _dependencies(package: CondaPackage) -> dict[str, str]:
     """Name to spec, without virtual packages' lines being lost: of two lines for one name the last counts, as in conda-lock."""
     pairs = (d.partition(" ") for d in package.depends)
-    return dict(sorted((name, rest) for name, _, rest in pairs))
+    return dict(sorted((name, spec) for name, _, spec in pairs))
 
 
 def explicit(part: PlatformLock) -> str:
-    """What ``conda create --file`` takes: addresses with their MD5, which is the hash that format knows."""
+    """Return what ``conda create --file`` takes: addresses with their MD5, which is the hash that format knows."""
     lines = [f"# platform: {part.platform.value}", "@EXPLICIT", *(f"{p.url}#{p.md5}" for p in part.packages)]
     lines += [f"# pip {p.name} @ {p.url} --hash=sha256:{p.sha256}" for p in part.pip]
     return "\n".join(lines) + "\n"
 
 
 def pixi_lock(lock: CondaLock) -> str:
-    """``pixi.lock`` version 6, which every pixi since 0.39 reads; pip hashes are kept."""
+    """Return ``pixi.lock`` version 6, which every pixi since 0.39 reads. Pip hashes are kept."""
     listed = {
         p.platform.value: [{"conda": c.url} for c in sorted(p.packages, key=lambda c: c.url)]
         + [{"pypi": w.url} for w in p.pip]
@@ -146,7 +146,7 @@ def _channel_urls(lock: CondaLock) -> list[str]:
 
 
 def _pixi_conda(package: CondaPackage) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "conda": package.url,
         "subdir": package.subdir,
         "noarch": package.noarch,
@@ -159,11 +159,11 @@ def _pixi_conda(package: CondaPackage) -> dict[str, Any]:
         "timestamp": package.timestamp,
         "python_site_packages_path": package.python_site_packages_path,
     }
-    return {key: value for key, value in told.items() if value not in (None, [])}
+    return {key: value for key, value in entry.items() if value not in (None, [])}
 
 
 def environment_yml(lock: CondaLock) -> str:
-    """The request in conda's own words; lines of one platform only carry conda-lock's selector."""
+    """Return the request in conda's own words. Lines of one platform only carry conda-lock's selector."""
     lines = [f"# What the cell {lock.cell_id} asks of Conda, written by envsmith.", "channels:"]
     lines += [f"  - {_scalar(c)}" for c in lock.channels]
     lines += ["platforms:", *(f"  - {p.platform.value}" for p in lock.platforms), "dependencies:"]
@@ -182,13 +182,13 @@ def _selected(columns: Sequence[Sequence[str]], parts: Sequence[PlatformLock], i
 
 
 def virtual_packages_yml(lock: CondaLock) -> str:
-    """The machine that the lock is for, in the form that conda-lock reads from the folder it runs in."""
+    """Return the machine that the lock is for, in the form that conda-lock reads from the folder it runs in."""
     subdirs = {p.platform.value: {"packages": dict(p.virtual_packages)} for p in lock.platforms}
     return _yaml({"subdirs": subdirs})
 
 
 def _scalar(text: str) -> str:
-    """A string on one line of YAML, quoted only when it must be."""
+    """Return a string on one line of YAML, quoted only when it must be."""
     import yaml
 
     try:
@@ -222,7 +222,7 @@ def content_hash(
     virtual: Mapping[str, str],
     platform: Platform,
 ) -> str:
-    """64 hex digits for what ``environment.yml`` and ``virtual-packages.yml`` ask on one platform."""
+    """Hash what ``environment.yml`` and ``virtual-packages.yml`` ask on one platform."""
     conda = {spec.name: _dependency(spec.name, "conda", _as_conda_reads(spec), spec.build) for spec in specs}
     if pip:  # conda-lock adds pip wherever there is a pip section
         conda["pip"] = _dependency("pip", "conda", "*", None)
@@ -242,12 +242,12 @@ def content_hash(
 
 
 def entries_digest(entries: object) -> str:
-    """64 hex digits over the package entries of a ``conda-lock.yml``: a lock that was edited since tells it."""
+    """Hash the package entries of a ``conda-lock.yml``: a lock that was edited since has another hash."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _as_conda_reads(spec: CondaSpec) -> str:
-    """Conda's ``MatchSpec`` drops the ``==`` of an exact version, but only where no build follows."""
+    """Return the version as conda reads it: its ``MatchSpec`` drops the ``==`` of an exact version, but only where no build follows."""
     return spec.version.removeprefix("==") if spec.build is None else spec.version
 
 
@@ -266,20 +266,20 @@ def _dependency(name: str, manager: str, version: str, build: str | None) -> dic
 
 def _virtual(name: str, text: str, platform: Platform) -> tuple[str, dict[str, object]]:
     version, _, build = text.partition(" ")
-    shown = f"{build}_0" if build else "0"
+    full_build = f"{build}_0" if build else "0"
     record: dict[str, object] = {
         "name": name,
         "version": version,
         "build_string": build,
         "build_number": 0,
-        "build": shown,
+        "build": full_build,
         "noarch": "",
         "depends": [],
         "timestamp": _TIME,
         "package_type": "virtual_system",
         "subdir": platform.value,
     }
-    return f"{name}-{version}-{shown}.tar.bz2", record
+    return f"{name}-{version}-{full_build}.tar.bz2", record
 
 
 # A ``conda-lock.yml`` read back as the values it was written from (as far as that format keeps them).
@@ -296,7 +296,7 @@ class _Hashes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Entry:
-    """One package of a lock; what makes it unsafe to install is a problem."""
+    """One package of a lock. What makes it unsafe to install is a problem."""
 
     name: Text
     version: Text
@@ -307,7 +307,7 @@ class _Entry:
     dependencies: dict[str, str] = field(default_factory=dict)
 
     def problem(self) -> str:
-        """Say why the package cannot be installed safely; empty when it can."""
+        """Say why the package cannot be installed safely, or nothing."""
         if not re.match(r"(?:https?|file)://", self.url):
             return f"{clean(self.url, 100)!r} is not an address of http, https or file"
         if self.manager == "pip":
@@ -404,7 +404,7 @@ def _conda(entry: _Entry) -> CondaPackage:
 
 
 def write(lock: CondaLock, folder: Path) -> tuple[Path, ...]:
-    """Write every file of :func:`files`; those that are equal already are left alone. ``StorageError`` keeps what was there."""
+    """Write every file of :func:`files`. Those that are equal already are left alone. ``StorageError`` keeps what was there."""
     texts = files(lock)
     store.write(folder, texts)
     return tuple(folder / name for name in texts)

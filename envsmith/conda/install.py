@@ -1,4 +1,4 @@
-"""Makes the environment of a Conda lock: rattler links the packages, uv installs the pip section, both by hash.
+"""Make the environment of a Conda lock: rattler links the packages, uv installs the pip section, both by hash.
 
 An environment that was at the prefix before stays there, whole, unless the new one is complete.
 """
@@ -55,20 +55,20 @@ def realise(
 ) -> Path:
     """Install the lock into ``prefix`` and give the path of its interpreter.
 
-    A lock holds no credentials; ``channels`` are those of the lock with theirs, where the user gave them, and rattler's client looks into
-    the stores that it knows; mirrors, proxies and certificates are those of the user's configuration. ``build_pins`` are what
-    source distributions of the pip section are built with, by hash; without them uv chooses.
+    A lock holds no credentials. ``channels`` are those of the lock with theirs, where the user gave them, and rattler's client looks into
+    the stores that it knows. Mirrors, proxies and certificates are those of the user's configuration. ``build_pins`` are what
+    source distributions of the pip section are built with, by hash. Without them uv chooses.
 
     ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes packages).
     ``UsageError``: the prefix holds something that is no Conda environment. ``InterruptedRunError``: Ctrl-C. What was at the prefix is put back on every failure. A
     prefix that is this lock already is left as it is.
     """
-    wanted = platform or Platform.host()
+    chosen = platform or Platform.host()
     try:
-        part = conda_lock.on(wanted)
+        part = conda_lock.on(chosen)
     except KeyError:
         covered = ", ".join(p.platform.value for p in conda_lock.platforms)
-        raise UsageError(f"this Conda lock is for {covered}, not for {wanted.value}") from None
+        raise UsageError(f"this Conda lock is for {covered}, not for {chosen.value}") from None
     target = prefix.absolute()
     python = target / "bin" / "python"
     if _is_done(part, target):
@@ -96,13 +96,13 @@ def _event(line: str) -> Event:
 
 
 def _stamp(part: PlatformLock) -> str:
-    """What was installed, by address and hash."""
+    """Hash what was installed, by address and hash."""
     files = [(p.url, p.sha256) for p in part.packages] + [(w.url, w.sha256) for w in part.pip]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def _is_done(part: PlatformLock, prefix: Path) -> bool:
-    """True when the prefix was completed from this very lock and still holds what the lock says."""
+    """Return whether the prefix was completed from this very lock and still holds what the lock says."""
     try:
         if (prefix / _STAMP).read_text() != _stamp(part):
             return False
@@ -145,7 +145,7 @@ def _sha256(file: IO[bytes]) -> str:
 
 @contextmanager
 def _in_place_of(prefix: Path) -> Iterator[None]:
-    """Set an old environment aside; drop it when the new one is complete, put it back when anything fails (Ctrl-C included)."""
+    """Set an old environment aside. Drop it when the new one is complete, put it back when anything fails (Ctrl-C included)."""
     aside: Path | None = None
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
     }
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "envsmith.conda.linker"],
             input=json.dumps(order),
             capture_output=True,
@@ -203,51 +203,51 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
         )
     except OSError as error:
         raise StorageError(f"packages cannot be linked into {prefix}: {error.strerror or error}") from error
-    if done.returncode:
-        raise _why(part, _error_of(done))
+    if process.returncode:
+        raise _error(part, _message(process))
 
 
-def _error_of(done: subprocess.CompletedProcess[str]) -> str:
+def _message(process: subprocess.CompletedProcess[str]) -> str:
     try:
-        return str(json.loads(done.stdout)["error"])
+        return str(json.loads(process.stdout)["error"])
     except (ValueError, KeyError, TypeError):
-        tail = [line for line in done.stderr.splitlines() if line.strip()][-3:]
-        return f"the linker ended with {done.returncode}: {' '.join(tail)}"
+        tail = [line for line in process.stderr.splitlines() if line.strip()][-3:]
+        return f"the linker ended with {process.returncode}: {' '.join(tail)}"
 
 
-def _why(part: PlatformLock, text: str) -> EnvsmithError:
-    """Rattler tells everything in one string; which kind it is decides the exit code."""
-    said = clean(scrub(text), 600)
+def _error(part: PlatformLock, text: str) -> EnvsmithError:
+    """Return the error that rattler's one string is: its kind decides the exit code."""
+    details = [clean(scrub(text), 600)]
     named = next((p for p in part.packages if p.filename in text or f"{p.name}-{p.version}-{p.build}" in text), None)
     what = f"{named.name} {named.version}" if named else "a Conda package"
     low = text.lower()
     if "hash mismatch" in low or "sha256" in low or "md5" in low:
         return ContentError(
             f"{what} is not the file that the lock names",
-            details=[said],
+            details=details,
             hint="the channel changed it, or the download is damaged",
         )
     if "404" in low or "not found" in low or "no such file" in low:
         return NetworkError(
             f"{what} cannot be fetched: the channel does not have it any more",
-            details=[said],
+            details=details,
             hint="lock the cell again",
         )
     if "no space" in low or "permission denied" in low or "read-only" in low:
-        return StorageError(f"{what} cannot be installed", details=[said])
+        return StorageError(f"{what} cannot be installed", details=details)
     if "fetch" in low or "connect" in low or "error sending request" in low or "download" in low:
-        return NetworkError(f"{what} cannot be fetched", details=[said])
-    return BuildError(f"{what} cannot be installed", details=[said])
+        return NetworkError(f"{what} cannot be fetched", details=details)
+    return BuildError(f"{what} cannot be installed", details=details)
 
 
 def _install_pip(
     packages: Sequence[PipPackage], build_pins: Sequence[Pin], uv: Uv, python: Path, progress: Progress
 ) -> None:
-    """``uv pip install --no-deps --require-hashes`` of addresses: uv reads the user's configuration, and nothing is resolved."""
+    """Install addresses by hash. uv reads the user's configuration, and nothing is resolved."""
     with tempfile.TemporaryDirectory(prefix="envsmith-pip-") as scratch:
-        wanted = Path(scratch) / "pip.txt"
-        wanted.write_text(pip_lines(packages))
-        command = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(python), "-r", str(wanted)]
+        requirements = Path(scratch) / "pip.txt"
+        requirements.write_text(pip_lines(packages))
+        command = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(python), "-r", str(requirements)]
         if build_pins and any(not p.url.endswith(".whl") for p in packages):
             build = Path(scratch) / "build.txt"
             build.write_text(layer_text(build_pins))
@@ -258,7 +258,7 @@ def _install_pip(
 
 
 def _verify(part: PlatformLock, prefix: Path) -> None:
-    """What stands in the prefix is the lock: every package by version, build and hash, every distribution by version."""
+    """Refuse a prefix that is not the lock: every package by version, build and hash, every distribution by version."""
     installed: dict[str, tuple[str, str, str]] = {}
     for path in sorted((prefix / "conda-meta").glob("*.json")):
         data = json.loads(path.read_text())
@@ -286,11 +286,11 @@ def _verify(part: PlatformLock, prefix: Path) -> None:
 
 
 def _distributions(prefix: Path) -> dict[str, str]:
-    found = {}
+    versions = {}
     for path in prefix.glob("lib/python3.*/site-packages/*.dist-info"):
         name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
-        found[fold(name)] = version
-    return found
+        versions[fold(name)] = version
+    return versions
 
 
 # What ``conda activate`` would set for a cell, read out of its lock: an image and a smoke test start the interpreter directly.
@@ -300,16 +300,16 @@ def _distributions(prefix: Path) -> dict[str, str]:
 
 
 def variables(part: PlatformLock, prefix: str) -> dict[str, str]:
-    """``CONDA_PREFIX``, and ``CC``, ``CXX``, ``CUDA_HOME``, ``NVCC_PREPEND_FLAGS`` where the lock has the packages that mean them."""
+    """Return ``CONDA_PREFIX``, and ``CC``, ``CXX``, ``CUDA_HOME``, ``NVCC_PREPEND_FLAGS`` where the lock has the packages that mean them."""
     names = {p.name for p in part.packages}
     target = f"{prefix}/bin/{part.platform.machine}-conda-linux-gnu"
-    found = {"CONDA_PREFIX": prefix}
+    environ = {"CONDA_PREFIX": prefix}
     if f"gcc_impl_{part.platform.value}" in names:
-        found["CC"] = f"{target}-gcc"
+        environ["CC"] = f"{target}-gcc"
     if f"gxx_impl_{part.platform.value}" in names:
-        found["CXX"] = f"{target}-g++"
+        environ["CXX"] = f"{target}-g++"
     if "cuda-nvcc" in names:
-        found["CUDA_HOME"] = prefix
-        if "CXX" in found:
-            found["NVCC_PREPEND_FLAGS"] = f"-ccbin={found['CXX']}"
-    return found
+        environ["CUDA_HOME"] = prefix
+        if "CXX" in environ:
+            environ["NVCC_PREPEND_FLAGS"] = f"-ccbin={environ['CXX']}"
+    return environ

@@ -17,7 +17,7 @@ from envsmith.conda.channels import Access
 
 
 def main() -> int:
-    """Do what the order on stdin says; on failure one JSON object ``{"error": …}`` goes to stdout and 1 is returned."""
+    """Install what the order on stdin says. On failure one JSON object ``{"error": …}`` goes to stdout and 1 is returned."""
     order = json.load(sys.stdin)
     try:
         asyncio.run(_install(order))
@@ -33,7 +33,7 @@ async def _install(order: dict[str, Any]) -> None:
     import rattler
 
     await rattler.install(
-        [_record(rattler, told) for told in order["packages"]],
+        [_record(rattler, package) for package in order["packages"]],
         target_prefix=Path(order["prefix"]),
         cache_dir=Path(order["cache"]),
         installed_packages=[],
@@ -44,23 +44,23 @@ async def _install(order: dict[str, Any]) -> None:
     )
 
 
-def _record(rattler: Any, told: dict[str, Any]) -> Any:
+def _record(rattler: Any, package: dict[str, Any]) -> Any:
     record = rattler.PackageRecord(
-        name=told["name"],
-        version=told["version"],
-        build=rattler.BuildString(told["build"]),
-        build_number=told["build_number"],
-        subdir=told["subdir"],
-        noarch=told["noarch"],
-        depends=told["depends"],
-        constrains=told["constrains"],
-        sha256=bytes.fromhex(told["sha256"]),
-        md5=bytes.fromhex(told["md5"]),
-        size=told["size"],
-        license=told["license"],
-        python_site_packages_path=told["python_site_packages_path"],
+        name=package["name"],
+        version=package["version"],
+        build=rattler.BuildString(package["build"]),
+        build_number=package["build_number"],
+        subdir=package["subdir"],
+        noarch=package["noarch"],
+        depends=package["depends"],
+        constrains=package["constrains"],
+        sha256=bytes.fromhex(package["sha256"]),
+        md5=bytes.fromhex(package["md5"]),
+        size=package["size"],
+        license=package["license"],
+        python_site_packages_path=package["python_site_packages_path"],
     )
-    return rattler.RepoDataRecord(record, file_name=told["filename"], url=told["url"], channel=told["channel"])
+    return rattler.RepoDataRecord(record, file_name=package["filename"], url=package["url"], channel=package["channel"])
 
 
 if __name__ == "__main__":

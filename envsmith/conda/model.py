@@ -46,7 +46,7 @@ class CondaRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CondaPackage:
-    """One Conda package as its channel records it. ``sha256`` and ``md5`` are hex; ``timestamp`` is in milliseconds."""
+    """One Conda package as its channel records it. ``sha256`` and ``md5`` are hex, ``timestamp`` is in milliseconds."""
 
     name: str
     version: str
@@ -67,7 +67,7 @@ class CondaPackage:
 
     @property
     def filename(self) -> str:
-        """The last part of the address."""
+        """Return the last part of the address."""
         return self.url.rsplit("/", 1)[-1]
 
 
@@ -100,7 +100,7 @@ class CondaSpec:
 class PlatformLock:
     """What one platform gets.
 
-    ``packages`` are ordered so that each comes after what it depends on; ``specs`` is what was asked of the solver;
+    ``packages`` are ordered so that each comes after what it depends on. ``specs`` is what was asked of the solver.
     ``virtual_packages`` maps ``__cuda`` … to ``version`` or ``version build``.
     """
 
@@ -111,7 +111,7 @@ class PlatformLock:
     pip: tuple[PipPackage, ...] = ()
 
     def package(self, name: str) -> CondaPackage | None:
-        """The Conda package of a name."""
+        """Return the Conda package of a name."""
         return next((p for p in self.packages if p.name == name), None)
 
 
@@ -131,7 +131,7 @@ class CondaLock:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, platform: Platform) -> PlatformLock:
-        """The part of a platform; ``KeyError`` when the lock does not cover it."""
+        """Return the part of a platform. ``KeyError`` when the lock does not cover it."""
         for part in self.platforms:
             if part.platform is platform:
                 return part

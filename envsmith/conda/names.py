@@ -1,7 +1,4 @@
-"""How the Conda world spells what the package index and the cell spell otherwise: names, versions, builds.
-
-Everything here is pure; the channel is asked elsewhere.
-"""
+"""Names, versions and builds in the words of Conda, of the package index and of the cell."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ _CONDA_NAMES: dict[str, tuple[str, ...]] = {
     "nvidia-cudnn-cu13": ("cudnn",),
     "transformer-engine": ("transformer-engine-torch", "transformer-engine"),
     "msgpack": ("msgpack-python",),
-    "tensorboard-data-server": ("tensorboard-data-server",),
     "ray": ("ray-core",),
 }
 _BUILD_CUDA = re.compile(r"(?:^|_)cuda(?:(\d{2})(\d)(?!\d|\.)|(\d{1,2})\.(\d+))")
@@ -38,20 +34,20 @@ _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
 def fold(name: str) -> str:
-    """One spelling per name: lower case, ``-`` for every run of ``-``, ``_`` and ``.`` (PEP 503)."""
+    """Return one spelling per name: lower case, ``-`` for every run of ``-``, ``_`` and ``.`` (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name.strip().lower())
 
 
 def candidates(distribution: str) -> tuple[str, ...]:
-    """The Conda names that a distribution of the package index may have, likeliest first."""
+    """Return the Conda names that a distribution of the package index may have, likeliest first."""
     name = fold(distribution)
     return _CONDA_NAMES.get(name) or tuple(dict.fromkeys((name, name.replace("-", "_"), name.replace("-", "."))))
 
 
 def cuda_of_build(build: str) -> str | None:
-    """The CUDA of a pytorch build string: ``12.9`` of ``cuda129_mkl_py312h…``, ``12.4`` of ``py3.12_cuda12.4_cudnn9.1.0_0``.
+    """Return the CUDA of a pytorch build string: ``12.9`` of ``cuda129_mkl_py312h…``, ``12.4`` of ``py3.12_cuda12.4_cudnn9.1.0_0``.
 
-    ``cpu`` for a CPU build; ``None`` when the build string tells neither.
+    ``cpu`` for a CPU build, ``None`` when the build string tells neither.
     """
     if match := _BUILD_CUDA.search(build):
         major, minor = (match[1], match[2]) if match[1] else (match[3], match[4])
@@ -60,12 +56,12 @@ def cuda_of_build(build: str) -> str | None:
 
 
 def torch_release(version: str) -> str:
-    """``2.9.1`` of ``2.9.1+cu128``: the Conda version has no local part, the build string carries it."""
+    """Return ``2.9.1`` of ``2.9.1+cu128``: the Conda version has no local part, the build string carries it."""
     return version.split("+", maxsplit=1)[0]
 
 
 def component_version(component: str, conda_version: str) -> str:
-    """The version in the words of the cell: the fourth number of ``nccl 2.27.5.1`` is a packaging number and goes."""
+    """Return the version in the words of the cell: the fourth number of ``nccl 2.27.5.1`` is a packaging number and goes."""
     parts = conda_version.split(".")
     if component == "nccl" and len(parts) == 4:
         return ".".join(parts[:3])
@@ -74,24 +70,24 @@ def component_version(component: str, conda_version: str) -> str:
     return conda_version
 
 
-def same_version(component: str, wanted: str, conda_version: str) -> bool:
-    """True when a Conda version is the release that the cell (or the pip lock) names.
+def same_version(component: str, release: str, conda_version: str) -> bool:
+    """Return whether a Conda version is the release that the cell (or the pip lock) names.
 
-    A cell names Python, CUDA and the toolkit by major.minor; cuDNN and NCCL by as many numbers as the wheel has.
+    A cell names Python, CUDA and the toolkit by major.minor, cuDNN and NCCL by as many numbers as the wheel has.
     """
     if component == "torch":
-        wanted = torch_release(wanted)
-    want, have = wanted.split("."), conda_version.split(".")
+        release = torch_release(release)
+    want, have = release.split("."), conda_version.split(".")
     if component in {"python", "cuda", "toolkit"}:
         return want[:2] == have[:2] and (len(want) < 3 or component != "python" or want == have)
     if component in {"nccl", "cudnn"}:
         short = min(len(want), len(have))
         return short >= 3 and want[:short] == have[:short]
-    return _canonical(wanted) == _canonical(conda_version)
+    return _canonical(release) == _canonical(conda_version)
 
 
 def _canonical(version: str) -> str:
-    """Without epoch zero, build label and trailing zeros of a purely numeric version; other versions as they are."""
+    """Drop epoch zero, build label and the trailing zeros of a purely numeric version."""
     public = version.split("+", maxsplit=1)[0].lower()
     if _VERSION.fullmatch(public):
         return re.sub(r"(?:\.0)+$", "", public)
@@ -99,20 +95,20 @@ def _canonical(version: str) -> str:
 
 
 def clean(text: str, limit: int = 300) -> str:
-    """A string of a channel as it may be shown: no control characters (terminals obey them), at most ``limit`` characters."""
-    shown = _CONTROL.sub("?", text)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    """Return a string of a channel as it may be shown: no control characters (terminals obey them), at most ``limit`` characters."""
+    line = _CONTROL.sub("?", text)
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def listing(names: Iterable[str], limit: int = 8) -> str:
-    """``a, b, c`` of at most ``limit`` names, with the number of those left out."""
+    """Return ``a, b, c`` of at most ``limit`` names, with the number of those left out."""
     every = list(dict.fromkeys(names))
-    shown = ", ".join(clean(n, 60) for n in every[:limit])
-    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+    first = ", ".join(clean(n, 60) for n in every[:limit])
+    return first if len(every) <= limit else f"{first} and {len(every) - limit} more"
 
 
 def public_url(url: str) -> str:
-    """An address without user, password and token: what may stand in a lock or a message."""
+    """Return an address without user, password and token: what may stand in a lock or a message."""
     parts = urllib.parse.urlsplit(url)
     netloc = parts.netloc.rsplit("@", 1)[-1]
     path = parts.path if parts.scheme == "file" else _TOKEN.sub("", parts.path)
@@ -120,12 +116,12 @@ def public_url(url: str) -> str:
 
 
 def scrub(text: str) -> str:
-    """A message of another program without what may stand in its addresses: user, password and token."""
+    """Return a message of another program without what may stand in its addresses: user, password and token."""
     return _TOKEN.sub("", _USER.sub("", text))
 
 
 def require_rattler() -> Any:
-    """The rattler module; ``UsageError`` says how to get it when it is not installed."""
+    """Return the rattler module. ``UsageError`` says how to get it when it is not installed."""
     try:
         import rattler
     except ImportError as error:
@@ -139,7 +135,7 @@ def require_rattler() -> Any:
 
 @cache
 def _let_workers_end() -> None:
-    """At exit, give rattler's workers the moment they need to let go of Python: py-rattler 0.28 crashes otherwise, now and then."""
+    """Give rattler's workers at exit the moment they need to let go of Python: py-rattler 0.28 crashes otherwise, now and then."""
     import atexit
 
     atexit.register(time.sleep, 0.1)

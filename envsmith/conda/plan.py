@@ -35,7 +35,7 @@ _GLIBC, _KERNEL = "2.28", "5.10"
 class Plan:
     """What is asked of the solver, and what is left to pip.
 
-    ``specs`` must be installed; ``extra`` are pip's dependencies that the channel has as well; ``limits`` bind what is installed
+    ``specs`` must be installed, ``extra`` are pip's dependencies that the channel has as well. ``limits`` bind what is installed
     anyway (``soft`` ones may be given up). ``pip_roots`` come from pip, with ``pip_closure`` (roots first) as far as Conda lacks it.
     """
 
@@ -49,13 +49,13 @@ class Plan:
 
 
 def cuda_of(cell: Cell) -> str | None:
-    """``12.9``, or ``None`` for a cell without CUDA."""
+    """Return ``12.9``, or ``None`` for a cell without CUDA."""
     cuda = cell.components.get("cuda", "cpu")
     return None if cuda in WORDS else ".".join(cuda.split(".")[:2])
 
 
 def virtual_packages(cell: Cell, platform: Platform) -> dict[str, str]:
-    """What the solver is told about the machine: taken from the cell, never from this host, so that locks are the same everywhere.
+    """Return what the solver is told about the machine: covered from the cell, never from this host, so that locks are the same everywhere.
 
     ``__cuda`` is the cell's CUDA: whether a driver is new enough for it is a rule of the graph, which the cell satisfies.
     """
@@ -71,7 +71,7 @@ def virtual_packages(cell: Cell, platform: Platform) -> dict[str, str]:
 
 
 def core_problems(cell: Cell, offer: Offer, platform: Platform) -> list[str]:
-    """What the channel lacks of Python, torch, CUDA, NCCL, cuDNN and the compilers of ``cell``; empty when it has them all.
+    """Say what the channel lacks of Python, torch, CUDA, NCCL, cuDNN and the compilers of ``cell``.
 
     Frameworks may come from pip and are not asked for.
     """
@@ -82,7 +82,7 @@ def core_problems(cell: Cell, offer: Offer, platform: Platform) -> list[str]:
 
 
 def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform) -> Plan:
-    """What to ask for. ``LockError`` lists every component that the channel cannot give, with what it has instead."""
+    """Return what to ask for. ``LockError`` lists every component that the channel cannot give, with what it has instead."""
     by_name = {fold(p.name): p for p in pins}
     problems: list[str] = []
     notes: list[str] = []
@@ -95,9 +95,9 @@ def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform)
             details=problems,
             hint="choose a cell whose parts the channel has (envsmith solve --torch … --cuda …), or give another --channel",
         )
-    taken = {n for spec in specs for n in (spec.name,)}
-    closure = _closure(roots, by_name, taken)
-    extra = [s for name in closure if name not in roots and (s := _python_spec(by_name[name], offer, taken))]
+    covered = {n for spec in specs for n in (spec.name,)}
+    closure = _closure(roots, by_name, covered)
+    extra = [s for name in closure if name not in roots and (s := _python_spec(by_name[name], offer, covered))]
     limits = _triton(cell, offer)
     bound = {s.name for s in (*specs, *extra, *limits)}
     soft = [s for pin in by_name.values() if pin.name not in roots and (s := _python_spec(pin, offer, bound))]
@@ -148,18 +148,18 @@ def _needs(package: CondaPackage, name: str) -> bool:
 
 
 def _exact(component: str, spec: CondaSpec, version: str, offer: Offer, problems: list[str]) -> CondaSpec:
-    """The spec, with a problem noted when no build of the channel can satisfy it."""
+    """Return the spec, with a problem noted when no build of the channel can satisfy it."""
     have = offer(spec.name)
     if not any(same_version(component, version, p.version) for p in have):
-        shown = listing(component_version(component, p.version) for p in _newest(have))
+        versions = listing(component_version(component, p.version) for p in _newest(have))
         problems.append(
-            f"{component} {version}: the channel has {f'{spec.name} {shown}' if shown else f'no {spec.name}'}"
+            f"{component} {version}: the channel has {f'{spec.name} {versions}' if versions else f'no {spec.name}'}"
         )
     return spec
 
 
 def _torch_builds(cell: Cell, offer: Offer, platform: Platform, problems: list[str]) -> list[CondaPackage]:
-    """The builds of PyTorch for the cell's version, CUDA and Python; a problem is noted when there are none."""
+    """Return the builds of PyTorch for the cell's version, CUDA and Python. A problem is noted when there are none."""
     version = torch_release(cell.components["torch"])
     cuda = cuda_of(cell) or "cpu"
     python = ".".join(cell.components["python"].split(".")[:2])
@@ -173,16 +173,16 @@ def _torch_builds(cell: Cell, offer: Offer, platform: Platform, problems: list[s
     elif not here:
         problems.append(f"{what}: the channel has pytorch {listing(p.version for p in _newest(builds))}")
     elif not same:
-        others = listing(sorted({str(cuda_of_build(p.build)) for p in here}, key=_numbers))
-        problems.append(f"{what}: the channel has pytorch {version} for CUDA {others}")
+        alternatives = listing(sorted({str(cuda_of_build(p.build)) for p in here}, key=_numbers))
+        problems.append(f"{what}: the channel has pytorch {version} for CUDA {alternatives}")
     elif not fit:
-        others = listing(sorted({python_of(p) for p in same} - {""}, key=_numbers))
-        problems.append(f"{what}: the channel has it for Python {others or '?'}, not {python}")
+        alternatives = listing(sorted({python_of(p) for p in same} - {""}, key=_numbers))
+        problems.append(f"{what}: the channel has it for Python {alternatives or '?'}, not {python}")
     return fit
 
 
 def _build_glob(builds: Sequence[CondaPackage], cuda: str) -> str:
-    """A glob that only builds for this CUDA match: ``cuda129*`` on conda-forge, ``*cuda12.4*`` on the pytorch channel."""
+    """Return a glob that only builds for this CUDA match: ``cuda129*`` on conda-forge, ``*cuda12.4*`` on the pytorch channel."""
     dotted = any(f"cuda{cuda}" in p.build for p in builds)
     if cuda == "cpu":
         return "cpu*" if all(p.build.startswith("cpu") for p in builds) else "*cpu*"
@@ -190,13 +190,13 @@ def _build_glob(builds: Sequence[CondaPackage], cuda: str) -> str:
 
 
 def python_of(package: CondaPackage) -> str:
-    """``3.12`` from what a build depends on, or nothing when it fits several."""
+    """Return ``3.12`` from what a build depends on, or nothing when it fits several."""
     for dependency in package.depends:
-        name, _, rest = dependency.partition(" ")
+        name, _, spec = dependency.partition(" ")
         if name == "python_abi":
-            return ".".join(rest.split(" ")[0].split(".")[:2])
-        if name == "python" and rest.startswith(">=3.") and ",<" in rest:
-            low, high = rest.removeprefix(">=").split(",<")[:2]
+            return ".".join(spec.split(" ")[0].split(".")[:2])
+        if name == "python" and spec.startswith(">=3.") and ",<" in spec:
+            low, high = spec.removeprefix(">=").split(",<")[:2]
             low_minor, high_minor = low.split(".")[1], high.split(".")[1]
             if low_minor.isdigit() and high_minor.isdigit() and int(high_minor) == int(low_minor) + 1:
                 return f"3.{low_minor}"
@@ -210,7 +210,7 @@ def _for_python(package: CondaPackage, python: str) -> bool:
 def _distributions(
     cell: Cell, by_name: Mapping[str, Pin], offer: Offer, platform: Platform, problems: list[str]
 ) -> tuple[list[CondaSpec], tuple[str, ...]]:
-    """Frameworks and companions: from the channel where it has the very release, else from the pip lock."""
+    """Choose for frameworks and companions: from the channel where it has the very release, else from the pip lock."""
     specs: list[CondaSpec] = []
     roots: list[str] = []
     for component, version in cell.components.items():
@@ -234,7 +234,7 @@ def _fits(builds: Sequence[CondaPackage], component: str, version: str) -> bool:
 
 
 def _compilers(cell: Cell, offer: Offer, problems: list[str]) -> list[CondaSpec]:
-    """A C and a C++ compiler and nvcc, where a framework of the cell compiles extensions."""
+    """Return a C and a C++ compiler and nvcc, where a framework of the cell compiles extensions."""
     builders = sorted(name for name in cell.frameworks if FRAMEWORKS[name].compiles)
     if not builders:
         return []
@@ -254,39 +254,39 @@ def _compilers(cell: Cell, offer: Offer, problems: list[str]) -> list[CondaSpec]
 
 
 def _triton(cell: Cell, offer: Offer) -> list[CondaSpec]:
-    """Triton comes with PyTorch; when it does, it is the cell's."""
+    """Bind Triton, which comes with PyTorch, to the cell's."""
     version = cell.components.get("triton", "none")
     if version in WORDS:
         return []
     return [CondaSpec(name, f"=={version}") for name in candidates("triton") if offer(name)]
 
 
-def _closure(roots: Sequence[str], by_name: Mapping[str, Pin], taken: set[str]) -> tuple[str, ...]:
-    """The roots and what they need of the pip lock, breadth first; what Conda brings for sure is not entered."""
+def _closure(roots: Sequence[str], by_name: Mapping[str, Pin], covered: set[str]) -> tuple[str, ...]:
+    """Return the roots and what they need of the pip lock, breadth first. What Conda brings for sure is not entered."""
     order = dict.fromkeys(roots)
     queue = list(roots)
     while queue:
         pin = by_name[queue.pop(0)]
         for required in map(fold, pin.requires):
-            known = (
+            skipped = (
                 required in order or required not in by_name or required.startswith("nvidia-") or required == "triton"
             )
-            if not known and not taken & set(candidates(required)):
+            if not skipped and not covered & set(candidates(required)):
                 order[required] = None
                 queue.append(required)
     return tuple(order)
 
 
-def _python_spec(pin: Pin, offer: Offer, taken: set[str]) -> CondaSpec | None:
-    """The same release of a distribution as a Conda package, when there is one and it is a Python package.
+def _python_spec(pin: Pin, offer: Offer, covered: set[str]) -> CondaSpec | None:
+    """Return the same release of a distribution as a Conda package, when there is one and it is a Python package.
 
-    The package index and Conda sometimes use one name for two programs; a package that does not depend on Python is the other one.
+    The package index and Conda sometimes use one name for two programs: a package that does not depend on Python is the other one.
     """
     name = fold(pin.name)
     if name in {"torch", "triton"} or name.startswith("nvidia-"):
         return None
     for candidate in candidates(name):
-        if candidate in taken:
+        if candidate in covered:
             return None
         if any(same_version(name, pin.version, p.version) and is_python(p) for p in offer(candidate)):
             return CondaSpec(candidate, f"=={pin.version.split('+', maxsplit=1)[0]}")
@@ -294,7 +294,7 @@ def _python_spec(pin: Pin, offer: Offer, taken: set[str]) -> CondaSpec | None:
 
 
 def is_python(package: CondaPackage) -> bool:
-    """True for a package that brings Python modules."""
+    """Return whether a package brings Python modules."""
     return package.noarch == "python" or any(d.split(" ")[0] in {"python", "python_abi"} for d in package.depends)
 
 

@@ -57,8 +57,8 @@ _RANK = (
 class CondaFile:
     """The versions in a file.
 
-    ``conda`` and ``pip`` map names to versions; ``builds`` Conda names to build strings; ``wanted`` names to specs that fix no
-    version (``environment.yml``). ``platforms`` are those the file speaks of; the versions are of the one that was asked for.
+    ``conda`` and ``pip`` map names to versions; ``builds`` Conda names to build strings, ``wanted`` names to specs that fix no
+    version (``environment.yml``). ``platforms`` are those the file speaks of, the versions are of the one that was asked for.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class CondaFile:
 
     @property
     def components(self) -> dict[str, str]:
-        """The versions by component of the cell, other distributions under their own names."""
+        """Return the versions by component of the cell, other distributions under their own names."""
         return components_of(self.conda, self.pip, self.builds)
 
     def add(self, name: str, version: str, build: str = "") -> None:
@@ -103,7 +103,7 @@ def kind_of(text: str) -> str | None:
 def read_conda_file(
     text: str, *, kind: str | None = None, platform: str | None = None, where: str = "input"
 ) -> CondaFile:
-    """Return the versions of a file, its kind recognised unless given; of a lock for several platforms those of ``platform``.
+    """Return the versions of a file, its kind recognised unless given, and of a lock for several platforms those of ``platform``.
 
     ``DataError`` names ``where`` and what is wrong.
     """
@@ -140,8 +140,8 @@ def _pick(platforms: list[str], chosen: str | None, where: str) -> str | None:
     if chosen is None:
         return "linux-64" if "linux-64" in platforms else (platforms[0] if platforms else None)
     if chosen not in platforms:
-        shown = clean(", ".join(platforms[:8]))
-        raise DataError(f"{where}: nothing for {chosen}; the file covers {shown or 'no platform'}")
+        names = clean(", ".join(platforms[:8]))
+        raise DataError(f"{where}: nothing for {chosen}; the file covers {names or 'no platform'}")
     return chosen
 
 
@@ -218,7 +218,7 @@ def _read_pixi_lock(text: str, platform: str | None, where: str) -> CondaFile:
 
 
 def _read_explicit(text: str, platform: str | None, where: str) -> CondaFile:
-    """Read addresses of packages, one a line; envsmith's own pip lines too."""
+    """Read addresses of packages, one a line, and envsmith's own pip lines."""
     platforms = re.findall(r"^#\s*platform:\s*(\S{1,40})\s*$", text, re.MULTILINE)
     file = CondaFile(kind="explicit", platforms=tuple(platforms))
     for number, raw in enumerate(text.splitlines(), 1):
@@ -284,7 +284,7 @@ def _for_platform(text: str, platform: str) -> str:
 
 
 def _match_spec(text: str, where: str, what: str) -> tuple[str, str, str, str]:
-    """``(name, exact version or "", build or "", the rest of the spec)`` of ``channel::name=version=build`` and its kin."""
+    """Return ``(name, exact version or "", build or "", the rest of the spec)`` of ``channel::name=version=build`` and its kin."""
     body = text.strip().rsplit("::", 1)[-1].split("[", maxsplit=1)[0]
     match = re.match(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})\s*(.{0,400})$", body, re.DOTALL)
     if not match:
@@ -310,7 +310,7 @@ def _note_requirement(line: str, file: CondaFile) -> None:
 
 
 def _read_list(text: str, _platform: str | None, where: str) -> CondaFile:
-    """Read columns name, version, build, channel; rows of channel ``pypi`` were installed by pip."""
+    """Read columns name, version, build, channel. Rows of channel ``pypi`` were installed by pip."""
     file = CondaFile(kind="conda-list")
     for line in text.splitlines():
         columns = line.split()
@@ -338,7 +338,7 @@ class _Row:
 
 
 def _read_list_json(text: str, _platform: str | None, where: str) -> CondaFile:
-    """Read rows; those of channel or platform ``pypi`` were installed by pip."""
+    """Read rows. Those of channel or platform ``pypi`` were installed by pip."""
     rows = _read_document(tuple[_Row, ...], text, where, name=".json")
     platforms = dict.fromkeys(r.platform for r in rows if r.platform and _PLATFORM.fullmatch(r.platform))
     file = CondaFile(kind="conda-list-json", platforms=tuple(p for p in platforms if p not in {"noarch", "pypi"}))

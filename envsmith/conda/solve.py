@@ -35,7 +35,7 @@ _SECONDS = 300
 
 
 class Unsolvable(Exception):  # noqa: N818 - an answer, not a failure: the caller asks again with less
-    """No solution; ``lines`` is rattler's explanation."""
+    """No solution. ``lines`` is rattler's explanation."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("no solution")
@@ -72,7 +72,7 @@ def solve(specs: Sequence[CondaSpec], limits: Sequence[CondaSpec], ask: Ask) -> 
         )
 
     try:
-        with refusals(", ".join(channels.shown)):
+        with refusals(", ".join(channels.labels)):
             records = run_async(answer)
     except SolverError as error:
         raise Unsolvable(_explanation(str(error))) from error
@@ -100,7 +100,7 @@ def _checked(record: Any, channels: Channels) -> CondaPackage:
     """Return a record that may be locked: it has both hashes, a plain file name, and an address that its channel may give."""
     url = str(record.url)
     place = next((n for n, base in enumerate(channels.bases) if str(record.channel).rstrip("/") == base), 0)
-    base, channel = channels.bases[place], channels.shown[place]
+    base, channel = channels.bases[place], channels.labels[place]
     package = dataclasses.replace(to_package(record, base), url=url if url.startswith(base + "/") else public_url(url))
     who = f"channel {clean(channel)}: the record of {clean(package.name)} {clean(package.version)}"
     if not package.sha256 or not package.md5:
@@ -116,22 +116,22 @@ def _checked(record: Any, channels: Channels) -> CondaPackage:
 
 
 def _ordered(packages: Sequence[CondaPackage]) -> tuple[CondaPackage, ...]:
-    """Dependencies first, names decide otherwise; a cycle (python and pip) is cut at the name that was met first."""
+    """Put dependencies first. Names decide otherwise, and a cycle (python and pip) is cut at the name that was met first."""
     by_name = {p.name: p for p in packages}
-    done: dict[str, CondaPackage] = {}
+    ordered: dict[str, CondaPackage] = {}
     for start in sorted(by_name):
         stack = [(start, iter(_needs(by_name[start], by_name)))]
         entered = {start}
-        while stack and start not in done:
-            name, rest = stack[-1]
-            child = next((c for c in rest if c not in done and c not in entered), None)
+        while stack and start not in ordered:
+            name, dependencies = stack[-1]
+            child = next((c for c in dependencies if c not in ordered and c not in entered), None)
             if child is None:
-                done.setdefault(name, by_name[name])
+                ordered.setdefault(name, by_name[name])
                 stack.pop()
             else:
                 entered.add(child)
                 stack.append((child, iter(_needs(by_name[child], by_name))))
-    return tuple(done.values())
+    return tuple(ordered.values())
 
 
 def _needs(package: CondaPackage, by_name: Mapping[str, CondaPackage]) -> list[str]:
@@ -149,7 +149,7 @@ Solved = tuple[tuple[CondaSpec, ...], tuple[CondaPackage, ...], tuple[str, ...]]
 
 
 def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
-    """The specs that were solved, the packages, and notes. The releases of the cell are never given up.
+    """Return the specs that were solved, the packages, and notes. The releases of the cell are never given up.
 
     First with every release of the pip lock that the channel has, then only where Conda installs it anyway, then without.
     ``LockError`` carries rattler's explanation and, when one component alone stands in the way, what the channel would give.
@@ -171,7 +171,7 @@ def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
 
 
 def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
-    """Which Conda build exists when NCCL, cuDNN or Triton may be another release, one of them if that is enough."""
+    """Find which Conda build exists when NCCL, cuDNN or Triton may be another release, one of them if that is enough."""
     for free in (*((name,) for name in MOVABLE), MOVABLE):
         specs = [CondaSpec(s.name) if s.name in free else s for s in plan.specs]
         limits = [s for s in plan.limits if s.name not in {*free, *(["torchtriton"] if "triton" in free else [])}]
@@ -181,22 +181,24 @@ def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
             packages = {p.name: p for p in solve(specs, limits, ask)}
         except Unsolvable:
             continue
-        asked = {s.name: s.version.removesuffix(".*").removeprefix("==") for s in (*plan.specs, *plan.limits)}
-        moved = {n: component_version(n, packages[n].version) for n in free if n in packages and n in asked}
-        moved = {n: v for n, v in moved.items() if not v.startswith(asked[n])}
+        asked_versions = {s.name: s.version.removesuffix(".*").removeprefix("==") for s in (*plan.specs, *plan.limits)}
+        moved = {n: component_version(n, packages[n].version) for n in free if n in packages and n in asked_versions}
+        moved = {n: v for n, v in moved.items() if not v.startswith(asked_versions[n])}
         torch = packages.get("pytorch")
         build = f"pytorch {torch.version} {torch.build}" if torch else "its builds"
-        told = [f"{n}: the cell has {asked[n]}, the channel's {build} goes with {v}" for n, v in moved.items()]
+        lines = [
+            f"{n}: the cell has {asked_versions[n]}, the channel's {build} goes with {v}" for n, v in moved.items()
+        ]
         flags = " ".join(f"--nccl {v}" if n == "nccl" else f"--with {n}=={v}" for n, v in moved.items())
         accept = " ".join(f"--conda-tolerate {n}" for n in moved)
         return (
-            told,
+            lines,
             f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too; or accept the difference: {accept}; or give another --channel",
         )
     return [], "choose another cell (envsmith solve --all), or give another --channel"
 
 
-# Are the pip lock and the Conda lock one cell? Every component whose version differs is a finding that names both. Pure.
+# Are the pip lock and the Conda lock one cell? Every component whose version differs is a finding that names both.
 
 
 _HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
@@ -204,7 +206,7 @@ _WHEELS = {"nccl": "nvidia-nccl-cu", "cudnn": "nvidia-cudnn-cu"}
 
 
 def compare(cell: Cell, pip_pins: Sequence[Pin], conda_lock: CondaLock) -> tuple[Finding, ...]:
-    """Findings, platforms in the lock's order and components in the cell's; none of severity error means proved equal."""
+    """Compare. Findings come by platforms in the lock's order and components in the cell's. None of severity error means proved equal."""
     pins = {fold(p.name): p for p in pip_pins}
     findings: list[Finding] = []
     for part in conda_lock.platforms:
@@ -216,19 +218,19 @@ def compare(cell: Cell, pip_pins: Sequence[Pin], conda_lock: CondaLock) -> tuple
 
 
 def _component(component: str, version: str, pins: dict[str, Pin], part: PlatformLock) -> list[Finding]:
-    wanted = _pip_version(component, pins) or version
-    found = _conda_version(component, part)
-    if found is None:
-        return _absent(component, wanted, part)
-    have, source = found
-    if same_version(component, wanted, have):
+    release = _pip_version(component, pins) or version
+    version_and_file = _conda_version(component, part)
+    if version_and_file is None:
+        return _absent(component, release, part)
+    have, source = version_and_file
+    if same_version(component, release, have):
         return []
     return [
         _finding(
             "conda-differs-from-pip",
             Severity.ERROR,
-            {component: f"pip {wanted}, conda {have}"},
-            f"{component} on {part.platform.value}: the pip lock has {wanted}, the Conda lock has {have} ({source})",
+            {component: f"pip {release}, conda {have}"},
+            f"{component} on {part.platform.value}: the pip lock has {release}, the Conda lock has {have} ({source})",
             "lock again; when the channel has no build with this release, choose a cell that it has",
         )
     ]
@@ -246,7 +248,7 @@ def _pip_version(component: str, pins: dict[str, Pin]) -> str | None:
 
 
 def _conda_version(component: str, part: PlatformLock) -> tuple[str, str] | None:
-    """The version in the Conda lock, and the file that says so."""
+    """Return the version in the Conda lock, and the file that says so."""
     if component == "cuda":
         torch = part.package("pytorch")
         if torch is None:
@@ -263,23 +265,23 @@ def _conda_version(component: str, part: PlatformLock) -> tuple[str, str] | None
     return (wheel.version, wheel.url.rsplit("/", 1)[-1]) if wheel else None
 
 
-def _absent(component: str, wanted: str, part: PlatformLock) -> list[Finding]:
-    """NCCL, cuDNN and Triton may be inside of a channel's PyTorch; anything else that is missing makes another cell."""
+def _absent(component: str, release: str, part: PlatformLock) -> list[Finding]:
+    """Judge a missing component: NCCL, cuDNN and Triton may be inside of a channel's PyTorch, anything else makes another cell."""
     inside = component in {"nccl", "cudnn", "triton"}
-    said = "its PyTorch may carry it inside" if inside else "it is in neither part of the Conda lock"
+    explanation = "its PyTorch may carry it inside" if inside else "it is in neither part of the Conda lock"
     return [
         _finding(
             "conda-lacks-component",
             Severity.WARNING if inside else Severity.ERROR,
-            {component: f"pip {wanted}, conda none"},
-            f"{component} on {part.platform.value}: the pip lock has {wanted}, the Conda lock has no package of it; {said}",
+            {component: f"pip {release}, conda none"},
+            f"{component} on {part.platform.value}: the pip lock has {release}, the Conda lock has no package of it; {explanation}",
             "use a channel that has it as a package of its own" if inside else "lock again",
         )
     ]
 
 
 def _files(pins: dict[str, Pin], part: PlatformLock, *, own: bool) -> list[Finding]:
-    """Every pip package of the Conda lock is a file of the pip lock; on a platform that is not the cell's own, of its release."""
+    """Compare the pip packages: each is a file of the pip lock, and on a platform that is not the cell's own of its release."""
     findings = []
     for wheel in part.pip:
         pin = pins.get(wheel.name)
