@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from envsmith.graph.load import components
-from envsmith.lock.resolve import Resolver, cutoff, lock_pip, wanted
+from envsmith.lock.resolve import Resolver, cutoff, lock_pip, query_of
 from envsmith.model.cell import Cell
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv
@@ -33,7 +33,7 @@ CELLS = {
 
 def plain(cell: Cell, day: str, uv: Uv) -> dict[str, str]:
     """Name to version, as uv alone pins the request."""
-    want = wanted(cell, components(), [])
+    want = query_of(cell, components())
     interpreter = find_interpreter(want.python)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "request.in"

@@ -1,4 +1,4 @@
-"""One resolution by uv: requirement lines in, distributions with files, hashes and edges out."""
+"""Resolve a cell by uv, and judge the pinned packages by every rule again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import LockError, NetworkError, StorageError, UsageError
 from envsmith.frameworks import FRAMEWORKS
@@ -44,24 +44,24 @@ _ROUNDS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """What uv is asked. ``newest`` is an RFC 3339 time; ``interpreter`` the path of the Python that runs setup scripts.
+    """What uv is asked. ``newest`` is an RFC 3339 time, ``interpreter`` the path of the Python that runs setup scripts.
 
-    Without ``edges`` the answer does not say who requires whom, which saves one run of uv. ``given`` are distributions that are not asked of
-    the index.
+    ``backend`` is the word of ``--torch-backend`` (``""``: the default index). Without ``edges`` the answer does not say who requires whom,
+    which saves one run of uv. ``archives`` are distributions that are not asked of the index.
     """
 
     requirements: tuple[str, ...]
     python: str
     platform: str
-    newest: str
-    interpreter: str
+    newest: str = ""
+    interpreter: str = ""
     constraints: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     backend: str = ""
     find_links: tuple[str, ...] = ()
     wheels_only: bool = False
     edges: bool = True
-    given: tuple[GivenArchive, ...] = ()
+    archives: tuple[GivenArchive, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +74,7 @@ class Resolution:
 
 
 def cutoff(exclude_newer: str) -> str:
-    """The first moment that is too new: an ISO day counts in full, in UTC; a time is taken as it is. ``UsageError`` for anything else.
+    """Return the first moment that is too new. An ISO day counts in full, in UTC, a time as it is. ``UsageError`` for anything else.
 
     uv reads a bare day in the time zone of the host, which would give two hosts two locks.
     """
@@ -94,7 +94,7 @@ def cutoff(exclude_newer: str) -> str:
 
 
 def resolve(query: Query, uv: Uv, *, what: str, on_line: Callable[[str], None] | None = None) -> Resolution:
-    """Resolve. Raises ``LockError``, ``NetworkError``, ``StorageError``, ``EngineError`` or ``InterruptedRunError``."""
+    """Resolve a query. Raises ``LockError``, ``NetworkError``, ``StorageError``, ``EngineError`` or ``InterruptedRunError``."""
     try:
         with tempfile.TemporaryDirectory(prefix="envsmith-lock-") as folder:
             return _Run(uv, Path(folder), what).resolve(query, on_line)
@@ -114,30 +114,30 @@ class _Run:
 
     def resolve(self, query: Query, on_line: Callable[[str], None] | None) -> Resolution:
         output = self.folder / "pylock.toml"
-        done, undated = self._dated(query, ["--format", "pylock.toml", "--output-file", str(output)], on_line)
-        if done.status != 0:
-            raise explain_failure(done, what=self.what)
+        run, undated = self._dated(query, ["--format", "pylock.toml", "--output-file", str(output)], on_line)
+        if run.status != 0:
+            raise explain_failure(run, what=self.what)
         try:
-            packages = parse_pylock(output.read_text(encoding="utf-8"), {a.name for a in query.given})
+            packages = parse_pylock(output.read_text(encoding="utf-8"), {a.name for a in query.archives})
         except UnicodeDecodeError:
             raise LockError(f"{self.what}: uv wrote something that is not text") from None
-        own = (Resolved(name=a.name, version=a.version, artifacts=(a.artifact,), sdist=True) for a in query.given)
+        own = (Resolved(name=a.name, version=a.version, artifacts=(a.artifact,), sdist=True) for a in query.archives)
         packages = tuple(sorted((*packages, *own), key=lambda r: r.name))
         requires = self._edges(query, packages, undated) if query.edges else {}
         return Resolution(packages=packages, requires=requires, undated=undated)
 
     def _dated(
-        self, query: Query, more: list[str], on_line: Callable[[str], None] | None
+        self, query: Query, options: list[str], on_line: Callable[[str], None] | None
     ) -> tuple[Finished, tuple[str, ...]]:
-        """Run with the date; where the index tells no upload times, uv hides the files and names them: ask again without the date for those."""
+        """Run with the date. Where the index tells no upload times, uv hides the files and names them: ask again without the date for those."""
         undated: tuple[str, ...] = ()
-        for left in range(_ROUNDS, -1, -1):
-            done = self.uv.run([*_arguments(query, self.folder, undated), *more], on_line=on_line)
-            found = {_project(name) for line in done.lines for name in _UNDATED.findall(line)} - {*undated, ""}
-            if not found:
+        for rounds in range(_ROUNDS, -1, -1):
+            run = self.uv.run([*_arguments(query, self.folder, undated), *options], on_line=on_line)
+            hidden = {_project(name) for line in run.lines for name in _UNDATED.findall(line)} - {*undated, ""}
+            if not hidden:
                 break
-            undated = tuple(sorted({*undated, *found})) if left > 1 else ("*",)
-        return done, undated
+            undated = tuple(sorted({*undated, *hidden})) if rounds > 1 else ("*",)
+        return run, undated
 
     def _edges(
         self, query: Query, packages: Sequence[Resolved], undated: tuple[str, ...]
@@ -146,10 +146,10 @@ class _Run:
         exact = replace(query, constraints=(*query.constraints, *(f"{p.name}=={p.version}" for p in packages)))
         arguments = [*_arguments(exact, self.folder, undated), "--annotation-style", "split", "--quiet"]
         # Offline nothing is asked whether it is still fresh; only where the cache is switched off the network is needed again.
-        done = self.uv.run([*arguments, "--offline"])
-        if done.status != 0:
-            done = self.uv.check(arguments, what=self.what)
-        requires = parse_edges(done.stdout)
+        run = self.uv.run([*arguments, "--offline"])
+        if run.status != 0:
+            run = self.uv.check(arguments, what=self.what)
+        requires = parse_edges(run.stdout)
         names = {p.name for p in packages}
         if set(requires) != names:
             odd = ", ".join(sorted(set(requires) ^ names)[:8])
@@ -161,12 +161,12 @@ class _Run:
 
 
 def _project(filename: str) -> str:
-    """The project of a file name (``tiny_a-1.0-py3-none-any.whl``)."""
+    """Return the project of a file name (``tiny_a-1.0-py3-none-any.whl``)."""
     return canonicalize_name(re.split(r"-(?=\d)", filename, maxsplit=1)[0])
 
 
 def _stand_in(archive: GivenArchive, folder: Path) -> Path:
-    """A wheel without content that says what the archive says: the resolver reads it, where it would run the archive's setup without torch."""
+    """Write a wheel without content that says what the archive says: the resolver reads it, where it would run the archive's setup without torch."""
     stem = f"{archive.name.replace('-', '_')}-{archive.version}"
     path = folder / f"{stem}-py3-none-any.whl"
     if path.exists():
@@ -187,7 +187,7 @@ def _arguments(query: Query, folder: Path, undated: tuple[str, ...]) -> list[str
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return str(path)
 
-    lines = [*query.requirements, *(f"{a.name} @ {_stand_in(a, folder).as_uri()}" for a in query.given)]
+    lines = [*query.requirements, *(f"{a.name} @ {_stand_in(a, folder).as_uri()}" for a in query.archives)]
     arguments = ["pip", "compile", file("request.in", lines), "--no-header", "--resolution", "highest"]
     arguments += ["--python-version", query.python, "--python-platform", query.platform]
     arguments += ["--python", query.interpreter]
@@ -259,17 +259,12 @@ def lock_pip(
     resolver = resolver or Resolver()
     compile = compile or Compile()  # noqa: A001 - as above
     toolkit = toolkit_requirements(cell, flavour)
-    want = wanted(cell, resolver.table, constraints, toolkit, given=[a.name for a in compile.archives])
-    query = Query(
-        requirements=want.requirements,
-        constraints=want.constraints,
-        python=want.python,
-        platform=want.platform,
-        backend=want.backend,
+    minor = _minor(cell)
+    query = replace(
+        query_of(cell, resolver.table, constraints, toolkit, archives=compile.archives),
         newest=cutoff(exclude_newer),
-        interpreter=(find_interpreter(want.python) or running_interpreter()).path,
+        interpreter=(find_interpreter(minor) or running_interpreter()).path,
         find_links=resolver.find_links,
-        given=compile.archives,
     )
 
     def on_line(line: str) -> None:
@@ -296,7 +291,7 @@ def lock_pip(
 def _judged(
     cell: Cell, query: Query, by: Resolver, on_line: Callable[[str], None]
 ) -> tuple[Resolution, Query, tuple[tuple[str, str], ...]]:
-    """Resolve until the cell is kept and no rule is broken; the constraints that this took are told.
+    """Resolve until the cell is kept and no rule is broken. The constraints that this took are returned.
 
     The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the solver's own repair
     is made a constraint; where the repair would change the cell, the lock is refused.
@@ -311,15 +306,20 @@ def _judged(
             query = replace(query, overrides=forced)
             continue
         pins = to_pins(resolution.packages, resolution.requires)
-        refuse_differences(cell, pins, by.table)
+        if wrong := differences(cell, pins, by.table):
+            raise LockError(
+                f"cell {cell.id}: the package resolver gave other versions than the cell has",
+                details=wrong,
+                hint="the index serves other metadata than the version graph knows; report it with this output",
+            )
         judged = broken_rules(cell, pins, by.table, by.judge)
         if judged is None:
             return resolution, query, added
-        more = [line for line in repairs(cell, judged, by.table) if line not in added]
-        if not more:
-            raise refuse_rules(cell, judged)
-        added = (*added, *more)
-        query = replace(query, constraints=tuple(sorted({*query.constraints, *(text for text, _ in more)})))
+        constraints = [line for line in repairs(cell, judged, by.table) if line not in added]
+        if not constraints:
+            raise _refusal(cell, judged)
+        added = (*added, *constraints)
+        query = replace(query, constraints=tuple(sorted({*query.constraints, *(text for text, _ in constraints)})))
     raise LockError(f"{what}: no set of packages was found that keeps every rule", details=[text for text, _ in added])
 
 
@@ -350,23 +350,25 @@ def _build_pins(
     if not needed:
         return ()
     # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another version there.
-    held = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
-    build = replace(query, requirements=needed, constraints=held, overrides=(), wheels_only=True, edges=False, given=())
+    fixed = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
+    build = replace(
+        query, requirements=needed, constraints=fixed, overrides=(), wheels_only=True, edges=False, archives=()
+    )
     names = ", ".join(pin.name for pin in pins if pin.sdist)
     resolution = resolve(build, resolver.uv, what=f"cell {cell.id}: resolving what {names} is built with")
     return to_pins(resolution.packages, resolution.requires, layer="build")
 
 
 def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
-    """The CUDA compiler of the cell's own CUDA; ``LockError`` where the index has none."""
-    found = toolkit_for(cell, load_runtime())
-    if found is None or found.missing:
+    """Return the CUDA compiler of the cell's own CUDA. ``LockError`` where the index has none."""
+    toolkit = toolkit_for(cell, load_runtime())
+    if toolkit is None or toolkit.missing:
         cuda = cell.components.get("cuda", "cpu")
         raise LockError(
-            f"cell {cell.id}: {name} is compiled with nvcc: {found.missing if found else f'no toolkit is known for CUDA {cuda}'}",
+            f"cell {cell.id}: {name} is compiled with nvcc: {toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}",
             hint=f"take a cell with CUDA 13 (--cuda 13), whose nvcc is on the package index, or leave {name} out and build it on top of the cell",
         )
-    return toolkit_parts(cell, found)
+    return toolkit_parts(cell, toolkit)
 
 
 def _torch(pins: tuple[Pin, ...]) -> tuple[str, ...]:
@@ -392,57 +394,49 @@ _HOST_FACTS = ("python", "cuda", "driver", "gpu", "toolkit", "gcc", "clang", "gl
 
 
 def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple[str, ...]:
-    """One sentence for each component whose pin has another version than the cell, or that is not pinned at all."""
-    found = {pin.name: pin.version for pin in pins}
-    told = []
+    """Return a sentence for each component whose pin has another version than the cell, or that is not pinned at all."""
+    versions = {pin.name: pin.version for pin in pins}
+    lines = []
     for name, version in cell.components.items():
         component = table.by_name.get(name)
         if component is None or name in _HOST_FACTS or not component.distributions:
             continue
-        pinned = {d: found[d] for d in component.distributions if d in found}
-        wanted = version.partition("+")[0] if name == "torch" and cell.index == "default" else version
-        if wanted == "none":
-            told += [f"{name}: the cell says none, the resolver pinned {d} {v}" for d, v in pinned.items()]
+        pinned = {d: versions[d] for d in component.distributions if d in versions}
+        exact = _exact(name, version, cell)
+        if exact == "none":
+            lines += [f"{name}: the cell says none, the resolver pinned {d} {v}" for d, v in pinned.items()]
         elif not pinned and name in {*cell.frameworks, "torch"}:
-            told.append(f"{name}: the cell says {version}, the resolver pinned none")
+            lines.append(f"{name}: the cell says {version}, the resolver pinned none")
         else:
             # A torch that ships its own NCCL or cuDNN inside the wheel has no pin to compare.
-            told += [
+            lines += [
                 f"{name}: the cell says {version}, the resolver pinned {d} {v}"
                 for d, v in pinned.items()
-                if not _same(v, wanted)
+                if not _same(v, exact)
             ]
-    return tuple(told)
+    return tuple(lines)
 
 
-def _same(pinned: str, wanted: str) -> bool:
-    from packaging.version import InvalidVersion, Version
+def _exact(name: str, version: str, cell: Cell) -> str:
+    """Return the version as the index has it: on the default index the build is not part of torch's."""
+    return version.partition("+")[0] if name == "torch" and cell.index == "default" else version
 
+
+def _same(pinned: str, version: str) -> bool:
     try:
-        return Version(pinned) == Version(wanted)
+        return Version(pinned) == Version(version)
     except InvalidVersion:
-        return pinned == wanted
+        return pinned == version
 
 
 def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dict[str, str]:
-    """The cell with every pin that is a component: what the rules are asked about."""
-    components = dict(cell.components)
+    """Return the cell with every pin that is a component: what the rules are asked about."""
+    versions = dict(cell.components)
     for pin in pins:
-        known = table.find(pin.name)
-        if known is not None and pin.name in known.distributions:
-            components.setdefault(known.name, pin.version)
-    return components
-
-
-def refuse_differences(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable) -> None:
-    """``LockError`` naming every difference between cell and pins."""
-    told = differences(cell, pins, table)
-    if told:
-        raise LockError(
-            f"cell {cell.id}: the package resolver gave other versions than the cell has",
-            details=told,
-            hint="the index serves other metadata than the version graph knows; report it with this output",
-        )
+        component = table.find(pin.name)
+        if component is not None and pin.name in component.distributions:
+            versions.setdefault(component.name, pin.version)
+    return versions
 
 
 def broken_rules(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judge) -> Judgement | None:
@@ -452,7 +446,7 @@ def broken_rules(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge
 
 
 def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple[str, str], ...]:
-    """Constraints under which the resolver may choose again, with the rule: the repair that was solved, where it leaves the cell alone.
+    """Return constraints under which the resolver may choose again, with the rule: the repair that was solved, where it leaves the cell alone.
 
     Empty when there is no such repair: the cell itself would have to change.
     """
@@ -467,8 +461,7 @@ def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple
     return tuple(lines)
 
 
-def refuse_rules(cell: Cell, judged: Judgement) -> LockError:
-    """The error that tells every rule which the pinned packages break."""
+def _refusal(cell: Cell, judged: Judgement) -> LockError:
     errors = [f for f in judged.findings if f.severity is Severity.ERROR]
     return LockError(
         f"cell {cell.id}: the pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}",
@@ -488,45 +481,40 @@ DEFAULT_GLIBC = "2.28"
 _UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """``requirements`` and ``constraints`` for uv; ``backend`` is the word of ``--torch-backend`` (``""``: the default index)."""
-
-    requirements: tuple[str, ...]
-    constraints: tuple[str, ...]
-    python: str
-    platform: str
-    backend: str = ""
-
-
-def wanted(
+def query_of(
     cell: Cell,
     table: ComponentTable,
-    constraints: Sequence[tuple[str, str]],
-    also: Sequence[str] = (),
+    constraints: Sequence[tuple[str, str]] = (),
+    beside: Sequence[str] = (),
     *,
-    given: Collection[str] = (),
-) -> Wanted:
-    """The request to uv; ``also`` are requirements beside the cell, ``given`` are distributions whose archives the user has.
+    archives: tuple[GivenArchive, ...] = (),
+) -> Query:
+    """Return the request to uv. ``beside`` are requirements besides the cell, ``archives`` are what the user has of it as files.
 
     ``LockError`` names the rule whose constraint is not a requirement.
     """
-    asked = _requirements(cell, table, given)
-    lines: dict[str, str] = {canonicalize_name(_name(line)): line for line in asked}
-    lines = {name: line for name, line in lines.items() if name not in given}
+    own = {archive.name for archive in archives}
+    lines: dict[str, str] = {
+        canonicalize_name(Requirement(line).name): line for line in _requirements(cell, table, own)
+    }
+    lines = {name: line for name, line in lines.items() if name not in own}
     # Object collectives of torch pickle through numpy, which it does not declare.
-    extra = ["numpy"] + [name for framework in cell.frameworks for name in FRAMEWORKS[framework].undeclared]
-    for name in extra:
+    for name in ("numpy", *(n for framework in cell.frameworks for n in FRAMEWORKS[framework].undeclared)):
         lines.setdefault(name, name)
     for text, rule in constraints:
         _parse(text, rule)
-    return Wanted(
-        requirements=tuple(sorted({*lines.values(), *also})),
+    return Query(
+        requirements=tuple(sorted({*lines.values(), *beside})),
         constraints=tuple(sorted({text for text, _ in constraints})),
-        python=".".join(cell.components["python"].split(".")[:2]),
+        python=_minor(cell),
         platform=uv_platform(cell.platform, cell.components.get("glibc")),
         backend=_backend(cell),
+        archives=archives,
     )
+
+
+def _minor(cell: Cell) -> str:
+    return ".".join(cell.components["python"].split(".")[:2])
 
 
 def _parse(text: str, rule: str) -> Requirement:
@@ -536,31 +524,25 @@ def _parse(text: str, rule: str) -> Requirement:
         raise LockError(f"rule {rule}: {text!r} is not a requirement that a package resolver understands") from None
 
 
-def _name(line: str) -> str:
-    return Requirement(line).name
-
-
-def _requirements(cell: Cell, table: ComponentTable, given: Collection[str] = ()) -> list[str]:
+def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) -> list[str]:
     lines = []
     for name, version in cell.components.items():
         component = table.by_name.get(name)
         if component is None or component.role is Role.HOST or name in _FOLLOW or version in {"none", "cpu"}:
             continue
-        if not component.distributions and name in given:
+        if not component.distributions and name in archives:
             continue
         if not component.distributions:
             raise LockError(
                 f"cell {cell.id}: {component.title} is not on the package index, so it cannot be locked",
                 hint=f"give its source archive, which is then compiled for the cell: --source '{name}@ARCHIVE#sha256=…'",
             )
-        # On the default index the build is not part of torch's version.
-        exact = version.partition("+")[0] if name == "torch" and cell.index == "default" else version
-        lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={exact}")
+        lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={_exact(name, version, cell)}")
     return lines
 
 
 def _extras(name: str, cell: Cell) -> str:
-    """The extras without which a distribution is an empty shell: transformer-engine's bindings for torch and its core for one CUDA major."""
+    """Return the extras without which a distribution is an empty shell: transformer-engine's bindings for torch and its core for one CUDA major."""
     if name != "transformer-engine":
         return ""
     major = cell.components.get("cuda", "12").partition(".")[0]
@@ -575,16 +557,18 @@ def _backend(cell: Cell) -> str:
 
 
 def uv_platform(platform: Platform, glibc: str | None) -> str:
-    """``x86_64-manylinux_2_28``: the newest of uv's platforms that ``glibc`` (2.28 when it is not given) can run."""
+    """Return ``x86_64-manylinux_2_28``: the newest of uv's platforms that ``glibc`` (2.28 when it is not given) can run."""
     limit = Version(glibc or DEFAULT_GLIBC)
-    fitting = [known for known in _UV_GLIBC if Version(known) <= limit] or [_UV_GLIBC[0]]
+    fitting = [release for release in _UV_GLIBC if Version(release) <= limit] or [_UV_GLIBC[0]]
     return f"{platform.machine}-manylinux_{fitting[-1].replace('.', '_')}"
 
 
-def overrides(cell: Cell, table: ComponentTable, found: dict[str, str]) -> tuple[str, ...]:
-    """Override lines for an NCCL that is not the one torch pins exactly; empty when they agree. ``found`` are the resolved versions."""
+def overrides(cell: Cell, table: ComponentTable, resolved: dict[str, str]) -> tuple[str, ...]:
+    """Return override lines for an NCCL that is not the one torch pins exactly. ``resolved`` are the versions that uv chose."""
     version = cell.components.get("nccl")
     component = table.by_name.get("nccl")
     if version in {None, "none"} or component is None:
         return ()
-    return tuple(f"{dist}=={version}" for dist in component.distributions if dist in found and found[dist] != version)
+    return tuple(
+        f"{dist}=={version}" for dist in component.distributions if dist in resolved and resolved[dist] != version
+    )

@@ -125,12 +125,6 @@ def uv_edges(text: str) -> None:
     parse_edges(text)
 
 
-def requirements(text: str) -> None:
-    from envsmith.lock.files import parse_requirements
-
-    parse_requirements(text)
-
-
 def declared(name: str) -> Reader:
     def read(text: str) -> None:
         from envsmith.ci.declared import read_declared
@@ -233,7 +227,6 @@ READERS: Mapping[str, Reader] = {
     "lock": lock,
     "pylock": pylock,
     "uv-edges": uv_edges,
-    "requirements": requirements,
     "pyproject": declared("pyproject.toml"),
     "setup-cfg": declared("setup.cfg"),
     "requirements-txt": declared("requirements.txt"),
@@ -310,7 +303,6 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "conda-file": ("@EXPLICIT\nhttps://c.example/linux-64/pytorch-2.5.1-cuda126_py311_0.conda#" + "0" * 32 + "\n", "# packages in environment at /x:\n#\n# Name Version Build Channel\npytorch 2.5.1 cuda126_0 conda-forge\n", "version: 6\nenvironments:\n  default:\n    packages: {}\n", "name: e\ndependencies:\n  - python=3.11  # [linux]\n  - pip:\n    - torch==2.5\n"),
     "pylock": ('lock-version = "1.0"\ncreated-by = "x"\n[[packages]]\nname = "torch"\nversion = "2.13.0"\ndependencies = [{name = "numpy"}]\nwheels = [{name = "torch-2.13.0-cp311-cp311-linux_x86_64.whl", url = "https://h.example/t.whl", size = 3, hashes = {sha256 = "' + SHA + '"}}]\n[tool.envsmith]\nlock = "abc"\n',),
     "uv-edges": ('lock-version = "1.0"\ncreated-by = "x"\n[[packages]]\nname = "torch"\n', "torch==2.5.1\n    # via deepspeed\nnumpy==1.26.4\n    # via\n    #   torch\n    #   deepspeed\n"),
-    "requirements": ("torch==2.13.0 \\\n    --hash=sha256:" + SHA + "\n# c\nnumpy==1.26.4 --hash=sha256:" + SHA + "\n",),
     "pyproject": ('[project]\nname = "n"\nrequires-python = ">=3.10"\ndependencies = ["torch>=2.4,<2.9", "deepspeed; extra == \'x\'"]\n[project.optional-dependencies]\na = ["numpy<2"]\n[dependency-groups]\ng = ["torch", {include-group = "h"}]\nh = []\n', '[tool.poetry]\nname = "p"\n[tool.poetry.dependencies]\npython = "^3.10"\ntorch = {version = "~2.4", optional = true}\ndeepspeed = "*"\n[tool.envsmith]\naxes = ["torch"]\n'),
     "setup-cfg": ("[metadata]\nname = n\n[options]\npython_requires = >=3.9\ninstall_requires =\n    torch>=2\n    deepspeed\n[options.extras_require]\na = numpy\n",),
     "requirements-txt": ("torch>=2.4 # c\n-r other.txt\n--index-url https://x.example\ndeepspeed[a]==0.19.6 ; python_version >= '3.10'\n-e .\nhttps://x.example/a.whl\n",),

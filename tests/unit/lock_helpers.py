@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,3 +49,10 @@ def uv_for(index_url: str, cache: Path) -> Uv:
         "PIP_CONFIG_FILE": os.devnull,
     }
     return Uv(environment=uv_environment(given), cache=cache)
+
+
+def pinned_in(text: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Name to version and sha256 hashes of a requirements file."""
+    lines = [line for line in text.replace(" \\\n", "").splitlines() if not line.startswith("#")]
+    pins = (re.fullmatch(r"([a-z0-9.-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)", line) for line in lines)
+    return {pin[1]: (pin[2], frozenset(re.findall("[0-9a-f]{64}", pin[3]))) for pin in pins if pin}

@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
+from lock_helpers import pinned_in
 
 from envsmith.errors import UsageError
 from envsmith.image.dockerfile import ImageOptions, from_reference, render, render_builder
-from envsmith.lock.files import parse_requirements, requirement_files
+from envsmith.lock.files import requirement_files
 from envsmith.model.lock import OsPackage
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dockerfile"
@@ -261,7 +262,7 @@ def test_other_dependencies_are_installed_beside_the_build_of_sources(locks):
     lock = locks.compiled()
     stages = re.findall(r"^FROM (.*)$", render(lock), re.MULTILINE)
     assert stages[1:] == ["ground AS dependencies", "ground AS wheels", "dependencies"]
-    pins = {name: set(parse_requirements(text)) for name, text in requirement_files(lock).items()}
+    pins = {name: set(pinned_in(text)) for name, text in requirement_files(lock).items()}
     assert pins["requirements-dependencies.txt"] == {"einops"}
     assert pins["requirements-framework.txt"] == {"deepspeed", "flash-attn"}
     assert pins["requirements-torch.txt"] == {"torch"}

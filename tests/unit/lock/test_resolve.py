@@ -10,29 +10,30 @@ from lock_helpers import component
 from envsmith.errors import LockError, UsageError
 from envsmith.lock import resolve
 from envsmith.lock.build_requires import requires_of
-from envsmith.lock.resolve import cutoff, overrides, uv_platform, wanted
+from envsmith.lock.resolve import cutoff, overrides, query_of, uv_platform
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
+from envsmith.model.lock import GivenArchive
 
 
 def test_frameworks_torch_and_companions_are_exact_and_what_follows_is_not_asked_for(
     cell: Cell, table: ComponentTable
 ) -> None:
     full = dataclasses.replace(cell, components={**cell.components, "numpy": "1.26.4", "driver": "580.65.06"})
-    want = wanted(full, table, [("filelock<4", "r")])
+    want = query_of(full, table, [("filelock<4", "r")])
     assert want.requirements == ("deepspeed==0.18.5", "ninja", "numpy==1.26.4", "setuptools", "torch==2.9.1")
     assert want.constraints == ("filelock<4",)
 
 
 def test_a_build_from_its_own_index_is_asked_for_by_its_whole_version(cell: Cell, table: ComponentTable) -> None:
-    want = wanted(dataclasses.replace(cell, index="pytorch"), table, [])
+    want = query_of(dataclasses.replace(cell, index="pytorch"), table, [])
     assert "torch==2.9.1+cu128" in want.requirements
     assert want.backend == "cu128"
 
 
 def test_a_constraint_that_is_none_names_its_rule(cell: Cell, table: ComponentTable) -> None:
     with pytest.raises(LockError, match="rule odd-rule: '<2'"):
-        wanted(cell, table, [("<2", "odd-rule")])
+        query_of(cell, table, [("<2", "odd-rule")])
 
 
 @pytest.mark.parametrize(
@@ -138,12 +139,16 @@ def test_a_setup_that_can_do_without_torch_is_not_refused() -> None:
 def test_transformer_engine_is_asked_for_with_its_torch_bindings(cell: Cell, table: ComponentTable) -> None:
     te = component("transformer-engine", Role.COMPANION, "transformer-engine", "transformer-engine-torch")
     full = dataclasses.replace(cell, components={**cell.components, "transformer-engine": "2.20.2"})
-    want = wanted(full, ComponentTable.of([*table.by_name.values(), te]), [])
+    want = query_of(full, ComponentTable.of([*table.by_name.values(), te]), [])
     assert "transformer-engine[pytorch,core_cu12]==2.20.2" in want.requirements
 
 
 def test_what_was_given_is_not_asked_of_the_index(cell: Cell, table: ComponentTable) -> None:
     with_apex = dataclasses.replace(cell, components={**cell.components, "apex": "0.1"})
-    found = wanted(with_apex, table, (), given=["apex", "deepspeed"]).requirements
+    archives = tuple(
+        GivenArchive(name=name, version="1", address="file:///x.tar.gz", sha256="0" * 64, size=1)
+        for name in ("apex", "deepspeed")
+    )
+    found = query_of(with_apex, table, archives=archives).requirements
     assert not [line for line in found if line.startswith(("apex", "deepspeed"))]
     assert [line for line in found if line.startswith("torch==")]
