@@ -206,7 +206,7 @@ _WHEELS = {"nccl": "nvidia-nccl-cu", "cudnn": "nvidia-cudnn-cu"}
 
 
 def compare(cell: Cell, pip_pins: Sequence[Pin], conda_lock: CondaLock) -> tuple[Finding, ...]:
-    """Compare. Findings come by platforms in the lock's order and components in the cell's. None of severity error means proved equal."""
+    """Compare both locks. Findings come by platforms in the lock's order and components in the cell's. None of severity error means proved equal."""
     pins = {fold(p.name): p for p in pip_pins}
     findings: list[Finding] = []
     for part in conda_lock.platforms:

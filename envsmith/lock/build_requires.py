@@ -1,4 +1,4 @@
-"""What source distributions are built with: read out of the sdists, so that the build can be pinned by hash as well."""
+"""Read out of sdists what they are built with, so that the build can be pinned by hash as well."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _WANTED = ("pyproject.toml", "setup.py")
 def requires_of(
     pyproject: bytes | None, setup: bytes | None, *, where: str, undeclared: tuple[str, ...] | None = None
 ) -> tuple[str, ...]:
-    """The build requirements that an sdist states: ``[build-system] requires``, ``setup_requires``, and what ``setup.py`` imports.
+    """Return the build requirements that an sdist states: ``[build-system] requires``, ``setup_requires``, and what ``setup.py`` imports.
 
-    ``undeclared`` is what is known to be needed beside it; then the setup may import the cell's torch as well. ``LockError`` when they
-    cannot be read; what a setup script computes only while it runs cannot be seen here.
+    ``undeclared`` is what is known to be needed beside it: then the setup may import the cell's torch as well. ``LockError`` when they
+    cannot be read. What a setup script computes only while it runs cannot be seen here.
     """
     stated = list(_build_system(pyproject, where)) if pyproject is not None else list(_DEFAULT)
     if setup is not None:
@@ -57,7 +57,7 @@ def requires_of(
 
 
 def _imports_torch(setup: bytes) -> bool:
-    """True when the script cannot run without torch: an import at its top level, outside of any ``try`` or condition."""
+    """Return whether the script cannot run without torch: an import at its top level, outside of any ``try`` or condition."""
     try:
         body = ast.parse(setup).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -92,22 +92,22 @@ def _build_system(pyproject: bytes, where: str) -> tuple[str, ...]:
 
 
 def _setup_requires(setup: bytes) -> list[str]:
-    """Literal ``setup_requires=[…]`` and the import of ``pkg_resources``; a script that does not parse says nothing."""
+    """Read literal ``setup_requires=[…]`` and the import of ``pkg_resources``. A script that does not parse says nothing."""
     try:
         tree = ast.parse(setup)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    found = []
+    lines = []
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.keyword)
             and node.arg == "setup_requires"
             and isinstance(node.value, (ast.List, ast.Tuple))
         ):
-            found += [e.value for e in node.value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+            lines += [e.value for e in node.value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
         if any(name.partition(".")[0] == "pkg_resources" for name in _imported(node)):
-            found.append(_WITH_PKG_RESOURCES)
-    return found
+            lines.append(_WITH_PKG_RESOURCES)
+    return lines
 
 
 class _Local:
@@ -122,7 +122,7 @@ class _Local:
         sha256: str | None = None,
         keep: bool = True,  # noqa: ARG002 - it is kept where it is
     ) -> Reply:
-        """The file, checked."""
+        """Read the file and check it."""
         path = Path(url2pathname(urlsplit(url).path))
         try:
             body = path.read_bytes() if path.stat().st_size <= max_bytes else None
@@ -135,38 +135,36 @@ class _Local:
     def open_range(
         self, url: str, start: int, stop: int | None = None
     ) -> contextlib.AbstractContextManager[RangeReply]:
-        """Not needed: an sdist is read whole."""
+        """Refuse, because an sdist is read whole."""
         raise NetworkError(f"{url}: parts of a local file are not read ({start}, {stop})")
 
 
 def build_requires(
     pins: Iterable[Pin], fetcher: Fetcher, undeclared: Mapping[str, tuple[str, ...]] | None = None
 ) -> tuple[str, ...]:
-    """The build requirements of every sdist among ``pins``, sorted. The sdists are downloaded and checked against their hashes.
+    """Return the build requirements of every sdist among ``pins``, sorted. The sdists are downloaded and checked against their hashes.
 
     ``undeclared`` is what some distributions need beside what they say (``matrix/runtime.yaml``).
     """
-    found: set[str] = set()
+    requirements: set[str] = set()
     for pin in pins:
         if pin.sdist:
-            more = (undeclared or {}).get(pin.name)
-            found.update(_remembered(pin, fetcher) if more is None else _read(pin, fetcher, more))
-    return tuple(sorted(found))
+            beside = (undeclared or {}).get(pin.name)
+            requirements.update(_remembered(pin, fetcher) if beside is None else _read(pin, fetcher, beside))
+    return tuple(sorted(requirements))
 
 
 def _remembered(pin: Pin, fetcher: Fetcher) -> tuple[str, ...]:
-    """As :func:`_read`, once a file: what an sdist says cannot change while its hash stays."""
+    """Read an sdist once: what it says cannot change while its hash stays."""
     sha256 = pin.artifacts[0].sha256
-    kept = read_cache(_KIND, sha256)
-    if isinstance(kept, list) and all(isinstance(text, str) for text in kept):
-        return tuple(kept)
-    found = _read(pin, fetcher)
-    write_cache(_KIND, sha256, list(found))
-    return found
+    requirements = read_cache(_KIND, sha256)
+    if requirements is None:
+        requirements = list(_read(pin, fetcher))
+        write_cache(_KIND, sha256, requirements)
+    return tuple(requirements)
 
 
 def _read(pin: Pin, fetcher: Fetcher, undeclared: tuple[str, ...] | None = None) -> tuple[str, ...]:
-
     artifact = pin.artifacts[0]
     if artifact.url is None:
         raise LockError(

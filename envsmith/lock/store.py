@@ -1,4 +1,4 @@
-"""Locks on disk: a cell's folder is written whole or not at all, and what is read back is hostile until it is parsed."""
+"""Write and read a cell's folder: it is written whole or not at all, and what is read back is hostile until it is parsed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from envsmith.errors import DataError, EnvsmithError, StorageError
+from envsmith.files import read_bounded
 from envsmith.graph.load import components
 from envsmith.lock.files import parse_beside
 from envsmith.lock.resolve import Judge, broken_rules, judge_cell
@@ -46,19 +47,19 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
 
 
 def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
-    """Give the files their names in ``directory``; when one cannot have its name, all that were there before are put back."""
-    kept: dict[str, Path] = {}
-    done: list[str] = []
+    """Give the files their names in ``directory``. When one cannot have its name, all that were there before are put back."""
+    before: dict[str, Path] = {}
+    renamed: list[str] = []
     for name in names:
         if (directory / name).exists():
-            kept[name] = staging / f"{name}.before"
-            os.link(directory / name, kept[name])
+            before[name] = staging / f"{name}.before"
+            os.link(directory / name, before[name])
         try:
             (staging / name).replace(directory / name)
         except OSError:
-            _restore(directory, done, kept)
+            _restore(directory, renamed, before)
             raise
-        done.append(name)
+        renamed.append(name)
 
 
 def prepare(directory: Path) -> None:
@@ -85,12 +86,12 @@ def _put(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _restore(directory: Path, done: list[str], kept: Mapping[str, Path]) -> None:
+def _restore(directory: Path, renamed: list[str], before: Mapping[str, Path]) -> None:
     """Take back the names that were already given."""
-    for name in done:
+    for name in renamed:
         with suppress(OSError):
-            if name in kept:
-                kept[name].replace(directory / name)
+            if name in before:
+                before[name].replace(directory / name)
             else:
                 (directory / name).unlink()
 
@@ -106,44 +107,38 @@ def _storage(error: OSError, directory: Path) -> StorageError:
 
 
 def read(directory: Path) -> Lock | None:
-    """The lock of a cell's folder with what the ``pylock.toml`` beside it adds; ``None`` when there is none, ``DataError`` when it is broken."""
-    text = _text(directory / LOCK_FILE)
-    if text is None:
+    """Return the lock of a cell's folder with what the ``pylock.toml`` beside it adds, or ``None`` when there is none.
+
+    ``DataError`` when it is broken.
+    """
+    path = directory / LOCK_FILE
+    if not path.is_file():
         return None
-    lock = parse_lock(text, where=str(directory / LOCK_FILE))
-    beside = _text(directory / PYLOCK_FILE)
-    if beside is None:
+    lock = parse_lock(_text(path), where=str(path))
+    if not (directory / PYLOCK_FILE).is_file():
         return lock
-    more = parse_beside(beside)
-    if more.lock != lock.digest:
+    beside = parse_beside(_text(directory / PYLOCK_FILE))
+    if beside.lock != lock.digest:
         return lock
-    return dataclasses.replace(lock, pins=tuple(more.complete(pin) for pin in lock.pins))
+    return dataclasses.replace(lock, pins=tuple(beside.complete(pin) for pin in lock.pins))
 
 
-def _text(path: Path) -> str | None:
+def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise DataError(f"{path}: larger than {_MAX_BYTES >> 20} MiB", hint="it is not a lock of ours: delete it")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
+        return read_bounded(path, _MAX_BYTES).decode()
     except UnicodeDecodeError:
         raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
-    except OSError as error:
-        raise StorageError(
-            f"{path}: cannot be read: {error.strerror or error}", hint="check the path and its permissions"
-        ) from None
 
 
 def up_to_date(lock: Lock, cell: Cell) -> bool:
-    """True when ``lock`` pins exactly ``cell``: the same components, platform and index."""
+    """Return whether ``lock`` pins exactly ``cell``: the same components, platform and index."""
     return lock.cell.to_json() == cell.to_json()
 
 
 def reusable(
     directory: Path, *, cell: Cell, request: str, exclude_newer: str, judge: Judge = judge_cell
 ) -> Lock | None:
-    """The lock that is there when it answers the same cell, request and date, and today's rules still hold for it.
+    """Return the existing lock when it answers the same cell, request and date, and today's rules still hold for it.
 
     ``None`` when it must be made again, also when it is broken.
     """
@@ -164,7 +159,7 @@ def reusable(
 
 
 def find(output: Path, request: str) -> tuple[Path, Lock] | None:
-    """The newest lock below ``output`` that was made from ``request`` (the flags as text), with its folder.
+    """Return the newest lock below ``output`` that was made from ``request`` (the flags as text), with its folder.
 
     A folder whose lock is broken raises ``DataError`` only when no other answers.
     """
@@ -183,20 +178,20 @@ def find(output: Path, request: str) -> tuple[Path, Lock] | None:
 
 
 def need(output: Path, request: str) -> tuple[Path, Lock]:
-    """As :func:`find`; ``EnvsmithError`` (exit code 1) when there is none."""
-    found = find(output, request)
-    if found is None:
+    """Return what :func:`find` finds. ``EnvsmithError`` (exit code 1) when that is nothing."""
+    existing = find(output, request)
+    if existing is None:
         raise EnvsmithError(
             f"{output}: no lock of this request is there ({request})",
             hint="make one: run `envsmith lock` with the same request flags",
         )
-    return found
+    return existing
 
 
 def _folders(output: Path) -> Iterator[Path]:
-    """Folders with a lock, newest first."""
+    """Yield folders with a lock, newest first."""
     try:
-        found = [(p.stat().st_mtime_ns, p.parent) for p in output.glob(f"*/{LOCK_FILE}")]
+        folders = [(p.stat().st_mtime_ns, p.parent) for p in output.glob(f"*/{LOCK_FILE}")]
     except OSError as error:
         raise StorageError(f"{output}: cannot be read: {error.strerror or error}") from None
-    yield from (folder for _, folder in sorted(found, reverse=True))
+    yield from (folder for _, folder in sorted(folders, reverse=True))

@@ -1,4 +1,4 @@
-"""What uv prints, parsed: ``pylock.toml`` for files and hashes, an annotated ``requirements.txt`` for who requires whom. Pure."""
+"""Parse what uv prints: ``pylock.toml`` for files and hashes, an annotated ``requirements.txt`` for who requires whom. Pure."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Resolved:
     sdist: bool
 
 
-def parse_pylock(text: str, given: Collection[str] = ()) -> tuple[Resolved, ...]:
-    """The packages of a ``pylock.toml``, sorted by name. ``LockError`` for what is not one, or is not complete.
+def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, ...]:
+    """Return the packages of a ``pylock.toml``, sorted by name. ``LockError`` for what is not one, or is not complete.
 
-    Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be. What came from archives that were
-    ``given`` is left out: it is known already.
+    Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be. What comes from
+    ``archives`` of the user is left out: it is known already.
     """
     from packaging.pylock import Pylock, PylockValidationError
 
@@ -44,7 +44,7 @@ def parse_pylock(text: str, given: Collection[str] = ()) -> tuple[Resolved, ...]
         lock: Pylock = Pylock.from_dict(read_toml(text))
     except (PylockValidationError, ValueError, RecursionError) as error:
         raise LockError(f"pylock.toml is not valid: {error}") from None
-    return tuple(sorted((_package(p) for p in lock.packages if p.name not in given), key=lambda r: r.name))
+    return tuple(sorted((_package(p) for p in lock.packages if p.name not in archives), key=lambda r: r.name))
 
 
 def _package(package: Package) -> Resolved:
@@ -72,7 +72,7 @@ def _artifact(file: PackageWheel | PackageSdist, name: str) -> Artifact:
 
 
 def _public(url: str | None) -> str | None:
-    """The address without user and password: a lock is a file that is passed on."""
+    """Return the address without user and password: a lock is a file that is passed on."""
     if url is None:
         return None
     try:
@@ -83,7 +83,7 @@ def _public(url: str | None) -> str | None:
 
 
 def parse_edges(text: str) -> dict[str, tuple[str, ...]]:
-    """Name → names that it requires, from the ``# via`` comments of ``uv pip compile --annotation-style split``."""
+    """Map names to the names that they require, from the ``# via`` comments of ``uv pip compile --annotation-style split``."""
     requires: dict[str, set[str]] = {}
     current = ""
     for raw in text.splitlines():
@@ -104,21 +104,21 @@ _HEAVY = re.compile(r"torch|nvidia-.+|cuda-.+|(?:pytorch-)?triton(?:-rocm)?")
 
 
 def closure(roots: Iterable[str], requires: Mapping[str, Iterable[str]]) -> frozenset[str]:
-    """``roots`` and everything they require."""
-    seen: set[str] = set()
+    """Return ``roots`` and everything they require."""
+    names: set[str] = set()
     todo = list(roots)
     while todo:
         name = todo.pop()
-        if name not in seen:
-            seen.add(name)
+        if name not in names:
+            names.add(name)
             todo += requires.get(name, ())
-    return frozenset(seen)
+    return frozenset(names)
 
 
 def to_pins(
     resolved: Iterable[Resolved], requires: Mapping[str, tuple[str, ...]], *, layer: str | None = None
 ) -> tuple[Pin, ...]:
-    """Pins with their layer: ``torch`` for torch and the heavy part of what it requires, ``framework`` for the rest, or ``layer`` for all.
+    """Return pins with their layer: ``torch`` for torch and the heavy part of what it requires, ``framework`` for the rest, or ``layer`` for all.
 
     The light part (setuptools, numpy, sympy …) goes with the framework: a framework may want another release of it, and the layer of
     gigabytes would not be the same in two cells of one torch.
