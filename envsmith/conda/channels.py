@@ -498,7 +498,7 @@ def _refusal(text: str, channel: str) -> EnvsmithError:
 
 
 def to_package(record: Any, channel: str) -> CondaPackage:
-    """Return a rattler record as a value of ours; whose hashes may still be empty (they are asked for when it is locked)."""
+    """Return a rattler record as a value of ours. Its hashes may still be empty (they are asked for when it is locked)."""
     stamp, noarch = record.timestamp, record.noarch
     kind = None if noarch is None else "python" if noarch.python else "generic" if noarch.generic else None
     return CondaPackage(

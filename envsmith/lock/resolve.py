@@ -294,7 +294,7 @@ def _judged(
     """Resolve until the cell is kept and no rule is broken. The constraints that this took are returned.
 
     The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the solver's own repair
-    is made a constraint; where the repair would change the cell, the lock is refused.
+    is made a constraint. Where the repair would change the cell, the lock is refused.
     """
     what = f"cell {cell.id}: resolving packages"
     added: tuple[tuple[str, str], ...] = ()
@@ -372,7 +372,7 @@ def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
 
 
 def _torch(pins: tuple[Pin, ...]) -> tuple[str, ...]:
-    """What is built against torch is built against the torch of the cell."""
+    """Return the torch of the cell, which what is built against torch is built against."""
     return tuple(f"torch=={pin.version}" for pin in pins if pin.name == "torch")
 
 
