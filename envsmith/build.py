@@ -78,7 +78,7 @@ def _lock(options: Options, engine: Engine | None, clock: Clock) -> Outcome:
 
 
 def _build(locked: Outcome, options: Options, engine: Engine, clock: Clock) -> Outcome:
-    """Build the lock and compare the result with it; write the OCI layout beside the lock where that is asked for."""
+    """Build the lock and compare the result with it. Write the OCI layout beside the lock where that is asked for."""
     lock, directory = locked.lock, locked.directory
     clock.start("build", f"with {engine.name}")
     built = engine.build(lock, directory, progress=clock.progress)
@@ -170,7 +170,7 @@ def existing_lock(options: Options, clock: Clock) -> Outcome:
 
 
 def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[str, ...]:
-    """Return what differs between the existing lock and what the request gives now; nothing when the lock is up to date.
+    """Return what differs between the existing lock and what the request gives now, or nothing when the lock is up to date.
 
     Without ``exclude_newer`` the lock's own date counts, as in uv: what was published since does not make a lock old.
     """
@@ -215,7 +215,7 @@ def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) 
 
 
 def _hashes(pin: Pin) -> list[tuple[str, str]]:
-    """Return what is installed; where it is fetched from may change."""
+    """Return what is installed. Where it is fetched from may change."""
     return [(a.filename, a.sha256) for a in pin.artifacts]
 
 
@@ -314,7 +314,7 @@ def _python_files(lock: Lock, *, pip: bool) -> dict[str, str]:
 
 
 def _add_conda(lock: Lock, directory: Path, options: Options, files: dict[str, str], clock: Clock) -> str | None:
-    """Add the Conda lock and its Dockerfile where a channel answers; otherwise return one note, and the build goes on.
+    """Add the Conda lock and its Dockerfile where a channel answers. Otherwise return one note, and the build goes on.
 
     Where nothing can be done without it, its error is raised.
     """

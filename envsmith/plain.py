@@ -1,6 +1,6 @@
 """Every value that is written into a Dockerfile passes here first, and is refused rather than quoted.
 
-A shell and the Dockerfile parser each have their own quoting; a value that matches one of these patterns needs neither. Each
+A shell and the Dockerfile parser each have their own quoting. A value that matches one of these patterns needs neither. Each
 function returns its argument unchanged or raises :class:`envsmith.errors.UsageError` that names what is wrong.
 """
 
@@ -12,7 +12,7 @@ from envsmith.errors import UsageError
 from envsmith.model.cell import CellId
 from envsmith.model.version import version_key
 
-# An image reference as the OCI distribution specification spells it: [host[:port]/]path[:tag][@digest].
+# An image reference as in the OCI distribution specification: [host[:port]/]path[:tag][@digest].
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = r"(?:localhost|[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+)(?::\d{1,5})?|[A-Za-z0-9-]+:\d{1,5}"
 _IMAGE = re.compile(
@@ -38,36 +38,36 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9 .,;:+_=-]{0,255}")
 
 def _match(pattern: re.Pattern[str], text: object, what: str) -> str:
     if not isinstance(text, str) or not pattern.fullmatch(text):
-        shown = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
+        quoted = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
         raise UsageError(
-            f"{shown} is not {what}",
+            f"{quoted} is not {what}",
             hint="values that are not plain are refused, never quoted into a Dockerfile; correct the lock or option it comes from",
         )
     return text
 
 
 def image(text: str) -> str:
-    """An image reference, ``python:3.12-slim-bookworm@sha256:…``; at most 512 characters."""
+    """Return an image reference such as ``python:3.12-slim-bookworm@sha256:…``, of at most 512 characters."""
     return _match(_IMAGE, text if len(text) <= 512 else None, "an image reference of at most 512 characters")
 
 
 def digest(text: str) -> str:
-    """``sha256:`` and 64 hex digits."""
+    """Return ``sha256:`` and 64 hex digits."""
     return _match(_DIGEST, text, "a sha256 digest")
 
 
 def path(text: str) -> str:
-    """An absolute path of plain names; ``.`` and ``..`` cannot occur because a name may not begin with a dot."""
+    """Return an absolute path of plain names. ``.`` and ``..`` cannot occur because a name may not begin with a dot."""
     return _match(_PATH, text, "a plain absolute path")
 
 
 def file_name(text: str) -> str:
-    """A plain file name without a folder."""
+    """Return a plain file name without a folder."""
     return _match(_FILE, text, "a plain file name")
 
 
 def version(text: str) -> str:
-    """A version that parses; an epoch (``1!2.0``) is refused, no component has one. Raises ``UsageError``, as all functions here."""
+    """Return a version that parses. An epoch (``1!2.0``) is refused: no component has one."""
     _match(_VERSION, text, "a version")
     try:
         version_key(text)
@@ -77,12 +77,12 @@ def version(text: str) -> str:
 
 
 def torch_backend(text: str) -> str:
-    """The word of a torch build that uv knows (``cpu``, ``cu128``), for builds that are not on the default index."""
+    """Return the word of a torch build that uv knows (``cpu``, ``cu128``), for builds that are not on the default index."""
     return _match(_BACKEND, text, "a torch build")
 
 
 def cell_id(text: str) -> str:
-    """A cell id that parses and prints back unchanged. Raises ``UsageError``."""
+    """Return a cell id that parses and prints back unchanged."""
     _match(_CELL, text, "a cell id")
     try:
         same = str(CellId.parse(text)) == text
@@ -94,44 +94,44 @@ def cell_id(text: str) -> str:
 
 
 def tag(text: str) -> str:
-    """The name of a cell's folder and image: letters, digits, dots, ``+``, ``_`` and ``-``, at most 128."""
+    """Return the name of a cell's folder and image: letters, digits, dots, ``+``, ``_`` and ``-``, at most 128."""
     return _match(_TAG, text, "a cell's name")
 
 
 def distribution(text: str) -> str:
-    """The code name of a Linux distribution (``bookworm``, ``ubuntu22.04``)."""
+    """Return the code name of a Linux distribution (``bookworm``, ``ubuntu22.04``)."""
     return _match(_DISTRIBUTION, text, "a distribution's code name")
 
 
 def os_package(text: str) -> str:
-    """A Debian package name."""
+    """Return a Debian package name."""
     return _match(_OS_NAME, text, "a Debian package name")
 
 
 def os_version(text: str) -> str:
-    """A Debian package version."""
+    """Return a Debian package version."""
     return _match(_OS_VERSION, text, "a Debian package version")
 
 
 def label_key(text: str) -> str:
-    """An image label's key in reverse-domain spelling."""
+    """Return an image label's key, a reversed domain name."""
     return _match(_LABEL_KEY, text, "a label key")
 
 
 def label_value(text: str) -> str:
-    """An image label's value: no quote, backslash, dollar, backtick or line break."""
+    """Return an image label's value: no quote, backslash, dollar, backtick or line break."""
     return _match(_LABEL_VALUE, text, "a label value")
 
 
 def user(number: int) -> int:
-    """A user id that is neither root nor one of the distribution's own (1000 to 60000). Raises ``UsageError``."""
+    """Return a user id that is neither root nor one of the distribution's own (1000 to 60000)."""
     if type(number) is not int or not 1000 <= number <= 60000:
         raise UsageError(f"{number!r} is not a user id from 1000 to 60000", hint="images never run as root")
     return number
 
 
 def epoch(number: int) -> int:
-    """Seconds since 1970 for file times: from 1980 (the first day a wheel can hold) to 2100. Raises ``UsageError``."""
+    """Return seconds since 1970 for file times: from 1980 (the first day a wheel can hold) to 2100."""
     if type(number) is not int or not 315532800 <= number <= 4102444800:
         raise UsageError(
             f"{number!r} is not a time between 1980 and 2100", hint="set SOURCE_DATE_EPOCH to whole seconds"
@@ -140,10 +140,10 @@ def epoch(number: int) -> int:
 
 
 def variable(text: str) -> str:
-    """The name of an environment variable in capitals."""
+    """Return the name of an environment variable in capitals."""
     return _match(_VARIABLE, text, "a variable's name")
 
 
 def plain_value(text: str) -> str:
-    """A variable's value that means nothing to a shell between single quotes."""
+    """Return a variable's value that means nothing to a shell between single quotes."""
     return _match(_PLAIN_VALUE, text, "a plain value")

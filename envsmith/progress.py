@@ -1,3 +1,5 @@
+"""What is announced while something runs: events, and the clock that announces steps."""
+
 from __future__ import annotations
 
 import time
@@ -7,7 +9,7 @@ from enum import Enum
 
 
 class EventKind(str, Enum):
-    """What a progress event says about its step."""
+    """What an event says about its step."""
 
     START = "start"
     LINE = "line"
@@ -22,8 +24,8 @@ class EventKind(str, Enum):
 class Event:
     """One thing worth showing while something is built.
 
-    ``step`` names what is under way (``torch layer``); ``text`` is a line of its output or a sentence; ``seconds`` is how long a step
-    that is done took.
+    ``step`` names what is under way (``torch layer``). ``text`` is a line of its output or a sentence. ``seconds`` is how long a finished
+    step took.
     """
 
     kind: EventKind
@@ -36,7 +38,7 @@ Progress = Callable[[Event], None]
 
 
 def silent(_event: Event) -> None:
-    """The progress that shows nothing."""
+    """Show nothing."""
 
 
 class Clock:
@@ -48,20 +50,20 @@ class Clock:
         self._started = 0.0
 
     def start(self, step: str, text: str = "") -> None:
-        """A step begins."""
+        """Announce a step."""
         self._started = time.monotonic()
         self.progress(Event(kind=EventKind.START, step=step, text=text))
 
     def done(self, step: str, text: str = "", *, cached: bool = False) -> None:
-        """The step that began last is over; ``cached`` when it had nothing to do."""
+        """Announce the end of the step that began last, ``cached`` when it had nothing to do."""
         self.seconds[step] = time.monotonic() - self._started
         kind = EventKind.CACHED if cached else EventKind.DONE
         self.progress(Event(kind=kind, step=step, text=text, seconds=self.seconds[step]))
 
     def line(self, step: str, text: str) -> None:
-        """One line of what a step says."""
+        """Announce one line of a step's output."""
         self.progress(Event(kind=EventKind.LINE, step=step, text=text))
 
     def note(self, text: str, *, warning: bool = False) -> None:
-        """Something worth telling beside the steps."""
+        """Announce something beside the steps."""
         self.progress(Event(kind=EventKind.WARNING if warning else EventKind.NOTE, step="", text=text))

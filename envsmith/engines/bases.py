@@ -212,7 +212,7 @@ class ImageProvider(Protocol):
 
 
 def known_image(lock: Lock, base: str | None = None, *, progress: Progress = silent) -> Lock:
-    """Return ``lock`` with the base and packages that ``matrix/bases.yaml`` knows; no engine is asked.
+    """Return ``lock`` with the base and packages that ``matrix/bases.yaml`` knows. No engine is asked.
 
     A lock that has an image part keeps it unless another ``base`` is asked for. Where too little is known the lock gets no image part, and
     ``image_note`` says why. Raises ``UsageError`` for a malformed ``base``.

@@ -101,7 +101,7 @@ _TITLES = (
 
 
 def title_of(instruction: str) -> str:
-    """Return the name of a step by its instruction; empty for one that is not worth showing."""
+    """Return the name of a step by its instruction, or nothing for one that is not worth showing."""
     return next((title for mark, title in _TITLES if mark in instruction), "")
 
 
@@ -291,7 +291,7 @@ _RUNNING: set[subprocess.Popen[str]] = set()
 
 
 def end_all() -> None:
-    """Ask every build under way to stop, then insist; each ends in its own thread with the error of a failed build."""
+    """Ask every build under way to stop, then insist. Each ends in its own thread with the error of a failed build."""
     _insist(tuple(_RUNNING))
 
 
@@ -300,7 +300,7 @@ _PATIENCE = 5.0
 
 
 def _insist(processes: tuple[subprocess.Popen[str], ...]) -> None:
-    """Interrupt, terminate, kill; at once where they are gone."""
+    """Stop processes: interrupt, terminate, kill, until they are gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         running = [process for process in processes if process.poll() is None]
         for process in running:

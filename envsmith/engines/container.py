@@ -249,7 +249,7 @@ class ContainerEngine(Engine):
                 yield archive
 
     def discard(self, built: Built) -> None:
-        """Remove an image that has no name; one that has a name stays."""
+        """Remove an image unless it has a name."""
         with contextlib.suppress(Exception):
             if not self.client.images.get(built.digest).tags:
                 self.client.images.remove(built.digest)

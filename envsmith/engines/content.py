@@ -235,7 +235,7 @@ def _runs_on(gpu: str, archs: str) -> bool:
 
 
 def file_differences(lock: Lock, installed: Mapping[str, str]) -> list[str]:
-    """Return installed files that are not their wheels', and built wheels that are not the lock's; nothing where no file was read."""
+    """Return installed files that are not their wheels', and built wheels that are not the lock's, or nothing where no file was read."""
     if "files.checked" not in installed:
         return []
     problems = installed.get("files.broken", "").splitlines()
@@ -250,7 +250,7 @@ def file_differences(lock: Lock, installed: Mapping[str, str]) -> list[str]:
 
 
 def os_difference(lock: Lock, installed: Mapping[str, str]) -> list[str]:
-    """Return packages of the distribution that differ from the lock; nothing where the image has no dpkg."""
+    """Return packages of the distribution that differ from the lock, or nothing where the image has no dpkg."""
     if "os.packages" not in installed:
         return []
     packages = dict(word.split("=", 1) for word in installed["os.packages"].split() if "=" in word)

@@ -215,7 +215,7 @@ class StepTranscript:
             self.progress(Event(kind=kind, step=self.title, text=text, seconds=seconds))
 
     def finish(self) -> None:
-        """The step that ran is done."""
+        """Announce the end of the step that ran."""
         if self.cached:
             self._tell(EventKind.CACHED)
         else:
@@ -223,6 +223,6 @@ class StepTranscript:
         self.title = ""
 
     def error(self) -> EnvsmithError:
-        """What went wrong, from the last step's own lines."""
+        """Return the error that the last step's own lines speak of."""
         self._tell(EventKind.FAILED)
         return buildkit.judge(self.title or "the build", [line for line in self.lines if line.strip()][-TAIL:])

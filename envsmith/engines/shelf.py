@@ -108,7 +108,7 @@ class BaseShelf:
             )
 
     def layers(self, base: BaseImage) -> int:
-        """Return the number of layers in the base image; they are copied unchanged. Raises ``EngineError`` when it is not here."""
+        """Return the number of layers in the base image. They are copied unchanged. Raises ``EngineError`` when it is not here."""
         try:
             attributes = self.client.images.get(from_reference(base)).attrs
         except _absent() as error:
@@ -163,7 +163,7 @@ class BaseShelf:
         return reference
 
     def _pulled_digest(self, wanted: str) -> str:
-        """Return the digest under which the engine pulled a tag; empty for an image that came another way."""
+        """Return the digest under which the engine pulled a tag, or nothing for an image that came another way."""
         repository = wanted.rpartition(":")[0] if ":" in wanted.rpartition("/")[2] else wanted
         known = self.client.images.get(wanted).attrs.get("RepoDigests") or []
         return next((d.partition("@")[2] for d in known if d.partition("@")[0] == repository), "")

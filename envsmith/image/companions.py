@@ -21,7 +21,7 @@ _SHARED_MEMORY = "2g"
 
 
 def companions(lock: Lock) -> Mapping[str, str]:
-    """Return file name → text, for the cell's own folder; nothing for a lock without a base."""
+    """Return file name → text, for the cell's own folder, or nothing for a lock without a base."""
     if lock.base is None:
         return {}
     return {BAKE_FILE: bake({".": lock}), DEVCONTAINER_FILE: devcontainer(lock), APPTAINER_FILE: apptainer(lock)}

@@ -254,7 +254,7 @@ def _has_sdist(lock: Lock, *, torch: bool) -> bool:
 
 
 def _backend(lock: Lock) -> str:
-    """Return the word after ``--torch-backend`` for a torch that is on its own index; empty for the default index."""
+    """Return the word after ``--torch-backend`` for a torch that is on its own index, or nothing for the default index."""
     if lock.cell.index != "pytorch":
         return ""
     return plain.torch_backend(lock.cell.components.get("torch", "").partition("+")[2] or "cpu")
