@@ -1,7 +1,7 @@
 """The arrow: request → cell → lock → files → image or environment → smoke test → record.
 
-:func:`build` is all of it, and below it stands one section for each step. Nothing here decides anything: the solver, the engine and the
-verdict do.
+:func:`build` is all of it, and below it stands one section for each step. Nothing here decides anything: the solver,
+the engine and the verdict do.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from envsmith.solve import cells, constraints_for, solve
 def build(options: Options, *, engine: Engine | None = None, progress: Progress = silent) -> Outcome:
     """Run the whole arrow, with ``engine`` or the one that the options name.
 
-    Raises the family of :mod:`envsmith.errors` (``UsageError`` for an OCI layout from an engine that makes no images). What was finished is
-    kept for the next run.
+    Raises the family of :mod:`envsmith.errors` (``UsageError`` for an OCI layout from an engine that makes no images).
+    What was finished is kept for the next run.
     """
     clock = Clock(progress)
     if engine is None:
@@ -63,7 +63,10 @@ def build(options: Options, *, engine: Engine | None = None, progress: Progress 
 
 
 def lock_for(options: Options, *, engine: Engine, progress: Progress = silent) -> Outcome:
-    """Solve and lock for an engine, its base and packages included, and write the files. Only the lock's wheels are built."""
+    """Solve and lock for an engine, its base and packages included, and write the files.
+
+    Only the lock's wheels are built.
+    """
     return _lock(_for_engine(options, engine), engine, Clock(progress))
 
 
@@ -91,11 +94,13 @@ def _build(locked: Outcome, options: Options, engine: Engine, clock: Clock) -> O
     return replace(locked, built=built, seconds=clock.seconds)
 
 
-# -- solve: from a request to a cell, narrowed to what the engine, or the Conda channels, can give at all ----------------
+# -- solve: from a request to a cell, narrowed to what the engine, or the Conda channels, can give at all -------------
 
 
 def last_day() -> str:
-    """Return the last complete UTC day, which ``exclude_newer`` defaults to. ``SOURCE_DATE_EPOCH`` sets another present.
+    """Return the last complete UTC day, which ``exclude_newer`` defaults to.
+
+    ``SOURCE_DATE_EPOCH`` sets another present.
 
     Today would not do: what is published in its course would change a lock that was made on the same date.
     """
@@ -106,7 +111,7 @@ def last_day() -> str:
 
 
 def _for_engine(options: Options, engine: Engine) -> Options:
-    """Return the options of a build with ``engine``: the Pythons that it can provide, the Conda lock where it installs one."""
+    """Return the options of a build with ``engine``: its Pythons, and the Conda lock where it installs one."""
     request = narrow(options.request, engine, options.base)
     return replace(options, request=request, conda_needed=options.conda_needed or engine.needs_conda_lock)
 
@@ -137,7 +142,7 @@ def choose(options: Options, clock: Clock) -> Cell:
 
 
 def of_channels(request: Request, options: Options, progress: Progress) -> Request:
-    """Return the request narrowed to what the Conda channels have, where Conda is to install the cell, else unchanged."""
+    """Return the request, narrowed to what the Conda channels have where Conda is to install the cell."""
     if options.conda is None or not options.needs_conda_lock:
         return request
     return conda_lock.narrow_to_channels(
@@ -148,7 +153,7 @@ def of_channels(request: Request, options: Options, progress: Progress) -> Reque
     )
 
 
-# -- the lock of an earlier run: taken unchanged, or compared with what the request gives now ----------------------------
+# -- the lock of an earlier run: taken unchanged, or compared with what the request gives now -------------------------
 
 
 def existing_lock(options: Options, clock: Clock) -> Outcome:
@@ -170,7 +175,7 @@ def existing_lock(options: Options, clock: Clock) -> Outcome:
 
 
 def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[str, ...]:
-    """Return what differs between the existing lock and what the request gives now, or nothing when the lock is up to date.
+    """Return what differs between the existing lock and what the request gives now.
 
     Without ``exclude_newer`` the lock's own date counts, as in uv: what was published since does not make a lock old.
     """
@@ -199,8 +204,8 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
 def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
     """Return the cell that the request gives now.
 
-    A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the best one. It is up
-    to date while that is still the best cell of the channels.
+    A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the
+    best one. It is up to date while that is still the best cell of the channels.
     """
     cell = solve(of_channels(options.request, options, progress)).cell
     same = cell.components == old.cell.components
@@ -224,7 +229,7 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{n}: {old.get(n, 'absent')} -> {new.get(n, 'absent')}" for n in names if old.get(n) != new.get(n))
 
 
-# -- lock: from a cell to its lock, and to every file of the cell's folder ------------------------------------------------
+# -- lock: from a cell to its lock, and to every file of the cell's folder --------------------------------------------
 
 
 def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> Lock:

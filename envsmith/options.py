@@ -17,11 +17,12 @@ from envsmith.model.record import Record
 class Options:
     """How to build.
 
-    ``output`` is the folder under which each cell gets its own. ``base`` is a base image asked for by name. Without ``conda`` no Conda lock
-    is tried. ``conda_needed`` makes a Conda part that cannot be made an error instead of a note, and chooses a cell that the channels have.
-    ``conda_only`` leaves pip's own files out as well. ``locked`` takes the existing lock and fails when the request gives another now.
-    ``frozen`` takes it without a comparison. ``compile`` is what the user says about what is compiled from source; the versions of its
-    archives are in ``request`` already.
+    ``output`` is the folder under which each cell gets its own. ``base`` is a base image asked for by name. Without
+    ``conda`` no Conda lock is tried. ``conda_needed`` makes a Conda part that cannot be made an error instead of a
+    note, and chooses a cell that the channels have. ``conda_only`` leaves pip's own files out as well. ``locked`` takes
+    the existing lock and fails when the request gives another now. ``frozen`` takes it without a comparison.
+    ``compile`` is what the user says about what is compiled from source; the versions of its archives are in
+    ``request`` already.
     """
 
     request: Request
@@ -50,7 +51,10 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What ``build`` made. Every path is below ``directory``. ``record`` is ``None`` when no smoke test was asked for."""
+    """What ``build`` made.
+
+    Every path is below ``directory``. ``record`` is ``None`` when no smoke test was asked for.
+    """
 
     cell: Cell
     lock: Lock

@@ -1,7 +1,7 @@
 """Every value that is written into a Dockerfile passes here first, and is refused rather than quoted.
 
-A shell and the Dockerfile parser each have their own quoting. A value that matches one of these patterns needs neither. Each
-function returns its argument unchanged or raises :class:`envsmith.errors.UsageError` that names what is wrong.
+A shell and the Dockerfile parser each have their own quoting. A value that matches one of these patterns needs neither.
+Each function returns its argument unchanged or raises :class:`envsmith.errors.UsageError` that names what is wrong.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from envsmith.model.version import version_key
 
 # An image reference as in the OCI distribution specification: [host[:port]/]path[:tag][@digest].
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_HOST = r"(?:localhost|[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+)(?::\d{1,5})?|[A-Za-z0-9-]+:\d{1,5}"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"(?:localhost|{_LABEL}(?:\.{_LABEL})+)(?::\d{{1,5}})?|[A-Za-z0-9-]+:\d{{1,5}}"
 _IMAGE = re.compile(
-    rf"(?:(?:{_HOST})/)?{_COMPONENT}(?:/{_COMPONENT})*(?::[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+    rf"(?:(?:{_HOST})/)?{_COMPONENT}(?:/{_COMPONENT})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PATH = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)+")
@@ -41,7 +43,8 @@ def _match(pattern: re.Pattern[str], text: object, what: str) -> str:
         quoted = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
         raise UsageError(
             f"{quoted} is not {what}",
-            hint="values that are not plain are refused, never quoted into a Dockerfile; correct the lock or option it comes from",
+            hint="values that are not plain are refused, never quoted into a Dockerfile; "
+            "correct the lock or option it comes from",
         )
     return text
 
@@ -77,7 +80,7 @@ def version(text: str) -> str:
 
 
 def torch_backend(text: str) -> str:
-    """Return the word of a torch build that uv knows (``cpu``, ``cu128``), for builds that are not on the default index."""
+    """Return the word of a torch build that uv knows (``cpu``, ``cu128``), for builds on another index."""
     return _match(_BACKEND, text, "a torch build")
 
 

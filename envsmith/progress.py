@@ -24,8 +24,8 @@ class EventKind(str, Enum):
 class Event:
     """One thing worth showing while something is built.
 
-    ``step`` names what is under way (``torch layer``). ``text`` is a line of its output or a sentence. ``seconds`` is how long a finished
-    step took.
+    ``step`` names what is under way (``torch layer``). ``text`` is a line of its output or a sentence. ``seconds`` is
+    how long a finished step took.
     """
 
     kind: EventKind

@@ -63,7 +63,10 @@ def make_record(
     notes: Sequence[str] = (),
     failure: Failure | None = None,
 ) -> Record:
-    """Return the record of one run on ``subject``: what was loaded, not what was declared. Without a ``result`` nothing was run."""
+    """Return the record of one run on ``subject``: what was loaded, not what was declared.
+
+    Without a ``result`` nothing was run.
+    """
     record = Record(
         cell=subject.cell,
         components=subject.components,
@@ -99,11 +102,14 @@ def make_record(
     )
 
 
-# -- what was built here -------------------------------------------------------------------------------------------------
+# -- what was built here ----------------------------------------------------------------------------------------------
 
 
 def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> Record:
-    """Run the smoke test of the options on what was built and write the record. Raises ``SmokeError`` when it cannot be run at all."""
+    """Run the smoke test of the options on what was built and write the record.
+
+    Raises ``SmokeError`` when it cannot be run at all.
+    """
     built = outcome.built
     if built is None:
         raise SmokeError("nothing was built that could be tested")
@@ -158,10 +164,10 @@ def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
     return tuple(rungs)
 
 
-# -- an environment that exists already: which cell it is, and the record of what was run in it -------------------------
+# -- an environment that exists already: which cell it is, and the record of what was run in it -----------------------
 #
-# Where it was built here, the lock beside it says so, and what is installed is compared with it. Otherwise the cell is read from what was
-# loaded: nobody solved or locked it, and the record claims neither.
+# Where it was built here, the lock beside it says so, and what is installed is compared with it. Otherwise the cell is
+# read from what was loaded: nobody solved or locked it, and the record claims neither.
 
 
 # The parts that speak for the cell. How ranks shared a GPU, or what the older engine did, stands in the notes.
@@ -197,7 +203,7 @@ def _lock_beside(python: Path, installed: Mapping[str, str]) -> Lock | None:
 
 
 def _components(loaded: Mapping[str, object]) -> dict[str, str]:
-    """Return component → version, as records name them: frameworks, torch with its build, CUDA, Python's minor, what torch brings."""
+    """Return component → version, as records name them: frameworks, torch with its build, and what torch brings."""
     distributions = loaded.get("installed")
     installed = {str(k): str(v) for k, v in distributions.items()} if isinstance(distributions, dict) else {}
     torch, cuda = str(loaded.get("torch") or ""), str(loaded.get("cuda") or "cpu")
@@ -219,8 +225,8 @@ def _platform(loaded: Mapping[str, object]) -> Platform:
 def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) -> Record:
     """Return one record of all parts: cases of the full tier, steps of the framework tier, peaks of the bandwidth tier.
 
-    Every part stands in the notes. The record has passed when those of them that were run passed, and the full tier was run. Raises
-    ``EnvsmithError`` when no part gave a result.
+    Every part stands in the notes. The record has passed when those of them that were run passed, and the full tier was
+    run. Raises ``EnvsmithError`` when no part gave a result.
     """
     by_name = {d.part.name: d for d in parts}
     main, steps, band = (by_name[n].result if n in by_name else None for n in (_MAIN, _STEPS, _BANDWIDTH))

@@ -1,7 +1,8 @@
-"""Make a base image from Debian's own packages and load it into the container engine, for a host that reaches no registry.
+"""Make a base image from Debian's packages and load it into the container engine, for a host without a registry.
 
-Prints the name for ``envsmith build --base NAME --python X.Y``. ``mmdebstrap`` makes the same file system twice from the same state of
-the mirror. The image around it is written by hand with fixed times, so its id depends on nothing but the file system.
+Prints the name for ``envsmith build --base NAME --python X.Y``. ``mmdebstrap`` makes the same file system twice from
+the same state of the mirror. The image around it is written by hand with fixed times, so its id depends on nothing but
+the file system.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _mmdebstrap(distribution: str, include: tuple[str, ...], out: Path, platform
 
 
 def _mirror(distribution: str) -> tuple[str, ...]:
-    """Return the host's own package source when it is for the same distribution, else nothing: the tool has a default."""
+    """Return the host's own package source when it is for the same distribution. The tool has a default."""
     source = Path("/etc/apt/sources.list.d/debian.sources")
     try:
         text = source.read_text(encoding="utf-8", errors="replace")
@@ -136,9 +137,10 @@ def _run(step: str, command: list[str], progress: Progress) -> None:
 
 
 def archive(root: Path, tag: str, platform: Platform) -> tuple[str, Iterator[bytes]]:
-    """Wrap a root file system as an image archive that ``docker load`` reads: return the image's id and the bytes in chunks.
+    """Return the image's id and its archive in chunks, as ``docker load`` reads it.
 
-    The id is known beforehand. It is the sha256 of the configuration, which holds the layer's sha256 and nothing that varies.
+    The id is known beforehand. It is the sha256 of the configuration, which holds the layer's sha256 and nothing that
+    varies.
     """
     layer = hashlib.sha256()
     with root.open("rb") as file:

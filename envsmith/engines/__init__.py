@@ -37,7 +37,10 @@ def load_engine(name: str, *, offline: bool = False, channels: tuple[str, ...] =
 
 
 def choose_engine(name: str | None = None, *, offline: bool = False, channels: tuple[str, ...] = ()) -> Choice:
-    """Return the engine asked for, or the first that can be used here. Raises ``EngineError`` that says what is missing."""
+    """Return the engine asked for, or the first that can be used here.
+
+    Raises ``EngineError`` that says what is missing.
+    """
     if name is not None:
         engine = load_engine(name, offline=offline, channels=channels)
         if reason := engine.available():

@@ -1,7 +1,7 @@
 """What an engine is: the seam between a lock and whatever turns it into something that runs.
 
-An engine builds a lock, says what is really installed in the result, and hands out the target on which the smoke test starts its ranks.
-:data:`envsmith.engines.ENGINES` lists them all.
+An engine builds a lock, says what is really installed in the result, and hands out the target on which the smoke test
+starts its ranks. :data:`envsmith.engines.ENGINES` lists them all.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ TAIL = 30
 class Built:
     """What an engine made of a lock.
 
-    ``digest`` is ``sha256:…``: the image id, or for a virtual environment the digest over its content. ``kind`` is ``image``, ``venv`` or
-    ``conda``. ``reference`` is the image's tag or the folder, ``python`` the interpreter's path inside.
+    ``digest`` is ``sha256:…``: the image id, or for a virtual environment the digest over its content. ``kind`` is
+    ``image``, ``venv`` or ``conda``. ``reference`` is the image's tag or the folder, ``python`` the interpreter's path
+    inside.
     """
 
     digest: str
@@ -51,8 +52,8 @@ class Built:
 class Engine(Protocol):
     """Builds locks. Every method raises only members of :class:`envsmith.errors.EnvsmithError`.
 
-    An engine subclasses this and overrides what it does differently: the methods with a body are what an engine without images of its own
-    does.
+    An engine subclasses this and overrides what it does differently: the methods with a body are what an engine without
+    images of its own does.
     """
 
     # What is installed is the Conda lock: nothing can be built without one.
@@ -62,7 +63,7 @@ class Engine(Protocol):
 
     @classmethod
     def create(cls, *, offline: bool = False, channels: tuple[str, ...] = ()) -> Engine:
-        """Return an engine of this kind that knows what the user said: no network, and Conda channels with their credentials."""
+        """Return an engine that knows what the user said: no network, and Conda channels with their credentials."""
         del offline, channels
         return cls()
 
@@ -77,22 +78,25 @@ class Engine(Protocol):
         return None
 
     def available(self) -> str | None:
-        """Return ``None`` when the engine can be used here and now, else one sentence that says why not. Never raises, quick (< 3 s)."""
+        """Return ``None`` when the engine can be used here and now, else one sentence that says why not.
+
+        Never raises, quick (< 3 s).
+        """
         ...
 
     def unused(self) -> str | None:
-        """Return one sentence when the engine could be used but is not set up here, so that it is used on request only."""
+        """Return one sentence when the engine is installed but not set up here, so that it is used on request only."""
         return None
 
     def pythons(self, base: str | None = None) -> tuple[str, ...] | None:
-        """Return the Python minors (``3.11``) that this engine can provide here, best first, or ``None`` when it can provide any.
+        """Return the Python minors (``3.11``) that this engine can provide here, best first, or ``None`` for any.
 
         With ``base`` (``--base``) an engine that makes images returns that image's own.
         """
         ...
 
     def pin_image(self, lock: Lock, base: str | None = None, *, progress: Progress = silent) -> Lock:
-        """Return ``lock`` with its image part: the base image, ``base`` if one is named, and the packages of the distribution."""
+        """Return ``lock`` with its image part: the base image (``base`` if given) and the distribution's packages."""
         return known_image(lock, base, progress=progress)
 
     def pin_wheels(self, lock: Lock, *, progress: Progress = silent) -> Lock:
@@ -101,20 +105,26 @@ class Engine(Protocol):
         return lock
 
     def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
-        """Build ``lock``. ``directory`` is the cell's own folder, where the engine keeps its context or environment between runs.
+        """Build ``lock``.
 
-        A second call with the same lock resumes. Nothing half-written stays behind on a failure (``BuildError`` with the last lines of the
-        step) or Ctrl-C (``InterruptedRunError``). Raises ``ContentError`` when what was installed differs from the lock.
+        ``directory`` is the cell's own folder, where the engine keeps its context or environment between runs.
+
+        A second call with the same lock resumes. Nothing half-written stays behind on a failure (``BuildError`` with
+        the last lines of the step) or Ctrl-C (``InterruptedRunError``). Raises ``ContentError`` when what was installed
+        differs from the lock.
         """
         ...
 
     def verify(self, lock: Lock, built: Built) -> str:
-        """Compare what is installed with ``lock`` and return one sentence. Raises ``ContentError`` with every difference."""
+        """Compare what is installed with ``lock`` and return one sentence.
+
+        Raises ``ContentError`` with every difference.
+        """
         verify_content(lock, self.inspect(built))
         return f"{len(lock.pins)} distributions are what the lock says"
 
     def inspect(self, built: Built) -> dict[str, str]:
-        """Return installed distributions (normalised name to version) and ``python`` (full version), read from inside the result."""
+        """Return installed distributions (normalised name → version) and ``python`` (full version)."""
         ...
 
     def target(self, built: Built) -> Target:
@@ -128,10 +138,11 @@ def failed_step(step: str, lines: list[str], *, hint: str) -> BuildError:
 
 
 def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
-    """Raise ``ContentError`` listing every distribution that is missing, extra or of another version than ``lock`` says.
+    """Raise ``ContentError`` listing every distribution that is missing, extra or of another version than locked.
 
-    ``installed`` is what :meth:`Engine.inspect` returned. ``pip``, ``setuptools`` and ``wheel`` are compared only when locked, because an
-    interpreter may seed them. ``torch.version`` and ``cuda.version`` (as torch itself reports them) are compared with the cell when present.
+    ``installed`` is what :meth:`Engine.inspect` returned. ``pip``, ``setuptools`` and ``wheel`` are compared only when
+    locked, because an interpreter may seed them. ``torch.version`` and ``cuda.version`` (as torch itself reports them)
+    are compared with the cell when present.
     """
     locked = {pin.name: pin.version for pin in lock.pins}
     problems = [
@@ -158,12 +169,13 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
         raise ContentError(
             f"cell {lock.cell.id}: what is installed differs from its lock ({len(problems)} differences)",
             details=problems,
-            hint="lock the cell again and rebuild; when it stays, an installed package carries another version than its file name says",
+            hint="lock the cell again and rebuild; when it stays, an installed package carries another version "
+            "than its file name says",
         )
 
 
 def _same(installed: str | None, locked: str) -> bool:
-    """Return whether both are equal as PEP 440 versions: metadata may say ``2024.01`` where the file name says ``2024.1``."""
+    """Return whether both are equal versions: metadata may say ``2024.01`` where the file name says ``2024.1``."""
     if installed is None or installed == locked:
         return installed is not None
     try:
@@ -177,7 +189,7 @@ _ELSEWHERE = frozenset({"python", "cuda", "driver", "gpu", "toolkit", "gcc", "gl
 
 
 def _component_differences(lock: Lock, installed: Mapping[str, str]) -> list[str]:
-    """Compare every component of the cell that is a distribution, under its own name or NVIDIA's (``nvidia-nccl-cu12``).
+    """Compare every component that is a distribution, under its own name or NVIDIA's (``nvidia-nccl-cu12``).
 
     What a torch build carries inside itself (NCCL in older builds) is not a distribution and cannot be compared here.
     """
@@ -199,7 +211,10 @@ def _component_differences(lock: Lock, installed: Mapping[str, str]) -> list[str
 
 
 def _reported(lock: Lock, installed: Mapping[str, str], key: str, component: str) -> list[str]:
-    """Compare what torch says of itself with the cell. A wheel's local part (``+cpu``) is its build, compared through ``cuda``."""
+    """Compare what torch says of itself with the cell.
+
+    A wheel's local part (``+cpu``) is its build, compared through ``cuda``.
+    """
     expected, reported = lock.cell.components.get(component), installed.get(key)
     if expected is None or reported is None:
         return []

@@ -1,7 +1,7 @@
 """Which base image a cell stands on, and which packages of the distribution it needs: the image part of a lock.
 
-The knowledge is ``matrix/bases.yaml``. :func:`known_image` completes a lock with it alone. :func:`asked_image` asks an engine, which
-knows the bases that it has or can get, and a base, which knows best what its own mirror offers.
+The knowledge is ``matrix/bases.yaml``. :func:`known_image` completes a lock with it alone. :func:`asked_image` asks an
+engine, which knows the bases that it has or can get, and a base, which knows best what its own mirror offers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _Package = Annotated[str, plain_text(plain.os_package)]
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownImage:
-    """A registry's image by the digest of its multi-platform index. ``python`` is the minor it carries, ``full`` the release."""
+    """A registry's image by the digest of its multi-platform index.
+
+    ``python`` is the minor it carries, ``full`` the release.
+    """
 
     image: _Image
     digest: _Digest
@@ -103,7 +106,7 @@ def _registry_base(name: str, digest: str, python: str, distribution: str, evide
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OsAnswer:
-    """``source`` is ``snapshot 20260805T000000Z`` (the dated archive that the base itself names) or ``mirror 2026-11-21``."""
+    """``source`` is ``snapshot 20260805T000000Z`` (the dated archive that the base names) or ``mirror 2026-11-21``."""
 
     packages: tuple[OsPackage, ...] = ()
     source: str = ""
@@ -162,7 +165,8 @@ class Bases:
     def install(self, needs: tuple[str, ...], base: BaseImage) -> tuple[str, ...]:
         """Return the package names for ``apt-get install`` on ``base``.
 
-        A registry's Python brings its own headers, the distribution's own does not. Raises ``EngineError`` for an unknown need.
+        A registry's Python brings its own headers, the distribution's own does not. Raises ``EngineError`` for an
+        unknown need.
         """
         names: list[str] = []
         for need in needs:
@@ -177,7 +181,10 @@ class Bases:
         return tuple(dict.fromkeys(names))
 
     def closure(self, needs: tuple[str, ...], distribution: str, platform: str) -> OsAnswer:
-        """Return the packages that were measured for each need. Raises ``UnknownImageError`` for a need that was not."""
+        """Return the packages that were measured for each need.
+
+        Raises ``UnknownImageError`` for a need that was not.
+        """
         versions: dict[str, str] = {}
         dates: set[str] = set()
         for need in needs:
@@ -199,7 +206,7 @@ class ImageProvider(Protocol):
     """What :func:`asked_image` asks of an engine that makes images."""
 
     def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
-        """Return the base for a Python minor: ``wanted`` (``NAME[:TAG][@DIGEST]``), or the known one, pulled or found here."""
+        """Return the base ``wanted`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here."""
         ...
 
     def has_base(self, base: BaseImage) -> bool:
@@ -207,15 +214,15 @@ class ImageProvider(Protocol):
         ...
 
     def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
-        """Return everything that installing ``install`` on ``base`` would add, by exact version, and the versions' source."""
+        """Return all that installing ``install`` on ``base`` would add, by exact version, and the versions' source."""
         ...
 
 
 def known_image(lock: Lock, base: str | None = None, *, progress: Progress = silent) -> Lock:
     """Return ``lock`` with the base and packages that ``matrix/bases.yaml`` knows. No engine is asked.
 
-    A lock that has an image part keeps it unless another ``base`` is asked for. Where too little is known the lock gets no image part, and
-    ``image_note`` says why. Raises ``UsageError`` for a malformed ``base``.
+    A lock that has an image part keeps it unless another ``base`` is asked for. Where too little is known the lock gets
+    no image part, and ``image_note`` says why. Raises ``UsageError`` for a malformed ``base``.
     """
     if base is not None:
         plain.image(base)
@@ -243,8 +250,8 @@ def asked_image(
 ) -> Lock:
     """Return ``lock`` with a base that ``engine`` has or can get, and the packages that this base's mirror offers now.
 
-    A lock that has an image part keeps it while its base can be had and no other is asked for. Raises ``UsageError`` for a malformed
-    ``base``, and ``EngineError`` when the engine can provide none.
+    A lock that has an image part keeps it while its base can be had and no other is asked for. Raises ``UsageError``
+    for a malformed ``base``, and ``EngineError`` when the engine can provide none.
     """
     if base is not None:
         plain.image(base)

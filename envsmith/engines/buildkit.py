@@ -38,9 +38,12 @@ _CLIENTS: dict[tuple[str | None, str], str] = {}
 
 
 def find_client(path: str | None = None) -> str:
-    """Return a docker client that can run BuildKit. Raises ``EngineError`` that says which were tried and why each was refused.
+    """Return a docker client that can run BuildKit.
 
-    ``ENVSMITH_DOCKER`` names one. Several may be installed: a client without its buildx plugin on PATH, a distribution's at ``/usr/bin``.
+    Raises ``EngineError`` that says which were tried and why each was refused.
+
+    ``ENVSMITH_DOCKER`` names one. Several may be installed: a client without its buildx plugin on PATH, a
+    distribution's at ``/usr/bin``.
     """
     named = os.environ.get("ENVSMITH_DOCKER")
     searched = os.environ.get("PATH", "") if path is None else path
@@ -174,9 +177,15 @@ _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
         "a proxy inspects TLS: set SSL_CERT_FILE to its CA bundle; it reaches the build as a secret",
     ),
     (
-        r"dns error|Temporary failure resolving|Could not resolve|error sending request|Connection refused|timed out|Failed to fetch",
+        (
+            r"dns error|Temporary failure resolving|Could not resolve|error sending request|Connection refused|timed out|"
+            r"Failed to fetch"
+        ),
         NetworkError,
-        "the build cannot reach its index or mirror; check the network, proxy and index settings, then run again: finished steps are kept",
+        (
+            "the build cannot reach its index or mirror; check the network, proxy and index settings, then run again: "
+            "finished steps are kept"
+        ),
     ),
     (
         r"failed to resolve source metadata|pull access denied|failed to do request|not found: manifest unknown",
@@ -217,11 +226,13 @@ def build(
     output: Path | None = None,
     target: str | None = None,
 ) -> str:
-    """Build ``context`` without tagging anything and return the image id. Without ``cache`` no step of an earlier build is used.
+    """Build ``context`` without tagging anything and return the image id.
 
-    With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an empty id). On Ctrl-C or any other
-    exception the client is ended and waited for, which cancels the build in the engine. Nothing is tagged, and finished steps stay in the
-    engine's cache.
+    Without ``cache`` no step of an earlier build is used.
+
+    With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an empty id). On
+    Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the engine. Nothing is
+    tagged, and finished steps stay in the engine's cache.
     """
     command = [client, "build", "--progress", "plain"]
     command += ["--output", f"type=local,dest={output}"] if output else ["--iidfile", str(image_id_file)]
@@ -295,7 +306,8 @@ def end_all() -> None:
     _insist(tuple(_RUNNING))
 
 
-# Seconds between asking and insisting. An engine that writes an image's layers answers nobody until it is done, and its client waits for it.
+# Seconds between asking and insisting. An engine that writes an image's layers answers nobody until it is done, and its
+# client waits for it.
 _PATIENCE = 5.0
 
 

@@ -1,7 +1,7 @@
-"""The engine that realises the Conda lock of a cell in a prefix beside its files; rattler links, uv installs the pip section.
+"""The engine that installs a cell's Conda lock into a prefix beside its files: rattler links, uv adds the pip section.
 
-It is used when it is asked for (``--engine conda``): a channel has fewer cells than the package index. What was at the prefix stays
-until the new environment is whole.
+It is used when it is asked for (``--engine conda``): a channel has fewer cells than the package index. What was at the
+prefix stays until the new environment is whole.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class CondaEngine(Engine):
     def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
         """Install ``directory/conda-lock.yml`` into ``directory/conda``.
 
-        Raises ``DataError`` when that file is missing or was edited, and ``ContentError`` when it is the lock of another cell.
+        Raises ``DataError`` when that file is missing or was edited, and ``ContentError`` when it is the lock of
+        another cell.
         """
         conda_lock = read_lock(directory)
         part = _part(conda_lock, lock, directory)
@@ -113,11 +114,14 @@ class CondaEngine(Engine):
         )
 
     def inspect(self, built: Built) -> dict[str, str]:
-        """Return what is installed. A Conda package, which may not be a distribution, is listed as ``conda.NAME`` too."""
+        """Return what is installed.
+
+        A Conda package, which may not be a distribution, is listed as ``conda.NAME`` too.
+        """
         return _inspect(Path(built.reference), Path(built.python))
 
     def verify(self, lock: Lock, built: Built) -> str:
-        """Return at once: :meth:`build` compared the prefix with the Conda lock, which names other packages than the pip lock."""
+        """Return at once: :meth:`build` compared the prefix with the Conda lock, which names other packages."""
         del lock, built
         return "what is installed is what the lock says"
 
@@ -134,7 +138,8 @@ class CondaEngine(Engine):
 def read_lock(directory: Path) -> CondaLock:
     """Read the Conda lock of a cell's folder.
 
-    Raises ``DataError`` when there is none, when it does not parse or was edited by hand, ``StorageError`` when it cannot be read.
+    Raises ``DataError`` when there is none, when it does not parse or was edited by hand, ``StorageError`` when it
+    cannot be read.
     """
     path = directory / LOCK_FILE
     try:
@@ -174,7 +179,10 @@ def _part(conda_lock: CondaLock, lock: Lock, directory: Path) -> PlatformLock:
 
 
 def _prove(conda_lock: CondaLock, lock: Lock, progress: Progress) -> None:
-    """Refuse a Conda lock that is another cell than the pip lock. What was tolerated when it was locked is a warning."""
+    """Refuse a Conda lock that is another cell than the pip lock.
+
+    What was tolerated when it was locked is a warning.
+    """
     wrong = []
     for finding in compare(lock.cell, lock.pins, conda_lock):
         if finding.severity is Severity.ERROR and not set(finding.components) <= set(MOVABLE):
@@ -207,10 +215,10 @@ def _records(prefix: Path) -> list[Mapping[str, object]]:
 
 
 def verify_cell(cell: Cell, part: PlatformLock, installed: Mapping[str, str]) -> None:
-    """Raise ``ContentError`` listing every component of ``cell`` that is another release inside the prefix than the lock says.
+    """Raise ``ContentError`` listing every component of ``cell`` that is another release inside the prefix.
 
-    That the lock is the cell was checked before. Here the content is asked: the interpreter, torch's own ``version.py``, the metadata of
-    distributions, and ``conda-meta`` for libraries.
+    That the lock is the cell was checked before. Here the content is asked: the interpreter, torch's own
+    ``version.py``, the metadata of distributions, and ``conda-meta`` for libraries.
     """
     problems = []
     for component, version in cell.components.items():
@@ -222,7 +230,8 @@ def verify_cell(cell: Cell, part: PlatformLock, installed: Mapping[str, str]) ->
         raise ContentError(
             f"cell {cell.id}: what is installed differs from its Conda lock ({len(problems)} differences)",
             details=problems,
-            hint="lock the cell again and rebuild; when it stays, a package of the channel carries another release than its name says",
+            hint="lock the cell again and rebuild; when it stays, a package of the channel carries another release "
+            "than its name says",
         )
 
 
@@ -251,12 +260,12 @@ def _difference(component: str, version: str, part: PlatformLock, installed: Map
 
 
 def _public(version: str) -> str:
-    """Return ``2.8.0`` of ``2.8.0+cu129``, and of ``2.8.0.post301``, which is how PyTorch writes a Conda build number above 1."""
+    """Return ``2.8.0`` of ``2.8.0+cu129``, and of ``2.8.0.post301`` (how PyTorch writes a Conda build number)."""
     return version.partition("+")[0].partition(".post")[0]
 
 
 def content_digest(part: PlatformLock, prefix: Path) -> str:
-    """Return ``sha256:…`` over every file that Conda packages brought (as packed, so the place does not count) and every wheel."""
+    """Return ``sha256:…`` over every file of the Conda packages, as packed wherever they lie, and every wheel."""
     lines = [f"pip {p.name} {p.version} {p.sha256}" for p in part.pip]
     for record in _records(prefix):
         lines += _file_lines(record)

@@ -1,7 +1,8 @@
-"""Engines that make images: a lock becomes an image, its content is compared with the lock, and only then it gets its name.
+"""Engines that make images: a lock becomes an image, its content is compared, and only then it gets its name.
 
-The SDK (package ``docker``) is used for everything it can do. The build itself goes through a command line, which is the only thing that
-the engines do differently. Containers that are started here are removed by their own id, whatever happens.
+The SDK (package ``docker``) is used for everything it can do. The build itself goes through a command line, which is
+the only thing that the engines do differently. Containers that are started here are removed by their own id, whatever
+happens.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ def disk_errors(directory: Path) -> Iterator[None]:
 
 
 class ContainerEngine(Engine):
-    """What engines that make images have in common. A subclass connects the SDK, runs a build and starts the smoke test's container."""
+    """What engines that make images have in common.
+
+    A subclass connects the SDK, runs a build and starts the smoke test's container.
+    """
 
     def __init__(self, options: ImageOptions | None = None) -> None:
         self.options = options or ImageOptions()
@@ -132,11 +136,11 @@ class ContainerEngine(Engine):
         return self.shelf.os_packages(base, install, progress=progress)
 
     def pin_image(self, lock: Lock, base: str | None = None, *, progress: Progress = silent) -> Lock:
-        """Return ``lock`` with a base that is here or can be pulled, and packages as that base's own mirror offers them."""
+        """Return ``lock`` with a base that is here or can be pulled, and packages as that base's mirror offers them."""
         return asked_image(lock, self, base, progress=progress)
 
     def pin_wheels(self, lock: Lock, *, progress: Progress = silent) -> Lock:
-        """Return ``lock`` with the wheels of its source distributions, built in the pinned builder unless they are known."""
+        """Return ``lock`` with the wheels of its sdists, built in the pinned builder unless they are known."""
         return with_wheels(lock, self.wheels, progress=progress)
 
     # -- build ---------------------------------------------------------------------------------------------------------
@@ -263,7 +267,8 @@ class ContainerEngine(Engine):
     def _installed(self, image: str, lock: Lock | None = None, torch_layers: Sequence[str] = ()) -> dict[str, str]:
         """Return what the image holds. It is read once: its id is the sha256 of all of it.
 
-        With a ``lock`` every file is read too. Those of a torch layer that was whole before are not read again (gigabytes).
+        With a ``lock`` every file is read too. Those of a torch layer that was whole before are not read again
+        (gigabytes).
         """
         if image not in self._contents:
             key = hashlib.sha256(json.dumps([self.options.prefix, *torch_layers]).encode()).hexdigest()
@@ -283,17 +288,20 @@ class ContainerEngine(Engine):
         return parse_inspection(output)
 
 
-# The same layers give the same image id: the configuration that BuildKit wrote is replaced by one without the hour of the build.
+# The same layers give the same image id: the configuration that BuildKit wrote is replaced by one without the hour of
+# the build.
 #
-# An image's id is the sha256 of its configuration. The engine is handed an archive with the new configuration and no layers: those that
-# the configuration names are in its store already, so that this takes a fraction of a second whatever the image's size.
+# An image's id is the sha256 of its configuration. The engine is handed an archive with the new configuration and no
+# layers: those that the configuration names are in its store already, so that this takes a fraction of a second
+# whatever the image's size.
 
 
 def settle(client: Any, image: str, *, base_layers: int, epoch: int) -> str:
     """Return the id of the image with the settled configuration.
 
-    It is ``image`` itself where the engine does not keep a configuration as it is given: since version 29 an engine may keep images in
-    containerd, whose ids are manifests'. The digest of the exported layout is the same on a rebuild all the same.
+    It is ``image`` itself where the engine does not keep a configuration as it is given: since version 29 an engine may
+    keep images in containerd, whose ids are manifests'. The digest of the exported layout is the same on a rebuild all
+    the same.
     """
     from docker.errors import DockerException
     from requests.exceptions import RequestException

@@ -1,12 +1,13 @@
 """What is really installed: a script that runs inside the cell, and the parser of its answer.
 
-The script imports nothing of what it reports: a torch that cannot be loaded is still reported by its own ``version.py``. Keys with a dot are
-facts beside the distributions: what torch says of itself, the NCCL that was loaded, architectures in the binary, C library, toolkit,
-packages of the distribution.
+The script imports nothing of what it reports: a torch that cannot be loaded is still reported by its own
+``version.py``. Keys with a dot are facts beside the distributions: what torch says of itself, the NCCL that was loaded,
+architectures in the binary, C library, toolkit, packages of the distribution.
 
-With the argument ``files`` every installed file is read as well, except those of the distributions that are named behind it. A file that
-differs from its distribution's ``RECORD``, or of which two say different things, is listed in ``files.broken``. Each distribution gets one
-digest over its files (``content.NAME``), the same that :func:`wheel_content` takes of its wheel.
+With the argument ``files`` every installed file is read as well, except those of the distributions that are named
+behind it. A file that differs from its distribution's ``RECORD``, or of which two say different things, is listed in
+``files.broken``. Each distribution gets one digest over its files (``content.NAME``), the same that
+:func:`wheel_content` takes of its wheel.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from envsmith.model.lock import Lock
 
 _MARK = "ENVSMITH-CONTENT "
 
-# What an installer writes anew: scripts and data lie outside, byte-code is compiled, the rest describes the installation.
+# What an installer writes anew: scripts and data lie outside, byte-code is compiled, the rest describes the
+# installation.
 _OUTSIDE = re.compile(
-    r"\.\./|/|(.*/)?__pycache__/|[^/]+\.data/(?!purelib/|platlib/)|[^/]+\.dist-info/(RECORD(\..*)?|INSTALLER|REQUESTED|direct_url\.json|uv_\w+\.json)$"
+    r"\.\./|/|(.*/)?__pycache__/|[^/]+\.data/(?!purelib/|platlib/)|"
+    r"[^/]+\.dist-info/(RECORD(\..*)?|INSTALLER|REQUESTED|direct_url\.json|uv_\w+\.json)$"
 )
 
 # Python 3.8 and later. Prints one line of JSON behind a mark, because an interpreter may print warnings of its own.
@@ -149,7 +152,7 @@ _LONG = 1_000_000
 
 
 def parse_inspection(output: str) -> dict[str, str]:
-    """Return the mapping of :meth:`envsmith.engines.base.Engine.inspect` from the script's output, or raise ``ContentError``."""
+    """Return the answer of ``Engine.inspect`` from the script's output, or raise ``ContentError``."""
     line = next((line for line in reversed(output[-_MAX:].splitlines()) if line.startswith(_MARK)), None)
     try:
         data = json.loads(line.removeprefix(_MARK)) if line else None
@@ -169,7 +172,7 @@ def parse_inspection(output: str) -> dict[str, str]:
 
 
 def wheel_content(path: Path) -> str:
-    """Return one sha256 (64 hex digits) over the files that a wheel installs among Python's packages, each by path and content.
+    """Return one sha256 over the files that a wheel installs among Python's packages, each by path and content.
 
     Raises ``ContentError`` for what is not a wheel.
     """
@@ -189,14 +192,17 @@ def wheel_content(path: Path) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-# -- what an environment is beside its distributions, compared with its lock; pure ---------------------------------------
+# -- what an environment is beside its distributions, compared with its lock; pure ------------------------------------
 
 
 _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 
 def content_facts(lock: Lock, installed: Mapping[str, str]) -> list[str]:
-    """Return one line for every fact that is not what the lock's cell says. A fact that could not be read is not a difference."""
+    """Return one line for every fact that is not what the lock's cell says.
+
+    A fact that could not be read is not a difference.
+    """
     cell = lock.cell.components
     problems = []
     nccl, loaded = cell.get("nccl"), installed.get("nccl.loaded")
@@ -224,7 +230,8 @@ def _public(text: str) -> Version:
 def _runs_on(gpu: str, archs: str) -> bool:
     """Return whether torch's code runs on a GPU.
 
-    Binary code runs on the same major from its own minor on. The driver compiles code for ``compute_NN`` for anything newer.
+    Binary code runs on the same major from its own minor on. The driver compiles code for ``compute_NN`` for anything
+    newer.
     """
     number = _ARCH.fullmatch(gpu)
     if number is None:
@@ -235,7 +242,7 @@ def _runs_on(gpu: str, archs: str) -> bool:
 
 
 def file_differences(lock: Lock, installed: Mapping[str, str]) -> list[str]:
-    """Return installed files that are not their wheels', and built wheels that are not the lock's, or nothing where no file was read."""
+    """Return installed files that are not their wheels', and built wheels that are not the lock's."""
     if "files.checked" not in installed:
         return []
     problems = installed.get("files.broken", "").splitlines()

@@ -68,7 +68,7 @@ class DockerEngine(ContainerEngine):
 
     @cached_property
     def network(self) -> str | None:
-        """The network of build steps: ``host`` for an engine without a bridge, else the engine's default; a variable overrides.
+        """The network of build steps: ``host`` for an engine without a bridge, else its default. A variable overrides.
 
         Raises ``EngineError`` for a variable that names none, and when the engine does not answer.
         """

@@ -1,9 +1,8 @@
-"""The smoke test's way into an image: one container a run, its standard streams ours, removed by its own name whatever happens."""
+"""The smoke test's way into an image: one container a run, removed by its own name whatever happens."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -25,7 +24,7 @@ _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 def cdi_devices(folders: Sequence[Path] = _CDI_FOLDERS) -> bool:
-    """Return whether a specification of NVIDIA's devices lies where engines look (``nvidia-ctk cdi generate`` writes it)."""
+    """Return whether ``nvidia-ctk cdi generate`` wrote a specification of NVIDIA's devices where engines look."""
     for folder in folders:
         for path in (*folder.glob("*.yaml"), *folder.glob("*.json")):
             with contextlib.suppress(OSError):
@@ -37,7 +36,8 @@ def cdi_devices(folders: Sequence[Path] = _CDI_FOLDERS) -> bool:
 def gpu_arguments(client: Any, folders: Sequence[Path] = _CDI_FOLDERS) -> tuple[str, ...]:
     """Return how the engine hands all GPUs to a container, or nothing where it cannot.
 
-    ``--gpus`` with the NVIDIA runtime or its hook beside a local engine; CDI where the engine reads specifications and one is there.
+    ``--gpus`` with the NVIDIA runtime or its hook beside a local engine; CDI where the engine reads specifications and
+    one is there.
     """
     info: Mapping[str, Any] = {}
     with contextlib.suppress(Exception):
@@ -99,10 +99,10 @@ def refusal(status: int | None, words: str, *, gpus: bool) -> EngineError | None
 
 @dataclass(slots=True)
 class DockerTarget:
-    """A :class:`envsmith.smoke.run.Target` on an image given by its id, so that a moved tag cannot change what is tested.
+    """Runs ranks in an image, which is given by its id so that a moved tag cannot change what is tested.
 
-    The container has no network but its own loopback, no capabilities, and the image's unprivileged user. ``init`` puts the engine's small
-    init process in front of ours, which collects what a killed rank leaves.
+    The container has no network but its own loopback, no capabilities, and the image's unprivileged user. ``init`` puts
+    the engine's small init process in front of ours, which collects what a killed rank leaves.
     """
 
     image: str
@@ -148,11 +148,10 @@ class DockerTarget:
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Remove the containers that this target started and end the client."""
+        quiet = subprocess.DEVNULL
         while self._names:
             name = self._names.pop()
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(
-                    [self.client or "docker", "rm", "--force", name],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30, check=False, env=dict(os.environ),
-                )  # fmt: skip
+                command = [self.client or "docker", "rm", "--force", name]
+                subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=30, check=False)
         process.kill()

@@ -1,8 +1,9 @@
 """podman, and buildah beside it: images as docker makes them, without a daemon and by another builder.
 
-podman answers the SDK of docker on a socket of its own, which is started here for as long as it is needed when no service runs. The build
-goes through ``podman build`` or ``buildah build``, which know secrets, mounts from stages and a fixed time for everything they write.
-What they write differs from BuildKit's in headers and order only; the exported layout is the same.
+podman answers the SDK of docker on a socket of its own, which is started here for as long as it is needed when no
+service runs. The build goes through ``podman build`` or ``buildah build``, which know secrets, mounts from stages and a
+fixed time for everything they write. What they write differs from BuildKit's in headers and order only; the exported
+layout is the same.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class PodmanEngine(ContainerEngine):
         return None if answer.returncode == 0 else f"podman does not work here: {answer.stderr.strip()[-200:]}"
 
     def unused(self) -> str | None:
-        """Return one sentence while podman holds no image: it is often installed as a part of something else, and never set up."""
+        """Return one sentence while podman holds no image: it is often installed but never set up."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             listing = subprocess.run(
                 [self.tool, "images", "--quiet"],

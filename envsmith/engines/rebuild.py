@@ -37,8 +37,9 @@ class RebuildReport:
 def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> RebuildReport:
     """Build the lock in the cell's folder ``directory`` anew and compare it with the layout beside it.
 
-    Without a layout the lock is first built (or taken from the engine's cache) and exported to ``directory/oci``. Raises ``EngineError``
-    for an engine that makes no images, and ``EnvsmithError`` (exit code 1) when there is no lock.
+    Without a layout the lock is first built (or taken from the engine's cache) and exported to ``directory/oci``.
+    Raises ``EngineError`` for an engine that makes no images, and ``EnvsmithError`` (exit code 1) when there is no
+    lock.
     """
     images = _image_engine(engine)
     lock = store.read(directory)
@@ -76,10 +77,12 @@ def rebuild_published(
     compress: bool = False,
     progress: Progress = silent,
 ) -> RebuildReport:
-    """Build the lock of a published image anew and compare the manifest digest with ``digest``. ``scratch`` is an empty folder.
+    """Build the lock of a published image anew and compare the manifest digest with ``digest``.
 
-    ``fetch`` writes the published image as a layout. It is called only when the digests differ, to name the files. Raises ``EngineError``
-    for an engine that makes no images, or when the lock's base cannot be had here.
+    ``scratch`` is an empty folder.
+
+    ``fetch`` writes the published image as a layout. It is called only when the digests differ, to name the files.
+    Raises ``EngineError`` for an engine that makes no images, or when the lock's base cannot be had here.
     """
     images = _image_engine(engine)
     _need_base(lock, images)

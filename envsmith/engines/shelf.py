@@ -51,7 +51,10 @@ def _absent() -> tuple[type[Exception], ...]:
 
 @dataclass(slots=True)
 class BaseShelf:
-    """What bases an engine has or can get. ``client`` is the SDK's, ``network`` that of containers which need the mirror."""
+    """What bases an engine has or can get.
+
+    ``client`` is the SDK's, ``network`` that of containers which need the mirror.
+    """
 
     client: Any
     network: str | None
@@ -59,7 +62,7 @@ class BaseShelf:
     _reachable: bool | None = None
 
     def pythons(self, base: str | None = None) -> tuple[str, ...]:
-        """Return Python minors, best first: the one of ``base``, else every known image when a registry answers, else what is here.
+        """Return Python minors, best first: of ``base``, else of every image that can be pulled, else of what is here.
 
         Raises ``EngineError`` when no base can be had.
         """
@@ -76,7 +79,7 @@ class BaseShelf:
         return tuple(dict.fromkeys(here))
 
     def registry_answers(self) -> bool:
-        """Return whether the engine reaches the registry of the known images: asked once, by the digest of one of them."""
+        """Return whether the engine reaches the registry of the known images. It is asked once."""
         if self._reachable is None:
             self._reachable = False
             with contextlib.suppress(*_absent()):
@@ -95,7 +98,10 @@ class BaseShelf:
         return self._image_id(image) is not None
 
     def check(self, base: BaseImage) -> None:
-        """Raise ``EngineError`` unless the reference that a build will use is the base of the lock. Called before and after a build."""
+        """Raise ``EngineError`` unless the reference that a build will use is the base of the lock.
+
+        Called before and after a build.
+        """
         if base.origin == "registry":
             return  # addressed by digest: the engine checks it
         present = self._image_id(from_reference(base))
@@ -103,12 +109,15 @@ class BaseShelf:
             raise EngineError(
                 f"base {from_reference(base)}: the lock says {base.digest[:19]}, "
                 f"the engine has {present[:19] if present else 'none'}",
-                hint="load that base into the engine (docker save and docker load; tools/base_image.py makes it again), "
+                hint="load that base into the engine (docker save, docker load; tools/base_image.py makes it again), "
                 "or lock again with a base that is here: --base",
             )
 
     def layers(self, base: BaseImage) -> int:
-        """Return the number of layers in the base image. They are copied unchanged. Raises ``EngineError`` when it is not here."""
+        """Return the number of layers in the base image.
+
+        They are copied unchanged. Raises ``EngineError`` when it is not here.
+        """
         try:
             attributes = self.client.images.get(from_reference(base)).attrs
         except _absent() as error:
@@ -126,7 +135,7 @@ class BaseShelf:
             raise EngineError(f"the engine cannot look up {reference}: {str(error)[:200]}") from error
 
     def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
-        """Return the base for a Python minor: ``wanted`` (``NAME[:TAG][@DIGEST]``), or the known one, pulled or found here.
+        """Return the base ``wanted`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here.
 
         Raises ``EngineError`` when neither can be had.
         """
@@ -233,7 +242,8 @@ class BaseShelf:
     def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
         """Return what installing ``install`` on ``base`` would add. Nothing is installed: apt is asked to simulate.
 
-        The dated archive that a base names is asked first; where it does not answer, its live mirror, and the lock says so.
+        The dated archive that a base names is asked first; where it does not answer, its live mirror, and the lock says
+        so.
         """
         step = "distribution packages"
         progress(Event(kind=EventKind.START, step=step, text=" ".join(install)))
@@ -271,7 +281,9 @@ class BaseShelf:
     def run(
         self, image: str, command: list[str], *, network: str | None, timeout: int, **options: Any
     ) -> tuple[int, str]:
-        """Run a command to its end in a container of its own and return its status and output. The container never outlives the call.
+        """Run a command to its end in a container of its own and return its status and output.
+
+        The container never outlives the call.
 
         Raises ``EngineError`` when it cannot be run, or takes more than ``timeout`` seconds.
         """

@@ -1,7 +1,8 @@
 """The engine that needs nothing but Python: a lock installed into a virtual environment beside its files.
 
-It is installed layer by layer, as an image is: the empty environment, torch with its CUDA libraries, the framework. The next run keeps a
-finished layer, which has a stamp, and removes an unfinished one. uv installs only what is hashed, and links files from its cache.
+It is installed layer by layer, as an image is: the empty environment, torch with its CUDA libraries, the framework. The
+next run keeps a finished layer, which has a stamp, and removes an unfinished one. uv installs only what is hashed, and
+links files from its cache.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
 
 
 FOLDER = "venv"
-# Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the user's home.
+# Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the
+# user's home.
 _EXTENSIONS = "torch-extensions"
 # An installed torch layer takes 1.86 times the bytes of its wheels (torch 2.15.0: 2.8 GiB of wheels, 5.2 GiB on disk).
 _UNPACKED = 2.0
@@ -132,15 +134,17 @@ def realise(
 ) -> Built:
     """Install ``lock`` into ``directory/venv``, from its last finished layer on, and compare the result with the lock.
 
-    ``torch_uv`` installs the torch layer, where its gigabytes are to lie in a cache of their own. Raises ``EngineError`` (no interpreter),
-    ``StorageError`` (not enough space), ``BuildError``, ``NetworkError``, ``ContentError`` (a hash or an installed version differs),
-    ``InterruptedRunError``. An unfinished layer is removed before.
+    ``torch_uv`` installs the torch layer, where its gigabytes are to lie in a cache of their own. Raises
+    ``EngineError`` (no interpreter), ``StorageError`` (not enough space), ``BuildError``, ``NetworkError``,
+    ``ContentError`` (a hash or an installed version differs), ``InterruptedRunError``. An unfinished layer is removed
+    before.
     """
     if lock.compiled:
         names = ", ".join(source.name for source in lock.compiled)
         raise EngineError(
             f"cell {lock.cell.id}: {names}: compiled from source, which is done in the pinned builder of an image only",
-            hint="use a container engine (--engine docker, podman or buildah), or leave it out and build it on top of the environment",
+            hint="use a container engine (--engine docker, podman or buildah), "
+            "or leave it out and build it on top of the environment",
         )
     interpreter = _interpreter(lock)
     environment = (directory / FOLDER).absolute()
@@ -300,7 +304,8 @@ class _Builder:
             if any(pin.sdist for pin in layer.pins):
                 build = Path(folder) / "build.txt"
                 build.write_text(layer_text(self.lock.build_pins), encoding="utf-8")
-                # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview in uv 0.13.
+                # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview
+                # in uv 0.13.
                 arguments += ["--build-constraints", str(build), "--require-build-hashes"]
                 arguments += ["--preview-features", "build-dependency-hashes"]
                 for pin in layer.pins:
@@ -363,7 +368,7 @@ def _gib(size: int) -> str:
 
 
 def _wheel_bytes(pins: Sequence[Pin]) -> int:
-    """Return the bytes of the files to come: from the lock, else from the servers that answer within :data:`_SIZING_SECONDS`."""
+    """Return the bytes of the files to come: from the lock, else from the servers that answer in time."""
     sized = sum(max((a.size or 0) for a in pin.artifacts) for pin in pins)
     urls = [pin.artifacts[0].url for pin in pins if not any(a.size for a in pin.artifacts)]
     client = HttpClient(jobs=8, timeout=10.0)
@@ -400,10 +405,10 @@ def inspect_python(python: Path) -> dict[str, str]:
     return parse_inspection(answer.stdout if answer.returncode == 0 else answer.stdout + answer.stderr)
 
 
-# -- which layers of a virtual environment are finished: one stamp a layer, with every file at the end of that layer ----
+# -- which layers of a virtual environment are finished: one stamp a layer, with every file at the end of that layer ---
 #
-# A build resumes at the last intact layer: whatever its stamp does not list is removed, so that an install that was killed half-way, or a
-# package that somebody added, cannot pass for a part of the lock.
+# A build resumes at the last intact layer: whatever its stamp does not list is removed, so that an install that was
+# killed half-way, or a package that somebody added, cannot pass for a part of the lock.
 
 
 STATE = ".envsmith"
@@ -471,7 +476,10 @@ def finished(environment: Path, keys: tuple[str, ...]) -> list[Stamp]:
 
 
 def reset(environment: Path, last: Stamp, count: int) -> None:
-    """Remove every file that is not of the first ``count`` layers, the last of which is ``last``. Raises ``OSError``."""
+    """Remove every file that is not of the first ``count`` layers, the last of which is ``last``.
+
+    Raises ``OSError``.
+    """
     with suppress(FileNotFoundError):
         for entry in os.scandir(environment / STATE):
             number = entry.name.removesuffix(".json")
@@ -506,7 +514,8 @@ def remove(environment: Path) -> None:
 def content_digest(environment: Path) -> str:
     """Return ``sha256:…`` over what every ``RECORD`` lists, without what only the installer or the place decides.
 
-    The same wheels give the same digest on every machine and path. Raises ``OSError`` or ``ValueError`` for a damaged RECORD.
+    The same wheels give the same digest on every machine and path. Raises ``OSError`` or ``ValueError`` for a damaged
+    RECORD.
     """
     lines: list[str] = []
     for record in environment.glob("lib/python3*/site-packages/*.dist-info/RECORD"):

@@ -1,7 +1,7 @@
-"""Source distributions are built once, in a pinned builder, and what comes out is hashed: from then on the lock names the wheel too.
+"""Source distributions are built once, in a pinned builder: from then on the lock names the wheel and its hash too.
 
-The builder is a stage on the cell's own base, torch and packages, with build requirements by hash. A second build that gives another wheel
-fails at the hash.
+The builder is a stage on the cell's own base, torch and packages, with build requirements by hash. A second build that
+gives another wheel fails at the hash.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def with_wheels(lock: Lock, builder: WheelBuilder, *, progress: Progress = silen
 
 
 def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
-    """Hash what a builder wrote to ``folder``. Raises ``BuildError`` unless it is one wheel of the locked version for every sdist."""
+    """Hash what a builder wrote to ``folder``.
+
+    Raises ``BuildError`` unless it is one wheel of the locked version for every sdist.
+    """
     versions = {pin.name: pin.version for pin in lock.pins if pin.sdist and pin.layer != "torch"}
     archives = {source.name for source in lock.compiled if source.archive}
     wheels: dict[str, BuiltWheel] = {}
@@ -81,7 +84,7 @@ def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
 
 
 def _unmet(path: Path, lock: Lock) -> list[str]:
-    """Return what a wheel requires and the lock does not have: a user's archive may compute its requirements while it is built."""
+    """Return what a wheel requires and the lock lacks: a user's archive may compute its requirements late."""
     try:
         with zipfile.ZipFile(path) as wheel:
             name = next(n for n in wheel.namelist() if n.count("/") == 1 and n.endswith(".dist-info/METADATA"))
@@ -99,7 +102,8 @@ def _unmet(path: Path, lock: Lock) -> list[str]:
         pin = lock.pin(canonicalize_name(requirement.name))
         if pin is None:
             unmet.append(
-                f"{path.name}: requires {requirement}, which the lock does not have: ask for it by --with, or state it in the archive"
+                f"{path.name}: requires {requirement}, which the lock does not have: "
+                "ask for it by --with, or state it in the archive"
             )
         elif not requirement.specifier.contains(pin.version, prereleases=True):
             unmet.append(f"{path.name}: requires {requirement}, the lock has {pin.version}")

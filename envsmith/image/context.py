@@ -1,4 +1,4 @@
-"""The folder that is sent to a container build: the Dockerfile, the requirements, uv, and artifacts that are on no index.
+"""The folder that is sent to a container build: Dockerfile, requirements, uv, and artifacts that are on no index.
 
 It is made afresh for every build and removed afterwards; secrets lie beside it, never in it.
 """
@@ -40,7 +40,8 @@ from envsmith.python.uv import find_uv
 def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False) -> None:
     """Fill the empty ``folder`` for the image, or for the ``builder`` of its wheels.
 
-    Raises ``StorageError`` when it cannot be written, ``ContentError`` for an archive or local file that is gone or differs from the lock.
+    Raises ``StorageError`` when it cannot be written, ``ContentError`` for an archive or local file that is gone or
+    differs from the lock.
     """
     try:
         layers = _local_artifacts(lock, folder)
@@ -153,8 +154,9 @@ def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
 
 # Where a build's context lies while it is built: at a path that the next build has too.
 #
-# BuildKit keeps what it was sent under the path of the folder and takes over again only files whose size or time changed. Of our contexts that
-# is a few kilobytes; uv, forty megabytes of them, is the same every time, and sending it took a tenth of the time of a second cell.
+# BuildKit keeps what it was sent under the path of the folder and takes over again only files whose size or time
+# changed. Of our contexts that is a few kilobytes; uv, forty megabytes of them, is the same every time, and sending it
+# took a tenth of the time of a second cell.
 
 
 # Builds at one time that get a lasting path; more than that, or a cache that cannot be written, is only slower.
@@ -205,8 +207,8 @@ def _empty(folder: Path) -> None:
 
 # What this host needs to reach its package index, for passing into a build as secrets: a CA bundle and index settings.
 #
-# Read from where pip and uv read it themselves: their variables, ``pip.conf``, ``uv.toml``. Nothing is invented: a host without settings
-# passes none, and pip's and uv's own defaults hold inside the build as they do outside.
+# Read from where pip and uv read it themselves: their variables, ``pip.conf``, ``uv.toml``. Nothing is invented: a host
+# without settings passes none, and pip's and uv's own defaults hold inside the build as they do outside.
 
 
 _SYSTEM_BUNDLES = tuple(
@@ -220,7 +222,8 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 class HostSettings:
     """``ca`` is a PEM file of this host, ``uv_toml`` a configuration for uv (it may hold passwords: never log it).
 
-    ``proxies`` are variables for the build. ``unreachable`` names settings that point to a folder of this host, which a build cannot see.
+    ``proxies`` are variables for the build. ``unreachable`` names settings that point to a folder of this host, which a
+    build cannot see.
     """
 
     ca: Path | None = None
