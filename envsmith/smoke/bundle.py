@@ -10,7 +10,8 @@ EXTRA: dict[str, str] = {}
 
 _AGENT = Path(__file__).with_name("agent")
 _PACKAGE = "envsmith.smoke.agent"
-# Runs in the cell after SOURCES, a dict from a module's name to its file and its text. A traceback shows that file and the right line.
+# Runs in the cell after SOURCES, a dict from a module's name to its file and its text. A traceback shows that file and
+# the right line.
 _IMPORTER = '''
 import importlib.machinery, linecache, sys
 
@@ -46,7 +47,7 @@ if __name__ == "__main__":
 
 
 def bundle(extra: Mapping[str, str] | None = None) -> bytes:
-    """Return the agent as one Python text. ``extra`` are modules of framework steps by name, :data:`EXTRA` unless given."""
+    """Return the agent as one Python text. ``extra`` are further modules of steps, :data:`EXTRA` unless given."""
     extra = EXTRA if extra is None else extra
     sources = {"envsmith": ("envsmith/__init__.py", ""), "envsmith.smoke": ("envsmith/smoke/__init__.py", "")}
     for path in sorted(_AGENT.rglob("*.py")):

@@ -1,10 +1,11 @@
 """Start the agent in a cell, read its events, keep an outer deadline, hand the events to the judge.
 
-A target only has to start the cell's interpreter with arguments and give us its standard streams. The agent's source and the plan go
-in through standard input, events come out of standard output. Nothing is copied into the cell and nothing of envsmith is installed there.
+A target only has to start the cell's interpreter with arguments and give us its standard streams. The agent's source
+and the plan go in through standard input, events come out of standard output. Nothing is copied into the cell and
+nothing of envsmith is installed there.
 
-The agent supervises its ranks by itself (deadlines, evidence, exact kills), because this parent may stand outside of a container and see
-none of their processes. What remains for this parent is an agent that itself stops answering.
+The agent supervises its ranks by itself (deadlines, evidence, exact kills), because this parent may stand outside of a
+container and see none of their processes. What remains for this parent is an agent that itself stops answering.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _PROBE = (
 )
 
 
-# Reads a line with the length of the source, the source, and runs it. The plan follows on the next line of the same stream.
+# Reads a line with the length of the source, the source, and runs it. The plan follows on the next line of the same
+# stream.
 BOOTSTRAP = "import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),'agent.py','exec'))"
 
 
@@ -51,13 +53,13 @@ class Target(Protocol):
     """A cell that can run its own Python."""
 
     def argv(self, args: Sequence[str]) -> list[str]:
-        """Return the command that starts the cell's interpreter with ``args`` on our standard streams (``docker run -i …``)."""
+        """Return the command that starts the cell's interpreter on our standard streams (``docker run -i …``)."""
 
     def env(self) -> Mapping[str, str]:
         """Return variables for that command, added to this process's environment."""
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the command and whatever runs on its behalf (a container's processes do not die with ``docker exec``)."""
+        """Kill the command and what runs for it (a container's processes do not die with ``docker exec``)."""
 
 
 @runtime_checkable
@@ -65,15 +67,15 @@ class Explaining(Protocol):
     """A target with something between us and the interpreter that can refuse to start it: a container engine."""
 
     def refusal(self, status: int | None, words: str) -> EnvsmithError | None:
-        """Return what was wrong before the interpreter ran, from the command's status and output. ``None`` when it did run."""
+        """Return what was wrong before the interpreter ran, ``None`` when it did run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalTarget:
     """A virtual environment (or any interpreter) on this machine.
 
-    ``extra`` are further variables, ``TORCH_EXTENSIONS_DIR`` for example, where DeepSpeed's compiled ops of this cell are kept. Without it
-    every run compiles them anew in a directory that is removed.
+    ``extra`` are further variables, ``TORCH_EXTENSIONS_DIR`` for example, where DeepSpeed's compiled ops of this cell
+    are kept. Without it every run compiles them anew in a directory that is removed.
     """
 
     python: Path
@@ -125,7 +127,7 @@ def srun_argv(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far the run is: ``phase`` (import, collectives, a step's name, done), cases finished on all ranks, cases in all, a line for people."""
+    """How far the run is: the ``phase`` (import, collectives, a step's name, done), cases finished and in all."""
 
     phase: str
     finished: int = 0
@@ -136,10 +138,10 @@ class Progress:
 def run(
     plan: Plan, target: Target, *, progress: Callable[[Progress], None] | None = None, limit: float | None = None
 ) -> SmokeResult:
-    """Run the plan in the target and judge it. ``limit`` are seconds after which it is ended if its own deadlines have not done so.
+    """Run the plan in the target and judge it. ``limit`` are seconds after which it is ended from outside.
 
-    Raises :class:`SmokeError` when the cell's interpreter cannot be started at all. A test that ran and failed is a result with
-    ``passed`` false. On ``KeyboardInterrupt`` the agent and its ranks are ended before it is passed on.
+    Raises :class:`SmokeError` when the cell's interpreter cannot be started at all. A test that ran and failed is a
+    result with ``passed`` false. On ``KeyboardInterrupt`` the agent and its ranks are ended before it is passed on.
     """
     started = time.monotonic()
     agent = _Agent(plan, target, progress)
@@ -166,7 +168,7 @@ def _cannot_start(command: Sequence[str], error: OSError) -> SmokeError:
 
 
 def probe(target: Target) -> dict[str, str]:
-    """Return the versions of torch and the frameworks that the cell's metadata names, for :meth:`Plan.build`. Raises :class:`SmokeError`."""
+    """Return the versions that the cell's metadata names, for :meth:`Plan.build`. Raises :class:`SmokeError`."""
     command, env = target.argv(["-I", "-B", "-c", _PROBE]), {**os.environ, **target.env()}
     try:
         process = subprocess.run(command, env=env, capture_output=True, timeout=_PROBE_SECONDS, check=False)
@@ -205,7 +207,7 @@ class _Agent:
             raise _cannot_start(command, error) from error
 
     def converse(self, seconds: float) -> int | None:
-        """Send source and plan, read until both streams end. Return the exit status, ``None`` when the outer deadline had to end it."""
+        """Send source and plan, read until both streams end. Return the exit status, ``None`` after the deadline."""
         until = time.monotonic() + seconds
         try:
             self._exchange(until)
@@ -284,7 +286,7 @@ class _Agent:
             self.progress(news)
 
     def _end(self) -> None:
-        """Ask, wait (the agent ends its ranks and tidies up), then insist. Nothing happens when it has ended by itself."""
+        """Ask, wait (the agent ends its ranks and tidies up), then insist. Do nothing when it has ended by itself."""
         process = self.process
         if process.stdin:
             with contextlib.suppress(OSError):

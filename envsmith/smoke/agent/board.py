@@ -40,9 +40,10 @@ class Startup(IntEnum):
 
 
 class Board:
-    """Who is where: a table in shared memory that outlives every rank. One writer per slot; eight-byte stores are whole.
+    """Who is where: a table in shared memory that outlives every rank. One writer per slot.
 
-    A slot is (case, step, monotonic nanoseconds, pid) and the signature of the call that the rank is about to make.
+    Eight-byte stores are atomic. A slot is (case, step, monotonic nanoseconds, pid) and the signature of the call that
+    the rank is about to make.
     """
 
     SLOT = 320

@@ -13,8 +13,9 @@ from typing import Any
 def flight_entries() -> list[dict[str, Any]] | None:
     """Return what torch's flight recorders hold, or `None` where this torch has none that can be read as JSON.
 
-    A build with CUDA has one for NCCL and one for everything else, and torch 2.15 one per backend (`_dump_fr_trace_json` answers for gloo
-    unless it is told another name). Whichever has entries is the one that the group used.
+    A build with CUDA has one for NCCL and one for everything else, and torch 2.15 one per backend
+    (`_dump_fr_trace_json` answers for gloo unless it is told another name). Whichever has entries is the one that the
+    group used.
     """
     from torch._C import _distributed_c10d as c10d
 
@@ -34,30 +35,33 @@ def flight_entries() -> list[dict[str, Any]] | None:
 
 # One word per operation: torch renamed some, and the point-to-point ones differ in who waits, not in what is sent.
 CANONICAL = {
-    "all_gather_into_tensor": "all_gather_single", "_all_gather_base": "all_gather_single", "_allgather_base": "all_gather_single",
-    "allgather_into_tensor_coalesced": "all_gather_single", "all_gather_into_tensor_coalesced": "all_gather_single",
-    "reduce_scatter_tensor": "reduce_scatter_single", "_reduce_scatter_base": "reduce_scatter_single",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_single", "isend": "send", "irecv": "recv", "recv_any_source": "recv",
-    "allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all", "alltoall_base": "all_to_all_single",
-    "all_to_all_base": "all_to_all_single", "allreduce_coalesced": "all_reduce", "all_reduce_coalesced": "all_reduce",
+    "all_gather_into_tensor": "all_gather_single", "_all_gather_base": "all_gather_single",
+    "_allgather_base": "all_gather_single", "allgather_into_tensor_coalesced": "all_gather_single",
+    "all_gather_into_tensor_coalesced": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single",
+    "_reduce_scatter_base": "reduce_scatter_single", "reduce_scatter_tensor_coalesced": "reduce_scatter_single",
+    "isend": "send", "irecv": "recv", "recv_any_source": "recv", "allreduce": "all_reduce", "allgather": "all_gather",
+    "alltoall": "all_to_all", "alltoall_base": "all_to_all_single", "all_to_all_base": "all_to_all_single",
+    "allreduce_coalesced": "all_reduce", "all_reduce_coalesced": "all_reduce",
 }  # fmt: skip
 COUNTED = (
-    "all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base",
-    "all_gather_coalesced", "gather", "gather_single", "scatter", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
-    "_reduce_scatter_base", "all_to_all", "all_to_all_single", "send", "recv", "isend", "irecv", "barrier", "monitored_barrier",
+    "all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "all_gather", "all_gather_into_tensor",
+    "all_gather_single", "_all_gather_base", "all_gather_coalesced", "gather", "gather_single", "scatter",
+    "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base", "all_to_all",
+    "all_to_all_single", "send", "recv", "isend", "irecv", "barrier", "monitored_barrier",
 )  # fmt: skip
 # Made of tensor operations, which count as well.
 COUNTED_OBJECTS = (
-    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list",
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
+    "recv_object_list",
 )  # fmt: skip
 
 
 class Counter:
     """The collectives that a framework issues: torch.distributed's functions, wrapped before the framework is imported.
 
-    Only the outermost call counts (a deprecated name that calls its successor is one call). `bytes` adds up the largest buffer of every call,
-    a list of tensors being one buffer. What C++ issues by itself (the gradient buckets of DistributedDataParallel) passes by here and is in
-    torch's flight recorder, where this torch has one for the backend.
+    Only the outermost call counts (a deprecated name that calls its successor is one call). `bytes` adds up the largest
+    buffer of every call, a list of tensors being one buffer. What C++ issues by itself (the gradient buckets of
+    DistributedDataParallel) passes by here and is in torch's flight recorder, where this torch has one for the backend.
     """
 
     _of_process: Counter | None = None

@@ -28,7 +28,8 @@ from envsmith.smoke.agent.store import seconds, stored
 def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoReturn:
     """Run one rank that a launcher started. Progress goes through the store, so that rank 0 can name who is behind.
 
-    Ends the process by `os._exit`: what is left of torch may take its time over an orderly end, and the others wait for our connections.
+    Ends the process by `os._exit`: what is left of torch may take its time over an orderly end, and the others wait for
+    our connections.
     """
     # Before torch makes threads: `_announce_termination` takes it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -43,9 +44,11 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     placement = place_direct(place, os.environ, gpus if backend == "nccl" else 0, nccl, plan)
     job: dict[str, Any] = {
         "kind": "collectives", "run": "collectives", "rank": rank, "world": world, "backend": backend, "direct": True,
-        "devices": placement["devices"], "env": {**placement["env"], **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
-        "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"], "sharing": placement.get("sharing", ""),
-        "port": place["port"], "fault": plan.get("fault"), "image": plan.get("image"), "local": place["local"],
+        "devices": placement["devices"],
+        "env": {**placement["env"], **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
+        "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"],
+        "sharing": placement.get("sharing", ""), "port": place["port"], "fault": plan.get("fault"),
+        "image": plan.get("image"), "local": place["local"],
     }  # fmt: skip
     nodes = int(plan.get("nodes") or 1)
     job["env"].update(plan.get("env") or {})
@@ -56,7 +59,8 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
         # With this a reader of the logs alone can make the plan again.
         summary = {**{k: plan.get(k) for k in ("tier", "backend", "engine", "digest")}, "ranks": world, "nodes": nodes}
         out.emit(
-            "hello", protocol=PROTOCOL, pid=os.getpid(), python=platform.python_version(), launcher=place["how"], plan=summary
+            "hello", protocol=PROTOCOL, pid=os.getpid(), python=platform.python_version(), launcher=place["how"],
+            plan=summary
         )  # fmt: skip
         out.emit("host", **host_facts())
         out.emit("loaded", **facts)
@@ -86,9 +90,10 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
 
 
 def _share_events(job: Mapping[str, Any], out: Log, limit: float) -> None:
-    """Send events through the store: the first rank of every node writes down those of all, so that every node comes to the same verdict.
+    """Send events through the store: the first rank of every node writes those of all, for one verdict everywhere.
 
-    What a rank that is stuck or dead did not share is waited for until `limit`. Rank 0 owns the store and stays until the others have read.
+    What a rank that is stuck or dead did not share is waited for until `limit`. Rank 0 owns the store and stays until
+    the others have read.
     """
     if not isinstance(out, KeepingLog):
         return
@@ -115,7 +120,7 @@ def _share_events(job: Mapping[str, Any], out: Log, limit: float) -> None:
 
 
 class _Conversation:
-    """What the guards of a rank share. `places` and `ticks` are rank 0's: what each rank told last and when, and the processor time it had then."""
+    """What the guards of a rank share. Rank 0 keeps each rank's last place, its time and processor time."""
 
     def __init__(self) -> None:
         self.at = time.monotonic()
@@ -180,7 +185,7 @@ def _state_of(row: Mapping[str, Any]) -> str:
 
 
 def _end_laggards(halt: Mapping[str, Any], rank: int, patience: float) -> None:
-    """Give who is behind a moment to end by itself, then end it, where it is ours to see: a launcher waits half a minute for a stopped rank."""
+    """Wait a moment for late ranks to end, then kill those we see: a launcher waits half a minute for a stopped one."""
     late = [row for row in halt["where"] if row["rank"] in halt.get("laggards", ()) and row["rank"] != rank]
     late += [halt["owner"]] if halt.get("owner") else []
     until = time.monotonic() + patience
@@ -194,7 +199,7 @@ def _end_laggards(halt: Mapping[str, Any], rank: int, patience: float) -> None:
 
 
 def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) -> None:
-    """Publish where this rank is, four times a second. Rank 0 reads all, names the laggards and tells every rank to end."""
+    """Publish this rank's place four times a second. Rank 0 reads all, names the laggards and ends every rank."""
     import torch.distributed as dist
 
     rank, world, limits = job["rank"], job["world"], job["timeouts"]
@@ -220,7 +225,7 @@ def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) ->
 
 
 def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> str:
-    """Return a halt event when a rank failed a second ago and others are still here, or when the laggards are late, and nothing otherwise."""
+    """Return a halt event when a rank failed a second ago and others run, or when laggards are late."""
     now, rows, limits = time.monotonic(), [], job["timeouts"]
     for rank in range(job["world"]):
         nothing = json.dumps([Startup.START, Phase.PREP, "", 0, False])

@@ -34,7 +34,7 @@ def places(nursery: Nursery, positions: Positions) -> list[dict[str, Any]]:
 
 
 def end_ranks(nursery: Nursery) -> list[int]:
-    """Take stacks, wait a moment, send SIGTERM, then SIGKILL: each to the pid that we started. Return the ranks that survive even that."""
+    """Take stacks, wait a moment, send SIGTERM, then SIGKILL to the pids that we started. Return the survivors."""
     nursery.board.dump = True
     for rank in nursery.ranks:
         if rank.alive and rank.pid:

@@ -13,7 +13,7 @@ POISON = 0x5A
 
 
 class Kit:
-    """One case on one rank. Operations build buffers with `input`, `output`, call with `issue`, compare with `expect`."""
+    """One case on one rank: operations make buffers with `input` and `output`, then `issue` and `expect`."""
 
     GUARD = 64  # elements before and after every buffer
 
@@ -60,14 +60,13 @@ class Kit:
         bytes_needed = self.n * itemsize * (2 if self.case["op"].startswith("large_") else 3 * width)
         if bytes_needed > min(frees):
             poorest = frees.index(min(frees))
-            raise Skip(
-                f"memory: needs {bytes_needed / 2**30:.1f} GiB, smallest rank {poorest} has {min(frees) / 2**30:.1f} GiB"
-            )
+            needed, free = bytes_needed / 2**30, min(frees) / 2**30
+            raise Skip(f"memory: needs {needed:.1f} GiB, smallest rank {poorest} has {free:.1f} GiB")
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     def pattern(self, rank: int, n: int | None = None, start: int = 0) -> Any:
-        """Return the data of `rank` (number in the group), on the host: small integers, exact in every dtype, that depend on rank and index."""
+        """Return the data of `rank` of the group, on the host: small integers, exact in every dtype."""
         torch, n = self.torch, self.n if n is None else n
         i = torch.arange(start, start + n, dtype=torch.int64)
         if self.dtype == torch.bool:
@@ -197,7 +196,8 @@ class Kit:
         first = int(unequal[0])
         poisoned = bool((self.bytes_of(have).view(-1, width)[first] == POISON).all())
         raise Wrong(
-            f"{what + ': ' if what else ''}read {self._show(have, first)} where {self._show(due, first)} was due at element {first} "
+            f"{what + ': ' if what else ''}read {self._show(have, first)} where {self._show(due, first)} "
+            f"was due at element {first} "
             f"({len(unequal)} of {due.numel()} wrong{', never written' if poisoned else ''})"
         )
 
@@ -213,7 +213,7 @@ class Kit:
         return str(value.to(self.torch.float32).item() if "float8" in str(tensor.dtype) else value.item())
 
     def _close_enough(self, have: Any, due: Any) -> bool:
-        """Allow a last bit: an average over ranks that are no power of two is rounded once or twice, at the library's choice."""
+        """Allow a last bit: an average over a number that is not a power of two is rounded once or twice."""
         if self.redop != "avg" or not (self.size & (self.size - 1)) or not self.dtype.is_floating_point:
             return False
         eps = float(self.torch.finfo(self.dtype).eps)
@@ -246,7 +246,7 @@ OPERATIONS: dict[str, Operation] = {}
 def operation(
     *, reducing: bool = False, wide: bool = False
 ) -> Callable[[Callable[[Kit], None]], Callable[[Kit], None]]:
-    """Register under the function's name. With `reducing` the values stay small, with `wide` buffers are as large as the group."""
+    """Register under the function's name. `reducing` keeps values small, `wide` makes a buffer for each rank."""
 
     def register(function: Callable[[Kit], None]) -> Callable[[Kit], None]:
         OPERATIONS[function.__name__] = Operation(function, reducing, wide)

@@ -19,10 +19,11 @@ LAUNCHERS = {
 
 
 def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return rank, world, local rank, master and port, from flags, torchrun, Slurm, Open MPI or PMI in this order, or `None`."""
+    """Return rank, world, local rank, master and port from flags or else the first launcher that set its variables."""
     place: dict[str, Any] = {}
     if flags.get("rank") is not None and flags.get("world_size") is not None:
-        place = {"how": "flags", "rank": flags["rank"], "world": flags["world_size"], "local": flags.get("local_rank") or 0}  # fmt: skip
+        place = {"how": "flags", "rank": flags["rank"], "world": flags["world_size"]}
+        place["local"] = flags.get("local_rank") or 0
     for launcher, (rank, world, local) in LAUNCHERS.items():
         # A batch script of Slurm is a task of its own: with one task there is no rank to be.
         if not place and rank in env and world in env and (launcher != "slurm" or int(env[world]) > 1):
@@ -57,7 +58,7 @@ def node_name(plan: Mapping[str, Any], rank: int) -> str:
 
 
 def interface_towards(host: str, port: int) -> dict[str, str]:
-    """Return the interface from which the master is reached. Gloo takes the one that the host's own name resolves to, which is often loopback."""
+    """Return the interface towards the master. Gloo takes that of the host's own name, which is often loopback."""
     import fcntl
 
     try:

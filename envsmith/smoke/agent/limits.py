@@ -7,18 +7,22 @@ from typing import Any
 
 from envsmith.smoke.agent.placement import count_ranks
 
-# DeepSpeed's shared-memory op maps 2 x 1 MiB + 2 x 32 MiB per rank (csrc/cpu/comm/shm.cpp, `struct allreduce_workspace`).
+# DeepSpeed's shared-memory op maps 2 x 1 MiB + 2 x 32 MiB per rank (csrc/cpu/comm/shm.cpp, `struct
+# allreduce_workspace`).
 DEEPSPEED_SHM = 66 << 20
-# NCCL wants 1 GiB of /dev/shm in a container (its own troubleshooting guide); with less than this no pair of ranks has a segment.
+# NCCL wants 1 GiB of /dev/shm in a container (its own troubleshooting guide); with less than this no pair of ranks has
+# a segment.
 NCCL_SHM, NCCL_SHM_FLOOR = 1 << 30, 33 << 20
-# What a CUDA context with its kernels takes before the first tensor, and what the quick tier and NCCL's buffers take with it.
+# What a CUDA context with its kernels takes before the first tensor, and what the quick tier and NCCL's buffers take
+# with it.
 GPU_FLOOR, GPU_ROOM = 512 << 20, 2 << 30
 
 
 def open_files_needed(ranks: int, groups: int) -> int:
-    """Return the descriptors of one rank: Python, torch, logs and store, then for each group a connection to every other rank and gloo's own.
+    """Return the descriptors of one rank: Python, torch, logs, store, and for each group a connection to every rank.
 
-    Measured on torch 2.13 with the quick tier (three groups): 4 ranks fail with 40 and run with 44, 8 ranks fail with 48 and run with 56.
+    Measured on torch 2.13 with the quick tier (three groups): 4 ranks fail with 40 and run with 44, 8 ranks fail with
+    48 and run with 56.
     """
     return 24 + groups * (ranks + 4)
 
@@ -26,13 +30,16 @@ def open_files_needed(ranks: int, groups: int) -> int:
 def limit_findings(
     host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]
 ) -> list[dict[str, str]]:
-    """Return what of this machine is too small: `error` when the run cannot work, `warning` when training will suffer, `note` otherwise."""
+    """Return what is too small: `error` when the run cannot work, `warning` when training will suffer, or `note`."""
     findings = [*_open_files(host, plan, placement), *_shared_memory(host, plan, placement)]
     findings += _memory(host, placement, cuda)
     memlock = host.get("memlock_bytes")
     if placement["backend"] == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
         text = f"memlock is limited to {memlock >> 10} KiB: InfiniBand cannot register its buffers"
-        fix = "ulimit -l unlimited, docker run --ulimit memlock=-1, in Slurm PropagateResourceLimits or LimitMEMLOCK=infinity of slurmd"
+        fix = (
+            "ulimit -l unlimited, docker run --ulimit memlock=-1, "
+            "in Slurm PropagateResourceLimits or LimitMEMLOCK=infinity of slurmd"
+        )
         findings.append(_finding("memlock", "note", text, fix))
     return findings
 
@@ -71,8 +78,9 @@ def _shared_memory(
     )
     if not nccl and free < deepspeed * DEEPSPEED_SHM:
         text = (
-            f"/dev/shm has {free >> 20} MiB free of {size >> 20}: DeepSpeed's op for the CPU takes {DEEPSPEED_SHM >> 20} MiB for each of {deepspeed} "
-            "ranks, and a rank that cannot have it is killed by SIGBUS"
+            f"/dev/shm has {free >> 20} MiB free of {size >> 20}: DeepSpeed's op for the CPU takes "
+            f"{DEEPSPEED_SHM >> 20} MiB for each of {deepspeed} ranks, "
+            "and a rank that cannot have it is killed by SIGBUS"
         )
         return [_finding("/dev/shm", "error", text, fix)]
     alone = int(placement["ranks"]) == 1  # has nobody to share a segment with

@@ -13,14 +13,15 @@ from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.protocol import one_line
 
 DISTRIBUTIONS = (
-    "torch", "numpy", "triton", "deepspeed", "megatron-core", "colossalai", "transformer-engine", "flash-attn", "apex",
-    "transformers", "pydantic", "ninja", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu11",
-    "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime",
+    "torch", "numpy", "triton", "deepspeed", "megatron-core", "colossalai", "transformer-engine", "flash-attn",
+    "apex", "transformers", "pydantic", "ninja", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+    "nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cuda-runtime-cu11",
+    "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime",
 )  # fmt: skip
 
 
 def nvml_gpus() -> tuple[list[dict[str, object]], str]:
-    """Return GPUs and driver version through NVML, which creates no CUDA context, or `([], "")` where there is no driver."""
+    """Return GPUs and driver version by NVML, which creates no CUDA context, or `([], "")` without a driver."""
     try:
         lib = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -60,9 +61,10 @@ def _nvml_gpu(lib: Any, index: int) -> dict[str, object]:
 
 
 def memory_limit() -> tuple[int, int]:
-    """Return the bytes of memory in all and available now, for this process: the machine's or its control group's, whichever is less.
+    """Return the bytes of memory in all and available now: the machine's or the control group's, whichever is less.
 
-    A group's usage counts the page cache, which the kernel gives back: what of it is not in use is available, as on the machine itself.
+    A group's usage counts the page cache, which the kernel gives back: what of it is not in use is available, as on the
+    machine itself.
     """
     info = dict(re.findall(r"(\w+):\s+(\d+) kB", read_text("/proc/meminfo")))
     total, free = int(info.get("MemTotal", 0)) * 1024, int(info.get("MemAvailable", 0)) * 1024
@@ -98,7 +100,7 @@ def shm_bytes() -> tuple[int, int]:
 
 
 def host_facts() -> dict[str, object]:
-    """Return what an environment's failure is most often blamed on, before anything runs. No host name, no user name."""
+    """Return what a failure is most often blamed on, before anything runs. No host name, no user name."""
     total, free = memory_limit()
     shm_size, shm_free = shm_bytes()
     gpus, driver = nvml_gpus()
@@ -139,8 +141,9 @@ def loaded_facts() -> dict[str, object]:
     facts: dict[str, object] = {
         "python": platform.python_version(), "glibc": " ".join(platform.libc_ver()), "torch": str(torch.__version__),
         "torch_git": getattr(torch.version, "git_version", None), "cuda": torch.version.cuda,
-        "hip": getattr(torch.version, "hip", None), "cxx11_abi": bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", False)),
-        "installed": installed_versions(), "arch_list": _arch_list(torch), "numpy": _numpy_version(),
+        "hip": getattr(torch.version, "hip", None),
+        "cxx11_abi": bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", False)), "installed": installed_versions(),
+        "arch_list": _arch_list(torch), "numpy": _numpy_version(),
     }  # fmt: skip
     import torch.distributed as dist
 

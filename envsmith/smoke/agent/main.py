@@ -31,7 +31,7 @@ def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def private_output() -> Log:
-    """Return our own copy of standard output. What else is printed goes to standard error, so that the events stay whole."""
+    """Return our own copy of standard output. What else is printed goes to standard error."""
     sys.stdout.flush()
     log = Log(os.dup(1))
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""The nursery: a process that imports torch once and forks ranks, without touching CUDA, and how the supervisor starts it."""
+"""The nursery: a process that imports torch once and forks ranks, and how the supervisor starts it."""
 
 from __future__ import annotations
 

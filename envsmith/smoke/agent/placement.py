@@ -11,16 +11,18 @@ from envsmith.smoke.agent.launchers import ranks_here
 
 
 def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, str]:
-    """Return the switches that make torch and NCCL leave evidence. torch calls the old names deprecated where it knows the new ones."""
+    """Return the switches that make torch and NCCL leave evidence, under the names that this torch knows."""
     old = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) < (2, 10)
     env = {"TORCH_NCCL_TRACE_BUFFER_SIZE" if old else "TORCH_FR_BUFFER_SIZE": "2000"}
     if directory:
         env["TORCH_NCCL_DEBUG_INFO_TEMP_FILE" if old else "TORCH_FR_DUMP_TEMP_FILE"] = os.path.join(directory, "fr_")
     if backend == "nccl":
         env.update({
-            "TORCH_FR_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
-            "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30",
-            "TORCH_NCCL_COORD_CHECK_MILSEC": "1000", "TORCH_NCCL_PROPAGATE_ERROR": "1", "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "INFO"),
+            "TORCH_FR_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+            "TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "2000", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30",
+            "TORCH_NCCL_COORD_CHECK_MILSEC": "1000", "TORCH_NCCL_PROPAGATE_ERROR": "1",
+            "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "INFO"),
             "NCCL_DEBUG_SUBSYS": os.environ.get("NCCL_DEBUG_SUBSYS", "INIT,NET,P2P,SHM,ENV"),
         })  # fmt: skip
     return env
@@ -29,8 +31,9 @@ def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, 
 def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], directory: str) -> dict[str, Any]:
     """Place one rank on each GPU when there are enough, otherwise several on one, by the way that this NCCL knows.
 
-    From 2.30 on NCCL_MULTI_RANK_GPU_ENABLE allows it (P2P and shared memory are used); older ones refuse equal bus ids on one host, so that
-    each rank claims to be a host of its own (sockets only). Neither says anything about NVLink, and the sentence says which one it was.
+    From 2.30 on NCCL_MULTI_RANK_GPU_ENABLE allows it (P2P and shared memory are used); older ones refuse equal bus ids
+    on one host, so that each rank claims to be a host of its own (sockets only). Neither says anything about NVLink,
+    and the sentence says which one it was.
     """
     env = _engine_env(plan)
     requested = str(plan.get("sharing") or "")
@@ -69,7 +72,7 @@ def _nccl_log(directory: str, rank: int) -> dict[str, str]:
 def place_direct(
     place: Mapping[str, Any], env: Mapping[str, str], gpus: int, nccl: str, plan: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return this rank's device and variables under torchrun, srun or mpirun. Several ranks share a GPU there as they do under our own supervisor."""
+    """Return this rank's device and variables under torchrun, srun or mpirun. Ranks share a GPU as elsewhere."""
     world, local, here = int(place["world"]), int(place["local"]), ranks_here(env, int(place["world"]))
     nodes = int(plan.get("nodes") or 1)
     on_nodes = f" on {nodes} nodes" if nodes > 1 else ""
@@ -86,7 +89,8 @@ def place_direct(
         return {"devices": devices, "env": _engine_env(plan), "sentence": started}
     shared, way = sharing_env(nccl, int(place["rank"]))
     warning = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
-    sentence = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way}); this proves nothing about NVLink or the network{warning}"
+    on_gpus = f"{here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way})"
+    sentence = f"{started}, {on_gpus}; this proves nothing about NVLink or the network{warning}"
     env = {**_engine_env(plan), **shared}
     return {"devices": devices, "env": env, "sentence": sentence, "sharing": sharing_way(nccl)}
 
@@ -104,7 +108,7 @@ def sharing_way(nccl: str, requested: str = "") -> str:
 
 
 def sharing_env(nccl: str, rank: int, requested: str = "") -> tuple[dict[str, str], str]:
-    """Return variables with which several ranks may share a GPU, and the name of that way. `rank` is the rank in the world: no two hosts have the same."""
+    """Return variables with which ranks may share a GPU, and the name of that way. `rank` is that in the world."""
     # torch's symmetric memory has a refusal of its own; with this it leaves multicast out instead.
     both = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
     if sharing_way(nccl, requested) == "multi-rank":

@@ -39,7 +39,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def process_state(pid: int) -> tuple[str, int]:
-    """Return the kernel's letter for the process (R, S, T stopped, D, Z) and the clock ticks it has used, or `("", 0)` when it is gone."""
+    """Return the kernel's letter (R, S, T stopped, D, Z) and the clock ticks used, or `("", 0)` when it is gone."""
     text = read_text(f"/proc/{pid}/stat", 1024)
     fields = text.rpartition(")")[2].split()
     return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
@@ -51,7 +51,8 @@ def process_started(pid: int) -> int:
     return int(fields[19]) if len(fields) > 19 else 0
 
 
-# How many times its limit something may take that only waits for a processor or the disk: a machine that others use as well is slow, not broken.
+# How many times its limit something may take that only waits for a processor or the disk: a machine that others use as
+# well is slow, not broken.
 PATIENCE = 4.0
 
 
@@ -67,7 +68,7 @@ def of_session(pid: int) -> list[int]:
 
 
 def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
-    """Return whether one of the processes wants to run, or waits for the disk, and has had less than half of the time that has gone by.
+    """Return whether a process wants to run, or waits for the disk, and has had less than half of the time gone by.
 
     What hangs sleeps or is stopped; what loops for ever on a machine that is free has had more than half.
     """

@@ -27,7 +27,8 @@ from envsmith.smoke.agent.world import World, free_bytes, implementation_of
 
 # What is worth knowing of an entry of torch's flight recorder.
 FLIGHT_KEYS = (
-    "collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "state", "input_sizes", "input_dtypes", "pg_name", "process_group",
+    "collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "state", "input_sizes", "input_dtypes", "pg_name",
+    "process_group",
 )  # fmt: skip
 
 
@@ -35,7 +36,8 @@ def rank_main(job: dict[str, Any], board: Board, log: Log) -> int:
     """Run everything that a rank does, and return its exit code."""
     rank = job["rank"]
     board.mark(rank, Startup.START, Phase.PREP)
-    stack = open(job["stack"] % rank, "w") if job.get("stack") else sys.stderr  # noqa: SIM115 - open until the process ends
+    # Open until the process ends.
+    stack = open(job["stack"] % rank, "w") if job.get("stack") else sys.stderr  # noqa: SIM115
     faulthandler.enable(file=stack, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     os.environ.update(job.get("env", {}))
@@ -60,7 +62,7 @@ def _evidence(rank: int, board: Board, log: Log) -> None:
 
 
 def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
-    """Run the collective cases on one rank. Stop at the first raise that the others do not share: a broken group breaks every later case."""
+    """Run the collective cases on one rank. Stop at the first raise that not all share: the group is broken."""
     rank = job["rank"]
     board.mark(rank, Startup.STORE, Phase.PREP)
     try:
@@ -141,7 +143,7 @@ def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int
 
 
 def _everyone_raised(world: World, index: int, kit: Kit) -> bool:
-    """Distinguish a refusal from an accident by its symmetry: every member of the group raised in the same case, within a second."""
+    """Return whether it was a refusal, not an accident: every member of the group raised within a second."""
     world.board.mark(world.rank, index, Phase.RAISED)
     if world.job.get("direct"):
         return False
@@ -194,7 +196,8 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
 def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
     """Judge a raise: this machine has no GPU, where the step knows such words, or the step failed.
 
-    Either way with the innermost line outside of the standard library (and of torch, where there is one), so that a record names the code and not only the words.
+    Either way with the innermost line outside of the standard library (and of torch, where there is one): a record
+    names the code.
     """
     gpu_words, trace = str(stage.step.get("told") or ""), traceback.format_exc()[-4000:]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages/" in frame.filename]

@@ -26,7 +26,7 @@ def seconds(value: float) -> dt.timedelta:
 
 
 def stored(store: Any, key: str) -> bool:
-    """Check for a key. The store of torch before 2.3 has no `check`, and waiting a moment for the key tells the same."""
+    """Check for a key. The store of torch before 2.3 has no `check`: wait a moment for the key instead."""
     if hasattr(store, "check"):
         return bool(store.check([key]))
     try:
@@ -37,7 +37,7 @@ def stored(store: Any, key: str) -> bool:
 
 
 def open_store(job: Mapping[str, Any], board: Board | None) -> Any:
-    """Open the TCP store of the run. Rank 0 lets the kernel choose a port unless the plan names one, and tells it through the board."""
+    """Open the TCP store. Rank 0 lets the kernel choose a port unless the plan names one, and puts it on the board."""
     import torch.distributed as dist
 
     rank, world, limit = job["rank"], job["world"], seconds(job["timeouts"]["init"])
@@ -66,7 +66,8 @@ def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, o
             files[os.path.basename(path)] = hashlib.sha256(text.encode()).hexdigest()
     version_keys = ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "cudnn", "numpy", "installed")
     return {
-        "must": {**{k: facts.get(k) for k in version_keys}, "cases": job["digest"], "world": job["world"], "backend": job["backend"], "agent": PROTOCOL},
+        "must": {**{k: facts.get(k) for k in version_keys}, "cases": job["digest"], "world": job["world"],
+                 "backend": job["backend"], "agent": PROTOCOL},
         "should": {**{k: v for k, v in sorted(env.items()) if k not in PER_RANK}, **files, "image": job.get("image")},
         "own": {**{k: v for k, v in env.items() if k in PER_RANK}, "device": job.get("device"),
                 "pid": os.getpid(), "started": process_started(os.getpid()), "space": process_space()},
@@ -76,7 +77,7 @@ def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, o
 def compare_manifests(
     mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str
 ) -> dict[str, list[int]]:
-    """Return the keys of `part` on which ranks differ, each with the ranks that are not in the majority (rank 0's side wins a tie)."""
+    """Return the keys on which ranks differ, each with the ranks in the minority (rank 0's side wins a tie)."""
     differences = {}
     for key in sorted({k for m in all_of_them for k in m[part]}):
         values = [json.dumps(m[part].get(key), sort_keys=True) for m in all_of_them]
@@ -87,7 +88,7 @@ def compare_manifests(
 
 
 def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict[str, Any]]]:
-    """Send and compare manifests through the store, before any group exists. Return whether ranks may talk to each other, and all manifests."""
+    """Compare manifests through the store. Return whether ranks may talk to each other, and all manifests."""
     facts = loaded_facts()
     fault = job.get("fault") or {}
     if fault.get("kind") == "version" and fault.get("rank") == job["rank"]:

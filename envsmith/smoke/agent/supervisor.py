@@ -1,4 +1,4 @@
-"""The supervisor: starts the nursery, runs one job after the other, and leaves nothing behind. It never imports torch."""
+"""The supervisor: it starts the nursery, runs one job after the other, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -90,12 +90,11 @@ class Supervisor:
             self.emit("bye", seconds={k: round(v, 3) for k, v in self.marks.items()}, leftover=orphans, code=code)
         return code
 
-    # -- torch is imported -----------------------------------------------------------------------------------------------
-
     def _prepare_environment(self) -> None:
         """Set only what must stand before torch is loaded. Threads would fight: the ranks share the processors.
 
-        torch 2.4 to 2.6 start a pool of compilers with a thread when inductor is imported (not with one "thread"): such a process cannot be forked.
+        torch 2.4 to 2.6 start a pool of compilers with a thread when inductor is imported (not with one "thread"): such
+        a process cannot be forked.
         """
         os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "/usr/bin:/bin")])
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
@@ -177,7 +176,7 @@ class Supervisor:
         return answer
 
     def _within_limits(self, host: Mapping[str, Any], placement: Mapping[str, Any]) -> bool:
-        """Report the limits, and return whether the run can work. A fault that fills a limit on purpose is past this."""
+        """Report the limits, and return whether the run can work. Injected faults are past this."""
         findings = limit_findings(host, self.plan, placement, placement["cuda"])
         self.emit("limits", findings=findings)
         errors = [finding for finding in findings if finding["severity"] == "error"]
@@ -261,8 +260,9 @@ class Supervisor:
         self._forward()
         shm_size, shm_free = shm_bytes()
         self.emit(
-            "halt", run=nursery.job, reason=halt.reason, where=where, exits=exits, stacks=stacks(nursery), output=outputs(nursery),
-            unkillable=survivors, oom_kills=oom_kills() - self.oom_before, shm_bytes=shm_size, shm_free_bytes=shm_free, **halt.details,
+            "halt", run=nursery.job, reason=halt.reason, where=where, exits=exits, stacks=stacks(nursery),
+            output=outputs(nursery), unkillable=survivors, oom_kills=oom_kills() - self.oom_before,
+            shm_bytes=shm_size, shm_free_bytes=shm_free, **halt.details,
         )  # fmt: skip
         crashed = any((row["code"] or 0) < 0 for row in exits)
         hung = halt.reason in ("deadline", "total")
@@ -273,14 +273,15 @@ class Supervisor:
         env.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
         if placement["backend"] != "nccl":
             env.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
-        # A home directory may not exist or not be writable, and what a run compiles must not outlive it unless the caller says where.
+        # A home directory may not exist or not be writable, and what a run compiles must not outlive it unless the
+        # caller says where.
         for name in ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
             if name not in os.environ:
                 env[name] = os.path.join(self.directory, name.lower())
         return env
 
     def _drop_locks(self) -> None:
-        """Remove torch's lock file of a rank that was ended while it compiled: the next step's ranks would wait for it until their own deadline."""
+        """Remove the lock of a rank that was ended while it compiled: the next step's ranks would wait for it."""
         for folder, _, files in os.walk(os.path.join(self.directory, "torch_extensions_dir")):
             if "lock" in files:
                 os.unlink(os.path.join(folder, "lock"))
@@ -288,7 +289,7 @@ class Supervisor:
     # -- another nursery ---------------------------------------------------------------------------------------------
 
     def _preload(self, kind: str) -> None:
-        """Start a nursery that has imported the step's framework: every rank is a process of its own still, without its seconds of import.
+        """Start a nursery that has imported the step's framework, so that no rank spends seconds on it.
 
         Where that does not work (the import fails, is late, or leaves threads behind) the ranks import it themselves.
         """

@@ -39,7 +39,7 @@ def _call_of(case: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class Watch:
-    """One job under watch. `forward` passes the rows of the ranks on, `deadline_of` is the limit of a case, `total` of the job."""
+    """One job under watch. `forward` passes rows on, `deadline_of` is the limit of a case, `total` of the job."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Watch:
         return {"limit": limit, "laggards": [rank.rank for rank in laggards]}
 
     def _works(self, laggards: Sequence[Rank]) -> bool:
-        """Return whether a laggard has work to do. It is slow, not stuck, and gets four deadlines. A stuck gloo rank sleeps."""
+        """Return whether a laggard works: it is slow, not stuck, and gets four deadlines. A stuck gloo rank sleeps."""
         working = False
         for rank in laggards:
             state, ticks = process_state(rank.pid)

@@ -27,7 +27,8 @@ def group_layouts(world: int) -> dict[str, list[list[int]]]:
 class World:
     """What the cases of one rank share: torch, the device, the groups."""
 
-    # Up to torch 2.7 the destructor of a gloo group can wait for ever for its own threads: none is destroyed before the process ends.
+    # Up to torch 2.7 the destructor of a gloo group can wait for ever for its own threads: none is destroyed before the
+    # process ends.
     of_process: ClassVar[list[World]] = []
 
     def __init__(self, job: Mapping[str, Any], board: Board, log: Log) -> None:
@@ -46,7 +47,7 @@ class World:
         self.of_process.append(self)
 
     def init_group(self, store: Any, prefix: str = "group") -> None:
-        """Make the group. `device_id` is passed where torch knows it: torch 2.15 guesses a device otherwise, and guesses alike on every rank."""
+        """Make the group, with `device_id` where torch knows it: torch 2.15 guesses the same device on every rank."""
         kwargs: dict[str, Any] = {}
         parameters = inspect.signature(self.dist.init_process_group).parameters
         if self.cuda:

@@ -1,4 +1,4 @@
-"""The same operations with a clock. Sizes are counted as nccl-tests counts them (the whole buffer of a gather or a scatter)."""
+"""The same operations with a clock. Sizes are counted as nccl-tests does (a gather's or scatter's full buffer)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from envsmith.smoke.agent.kit import Kit, operation
 from envsmith.smoke.agent.protocol import Skip
 
 CPU_LIMIT = 64 << 20  # bytes; beyond this gloo over loopback measures the memory of the host
-# Ranks that share a GPU: over sockets a large buffer takes minutes and measures loopback; in one memory it measures nothing that training has.
+# Ranks that share a GPU: over sockets a large buffer takes minutes and measures loopback; in one memory it measures
+# nothing that training has.
 SHARING_LIMITS = {"hostid": CPU_LIMIT, "multi-rank": 2 << 30}
 
 
 def measured(k: Kit, call: Callable[[], Any]) -> None:
-    """Warm up, then time every call: CUDA events on a GPU, on a CPU the wall clock from a barrier on. Microseconds go into the row."""
+    """Warm up, then time every call in microseconds: by CUDA events, on a CPU by the clock from a barrier on."""
     size = k.n * k.torch.empty(0, dtype=k.dtype).element_size()
     rounds = 50 if size <= 1 << 20 else 20
     for _ in range(5 if size <= 1 << 24 else 2):
@@ -46,7 +47,7 @@ def _on_cpu(k: Kit, call: Callable[[], Any], rounds: int) -> list[float]:
 
 
 def _buffers(k: Kit) -> tuple[Any, Any]:
-    """Return the full buffer and this rank's share of one. Skip what cannot be shared out or would measure something else."""
+    """Return the full buffer and this rank's share. Skip what cannot be shared or would measure something else."""
     size = k.n * k.torch.empty(0, dtype=k.dtype).element_size()
     if not k.world.cuda and size > CPU_LIMIT:
         raise Skip(f"on a CPU nothing beyond {CPU_LIMIT >> 20} MiB is measured")

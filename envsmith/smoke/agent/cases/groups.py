@@ -116,7 +116,8 @@ def cuda_graph(k: Kit) -> None:
     k.dist.all_reduce(t, k.op, group=k.group)  # a communicator is made outside of a capture
     k.world.sync()
     graph = torch.cuda.CUDAGraph()
-    # What other threads of this process ask of CUDA meanwhile must not spoil the capture: torch's watchdog, and who reads its flight recorder.
+    # What other threads of this process ask of CUDA meanwhile must not spoil the capture: torch's watchdog, and who
+    # reads its flight recorder.
     parameters = inspect.signature(torch.cuda.graph).parameters
     mode = {"capture_error_mode": "thread_local"} if "capture_error_mode" in parameters else {}
     with torch.cuda.graph(graph, **mode):
@@ -139,7 +140,8 @@ def symmetric_memory(k: Kit) -> None:
         raise Skip(f"torch {torch.__version__} has no symmetric memory") from None
     if not hasattr(symm, "empty") or not hasattr(symm, "rendezvous"):
         raise Skip(f"torch {torch.__version__} has no symm_mem.empty")
-    # Several ranks on one GPU: `sharing_env` asks torch to allow it; one that does not know the variable refuses on every rank.
+    # Several ranks on one GPU: `sharing_env` asks torch to allow it; one that does not know the variable refuses on
+    # every rank.
     t = symm.empty(k.n, dtype=k.dtype, device=k.world.device)
     if "enable_symm_mem_for_group" in vars(symm):  # older releases need it, 2.13 calls it deprecated
         symm.enable_symm_mem_for_group(k.group.group_name)

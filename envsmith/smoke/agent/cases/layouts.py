@@ -120,7 +120,7 @@ def sparse_all_reduce(k: Kit) -> None:
 
 @operation(reducing=True)
 def bool_bytes(k: Kit) -> None:
-    """Check that a boolean tensor holds bytes 0 and 1 after a reduction: anything else misleads a reader of the bytes."""
+    """Check that a boolean tensor holds bytes 0 and 1 after a reduction, as a reader of the bytes expects."""
     t = k.input(
         k.torch.ones(k.n, dtype=k.dtype), frozen=False
     )  # true on every rank, so that two of them meet everywhere
@@ -154,7 +154,7 @@ def _compare_pieces(k: Kit, t: Any, due: Any) -> None:
 
 @operation()
 def large_broadcast(k: Kit) -> None:
-    """Send more bytes than a 32-bit count holds. They are made and compared in pieces, so that only the buffer itself is large."""
+    """Send more bytes than a 32-bit count holds. They are compared in pieces, so that only the buffer is large."""
     t = _filled(k)
     k.issue(lambda: k.dist.broadcast(t, k.src, group=k.group))
     _compare_pieces(k, t, k.pattern(k.root, min(CHUNK, k.n)))
@@ -186,7 +186,7 @@ def not_finite(k: Kit) -> None:
 
 @operation(reducing=True)
 def repeatable(k: Kit) -> None:
-    """Check that two runs on the same random numbers give the same bits on every rank: replicas must not drift apart."""
+    """Check that two runs on the same numbers give the same bits on every rank: replicas must not drift."""
     torch = k.torch
     generator = torch.Generator().manual_seed(17 + k.me)
     values = torch.randn(k.n, generator=generator).to(k.dtype)

@@ -1,15 +1,17 @@
-"""The registry of framework steps: a few training steps each, judged by their losses against a reference without any collective.
+"""The registry of framework steps: a few training steps each, judged by their losses against a reference.
 
 A step of a plan names a ``kind``, and ``STEPS[kind]`` is the function that each rank calls with its
-:class:`~envsmith.smoke.agent.steps.stage.Stage`. It returns ``{"losses": [...], "facts": {...}}``, and ``"reference": [...]`` where it
-has one. It calls ``stage.enter("what comes next")`` before each part that may hang, raises ``Skip`` where the step cannot be asked of this
-machine and ``Wrong`` where a value is wrong. It imports its framework inside the function.
+:class:`~envsmith.smoke.agent.steps.stage.Stage`. It returns ``{"losses": [...], "facts": {...}}``, and ``"reference":
+[...]`` where it has one. It calls ``stage.enter("what comes next")`` before each part that may hang, raises ``Skip``
+where the step cannot be asked of this machine and ``Wrong`` where a value is wrong. It imports its framework inside the
+function.
 
-A framework is one module here, with a dict ``STEPS`` of its kinds, and one line below. ``PRELOAD`` has the frameworks that the nursery may
-import once for all ranks, by the beginning of the kinds.
+A framework is one module here, with a dict ``STEPS`` of its kinds, and one line below. ``PRELOAD`` has the frameworks
+that the nursery may import once for all ranks, by the beginning of the kinds.
 
-A module from outside is sent along with ``bundle(extra={"NAME": source})``, or an entry in ``envsmith.smoke.bundle.EXTRA``. The agent imports
-it in the cell as ``envsmith.smoke.agent.steps.NAME`` before anything else runs, and it registers itself:
+A module from outside is sent along with ``bundle(extra={"NAME": source})``, or an entry in
+``envsmith.smoke.bundle.EXTRA``. The agent imports it in the cell as ``envsmith.smoke.agent.steps.NAME`` before anything
+else runs, and it registers itself:
 
     from envsmith.smoke.agent.steps import STEPS
 

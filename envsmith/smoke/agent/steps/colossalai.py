@@ -38,7 +38,7 @@ def step_colossalai(s: Stage) -> dict[str, Any]:
 
 
 def step_colossalai_3d(s: Stage) -> dict[str, Any]:
-    """Train a two-layer Llama of random weights with HybridParallelPlugin: `tp`, `pp` and `zero` choose the three dimensions."""
+    """Train a two-layer Llama with HybridParallelPlugin: `tp`, `pp` and `zero` choose the three dimensions."""
     colossalai = _colossalai_launched(s)
     s.enter("import transformers")
     import transformers  # noqa: F401
@@ -92,10 +92,10 @@ def _colossalai_3d(s: Stage, colossalai: Any, askers: Mapping[str, int]) -> dict
 
 
 def _names_of_hccl(dist: Any) -> dict[str, object]:
-    """Set two names of Huawei's backend that Colossal-AI's pipeline asks torch for wherever the group is not NCCL's. torch itself has neither.
+    """Set two names of Huawei's backend that Colossal-AI's pipeline asks torch for where the group is not NCCL's.
 
-    They are given the only true answers, and the record says so: without them every pipeline on gloo ends with an AttributeError
-    (`_check_for_nccl_hccl_backend` in pipeline/p2p.py, read in 0.5.0).
+    They are given the only true answers, and the record says so: without them every pipeline on gloo ends with an
+    AttributeError (`_check_for_nccl_hccl_backend` in pipeline/p2p.py, read in 0.5.0).
     """
     names = []
     if not hasattr(dist.Backend, "HCCL"):

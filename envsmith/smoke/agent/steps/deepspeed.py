@@ -10,7 +10,8 @@ from envsmith.smoke.agent.steps.stage import Preload, Stage, stated_version
 
 PRELOAD = Preload(("deepspeed",), {"DS_ACCELERATOR": "cpu"})
 CONFIG = {
-    "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "steps_per_print": 1000, "zero_allow_untested_optimizer": True,
+    "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "steps_per_print": 1000,
+    "zero_allow_untested_optimizer": True,
     "gradient_clipping": 0.0,  # 1.0 is the default from 0.19.3 on and changes every loss
 }  # fmt: skip
 

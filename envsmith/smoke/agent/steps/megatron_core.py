@@ -63,7 +63,7 @@ def _megatron_facts(s: Stage, core: Any, askers: Mapping[str, int], **extra: obj
 
 
 def step_megatron_tp(s: Stage) -> dict[str, Any]:
-    """Train ColumnParallelLinear, gelu, RowParallelLinear across all ranks, against the same two layers in one piece."""
+    """Train ColumnParallelLinear, gelu, RowParallelLinear across all ranks, against the same layers in one piece."""
     parallel = bool(s.step.get("sequence_parallel"))
     if not parallel:  # these layers ask for no GPU then
         return _megatron_two_layers(s, parallel, {})
@@ -79,8 +79,8 @@ def _megatron_two_layers(s: Stage, parallel: bool, askers: Mapping[str, int]) ->
     torch = s.torch
     s.enter("ColumnParallelLinear, RowParallelLinear")
     config = TransformerConfig(
-        num_layers=1, hidden_size=16, num_attention_heads=4, use_cpu_initialization=not s.cuda, sequence_parallel=parallel,
-        tensor_model_parallel_size=s.size,
+        num_layers=1, hidden_size=16, num_attention_heads=4, use_cpu_initialization=not s.cuda,
+        sequence_parallel=parallel, tensor_model_parallel_size=s.size,
     )  # fmt: skip
     init = torch.nn.init.xavier_normal_
     column = ColumnParallelLinear(16, 32, config=config, init_method=init, bias=True, gather_output=False)
@@ -135,7 +135,8 @@ def _two_layers(
 def step_megatron_gpt(s: Stage) -> dict[str, Any]:
     """Train a GPT of two layers on mock tokens: `tp`, `pp`, `cp`, `ep`, `sequence_parallel` choose how it is spread.
 
-    The weights depend on the parameters' names only, so that every spread starts from the same model and must give the same losses.
+    The weights depend on the parameters' names only, so that every spread starts from the same model and must give the
+    same losses.
     """
     with cpu_for_cuda(s, "megatron") as askers:
         try:
@@ -163,22 +164,25 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
     mixture: dict[str, Any] = {}
     if experts:
         mixture = {
-            "num_moe_experts": experts, "moe_token_dispatcher_type": "alltoall", "moe_router_load_balancing_type": "none", "moe_router_topk": 1,
-            "add_bias_linear": False, "moe_router_pre_softmax": True,
+            "num_moe_experts": experts, "moe_token_dispatcher_type": "alltoall",
+            "moe_router_load_balancing_type": "none", "moe_router_topk": 1, "add_bias_linear": False,
+            "moe_router_pre_softmax": True,
         }  # fmt: skip
         parameters = inspect.signature(TransformerConfig).parameters
         mixture = {key: value for key, value in mixture.items() if key in parameters}
     torch.manual_seed(0)
     config = TransformerConfig(
-        num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True, pipeline_dtype=torch.float32, hidden_dropout=0.0,
-        attention_dropout=0.0, tensor_model_parallel_size=tp, sequence_parallel=sequence, **sizes, **mixture,
+        num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True,
+        pipeline_dtype=torch.float32, hidden_dropout=0.0, attention_dropout=0.0, tensor_model_parallel_size=tp,
+        sequence_parallel=sequence, **sizes, **mixture,
     )  # fmt: skip
     if experts and not s.cuda:
         _splits_as_on_a_gpu()
     first, last = _stages_of_pipeline()
     spec = _gpt_spec(s, experts, needs_te=cp > 1, sequence=sequence)
     model = GPTModel(
-        config=config, transformer_layer_spec=spec, vocab_size=128, max_sequence_length=32, pre_process=first, post_process=last
+        config=config, transformer_layer_spec=spec, vocab_size=128, max_sequence_length=32, pre_process=first,
+        post_process=last
     )  # fmt: skip
     _fill_by_name(s, model, tp)
     model = model.to(s.device)
@@ -195,7 +199,7 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _splits_as_on_a_gpu() -> None:
-    """Return the sizes of the dispatcher's pieces as numbers, as on a GPU. On the CPU they stay tensors, which all_to_all_single refuses."""
+    """Make the sizes of the dispatcher's pieces numbers, as on a GPU: all_to_all_single refuses the CPU's tensors."""
     from megatron.core.transformer.moe import token_dispatcher
 
     if hasattr(token_dispatcher, "maybe_move_tensor_to_cpu"):
@@ -211,7 +215,7 @@ def _stages_of_pipeline() -> tuple[bool, bool]:
 
 
 def _gpt_spec(s: Stage, experts: int, needs_te: bool, sequence: bool) -> Any:
-    """Choose Megatron's own layers, or Transformer Engine's where only they can do it (context parallelism, a layer norm under sequence parallelism)."""
+    """Choose Megatron's own layers, or Transformer Engine's where only they can do it."""
     from megatron.core.models.gpt import gpt_layer_specs
 
     if needs_te or sequence:
@@ -219,15 +223,14 @@ def _gpt_spec(s: Stage, experts: int, needs_te: bool, sequence: bool) -> Any:
             import transformer_engine.pytorch  # noqa: F401
         except ImportError as error:
             what = "context parallelism" if needs_te else "sequence parallelism of a whole layer"
-            raise Skip(
-                f"Megatron has {what} only in Transformer Engine's layers, which cannot be imported: {one_line(error, 120)}"
-            ) from None
+            reason = f"Transformer Engine's layers, which cannot be imported: {one_line(error, 120)}"
+            raise Skip(f"Megatron has {what} only in {reason}") from None
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(num_experts=experts or None)
     return gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts or None, moe_grouped_gemm=False)
 
 
 def _fill_by_name(s: Stage, model: Any, tp: int) -> None:
-    """Fill matrices from a generator seeded by their global name: the same model however it is cut. Vectors keep zeros and ones."""
+    """Fill matrices by a generator seeded with their global name. Vectors keep zeros and ones."""
     from megatron.core import parallel_state
 
     torch = s.torch
@@ -265,7 +268,8 @@ def _gpt_step(s: Stage, model: Any, cp: int) -> float:
     torch, batch = s.torch, _gpt_batch(s)
     mask = None if cp > 1 else batch["attention_mask"]
     if cp > 1:
-        # Two chunks a rank, one from each end: every rank has the same share of the causal triangle (Megatron's own layout).
+        # Two chunks a rank, one from each end: every rank has the same share of the causal triangle (Megatron's own
+        # layout).
         pieces = torch.tensor([s.rank, 2 * cp - 1 - s.rank], device=s.device)
         for key in ("tokens", "labels", "position_ids"):
             shape = (2, 2 * cp, 32 // (2 * cp))
@@ -281,7 +285,7 @@ def _gpt_step(s: Stage, model: Any, cp: int) -> float:
 
 
 def _gpt_through_pipeline(s: Stage, model: Any, stages: int) -> float:
-    """Run forward and backward of Megatron's 1F1B schedule over two microbatches. Every rank learns the last stage's loss."""
+    """Run Megatron's 1F1B schedule over two microbatches. Every rank learns the last stage's loss."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     torch, batch = s.torch, _gpt_batch(s)
@@ -298,7 +302,8 @@ def _gpt_through_pipeline(s: Stage, model: Any, stages: int) -> float:
         return out, loss
 
     results = get_forward_backward_func()(
-        forward_step_func=forward, data_iterator=micro, model=[model], num_microbatches=2, seq_length=32, micro_batch_size=1, forward_only=False,
+        forward_step_func=forward, data_iterator=micro, model=[model], num_microbatches=2, seq_length=32,
+        micro_batch_size=1, forward_only=False,
     )  # fmt: skip
     loss = torch.stack([row["loss"] for row in results]).mean() if results else torch.zeros((), device=s.device)
     with s.counter.unseen():
@@ -324,9 +329,10 @@ def _average_gradients(s: Stage, model: Any, cp: int) -> None:
 
 
 def step_megatron_context(s: Stage) -> dict[str, Any]:
-    """Run attention over a sequence that is cut between the ranks, by Megatron's all-to-all exchange (sequence for heads and back).
+    """Run attention over a sequence that is cut between the ranks, by Megatron's own all-to-all exchange.
 
-    The whole-layer form of context parallelism is in Transformer Engine; this exchange is Megatron's own and needs no GPU.
+    The whole-layer form of context parallelism is in Transformer Engine; this exchange is Megatron's own and needs no
+    GPU.
     """
     with cpu_for_cuda(s, "megatron") as askers:
         core = _megatron(s, tensor_model_parallel_size=1, context_parallel_size=s.size)
@@ -351,7 +357,7 @@ def step_megatron_context(s: Stage) -> dict[str, Any]:
 def _attention_losses(
     s: Stage, piece: slice, to_heads: Callable[[Any], Any], to_sequence: Callable[[Any], Any]
 ) -> list[float]:
-    """Train one causal attention layer of eight-wide heads over `8 * ranks` positions. `piece` is this rank's part of them."""
+    """Train one causal attention layer of eight-wide heads over `8 * ranks` positions, of which `piece` is ours."""
     torch, width = s.torch, 8 * s.size
     torch.manual_seed(0)
     inward, outward = torch.nn.Linear(16, 3 * width).to(s.device), torch.nn.Linear(width, 16).to(s.device)

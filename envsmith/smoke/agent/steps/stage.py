@@ -16,7 +16,7 @@ from envsmith.smoke.agent.store import seconds
 
 
 class Preload(NamedTuple):
-    """What the nursery imports once for all ranks, on the CPU: modules, the variables that must stand before, and what to do first."""
+    """What the nursery imports once for all ranks, on the CPU: modules, variables to set, and what to do first."""
 
     modules: tuple[str, ...]
     env: Mapping[str, str]
@@ -25,9 +25,10 @@ class Preload(NamedTuple):
 
 @functools.cache
 def hide_toolkit() -> str:
-    """Hold torch from seeing a CUDA toolkit in this process, as on most hosts without a GPU. Return where the toolkit is, or an empty text.
+    """Take the CUDA toolkit out of torch's sight in this process. Return where it is, or an empty text.
 
-    megatron-core 0.15 compiles for CUDA while it is imported where there is a toolkit, and without a GPU torch has no architecture to name.
+    megatron-core 0.15 compiles for CUDA while it is imported where there is a toolkit, and without a GPU torch has no
+    architecture to name.
     """
     try:
         from torch.utils import cpp_extension
@@ -39,10 +40,11 @@ def hide_toolkit() -> str:
 
 @contextlib.contextmanager
 def cpu_for_cuda(s: Stage, package: str) -> Iterator[dict[str, int]]:
-    """Give Megatron the CPU where it asks for the current GPU by name and every tensor could live on the CPU, and note every place that asked.
+    """Give Megatron the CPU where it asks for the current GPU by name, and note every place that asked.
 
-    `torch.cuda.current_device()` answers `cpu`, a tensor asked for on `cuda` is made on the CPU, streams and events wait for nothing. No more is replaced:
-    layers, schedules, dispatchers and collectives are the framework's own. Yields {file:line of the framework: how often}; on a GPU nothing is done.
+    `torch.cuda.current_device()` answers `cpu`, a tensor asked for on `cuda` is made on the CPU, streams and events
+    wait for nothing. No more is replaced: layers, schedules, dispatchers and collectives are the framework's own.
+    Yields {file:line of the framework: how often}; on a GPU nothing is done.
     """
     askers: dict[str, int] = {}
     if s.cuda:
@@ -93,8 +95,8 @@ def cpu_for_cuda(s: Stage, package: str) -> Iterator[dict[str, int]]:
             return lambda *_args, **_kwargs: InOrder() if name == "record_event" else True
 
     replaced = {
-        "current_device": current_device, "synchronize": InOrder, "Stream": InOrder, "Event": InOrder, "current_stream": InOrder,
-        "default_stream": InOrder, "stream": contextlib.nullcontext,
+        "current_device": current_device, "synchronize": InOrder, "Stream": InOrder, "Event": InOrder,
+        "current_stream": InOrder, "default_stream": InOrder, "stream": contextlib.nullcontext,
     }  # fmt: skip
     originals = {name: getattr(torch.cuda, name) for name in replaced}
     for name, stand_in in replaced.items():
@@ -150,7 +152,7 @@ class Stage:
         return x, x.sum(1, keepdim=True)
 
     def reference(self) -> list[float]:
-        """Return this rank's losses under plain data parallelism, computed here alone: the mean of all ranks' losses has the averaged gradient."""
+        """Return this rank's losses under plain data parallelism, computed here alone."""
         model = self.model()
         optimizer, batches, losses = self.optimizer(model), [self.batch(r) for r in range(self.size)], []
         for _ in range(TRAIN_STEPS):
@@ -166,7 +168,7 @@ class Stage:
         dist.init_process_group(self.job["backend"], timeout=seconds(self.job["timeouts"]["group"]))
 
     def bind_device(self) -> None:
-        """Pass the rank's device to `init_process_group` on a GPU, where torch knows `device_id`, whether this test or a framework calls it.
+        """Pass the rank's GPU to `init_process_group`, where torch knows `device_id`, whoever calls it.
 
         Without it torch 2.15 guesses a device, and on several ranks the same one.
         """
