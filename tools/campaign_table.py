@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from envsmith.files import write_whole
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.files import find_matrix
 from envsmith.matrix.cells import agreement
 from envsmith.model.record import Record, Rung, read_records
@@ -27,7 +28,6 @@ from envsmith.model.version import version_key
 from envsmith.solve import check
 
 _MARKERS = re.compile(r"(<!-- campaign:begin -->\n).*?(<!-- campaign:end -->)", re.DOTALL)
-_FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 _RUNGS = [Rung.LOCKED, Rung.INSTALLED, Rung.IMPORTED, Rung.COLLECTIVES_CPU, Rung.FRAMEWORK_CPU]
 
 
@@ -65,12 +65,12 @@ def _torches(records: Sequence[Record]) -> list[str]:
     lines = [
         "Passed / run, by torch (default builds):",
         "",
-        "| torch | " + " | ".join(_FRAMEWORKS) + " |",
+        "| torch | " + " | ".join(FRAMEWORKS) + " |",
         "|---|---|---|---|",
     ]
     for build in builds:
         row = []
-        for framework in _FRAMEWORKS:
+        for framework in FRAMEWORKS:
             own = [r for r in records if r.components["torch"] == build and framework in r.components]
             row.append(f"{sum(r.passed for r in own)} / {len(own)}" if own else "")
         lines.append(f"| {build} | " + " | ".join(row) + " |")

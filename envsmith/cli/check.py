@@ -11,6 +11,7 @@ from envsmith.cli.console import dumps, say
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.options import open_source, parse_pairs
 from envsmith.errors import UsageError
+from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
 
@@ -82,7 +83,7 @@ def check(
     if not (pairs or sources or facts or variables):
         raise UsageError(
             "nothing to check",
-            hint="envsmith check deepspeed==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml",
+            hint=f"envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml",
         )
     draft = Draft()
     stated = _told(sources, draft)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from envsmith.errors import UsageError
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
@@ -175,7 +175,7 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
     if not match:
         raise UsageError(
             f"{flag} {_short(text)}: not NAME or NAME followed by a spec",
-            hint="example: deepspeed, or 'deepspeed>=0.16,<0.17'",
+            hint=f"example: {EXAMPLE}, or '{EXAMPLE}>=0.16,<0.17'",
         )
     component = table.find(match["name"])
     if component is None or (role is not None and component.role is not role):
@@ -207,7 +207,7 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
         raise UsageError(
             "these cannot be judged",
             details=problems,
-            hint="example: envsmith check deepspeed==0.14.0 torch==2.6.0 driver==535.54.03",
+            hint=f"example: envsmith check {EXAMPLE}==0.14.0 torch==2.6.0 driver==535.54.03",
         )
     return versions
 

@@ -9,6 +9,8 @@ from envsmith.frameworks.framework import Framework, ImportWithoutGpu, Step, Too
 # It compiles its shared-memory op when it starts on the CPU: 12 s warm, a minute cold on two processors, and more than 300 s where
 # fourteen other processes want each of them.
 _DEADLINE = 600.0
+# Its shared-memory op maps 2 x 1 MiB + 2 x 32 MiB per rank (csrc/cpu/comm/shm.cpp, `struct allreduce_workspace`).
+_SHM = (66 << 20, "DeepSpeed's op for the CPU")
 _TABLE = re.compile(r"^cuda_minor_mismatch_ok\s*=\s*\{([^{}]{0,4000})\}", re.MULTILINE)
 _ENTRY = re.compile(r"""(\d+)\s*:\s*\[((?:\s*["']\d+\.\d+["']\s*,?)*)\s*\]""")
 
@@ -35,6 +37,7 @@ def _zero(stage: int, dtype: str) -> Step:
         tolerance=1e-4 if dtype == "float32" else 5e-2,
         family=f"deepspeed zero {short}",
         issues=(reduces, *gathers),
+        shm=_SHM,
     )
 
 
@@ -44,6 +47,7 @@ _MOE = Step(
     deadline=_DEADLINE,
     tolerance=None,
     issues=("all_to_all_single",),
+    shm=_SHM,
 )
 
 DEEPSPEED = Framework(

@@ -19,6 +19,7 @@ class Step:
     ``issues`` are the collectives without which the step is not what its name says (``a|b``: one of them). ``native`` says that C++ issues
     them, so that only torch's flight recorder sees them. ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when it is
     missing. ``stops_with`` is a pattern: a step that needs a GPU is tried on the CPU all the same, and an error that matches is a skip.
+    ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Step:
     needs: str = ""
     why: str = ""
     stops_with: str = ""
+    shm: tuple[int, str] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the step as the agent reads it."""
@@ -47,6 +49,7 @@ class Step:
             "needs": self.needs,
             "why": self.why,
             "told": self.stops_with,
+            "shm": self.shm and list(self.shm),
             "tolerance": self.tolerance,
             "issues": list(self.issues),
         }

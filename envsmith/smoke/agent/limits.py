@@ -7,9 +7,6 @@ from typing import Any
 
 from envsmith.smoke.agent.placement import count_ranks
 
-# DeepSpeed's shared-memory op maps 2 x 1 MiB + 2 x 32 MiB per rank (csrc/cpu/comm/shm.cpp, `struct
-# allreduce_workspace`).
-DEEPSPEED_SHM = 66 << 20
 # NCCL wants 1 GiB of /dev/shm in a container (its own troubleshooting guide); with less than this no pair of ranks has
 # a segment.
 NCCL_SHM, NCCL_SHM_FLOOR = 1 << 30, 33 << 20
@@ -72,15 +69,12 @@ def _shared_memory(
     nccl = placement["backend"] == "nccl"
     if not size:
         return [_finding("/dev/shm", "warning", "there is no /dev/shm", fix)] if nccl else []
-    deepspeed = max(
-        (int(s.get("ranks", 2)) for s in plan.get("steps", ()) if str(s.get("kind", "")).startswith("deepspeed")),
-        default=0,
-    )
-    if not nccl and free < deepspeed * DEEPSPEED_SHM:
+    needs = [(int(s.get("ranks", 2)), *s["shm"]) for s in plan.get("steps", ()) if s.get("shm")]
+    ranks, each, user = max(needs, default=(0, 0, ""))
+    if not nccl and free < ranks * each:
         text = (
-            f"/dev/shm has {free >> 20} MiB free of {size >> 20}: DeepSpeed's op for the CPU takes "
-            f"{DEEPSPEED_SHM >> 20} MiB for each of {deepspeed} ranks, "
-            "and a rank that cannot have it is killed by SIGBUS"
+            f"/dev/shm has {free >> 20} MiB free of {size >> 20}: {user} takes {each >> 20} MiB for each of {ranks} "
+            "ranks, and a rank that cannot have it is killed by SIGBUS"
         )
         return [_finding("/dev/shm", "error", text, fix)]
     alone = int(placement["ranks"]) == 1  # has nobody to share a segment with

@@ -12,11 +12,13 @@ from typing import Any
 from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.protocol import one_line
 
+# The frameworks' distributions; the registry of steps fills it.
+FRAMEWORKS: list[str] = []
 DISTRIBUTIONS = (
-    "torch", "numpy", "triton", "deepspeed", "megatron-core", "colossalai", "transformer-engine", "flash-attn",
-    "apex", "transformers", "pydantic", "ninja", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
-    "nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cuda-runtime-cu11",
-    "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime",
+    "transformer-engine", "flash-attn", "apex", "transformers", "pydantic", "ninja",
+    "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+    "nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+    "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime",
 )  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def installed_versions() -> dict[str, str]:
     from importlib import metadata
 
     versions = {}
-    for name in DISTRIBUTIONS:
+    for name in ("torch", "numpy", "triton", *FRAMEWORKS, *DISTRIBUTIONS):
         try:
             versions[name] = metadata.version(name)
         except (metadata.PackageNotFoundError, ValueError, TypeError):

@@ -31,7 +31,7 @@ DUMMY = Framework(
 )
 # What runs in the cell; a framework of the house has it as envsmith/smoke/agent/steps/dummy.py.
 STEPS = """
-from envsmith.smoke.agent.steps import STEPS
+from envsmith.smoke.agent.steps import FRAMEWORKS, STEPS
 
 def step(s):
     s.enter("import dummy_trainer")
@@ -49,6 +49,7 @@ def step(s):
     return {"losses": losses, "reference": s.reference(), "facts": {"dummy": dummy_trainer.__version__}}
 
 STEPS["dummy"] = step
+FRAMEWORKS.append("dummy")
 """
 MODULE = """
 __version__ = "1.2.0"
@@ -176,6 +177,7 @@ def test_it_is_smoke_tested_and_its_record_is_listed(dummy, capsys, tmp_path):
     record = outcome["record"]
     assert [(s["name"], s["verdict"]) for s in record["steps"]] == [("dummy all_reduce fp32", "pass")]
     assert record["rungs"][-1] == "framework step(cpu)"
+    assert record["loaded"]["installed"]["dummy"] == "1.2.0"
     records = folder / "matrix" / "records"
     records.mkdir()
     shutil.copy(Path(outcome["directory"]) / "record.json", records / "dummy.json")

@@ -19,10 +19,10 @@ from envsmith.model.component import Role
 ROOT = Path(envsmith.__file__).parent
 NAMES = re.compile("deepspeed|megatron|colossal", re.IGNORECASE)
 # Help texts, examples of what may be typed and hints.
-HELP_TEXTS = {"cli/check.py", "cli/explain.py", "cli/options.py", "cli/sources.py", "graph/read.py"}
+HELP_TEXTS = {"cli/explain.py", "cli/sources.py", "graph/read.py"}
 # Still to be moved into the plugins.
-UNFINISHED = ("doctor/", "ci/since.py")
-PLUGINS = ("frameworks/", "smoke/agent")
+UNFINISHED = ("doctor/",)
+PLUGINS = ("frameworks/", "smoke/agent/steps/")
 
 
 def _strings(tree: ast.Module) -> set[str]:

@@ -6,20 +6,21 @@ A step of a plan names a ``kind``, and ``STEPS[kind]`` is the function that each
 where the step cannot be asked of this machine and ``Wrong`` where a value is wrong. It imports its framework inside the
 function.
 
-A framework is one module here, with a dict ``STEPS`` of its kinds, and one line below. ``PRELOAD`` has the frameworks
-that the nursery may import once for all ranks, by the beginning of the kinds.
+A framework is one module here, with a dict ``STEPS`` of its kinds, and a line in ``STEPS`` and in ``FRAMEWORKS`` below.
+``PRELOAD`` has the frameworks that the nursery may import once for all ranks, by the beginning of the kinds.
 
 A module from outside is sent along with ``bundle(extra={"NAME": source})``, or an entry in
 ``envsmith.smoke.bundle.EXTRA``. The agent imports it in the cell as ``envsmith.smoke.agent.steps.NAME`` before anything
 else runs, and it registers itself:
 
-    from envsmith.smoke.agent.steps import STEPS
+    from envsmith.smoke.agent.steps import FRAMEWORKS, STEPS
 
     def step(stage):
         stage.init_group()
         return {"losses": [1.0, 0.5], "facts": {}}
 
     STEPS["dummy"] = step
+    FRAMEWORKS.append("dummy")
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from envsmith.smoke.agent.machine import FRAMEWORKS as FRAMEWORKS
 from envsmith.smoke.agent.steps import colossalai, deepspeed, megatron_core, torch
 from envsmith.smoke.agent.steps.stage import Preload, Stage
 
@@ -36,6 +38,8 @@ STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **megatron_core.STEPS,
     **colossalai.STEPS,
 }
+# Which of these distributions are installed is reported.
+FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai"]
 PRELOAD: dict[str, Preload] = {
     "megatron": megatron_core.PRELOAD,
     "deepspeed": deepspeed.PRELOAD,
