@@ -1,4 +1,4 @@
-"""The Conda lock of a cell: solved by rattler over a channel's own index, proved equal to the pip lock, written for every tool.
+"""The Conda lock of a cell: solved by rattler, proved equal to the pip lock, written for every tool.
 
 >>> lock = lock_conda(cell, pins, cache_dir=cache)  # doctest: +SKIP
 >>> write(lock, folder)  # doctest: +SKIP

@@ -1,8 +1,9 @@
 """Give rattler's Gateway and Client what this user configured, and read what the channels offer.
 
-rattler finds and parses its own and pixi's ``config.toml``, the stores of logins and ``~/.netrc``. ``.condarc`` it does not know, so the
-keys of conda's and mamba's documentation that say where a channel lies are read here. A package keeps the address that the lock gives
-it, without any secret: a token in a channel's address reaches the client as a mirror of the channel, a password as a stored login.
+rattler finds and parses its own and pixi's ``config.toml``, the stores of logins and ``~/.netrc``. ``.condarc`` it does
+not know, so the keys of conda's and mamba's documentation that say where a channel lies are read here. A package keeps
+the address that the lock gives it, without any secret: a token in a channel's address reaches the client as a mirror of
+the channel, a password as a stored login.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _ADDRESS = re.compile(r"(?:https?|file)://[^\s)'`]+")
 _SCHEMES = frozenset({"http", "https", "file"})
-_LOGIN = "store a login where rattler reads it: `pixi auth login`, RATTLER_AUTH_FILE, ~/.rattler/credentials.json or ~/.netrc"
+_LOGIN = (
+    "store a login where rattler reads it: `pixi auth login`, RATTLER_AUTH_FILE, "
+    "~/.rattler/credentials.json or ~/.netrc"
+)
 
 
 class DamagedIndexError(NetworkError):
@@ -74,10 +78,11 @@ class Condarc:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChannelSettings:
-    """Where channels lie and how they are reached. Addresses may hold credentials: nothing of it is ever written or shown.
+    """Where channels lie and how they are reached.
 
-    ``mirrors`` maps a prefix that ends with ``/`` to what is asked in its place, in order. The longest prefix comes first.
-    ``verify`` is False where the user switched the check of certificates off, or the file of the authorities to trust.
+    Addresses may hold credentials: nothing of it is ever written or shown. ``mirrors`` maps a prefix that ends with
+    ``/`` to what is asked in its place, in order. The longest prefix comes first. ``verify`` is False where the user
+    switched the check of certificates off, or the file of the authorities to trust.
     """
 
     alias: str | None = field(default=None, repr=False)
@@ -90,7 +95,7 @@ class ChannelSettings:
     auth_file: Path | None = None
 
     def places(self, url: str) -> tuple[str, ...]:
-        """Return where the file of ``url`` is asked for, in order: its mirrors where it has some, else itself, as rattler does."""
+        """Return where the file of ``url`` is asked for, in order: its mirrors, or itself where it has none."""
         for prefix, mirrors in self.mirrors:
             if url.startswith(prefix):
                 return tuple(mirror + url[len(prefix) :] for mirror in mirrors)
@@ -162,7 +167,10 @@ def _condarcs(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _channels_of(environ: Mapping[str, str], conda: Condarc) -> tuple[str, ...]:
-    """Return the channels of ``.condarc``. ``defaults`` stands for ``default_channels``, and is left out where those are not set."""
+    """Return the channels of ``.condarc``.
+
+    ``defaults`` stands for ``default_channels``, and is left out where those are not set.
+    """
     variable = environ.get("CONDA_CHANNELS")
     names = [name.strip() for name in variable.split(",")] if variable else conda.channels or ()
     every = [n for name in names for n in ((conda.default_channels or ()) if name == "defaults" else (name,)) if n]
@@ -189,20 +197,27 @@ def _address(url: str) -> str:
 
 
 def default_channels() -> tuple[str, ...]:
-    """Return the channels of a user who names none: those of the configuration, else conda-forge. Errors as :func:`read_settings`."""
+    """Return the channels of a user who names none: those of the configuration, else conda-forge.
+
+    Errors as :func:`read_settings`.
+    """
     named = read_settings().channels if importlib.util.find_spec("rattler") else ()
     return named or ("conda-forge",)
 
 
 def with_channels(conda: CondaRequest) -> CondaRequest:
-    """Return the request with the channels of this user's configuration where it names none. Errors as :func:`read_settings`."""
+    """Return the request with the channels of this user's configuration where it names none.
+
+    Errors as :func:`read_settings`.
+    """
     return conda if conda.channels else dataclasses.replace(conda, channels=default_channels())
 
 
 def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
-    """Return the address below which the channel's subdirs lie, without a slash at the end. ``UsageError`` for what is no channel.
+    """Return the address below which the channel's subdirs lie, without a slash at the end.
 
-    A name means what ``settings`` (by default those of this user) say. An address and a folder need none.
+    ``UsageError`` for what is no channel. A name means what ``settings`` (by default those of this user) say. An
+    address and a folder need none.
     """
     text = channel.strip()
     if not text or any(ord(c) < 33 for c in text):
@@ -237,8 +252,8 @@ def _named(text: str, settings: ChannelSettings) -> str:
 class Access:
     """What rattler's client is told, in plain values, so that the linker's process can be told the same.
 
-    ``mirrors`` go by prefix, ``logins`` are as rattler's file of credentials holds them, ``environ`` are the variables to set.
-    ``unchecked`` is True where certificates are not to be checked.
+    ``mirrors`` go by prefix, ``logins`` are as rattler's file of credentials holds them, ``environ`` are the variables
+    to set. ``unchecked`` is True where certificates are not to be checked.
     """
 
     mirrors: Mapping[str, tuple[str, ...]] = field(repr=False)
@@ -249,8 +264,8 @@ class Access:
     def client(self) -> Any:
         """Return rattler's client. It asks mirrors first and then who the user is to the mirror.
 
-        In rattler's own stack a login for the channel goes to whatever mirror it has. That stack is used where certificates are not
-        checked, which nothing else can say.
+        In rattler's own stack a login for the channel goes to whatever mirror it has. That stack is used where
+        certificates are not checked, which nothing else can say.
         """
         rattler = require_rattler()
         from rattler.networking import AuthenticationMiddleware, Client, MirrorMiddleware, RetryMiddleware
@@ -355,7 +370,8 @@ def _variables(settings: ChannelSettings) -> dict[str, str]:
 class Channels:
     """The channels of a request: what they offer under a name, and the gateway that a solve asks.
 
-    The first channel that has a name owns it (strict priority). ``bases`` are public addresses, ``labels`` what a message calls them.
+    The first channel that has a name owns it (strict priority). ``bases`` are public addresses, ``labels`` what a
+    message calls them.
     """
 
     bases: tuple[str, ...]
@@ -384,7 +400,10 @@ class Channels:
             self.offers[name] = tuple(p for p in every.get(name, ()) if self._is_old_enough(p))
 
     def _query(self, base: str, label: str, names: Sequence[str]) -> list[Any]:
-        """Return the records of one channel. A copy in the cache that cannot be used is thrown away and fetched again."""
+        """Return the records of one channel.
+
+        A copy in the cache that cannot be used is thrown away and fetched again.
+        """
         rattler = require_rattler()
         channel = rattler.Channel(base)
 
@@ -498,7 +517,10 @@ def _refusal(text: str, channel: str) -> EnvsmithError:
 
 
 def to_package(record: Any, channel: str) -> CondaPackage:
-    """Return a rattler record as a value of ours. Its hashes may still be empty (they are asked for when it is locked)."""
+    """Return a rattler record as a value of ours.
+
+    Its hashes may still be empty (they are asked for when it is locked).
+    """
     stamp, noarch = record.timestamp, record.noarch
     kind = None if noarch is None else "python" if noarch.python else "generic" if noarch.generic else None
     return CondaPackage(

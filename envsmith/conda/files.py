@@ -1,4 +1,4 @@
-"""Write a Conda lock as text: ``conda-lock.yml`` v1, ``@EXPLICIT``, ``pixi.lock`` v6, and the two inputs they come from.
+"""Write a Conda lock as ``conda-lock.yml`` v1, ``@EXPLICIT``, ``pixi.lock`` v6, and their two inputs.
 
 Pure and deterministic: no time, no path of this machine, every list in a fixed order.
 """
@@ -51,7 +51,7 @@ def sums(part: PlatformLock) -> str:
 
 
 def pip_lines(packages: Sequence[PipPackage]) -> str:
-    """Return the pip section as requirements with hashes: what ``uv pip install --no-deps --require-hashes -r`` takes."""
+    """Return the pip section as requirements with hashes, as ``uv pip install --require-hashes -r`` takes them."""
     return "".join(f"{p.name} @ {p.url} --hash=sha256:{p.sha256}\n" for p in packages)
 
 
@@ -75,7 +75,8 @@ def conda_lock_yml(lock: CondaLock) -> str:
         },
     }
     head = (
-        f"# Conda lock of the cell {lock.cell_id}, written by envsmith. Do not edit: make it again with `envsmith lock`.\n"
+        f"# Conda lock of the cell {lock.cell_id}, written by envsmith. "
+        "Do not edit: make it again with `envsmith lock`.\n"
         "# Install it with `envsmith build --engine conda`, or with `conda-lock install -n NAME conda-lock.yml`.\n"
     )
     return head + _yaml({"version": 1, "metadata": metadata, "package": entries})
@@ -114,7 +115,7 @@ def _entries(part: PlatformLock) -> list[dict[str, Any]]:
 
 
 def _dependencies(package: CondaPackage) -> dict[str, str]:
-    """Name to spec, without virtual packages' lines being lost: of two lines for one name the last counts, as in conda-lock."""
+    """Map names to specs: of two lines for one name the last counts, as in conda-lock."""
     pairs = (d.partition(" ") for d in package.depends)
     return dict(sorted((name, spec) for name, _, spec in pairs))
 
@@ -208,8 +209,9 @@ def _yaml(value: Mapping[str, Any]) -> str:
 
 # conda-lock's ``content_hash``, so that ``conda-lock lock --check-input-hash`` agrees with a lock of ours.
 #
-# The algorithm is conda-lock 4's: SHA-256 over the JSON of channels, specs and virtual packages. A test compares it with
-# conda-lock's own code; it is written out here because importing conda-lock takes most of a second and it is no dependency.
+# The algorithm is conda-lock 4's: SHA-256 over the JSON of channels, specs and virtual packages. A test compares it
+# with conda-lock's own code; it is written out here because importing conda-lock takes most of a second and it is no
+# dependency.
 
 
 _TIME = 1577854800000  # conda-lock stamps every virtual package with 2020-01-01
@@ -247,7 +249,7 @@ def entries_digest(entries: object) -> str:
 
 
 def _as_conda_reads(spec: CondaSpec) -> str:
-    """Return the version as conda reads it: its ``MatchSpec`` drops the ``==`` of an exact version, but only where no build follows."""
+    """Return the version as conda's ``MatchSpec`` reads it: without ``==``, but only where no build follows."""
     return spec.version.removeprefix("==") if spec.build is None else spec.version
 
 
@@ -346,7 +348,10 @@ class _File:
 
 
 def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
-    """Return the lock. ``DataError`` lists every entry that cannot be installed safely (no sha256, no address, a malformed name)."""
+    """Return the lock.
+
+    ``DataError`` lists every entry that cannot be installed safely (no sha256, no address, a malformed name).
+    """
     data = load_document(text, where)
     problems = Problems()
     file = check(_File, data, where, problems)
@@ -385,7 +390,8 @@ def _conda(entry: _Entry) -> CondaPackage:
     depends = tuple(f"{name} {spec}".strip() for name, spec in entry.dependencies.items())
     # h3c07f61_2_cpython: build number 2
     numbers = [part for part in build.split("_") if part.isdigit() and len(part) < 10]
-    # The format does not keep it: ``pyhd8ed1ab_0`` and ``py_0`` are modules, ``py310h…`` and ``h…`` are not (rattler reads it so too).
+    # The format does not keep it: ``pyhd8ed1ab_0`` and ``py_0`` are modules, ``py310h…`` and ``h…`` are not (rattler
+    # reads it so too).
     python = bool(re.match(r"py(?!\d)", build)) and any(d.split(" ")[0] == "python" for d in depends)
     noarch = ("python" if python else "generic") if subdir == "noarch" else None
     return CondaPackage(
@@ -404,7 +410,10 @@ def _conda(entry: _Entry) -> CondaPackage:
 
 
 def write(lock: CondaLock, folder: Path) -> tuple[Path, ...]:
-    """Write every file of :func:`files`. Those that are equal already are left alone. ``StorageError`` keeps what was there."""
+    """Write every file of :func:`files`. Those that are equal already are left alone.
+
+    ``StorageError`` keeps what was there.
+    """
     texts = files(lock)
     store.write(folder, texts)
     return tuple(folder / name for name in texts)

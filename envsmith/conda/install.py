@@ -55,13 +55,13 @@ def realise(
 ) -> Path:
     """Install the lock into ``prefix`` and give the path of its interpreter.
 
-    A lock holds no credentials. ``channels`` are those of the lock with theirs, where the user gave them, and rattler's client looks into
-    the stores that it knows. Mirrors, proxies and certificates are those of the user's configuration. ``build_pins`` are what
-    source distributions of the pip section are built with, by hash. Without them uv chooses.
+    A lock holds no credentials. ``channels`` are those of the lock with theirs, where the user gave them, and rattler's
+    client looks into the stores that it knows. Mirrors, proxies and certificates are those of the user's configuration.
+    ``build_pins`` are what source distributions of the pip section are built with, by hash. Without them uv chooses.
 
-    ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes packages).
-    ``UsageError``: the prefix holds something that is no Conda environment. ``InterruptedRunError``: Ctrl-C. What was at the prefix is put back on every failure. A
-    prefix that is this lock already is left as it is.
+    ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes
+    packages). ``UsageError``: the prefix holds something that is no Conda environment. ``InterruptedRunError``: Ctrl-C.
+    What was at the prefix is put back on every failure. A prefix that is this lock already is left as it is.
     """
     chosen = platform or Platform.host()
     try:
@@ -113,7 +113,7 @@ def _is_done(part: PlatformLock, prefix: Path) -> bool:
 
 
 def _check_files(part: PlatformLock) -> None:
-    """Hash the packages of ``file://`` channels: rattler 0.28 checks what it downloads, and takes local files as they are."""
+    """Hash the packages of ``file://`` channels: rattler 0.28 checks only what it downloads."""
     for package in part.packages:
         parts = urllib.parse.urlsplit(package.url)
         if parts.scheme != "file":
@@ -145,7 +145,10 @@ def _sha256(file: IO[bytes]) -> str:
 
 @contextmanager
 def _in_place_of(prefix: Path) -> Iterator[None]:
-    """Set an old environment aside. Drop it when the new one is complete, put it back when anything fails (Ctrl-C included)."""
+    """Set an old environment aside.
+
+    Drop it when the new one is complete, put it back when anything fails (Ctrl-C included).
+    """
     aside: Path | None = None
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -251,7 +254,8 @@ def _install_pip(
         if build_pins and any(not p.url.endswith(".whl") for p in packages):
             build = Path(scratch) / "build.txt"
             build.write_text(layer_text(build_pins))
-            # uv calls the second one a preview; without it a build tool that is not pinned would be fetched (as in engine/venv.py).
+            # uv calls the second one a preview; without it a build tool that is not pinned would be fetched (as in
+            # engine/venv.py).
             command += ["--build-constraints", str(build), "--require-build-hashes"]
             command += ["--preview-features", "build-dependency-hashes"]
         uv.check(command, what="pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
@@ -271,9 +275,8 @@ def _verify(part: PlatformLock, prefix: Path) -> None:
     for package in part.packages:
         have = installed.pop(package.name, None)
         if have is None or have[:2] != (package.version, package.build) or have[2] not in {"", package.sha256}:
-            wrong.append(
-                f"{package.name}: locked {package.version} {package.build}, installed {' '.join(have[:2]) if have else 'nothing'}"
-            )
+            installed_text = " ".join(have[:2]) if have else "nothing"
+            wrong.append(f"{package.name}: locked {package.version} {package.build}, installed {installed_text}")
     wrong += [f"{name}: installed, but not in the lock" for name in installed]
     have_pip = _distributions(prefix)
     wrong += [
@@ -293,14 +296,16 @@ def _distributions(prefix: Path) -> dict[str, str]:
     return versions
 
 
-# What ``conda activate`` would set for a cell, read out of its lock: an image and a smoke test start the interpreter directly.
+# What ``conda activate`` would set for a cell, read out of its lock: an image and a smoke test start the interpreter
+# directly.
 #
-# Only what a build of an extension at first use needs (DeepSpeed and Colossal-AI compile then): the compilers' names carry the target
-# in the Conda world, and PyTorch asks ``CXX`` and ``CUDA_HOME`` for them. Scripts of packages are not run.
+# Only what a build of an extension at first use needs (DeepSpeed and Colossal-AI compile then): the compilers' names
+# carry the target in the Conda world, and PyTorch asks ``CXX`` and ``CUDA_HOME`` for them. Scripts of packages are not
+# run.
 
 
 def variables(part: PlatformLock, prefix: str) -> dict[str, str]:
-    """Return ``CONDA_PREFIX``, and ``CC``, ``CXX``, ``CUDA_HOME``, ``NVCC_PREPEND_FLAGS`` where the lock has the packages that mean them."""
+    """Return ``CONDA_PREFIX``, and the variables of the compilers that the lock has."""
     names = {p.name for p in part.packages}
     target = f"{prefix}/bin/{part.platform.machine}-conda-linux-gnu"
     environ = {"CONDA_PREFIX": prefix}

@@ -1,7 +1,8 @@
 """Links packages into a prefix, in a process of its own: ``python -m envsmith.conda.linker < order.json``.
 
-When rattler gives up on one package its other workers go on writing for a while. Only when their process is gone can the prefix be
-cleared and the old environment be put back; and a crash of native code ends this process, not the program.
+When rattler gives up on one package its other workers go on writing for a while. Only when their process is gone can
+the prefix be cleared and the old environment be put back; and a crash of native code ends this process, not the
+program.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from envsmith.conda.channels import Access
 
 
 def main() -> int:
-    """Install what the order on stdin says. On failure one JSON object ``{"error": …}`` goes to stdout and 1 is returned."""
+    """Install what the order on stdin says.
+
+    On failure one JSON object ``{"error": …}`` goes to stdout and 1 is returned.
+    """
     order = json.load(sys.stdin)
     try:
         asyncio.run(_install(order))
@@ -66,5 +70,6 @@ def _record(rattler: Any, package: dict[str, Any]) -> Any:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # An orderly exit waits for nobody: rattler's workers would call into an interpreter that is being taken down, and crash.
+    # An orderly exit waits for nobody: rattler's workers would call into an interpreter that is being taken down, and
+    # crash.
     os._exit(code)

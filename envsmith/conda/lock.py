@@ -41,7 +41,8 @@ from envsmith.python.index import PackageIndex, find_index
 LOCK_FILE = "conda-lock.yml"
 _FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
 _MAX_BYTES = 64 << 20
-# Cells that are tried: the best ones of a request differ in one companion first, and a look costs a tenth of a millisecond.
+# Cells that are tried: the best ones of a request differ in one companion first, and a look costs a tenth of a
+# millisecond.
 _TRIED = 5000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -58,14 +59,14 @@ def lock_conda(
     progress: Progress = silent,
     files_of: FilesOf | None = None,
 ) -> CondaLock:
-    """Pin ``cell`` in Conda's terms, for its own platform and those asked for. What no channel has comes from ``pip_pins``.
+    """Pin ``cell`` in Conda's terms, for its own platform and those asked for.
 
-    Each difference that is tolerated is in the lock's ``notes``, and :func:`compare` finds it. ``files_of`` finds the files of a pin for
-    platforms that the pip lock has none for.
+    What no channel has comes from ``pip_pins``. Each difference that is tolerated is in the lock's ``notes``, and
+    :func:`compare` finds it. ``files_of`` finds the files of a pin for platforms that the pip lock has none for.
 
-    Raises ``NetworkError`` when a channel cannot be reached or answers nonsense, ``LockError`` when it has no build of the cell
-    (saying what it has), ``UsageError`` for a channel that is none or when py-rattler is missing. Nothing is written but the
-    cache below ``cache_dir``.
+    Raises ``NetworkError`` when a channel cannot be reached or answers nonsense, ``LockError`` when it has no build of
+    the cell (saying what it has), ``UsageError`` for a channel that is none or when py-rattler is missing. Nothing is
+    written but the cache below ``cache_dir``.
     """
     conda = with_channels(conda)
     newest = _cutoff(conda.exclude_newer)
@@ -156,7 +157,7 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
 
 
 def _plan(cell: Cell, tolerate: Sequence[str], pins: Sequence[Pin], platform: Platform, ask: Ask) -> Plan:
-    """Plan as near to the cell as the channel allows: nothing given up, else one of what is tolerated, else all of it."""
+    """Plan as near to the cell as the channel allows: give up nothing, else one of what is tolerated, else all."""
     alone = [(name,) for name in tolerate] if len(tolerate) > 1 else []
     for dropped in [(), *alone] if tolerate else []:
         try:
@@ -196,7 +197,8 @@ def up_to_date(text: str, cell: Cell, pip_pins: Sequence[Pin], conda: CondaReque
 
 # Which cells can be had from Conda channels at all: the solver is told before it chooses, not refused afterwards.
 #
-# Channels have far fewer builds of PyTorch than the package index. The best cell for which a channel has every part becomes the request.
+# Channels have far fewer builds of PyTorch than the package index. The best cell for which a channel has every part
+# becomes the request.
 
 
 def narrow_to_channels(
@@ -204,8 +206,8 @@ def narrow_to_channels(
 ) -> Request:
     """Bind ``request`` to the torch, CUDA and Python of the best cell that the channels can give.
 
-    ``cells`` lists every valid cell of a request, best first. ``LockError`` says what the channels have instead. ``NetworkError`` as
-    :func:`envsmith.conda.lock.lock_conda`.
+    ``cells`` lists every valid cell of a request, best first. ``LockError`` says what the channels have instead.
+    ``NetworkError`` as :func:`envsmith.conda.lock.lock_conda`.
     """
     conda = with_channels(conda)
     names = ", ".join(conda.channels)
@@ -267,10 +269,11 @@ def pip_section(
     glibc: str,
     files_of: FilesOf | None = None,
 ) -> tuple[tuple[PipPackage, ...], tuple[str, ...]]:
-    """Return the pip packages in the order of their names, and a note for each distribution that Conda brings in another version.
+    """Return the pip packages by name, and a note for each that Conda brings in another version.
 
-    Roots are always pip's. Of the rest, what the Conda solution contains as a Python package stays Conda's. ``files_of`` is asked for the
-    files of a pin that has none for this platform: a pip lock holds those of one platform only.
+    Roots are always pip's. Of the rest, what the Conda solution contains as a Python package stays Conda's.
+    ``files_of`` is asked for the files of a pin that has none for this platform: a pip lock holds those of one platform
+    only.
     """
     conda = {p.name: p for p in packages if is_python(p)}
     chosen: list[Pin] = []
@@ -304,7 +307,8 @@ def _package(
         )
     if not artifact.url:
         raise LockError(
-            f"{pin.name} {pin.version}: the pip lock names {clean(artifact.filename)} without an address, which a Conda lock needs",
+            f"{pin.name} {pin.version}: the pip lock names {clean(artifact.filename)} without an address, "
+            "which a Conda lock needs",
             hint="make the pip lock again with the package index reachable",
         )
     if not _SHA256.fullmatch(artifact.sha256):
@@ -370,7 +374,7 @@ class Part:
 
 
 def conda_part(lock: Lock, directory: Path, conda: CondaRequest, *, progress: Progress = silent) -> Part:
-    """Return the Conda lock of ``lock``: what is in ``directory`` where that answers the same request, else a new one."""
+    """Return the Conda lock in ``directory`` where it answers the same request, else a new one."""
     if (part := stored(lock, directory, conda)) is not None:
         return part
     new = lock_conda(

@@ -19,8 +19,9 @@ class CondaRequest:
     """What is asked of Conda beside the cell.
 
     Without ``channels`` those of this user's configuration count. ``platforms`` are locked besides the cell's own.
-    ``tolerate`` names components (``nccl``, ``cudnn``, ``triton``) that may be another release than in the pip lock: conda-forge builds
-    PyTorch against a newer NCCL than the wheels carry. ``exclude_newer`` is the day that the user named.
+    ``tolerate`` names components (``nccl``, ``cudnn``, ``triton``) that may be another release than in the pip lock:
+    conda-forge builds PyTorch against a newer NCCL than the wheels carry. ``exclude_newer`` is the day that the user
+    named.
     """
 
     channels: tuple[str, ...] = ()
@@ -37,8 +38,8 @@ class CondaRequest:
     def until(self, default: str | None) -> CondaRequest:
         """Return the same with the day after which packages are not seen.
 
-        A day that is only our default does not hide what stands in a folder of this machine, whose index says when it was indexed,
-        not when its packages were made.
+        A day that is only our default does not hide what stands in a folder of this machine, whose index says when it
+        was indexed, not when its packages were made.
         """
         own = all(c.startswith(("file:", "/", "./", "../")) for c in self.channels)
         return dataclasses.replace(self, exclude_newer=self.exclude_newer or (None if own else default))
@@ -84,7 +85,7 @@ class PipPackage:
 
 @dataclass(frozen=True, slots=True)
 class CondaSpec:
-    """What is asked of the solver: ``version`` is ``==2.9.1``, ``12.9.*`` or empty, ``build`` a glob over build strings."""
+    """A question to the solver: ``version`` is ``==2.9.1``, ``12.9.*`` or empty, ``build`` a glob."""
 
     name: str
     version: str = ""
@@ -119,8 +120,8 @@ class PlatformLock:
 class CondaLock:
     """A cell pinned in Conda's terms, for one or more platforms.
 
-    ``request`` is the hash of everything that was asked (cell, pip pins, channels, platforms): equal requests need no new lock.
-    ``notes`` are sentences for the user that do not make the lock wrong.
+    ``request`` is the hash of everything that was asked (cell, pip pins, channels, platforms): equal requests need no
+    new lock. ``notes`` are sentences for the user that do not make the lock wrong.
     """
 
     cell_id: str

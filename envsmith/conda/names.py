@@ -11,8 +11,9 @@ from typing import Any
 
 from envsmith.errors import UsageError
 
-# Names on the package index whose Conda package is called otherwise, and that "-" and "_" do not explain. A name maps to every
-# spelling in use; the channel decides which one exists. Read in conda-forge's and the pytorch channel's own records.
+# Names on the package index whose Conda package is called otherwise, and that "-" and "_" do not explain. A name maps
+# to every spelling in use; the channel decides which one exists. Read in conda-forge's and the pytorch channel's own
+# records.
 _CONDA_NAMES: dict[str, tuple[str, ...]] = {
     "torch": ("pytorch",),
     "triton": ("triton", "torchtriton"),
@@ -45,7 +46,7 @@ def candidates(distribution: str) -> tuple[str, ...]:
 
 
 def cuda_of_build(build: str) -> str | None:
-    """Return the CUDA of a pytorch build string: ``12.9`` of ``cuda129_mkl_py312h…``, ``12.4`` of ``py3.12_cuda12.4_cudnn9.1.0_0``.
+    """Return the CUDA of a pytorch build string: ``12.9`` of ``cuda129_mkl_…``, ``12.4`` of ``py3.12_cuda12.4_…``.
 
     ``cpu`` for a CPU build, ``None`` when the build string tells neither.
     """
@@ -61,7 +62,7 @@ def torch_release(version: str) -> str:
 
 
 def component_version(component: str, conda_version: str) -> str:
-    """Return the version in the words of the cell: the fourth number of ``nccl 2.27.5.1`` is a packaging number and goes."""
+    """Return the version in the words of the cell: without the packaging number of ``nccl 2.27.5.1``."""
     parts = conda_version.split(".")
     if component == "nccl" and len(parts) == 4:
         return ".".join(parts[:3])
@@ -95,7 +96,7 @@ def _canonical(version: str) -> str:
 
 
 def clean(text: str, limit: int = 300) -> str:
-    """Return a string of a channel as it may be shown: no control characters (terminals obey them), at most ``limit`` characters."""
+    """Return a string of a channel as it may be shown: no control characters, at most ``limit`` characters."""
     line = _CONTROL.sub("?", text)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -135,7 +136,7 @@ def require_rattler() -> Any:
 
 @cache
 def _let_workers_end() -> None:
-    """Give rattler's workers at exit the moment they need to let go of Python: py-rattler 0.28 crashes otherwise, now and then."""
+    """Wait at exit until rattler's workers let go of Python: py-rattler 0.28 crashes otherwise, now and then."""
     import atexit
 
     atexit.register(time.sleep, 0.1)

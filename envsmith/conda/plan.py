@@ -1,4 +1,7 @@
-"""From a cell to what the Conda solver is asked, and what is left to pip. Pure: the channel is a function from name to builds."""
+"""From a cell to what the Conda solver is asked, and what is left to pip.
+
+Pure: the channel is a function from name to builds.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,9 @@ _GLIBC, _KERNEL = "2.28", "5.10"
 class Plan:
     """What is asked of the solver, and what is left to pip.
 
-    ``specs`` must be installed, ``extra`` are pip's dependencies that the channel has as well. ``limits`` bind what is installed
-    anyway (``soft`` ones may be given up). ``pip_roots`` come from pip, with ``pip_closure`` (roots first) as far as Conda lacks it.
+    ``specs`` must be installed, ``extra`` are pip's dependencies that the channel has as well. ``limits`` bind what is
+    installed anyway (``soft`` ones may be given up). ``pip_roots`` come from pip, with ``pip_closure`` (roots first) as
+    far as Conda lacks it.
     """
 
     specs: tuple[CondaSpec, ...]
@@ -55,9 +59,10 @@ def cuda_of(cell: Cell) -> str | None:
 
 
 def virtual_packages(cell: Cell, platform: Platform) -> dict[str, str]:
-    """Return what the solver is told about the machine: covered from the cell, never from this host, so that locks are the same everywhere.
+    """Return what the solver is told about the machine: the cell's facts, never this host's.
 
-    ``__cuda`` is the cell's CUDA: whether a driver is new enough for it is a rule of the graph, which the cell satisfies.
+    ``__cuda`` is the cell's CUDA: whether a driver is new enough for it is a rule of the graph, which the cell
+    satisfies.
     """
     packages = {
         "__unix": "0",
@@ -82,7 +87,10 @@ def core_problems(cell: Cell, offer: Offer, platform: Platform) -> list[str]:
 
 
 def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform) -> Plan:
-    """Return what to ask for. ``LockError`` lists every component that the channel cannot give, with what it has instead."""
+    """Return what to ask for.
+
+    ``LockError`` lists every component that the channel cannot give, with what it has instead.
+    """
     by_name = {fold(p.name): p for p in pins}
     problems: list[str] = []
     notes: list[str] = []
@@ -93,7 +101,8 @@ def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform)
         raise LockError(
             f"there is no Conda build of the cell {cell.id} on {platform.value}",
             details=problems,
-            hint="choose a cell whose parts the channel has (envsmith solve --torch … --cuda …), or give another --channel",
+            hint="choose a cell whose parts the channel has (envsmith solve --torch … --cuda …), "
+            "or give another --channel",
         )
     covered = {n for spec in specs for n in (spec.name,)}
     closure = _closure(roots, by_name, covered)
@@ -182,7 +191,7 @@ def _torch_builds(cell: Cell, offer: Offer, platform: Platform, problems: list[s
 
 
 def _build_glob(builds: Sequence[CondaPackage], cuda: str) -> str:
-    """Return a glob that only builds for this CUDA match: ``cuda129*`` on conda-forge, ``*cuda12.4*`` on the pytorch channel."""
+    """Return a glob for this CUDA: ``cuda129*`` on conda-forge, ``*cuda12.4*`` on the pytorch channel."""
     dotted = any(f"cuda{cuda}" in p.build for p in builds)
     if cuda == "cpu":
         return "cpu*" if all(p.build.startswith("cpu") for p in builds) else "*cpu*"
@@ -280,7 +289,8 @@ def _closure(roots: Sequence[str], by_name: Mapping[str, Pin], covered: set[str]
 def _python_spec(pin: Pin, offer: Offer, covered: set[str]) -> CondaSpec | None:
     """Return the same release of a distribution as a Conda package, when there is one and it is a Python package.
 
-    The package index and Conda sometimes use one name for two programs: a package that does not depend on Python is the other one.
+    The package index and Conda sometimes use one name for two programs: a package that does not depend on Python is the
+    other one.
     """
     name = fold(pin.name)
     if name in {"torch", "triton"} or name.startswith("nvidia-"):

@@ -1,7 +1,8 @@
 """Read the files of Conda's tools: the versions in them, in the words of the cell.
 
-``conda-lock.yml``, ``pixi.lock``, ``environment.yml``, ``conda list`` (text and ``--json``) and ``@EXPLICIT`` files. The text is hostile:
-size, depth and aliases are bounded before anything is built from it, and every failure is a ``DataError``.
+``conda-lock.yml``, ``pixi.lock``, ``environment.yml``, ``conda list`` (text and ``--json``) and ``@EXPLICIT`` files.
+The text is hostile: size, depth and aliases are bounded before anything is built from it, and every failure is a
+``DataError``.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ _RANK = (
 class CondaFile:
     """The versions in a file.
 
-    ``conda`` and ``pip`` map names to versions; ``builds`` Conda names to build strings, ``wanted`` names to specs that fix no
-    version (``environment.yml``). ``platforms`` are those the file speaks of, the versions are of the one that was asked for.
+    ``conda`` and ``pip`` map names to versions; ``builds`` Conda names to build strings, ``wanted`` names to specs that
+    fix no version (``environment.yml``). ``platforms`` are those the file speaks of, the versions are of the one that
+    was asked for.
     """
 
     kind: str
@@ -103,7 +105,7 @@ def kind_of(text: str) -> str | None:
 def read_conda_file(
     text: str, *, kind: str | None = None, platform: str | None = None, where: str = "input"
 ) -> CondaFile:
-    """Return the versions of a file, its kind recognised unless given, and of a lock for several platforms those of ``platform``.
+    """Return the versions of a file: of a lock for several platforms those of ``platform``.
 
     ``DataError`` names ``where`` and what is wrong.
     """
@@ -284,7 +286,7 @@ def _for_platform(text: str, platform: str) -> str:
 
 
 def _match_spec(text: str, where: str, what: str) -> tuple[str, str, str, str]:
-    """Return ``(name, exact version or "", build or "", the rest of the spec)`` of ``channel::name=version=build`` and its kin."""
+    """Split ``channel::name=version=build`` into name, exact version, build and, without those, the spec."""
     body = text.strip().rsplit("::", 1)[-1].split("[", maxsplit=1)[0]
     match = re.match(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})\s*(.{0,400})$", body, re.DOTALL)
     if not match:
@@ -374,7 +376,10 @@ def split_filename(url: str) -> tuple[str, str, str] | None:
 
 
 def components_of(conda: Mapping[str, str], pip: Mapping[str, str], builds: Mapping[str, str]) -> dict[str, str]:
-    """Map component or distribution to version. What pip installed shadows Conda's package of the same name, as on ``sys.path``."""
+    """Map component or distribution to version.
+
+    What pip installed shadows Conda's package of the same name, as on ``sys.path``.
+    """
     components: dict[str, str] = {}
     ordered = sorted(conda, key=lambda n: (_RANK.index(n) if n in _RANK else len(_RANK), n))
     build_cuda = next((cuda_of_build(builds.get(n, "")) for n in ("pytorch", "libtorch") if n in conda), None)

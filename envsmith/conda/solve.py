@@ -51,7 +51,10 @@ class Ask:
 
 
 def solve(specs: Sequence[CondaSpec], limits: Sequence[CondaSpec], ask: Ask) -> tuple[CondaPackage, ...]:
-    """Return the packages in an order in which each follows what it depends on. ``Unsolvable`` or ``LockError`` otherwise."""
+    """Return the packages in an order in which each follows what it depends on.
+
+    ``Unsolvable`` or ``LockError`` otherwise.
+    """
     rattler = require_rattler()
     from rattler.exceptions import SolverError
 
@@ -97,7 +100,7 @@ def _explanation(text: str) -> list[str]:
 
 
 def _checked(record: Any, channels: Channels) -> CondaPackage:
-    """Return a record that may be locked: it has both hashes, a plain file name, and an address that its channel may give."""
+    """Return a record that may be locked: it has both hashes, and its file may be the channel's."""
     url = str(record.url)
     place = next((n for n, base in enumerate(channels.bases) if str(record.channel).rstrip("/") == base), 0)
     base, channel = channels.bases[place], channels.labels[place]
@@ -116,7 +119,10 @@ def _checked(record: Any, channels: Channels) -> CondaPackage:
 
 
 def _ordered(packages: Sequence[CondaPackage]) -> tuple[CondaPackage, ...]:
-    """Put dependencies first. Names decide otherwise, and a cycle (python and pip) is cut at the name that was met first."""
+    """Put dependencies first.
+
+    Names decide otherwise, and a cycle (python and pip) is cut at the name that was met first.
+    """
     by_name = {p.name: p for p in packages}
     ordered: dict[str, CondaPackage] = {}
     for start in sorted(by_name):
@@ -151,8 +157,9 @@ Solved = tuple[tuple[CondaSpec, ...], tuple[CondaPackage, ...], tuple[str, ...]]
 def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
     """Return the specs that were solved, the packages, and notes. The releases of the cell are never given up.
 
-    First with every release of the pip lock that the channel has, then only where Conda installs it anyway, then without.
-    ``LockError`` carries rattler's explanation and, when one component alone stands in the way, what the channel would give.
+    First with every release of the pip lock that the channel has, then only where Conda installs it anyway, then
+    without. ``LockError`` carries rattler's explanation and, when one component alone stands in the way, what the
+    channel would give.
     """
     everything = ((*plan.specs, *plan.extra), (*plan.limits, *plan.soft), ())
     tries: dict[tuple[tuple[CondaSpec, ...], tuple[CondaSpec, ...]], tuple[str, ...]] = {everything[:2]: ()}
@@ -171,7 +178,7 @@ def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
 
 
 def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
-    """Find which Conda build exists when NCCL, cuDNN or Triton may be another release, one of them if that is enough."""
+    """Find which Conda build exists when NCCL, cuDNN or Triton, or all of them, may be another release."""
     for free in (*((name,) for name in MOVABLE), MOVABLE):
         specs = [CondaSpec(s.name) if s.name in free else s for s in plan.specs]
         limits = [s for s in plan.limits if s.name not in {*free, *(["torchtriton"] if "triton" in free else [])}]
@@ -193,7 +200,8 @@ def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
         accept = " ".join(f"--conda-tolerate {n}" for n in moved)
         return (
             lines,
-            f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too; or accept the difference: {accept}; or give another --channel",
+            f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too; "
+            f"or accept the difference: {accept}; or give another --channel",
         )
     return [], "choose another cell (envsmith solve --all), or give another --channel"
 
@@ -206,7 +214,10 @@ _WHEELS = {"nccl": "nvidia-nccl-cu", "cudnn": "nvidia-cudnn-cu"}
 
 
 def compare(cell: Cell, pip_pins: Sequence[Pin], conda_lock: CondaLock) -> tuple[Finding, ...]:
-    """Compare both locks. Findings come by platforms in the lock's order and components in the cell's. None of severity error means proved equal."""
+    """Compare both locks. Findings come by platforms in the lock's order and components in the cell's.
+
+    None of severity error means proved equal.
+    """
     pins = {fold(p.name): p for p in pip_pins}
     findings: list[Finding] = []
     for part in conda_lock.platforms:
@@ -266,7 +277,7 @@ def _conda_version(component: str, part: PlatformLock) -> tuple[str, str] | None
 
 
 def _absent(component: str, release: str, part: PlatformLock) -> list[Finding]:
-    """Judge a missing component: NCCL, cuDNN and Triton may be inside of a channel's PyTorch, anything else makes another cell."""
+    """Judge a missing component: NCCL, cuDNN and Triton may be inside of a channel's PyTorch."""
     inside = component in {"nccl", "cudnn", "triton"}
     explanation = "its PyTorch may carry it inside" if inside else "it is in neither part of the Conda lock"
     return [
@@ -274,21 +285,23 @@ def _absent(component: str, release: str, part: PlatformLock) -> list[Finding]:
             "conda-lacks-component",
             Severity.WARNING if inside else Severity.ERROR,
             {component: f"pip {release}, conda none"},
-            f"{component} on {part.platform.value}: the pip lock has {release}, the Conda lock has no package of it; {explanation}",
+            f"{component} on {part.platform.value}: the pip lock has {release}, "
+            f"the Conda lock has no package of it; {explanation}",
             "use a channel that has it as a package of its own" if inside else "lock again",
         )
     ]
 
 
 def _files(pins: dict[str, Pin], part: PlatformLock, *, own: bool) -> list[Finding]:
-    """Compare the pip packages: each is a file of the pip lock, and on a platform that is not the cell's own of its release."""
+    """Compare the pip packages with the pip lock: by file, on another platform by release."""
     findings = []
     for wheel in part.pip:
         pin = pins.get(wheel.name)
         listed = pin is not None and wheel.sha256 in {a.sha256 for a in pin.artifacts}
         if not listed and (own or pin is None or pin.version != wheel.version):
             have = f"pip {pin.version if pin else 'none'}, conda {wheel.version}"
-            message = f"{wheel.name} on {part.platform.value}: the file in the Conda lock (sha256 {wheel.sha256[:12]}…) is not in the pip lock"
+            file = f"the file in the Conda lock (sha256 {wheel.sha256[:12]}…)"
+            message = f"{wheel.name} on {part.platform.value}: {file} is not in the pip lock"
             findings.append(
                 _finding("conda-pip-file-differs", Severity.ERROR, {wheel.name: have}, message, "lock again")
             )

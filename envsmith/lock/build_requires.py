@@ -37,10 +37,10 @@ _WANTED = ("pyproject.toml", "setup.py")
 def requires_of(
     pyproject: bytes | None, setup: bytes | None, *, where: str, undeclared: tuple[str, ...] | None = None
 ) -> tuple[str, ...]:
-    """Return the build requirements that an sdist states: ``[build-system] requires``, ``setup_requires``, and what ``setup.py`` imports.
+    """Return the build requirements that an sdist states in ``pyproject.toml`` and in ``setup.py``.
 
-    ``undeclared`` is what is known to be needed beside it: then the setup may import the cell's torch as well. ``LockError`` when they
-    cannot be read. What a setup script computes only while it runs cannot be seen here.
+    ``undeclared`` is what is known to be needed beside it: then the setup may import the cell's torch as well.
+    ``LockError`` when they cannot be read. What a setup script computes only while it runs cannot be seen here.
     """
     stated = list(_build_system(pyproject, where)) if pyproject is not None else list(_DEFAULT)
     if setup is not None:
@@ -51,13 +51,14 @@ def requires_of(
     if setup is not None and "torch" not in declared and _imports_torch(setup):
         raise LockError(
             f"{where} cannot be pinned completely: its setup imports torch, which it does not declare",
-            hint="matrix/runtime.yaml (sources) does not say how it is compiled; leave it out of the lock and build it on top of the finished cell (pip install --no-build-isolation, with the CUDA toolkit)",
+            hint="matrix/runtime.yaml (sources) does not say how it is compiled; leave it out of the lock and build it "
+            "on top of the finished cell (pip install --no-build-isolation, with the CUDA toolkit)",
         )
     return tuple(dict.fromkeys(stated))
 
 
 def _imports_torch(setup: bytes) -> bool:
-    """Return whether the script cannot run without torch: an import at its top level, outside of any ``try`` or condition."""
+    """Return whether the script imports torch at its top level, outside of any ``try`` or condition."""
     try:
         body = ast.parse(setup).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -92,7 +93,10 @@ def _build_system(pyproject: bytes, where: str) -> tuple[str, ...]:
 
 
 def _setup_requires(setup: bytes) -> list[str]:
-    """Read literal ``setup_requires=[…]`` and the import of ``pkg_resources``. A script that does not parse says nothing."""
+    """Read literal ``setup_requires=[…]`` and the import of ``pkg_resources``.
+
+    A script that does not parse says nothing.
+    """
     try:
         tree = ast.parse(setup)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -142,9 +146,10 @@ class _Local:
 def build_requires(
     pins: Iterable[Pin], fetcher: Fetcher, undeclared: Mapping[str, tuple[str, ...]] | None = None
 ) -> tuple[str, ...]:
-    """Return the build requirements of every sdist among ``pins``, sorted. The sdists are downloaded and checked against their hashes.
+    """Return the build requirements of every sdist among ``pins``, sorted.
 
-    ``undeclared`` is what some distributions need beside what they say (``matrix/runtime.yaml``).
+    The sdists are downloaded and checked against their hashes. ``undeclared`` is what some distributions need beside
+    what they say (``matrix/runtime.yaml``).
     """
     requirements: set[str] = set()
     for pin in pins:

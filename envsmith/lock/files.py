@@ -34,7 +34,8 @@ SDIST_FILE = "requirements-sdists.txt"
 def layer_text(pins: Iterable[Pin], wheels: Iterable[BuiltWheel] = ()) -> str:
     """Return the lines of some pins, sorted by name, each with the hash of every file that may be installed for it.
 
-    ``wheels`` are what source distributions were built to: an image installs them, everybody else the source distribution.
+    ``wheels`` are what source distributions were built to: an image installs them, everybody else the source
+    distribution.
     """
     built: dict[str, set[str]] = {}
     for wheel in wheels:
@@ -47,10 +48,11 @@ def layer_text(pins: Iterable[Pin], wheels: Iterable[BuiltWheel] = ()) -> str:
 
 
 def image_layers(lock: Lock, *, built: bool | None = None) -> Mapping[str, tuple[Pin, ...]]:
-    """Map file names to the pins of each Python layer of an image, in the order they are installed. A layer without pins is left out.
+    """Map file names to the pins of each Python layer of an image, in the order they are installed.
 
-    Where source distributions are ``built`` in a stage of their own (as they are once the lock names their wheels), everything else that the
-    framework needs is a layer before them: it is installed while they are built, and other releases of the framework have it in common.
+    A layer without pins is left out. Where source distributions are ``built`` in a stage of their own (as they are once
+    the lock names their wheels), everything else that the framework needs is a layer before them: it is installed while
+    they are built, and other releases of the framework have it in common.
     """
     built = bool(lock.wheels) if built is None else built
     files: dict[str, list[Pin]] = {TORCH_FILE: [], DEPENDENCIES_FILE: [], FRAMEWORK_FILE: []}
@@ -99,8 +101,8 @@ def requirement_files(lock: Lock) -> Mapping[str, str]:
 
 # A lock as ``pylock.toml`` (PEP 751), and the files of a ``pylock.toml`` back as artifacts. Pure.
 #
-# Addresses are written where the index gave them, because the format asks for an address or a path; without one the file's own name
-# stands as a path beside the lock.
+# Addresses are written where the index gave them, because the format asks for an address or a path; without one the
+# file's own name stands as a path beside the lock.
 
 
 def pylock_text(lock: Lock) -> str:
@@ -152,7 +154,10 @@ def _build(pin: Pin) -> dict[str, Any]:
 
 
 def _toml(document: Mapping[str, Any]) -> str:
-    """Return TOML: scalars and small tables first, then one ``[[packages]]`` each, then ``[tool]``. Only what ``Pylock.to_dict`` gives."""
+    """Return TOML: scalars and small tables first, then one ``[[packages]]`` each, then ``[tool]``.
+
+    Only what ``Pylock.to_dict`` gives.
+    """
     packages = document["packages"]
     tool = document.get("tool", {})
     lines = [f"{_key(k)} = {_value(v)}" for k, v in document.items() if k not in {"packages", "tool"}]
@@ -191,7 +196,10 @@ def _value(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beside:
-    """What ``pylock.toml`` knows and ``lock.json`` does not: addresses, sizes, who requires whom. ``lock`` is the digest it was written for."""
+    """What ``pylock.toml`` knows and ``lock.json`` does not: addresses, sizes, who requires whom.
+
+    ``lock`` is the digest it was written for.
+    """
 
     lock: str
     artifacts: Mapping[tuple[str, str], Artifact]

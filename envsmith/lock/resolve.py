@@ -46,8 +46,8 @@ _ROUNDS = 8
 class Query:
     """What uv is asked. ``newest`` is an RFC 3339 time, ``interpreter`` the path of the Python that runs setup scripts.
 
-    ``backend`` is the word of ``--torch-backend`` (``""``: the default index). Without ``edges`` the answer does not say who requires whom,
-    which saves one run of uv. ``archives`` are distributions that are not asked of the index.
+    ``backend`` is the word of ``--torch-backend`` (``""``: the default index). Without ``edges`` the answer does not
+    say who requires whom, which saves one run of uv. ``archives`` are distributions that are not asked of the index.
     """
 
     requirements: tuple[str, ...]
@@ -66,7 +66,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolution:
-    """``undated`` are the projects to which the date could not be applied because the index tells no upload times (``*``: all)."""
+    """``undated`` are the projects (``*``: all) whose upload times the index does not tell."""
 
     packages: tuple[Resolved, ...]
     requires: dict[str, tuple[str, ...]]
@@ -74,9 +74,10 @@ class Resolution:
 
 
 def cutoff(exclude_newer: str) -> str:
-    """Return the first moment that is too new. An ISO day counts in full, in UTC, a time as it is. ``UsageError`` for anything else.
+    """Return the first moment that is too new. An ISO day counts in full, in UTC, a time as it is.
 
-    uv reads a bare day in the time zone of the host, which would give two hosts two locks.
+    ``UsageError`` for anything else. uv reads a bare day in the time zone of the host, which would give two hosts two
+    locks.
     """
     text = exclude_newer.strip()
     try:
@@ -94,7 +95,10 @@ def cutoff(exclude_newer: str) -> str:
 
 
 def resolve(query: Query, uv: Uv, *, what: str, on_line: Callable[[str], None] | None = None) -> Resolution:
-    """Resolve a query. Raises ``LockError``, ``NetworkError``, ``StorageError``, ``EngineError`` or ``InterruptedRunError``."""
+    """Resolve a query.
+
+    Raises ``LockError``, ``NetworkError``, ``StorageError``, ``EngineError`` or ``InterruptedRunError``.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix="envsmith-lock-") as folder:
             return _Run(uv, Path(folder), what).resolve(query, on_line)
@@ -129,7 +133,10 @@ class _Run:
     def _dated(
         self, query: Query, options: list[str], on_line: Callable[[str], None] | None
     ) -> tuple[Finished, tuple[str, ...]]:
-        """Run with the date. Where the index tells no upload times, uv hides the files and names them: ask again without the date for those."""
+        """Run with the date.
+
+        Where the index tells no upload times, uv hides the files and names them: ask again without the date for those.
+        """
         undated: tuple[str, ...] = ()
         for rounds in range(_ROUNDS, -1, -1):
             run = self.uv.run([*_arguments(query, self.folder, undated), *options], on_line=on_line)
@@ -142,10 +149,14 @@ class _Run:
     def _edges(
         self, query: Query, packages: Sequence[Resolved], undated: tuple[str, ...]
     ) -> dict[str, tuple[str, ...]]:
-        """Ask again for the same versions, annotated: ``pylock.toml`` does not say who requires whom. Everything is in uv's cache by now."""
+        """Ask again for the same versions, annotated: ``pylock.toml`` does not say who requires whom.
+
+        Everything is in uv's cache by now.
+        """
         exact = replace(query, constraints=(*query.constraints, *(f"{p.name}=={p.version}" for p in packages)))
         arguments = [*_arguments(exact, self.folder, undated), "--annotation-style", "split", "--quiet"]
-        # Offline nothing is asked whether it is still fresh; only where the cache is switched off the network is needed again.
+        # Offline nothing is asked whether it is still fresh; only where the cache is switched off the network is needed
+        # again.
         run = self.uv.run([*arguments, "--offline"])
         if run.status != 0:
             run = self.uv.check(arguments, what=self.what)
@@ -166,7 +177,7 @@ def _project(filename: str) -> str:
 
 
 def _stand_in(archive: GivenArchive, folder: Path) -> Path:
-    """Write a wheel without content that says what the archive says: the resolver reads it, where it would run the archive's setup without torch."""
+    """Write a wheel without content that says what the archive says, whose setup needs torch to run."""
     stem = f"{archive.name.replace('-', '_')}-{archive.version}"
     path = folder / f"{stem}-py3-none-any.whl"
     if path.exists():
@@ -212,11 +223,15 @@ Judge = Callable[[Cell, Mapping[str, str]], Judgement]
 
 
 def judge_cell(cell: Cell, components: Mapping[str, str]) -> Judgement:
-    """Judge by every rule. What is pinned beside the cell may change in a repair, the cell itself is what was asked for."""
+    """Judge by every rule.
+
+    What is pinned beside the cell may change in a repair, the cell itself is what was asked for.
+    """
     return check(components, cell.platform, keep=tuple(cell.components))
 
 
-# The package layer of a lock: uv resolves under the cell's constraints, everything is hashed, the result is judged again.
+# The package layer of a lock: uv resolves under the cell's constraints, everything is hashed, the result is judged
+# again.
 
 
 _STEP = "lock"
@@ -228,8 +243,8 @@ _ATTEMPTS = 5
 class Resolver:
     """Who resolves and who judges: by default the user's own uv and index, and the rules of the version graph.
 
-    ``find_links`` are folders or pages of files that are asked for by name (pip's own setting is not used: a local build would replace
-    the wheel of the cell).
+    ``find_links`` are folders or pages of files that are asked for by name (pip's own setting is not used: a local
+    build would replace the wheel of the cell).
     """
 
     uv: Uv = field(default_factory=Uv)
@@ -252,8 +267,8 @@ def lock_pip(
 ) -> Lock:
     """Resolve and pin a cell as a lock without its image part. The same cell, constraints and date give the same lock.
 
-    ``request`` is what the lock says that it was made from. ``exclude_newer`` is an ISO day, counted in full and in UTC. ``constraints``
-    are ``(requirement, rule id)``. ``compile`` is what the user says about what is compiled.
+    ``request`` is what the lock says that it was made from. ``exclude_newer`` is an ISO day, counted in full and in
+    UTC. ``constraints`` are ``(requirement, rule id)``. ``compile`` is what the user says about what is compiled.
     Raises ``LockError``, ``NetworkError``, ``StorageError``, ``ContentError``, ``InterruptedRunError``.
     """
     resolver = resolver or Resolver()
@@ -293,8 +308,8 @@ def _judged(
 ) -> tuple[Resolution, Query, tuple[tuple[str, str], ...]]:
     """Resolve until the cell is kept and no rule is broken. The constraints that this took are returned.
 
-    The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the solver's own repair
-    is made a constraint. Where the repair would change the cell, the lock is refused.
+    The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the
+    solver's own repair is made a constraint. Where the repair would change the cell, the lock is refused.
     """
     what = f"cell {cell.id}: resolving packages"
     added: tuple[tuple[str, str], ...] = ()
@@ -332,7 +347,10 @@ def _own_index(cell: Cell) -> Iterator[None]:
         if cell.index != "pytorch":
             raise
         torch = cell.components["torch"]
-        hint = f"torch {torch} is only on PyTorch's own index; where that cannot be reached, ask for the build of the default index (leave --cuda out)"
+        hint = (
+            f"torch {torch} is only on PyTorch's own index; where that cannot be reached, "
+            "ask for the build of the default index (leave --cuda out)"
+        )
         raise NetworkError(error.message, details=error.details, hint=hint) from None
 
 
@@ -349,7 +367,8 @@ def _build_pins(
     needed = build_requires(pins, resolver.fetcher, undeclared)
     if not needed:
         return ()
-    # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another version there.
+    # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another
+    # version there.
     fixed = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
     build = replace(
         query, requirements=needed, constraints=fixed, overrides=(), wheels_only=True, edges=False, archives=()
@@ -365,8 +384,10 @@ def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
     if toolkit is None or toolkit.missing:
         cuda = cell.components.get("cuda", "cpu")
         raise LockError(
-            f"cell {cell.id}: {name} is compiled with nvcc: {toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}",
-            hint=f"take a cell with CUDA 13 (--cuda 13), whose nvcc is on the package index, or leave {name} out and build it on top of the cell",
+            f"cell {cell.id}: {name} is compiled with nvcc: "
+            f"{toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}",
+            hint=f"take a cell with CUDA 13 (--cuda 13), whose nvcc is on the package index, "
+            f"or leave {name} out and build it on top of the cell",
         )
     return toolkit_parts(cell, toolkit)
 
@@ -394,7 +415,7 @@ _HOST_FACTS = ("python", "cuda", "driver", "gpu", "toolkit", "gcc", "clang", "gl
 
 
 def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple[str, ...]:
-    """Return a sentence for each component whose pin has another version than the cell, or that is not pinned at all."""
+    """Return a sentence for each component that is pinned in another version than the cell's, or not at all."""
     versions = {pin.name: pin.version for pin in pins}
     lines = []
     for name, version in cell.components.items():
@@ -446,7 +467,7 @@ def broken_rules(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge
 
 
 def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple[str, str], ...]:
-    """Return constraints under which the resolver may choose again, with the rule: the repair that was solved, where it leaves the cell alone.
+    """Return the solved repair as constraints with their rule, where it leaves the cell alone.
 
     Empty when there is no such repair: the cell itself would have to change.
     """
@@ -489,9 +510,10 @@ def query_of(
     *,
     archives: tuple[GivenArchive, ...] = (),
 ) -> Query:
-    """Return the request to uv. ``beside`` are requirements besides the cell, ``archives`` are what the user has of it as files.
+    """Return the request to uv.
 
-    ``LockError`` names the rule whose constraint is not a requirement.
+    ``beside`` are requirements besides the cell, ``archives`` are what the user has of it as files. ``LockError`` names
+    the rule whose constraint is not a requirement.
     """
     own = {archive.name for archive in archives}
     lines: dict[str, str] = {
@@ -535,14 +557,15 @@ def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) 
         if not component.distributions:
             raise LockError(
                 f"cell {cell.id}: {component.title} is not on the package index, so it cannot be locked",
-                hint=f"give its source archive, which is then compiled for the cell: --source '{name}@ARCHIVE#sha256=…'",
+                hint="give its source archive, which is then compiled for the cell: "
+                f"--source '{name}@ARCHIVE#sha256=…'",
             )
         lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={_exact(name, version, cell)}")
     return lines
 
 
 def _extras(name: str, cell: Cell) -> str:
-    """Return the extras without which a distribution is an empty shell: transformer-engine's bindings for torch and its core for one CUDA major."""
+    """Return the extras without which a distribution is an empty shell."""
     if name != "transformer-engine":
         return ""
     major = cell.components.get("cuda", "12").partition(".")[0]
@@ -557,14 +580,17 @@ def _backend(cell: Cell) -> str:
 
 
 def uv_platform(platform: Platform, glibc: str | None) -> str:
-    """Return ``x86_64-manylinux_2_28``: the newest of uv's platforms that ``glibc`` (2.28 when it is not given) can run."""
+    """Return the newest of uv's platforms that ``glibc`` can run, such as ``x86_64-manylinux_2_28``."""
     limit = Version(glibc or DEFAULT_GLIBC)
     fitting = [release for release in _UV_GLIBC if Version(release) <= limit] or [_UV_GLIBC[0]]
     return f"{platform.machine}-manylinux_{fitting[-1].replace('.', '_')}"
 
 
 def overrides(cell: Cell, table: ComponentTable, resolved: dict[str, str]) -> tuple[str, ...]:
-    """Return override lines for an NCCL that is not the one torch pins exactly. ``resolved`` are the versions that uv chose."""
+    """Return override lines for an NCCL that is not the one torch pins exactly.
+
+    ``resolved`` are the versions that uv chose.
+    """
     version = cell.components.get("nccl")
     component = table.by_name.get("nccl")
     if version in {None, "none"} or component is None:

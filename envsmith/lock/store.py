@@ -1,4 +1,4 @@
-"""Write and read a cell's folder: it is written whole or not at all, and what is read back is hostile until it is parsed."""
+"""Write a cell's folder whole or not at all, and read it as hostile text."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 def write(directory: Path, files: Mapping[str, str]) -> None:
     """Write ``files`` (plain names) into ``directory``: all are complete on disk before the first takes its name.
 
-    Files that have the same bytes are left alone, files that are not named stay. On ``StorageError`` everything that was there is
-    there still. ``lock.json`` takes its name last: where it stands, the files beside it belong to it.
+    Files that have the same bytes are left alone, files that are not named stay. On ``StorageError`` everything that
+    was there is there still. ``lock.json`` takes its name last: where it stands, the files beside it belong to it.
     """
     for name in files:
         if Path(name).name != name or name in {"", ".", ".."}:
@@ -47,7 +47,10 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
 
 
 def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
-    """Give the files their names in ``directory``. When one cannot have its name, all that were there before are put back."""
+    """Give the files their names in ``directory``.
+
+    When one cannot have its name, all that were there before are put back.
+    """
     before: dict[str, Path] = {}
     renamed: list[str] = []
     for name in names:
@@ -63,7 +66,10 @@ def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
 
 
 def prepare(directory: Path) -> None:
-    """Make ``directory`` and show that it can be written, before minutes are spent on what belongs into it. ``StorageError`` says why not."""
+    """Make ``directory`` and show that it can be written, before minutes are spent on what belongs into it.
+
+    ``StorageError`` says why not.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".envsmith-", dir=directory):
@@ -155,7 +161,8 @@ def reusable(
     return None if broken_rules(cell, lock.pins, components(), judge) else lock
 
 
-# The locks that are in an output folder already: found by the request they were made from, as ``--locked`` and ``--frozen`` need.
+# The locks that are in an output folder already: found by the request they were made from, as ``--locked`` and
+# ``--frozen`` need.
 
 
 def find(output: Path, request: str) -> tuple[Path, Lock] | None:

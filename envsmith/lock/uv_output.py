@@ -1,4 +1,7 @@
-"""Parse what uv prints: ``pylock.toml`` for files and hashes, an annotated ``requirements.txt`` for who requires whom. Pure."""
+"""Parse what uv prints: ``pylock.toml`` for files and hashes, an annotated ``requirements.txt`` for who requires whom.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ class Resolved:
 def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, ...]:
     """Return the packages of a ``pylock.toml``, sorted by name. ``LockError`` for what is not one, or is not complete.
 
-    Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be. What comes from
-    ``archives`` of the user is left out: it is known already.
+    Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be. What comes
+    from ``archives`` of the user is left out: it is known already.
     """
     from packaging.pylock import Pylock, PylockValidationError
 
@@ -50,7 +53,8 @@ def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, .
 def _package(package: Package) -> Resolved:
     if package.version is None or package.vcs or package.directory or package.archive:
         raise LockError(
-            f"{package.name} comes from a repository, folder or address, not from a package index; it cannot be pinned by hash"
+            f"{package.name} comes from a repository, folder or address, not from a package index; "
+            "it cannot be pinned by hash"
         )
     version = str(package.version)
     files: list[PackageWheel | PackageSdist] = list(package.wheels or ()) or ([package.sdist] if package.sdist else [])
@@ -66,7 +70,8 @@ def _artifact(file: PackageWheel | PackageSdist, name: str) -> Artifact:
     if not filename or not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise LockError(
             f"{name}: {filename or 'a file'} has no sha256 on the index",
-            hint="the index must give sha256 hashes for every file; the lock is refused, because it would not be complete",
+            hint="the index must give sha256 hashes for every file; "
+            "the lock is refused, because it would not be complete",
         )
     return Artifact(filename=filename, sha256=sha256, size=file.size, url=_public(file.url))
 
@@ -83,7 +88,7 @@ def _public(url: str | None) -> str | None:
 
 
 def parse_edges(text: str) -> dict[str, tuple[str, ...]]:
-    """Map names to the names that they require, from the ``# via`` comments of ``uv pip compile --annotation-style split``."""
+    """Map names to what they require, read from uv's ``# via`` comments."""
     requires: dict[str, set[str]] = {}
     current = ""
     for raw in text.splitlines():
@@ -118,10 +123,10 @@ def closure(roots: Iterable[str], requires: Mapping[str, Iterable[str]]) -> froz
 def to_pins(
     resolved: Iterable[Resolved], requires: Mapping[str, tuple[str, ...]], *, layer: str | None = None
 ) -> tuple[Pin, ...]:
-    """Return pins with their layer: ``torch`` for torch and the heavy part of what it requires, ``framework`` for the rest, or ``layer`` for all.
+    """Return pins with their layer: ``torch`` for torch and its heavy part, ``framework``, or ``layer`` for all.
 
-    The light part (setuptools, numpy, sympy …) goes with the framework: a framework may want another release of it, and the layer of
-    gigabytes would not be the same in two cells of one torch.
+    The light part (setuptools, numpy, sympy …) goes with the framework: a framework may want another release of it, and
+    the layer of gigabytes would not be the same in two cells of one torch.
     """
     heavy = frozenset(name for name in closure(["torch"], requires) if _HEAVY.fullmatch(name))
     return tuple(
