@@ -198,11 +198,8 @@ def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
         ]
         flags = " ".join(f"--nccl {v}" if n == "nccl" else f"--with {n}=={v}" for n, v in moved.items())
         accept = " ".join(f"--conda-tolerate {n}" for n in moved)
-        return (
-            lines,
-            f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too; "
-            f"or accept the difference: {accept}; or give another --channel",
-        )
+        hint = f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too; "
+        return lines, f"{hint}or accept the difference: {accept}; or give another --channel"
     return [], "choose another cell (envsmith solve --all), or give another --channel"
 
 
