@@ -7,10 +7,8 @@ falls back to: uv is asked for it. Simple pages (HTML or JSON) and the project d
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -26,9 +24,9 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
-from envsmith.errors import EngineError, NetworkError
+from envsmith.errors import NetworkError
 from envsmith.http import Fetcher, redact
-from envsmith.pip_settings import pip_values
+from envsmith.python.uv import Uv, uv_environment
 
 # The longest page of the default index (a project with a file for every nightly build) is about 20 MiB.
 MAX_PAGE = 64 << 20
@@ -82,50 +80,27 @@ class Project:
         return {max((f.version for f in found[v]), key=len): tuple(found[v]) for v in sorted(found)}
 
 
-@lru_cache(maxsize=4)
-def _uv_index(*, configured: bool) -> str:
-    """The index that uv would ask: it is told to resolve nothing and to name its index in the output."""
-    try:
-        import uv
+def find_index(environ: Mapping[str, str] | None = None) -> str:
+    """Return the simple index of the user: uv's settings, else pip's, else the default that is built into uv.
 
-        tool = uv.find_uv_bin()
-    except (ImportError, FileNotFoundError):
-        tool = "uv"
-    command = [tool, "pip", "compile", "-", "--quiet", "--no-header", "--emit-index-url"]
-    if not configured:
-        command.append("--no-config")
-    try:
-        done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(
-            f"uv cannot be run to learn the package index: {error}", hint="install uv: pip install uv"
-        ) from None
+    It is the index that uv would ask where envsmith runs it. Raises ``EngineError`` without uv, ``NetworkError`` when no index is named.
+    """
+    env = uv_environment(environ)
+    named = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")
+    # uv allows NAME=URL here.
+    return re.sub(r"^[A-Za-z0-9_.-]+=(?=https?:)", "", named) if named else _index_of_uv(tuple(sorted(env.items())))
+
+
+@lru_cache(maxsize=4)
+def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
+    """The index that uv would ask: it is told to resolve nothing and to name its index in the output."""
+    command = ["pip", "compile", "-", "--quiet", "--no-header", "--emit-index-url"]
+    done = Uv(environment=dict(environ)).run(command)
     match = re.search(r"^--index-url\s+(\S+)", done.stdout, re.MULTILINE)
     if not match:
-        raise NetworkError(
-            "uv names no package index",
-            hint="set UV_DEFAULT_INDEX or PIP_INDEX_URL",
-            details=done.stderr.splitlines()[-3:],
-        )
+        hint = "set UV_DEFAULT_INDEX or PIP_INDEX_URL"
+        raise NetworkError("uv names no package index", hint=hint, details=done.lines[-3:])
     return match[1]
-
-
-def find_index(environ: Mapping[str, str] | None = None) -> str:
-    """The simple index of the user: uv's settings, else pip's, else the default that is built into uv.
-
-    ``UV_DEFAULT_INDEX``, ``UV_INDEX_URL`` and uv.toml come first because uv installs what envsmith locks; then ``PIP_INDEX_URL`` and
-    pip.conf. Raises ``EngineError`` without uv, ``NetworkError`` when no index is named at all.
-    """
-    env = os.environ if environ is None else environ
-    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        if env.get(name):
-            # uv allows NAME=URL here.
-            return re.sub(r"^[A-Za-z0-9_.-]+=(?=https?:)", "", env[name])
-    pip = pip_values(env).get("index-url")
-    if pip is None:
-        return _uv_index(configured=True)
-    configured = _uv_index(configured=True)
-    return configured if configured != _uv_index(configured=False) else pip
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
@@ -217,10 +192,54 @@ def parse_html(text: str, page: str) -> tuple[IndexFile, ...]:
     return tuple(parser.files)
 
 
-def _alone(item: Mapping[str, Any]) -> dict[str, Any]:
-    """``core-metadata`` is a boolean or a table of hashes (PEP 714)."""
-    said = item.get("core-metadata", item.get("data-dist-info-metadata", False))
-    return {"metadata": bool(said), "metadata_sha256": _digest(said.get("sha256")) if isinstance(said, dict) else None}
+def parse_simple_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
+    """Return the files of a simple page in JSON (PEP 691, 700). ``NetworkError`` when it is not one."""
+    items = _loads(text, page).get("files")
+    if not isinstance(items, list):
+        raise NetworkError(f"{redact(page)}: `files` is missing")
+    files = (_listed(item, page) for item in items[:_MAX_FILES] if isinstance(item, dict))
+    return tuple(file for file in files if file)
+
+
+def parse_project_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
+    """Return the files of a project document (``…/pypi/NAME/json``). ``NetworkError`` when it is not one."""
+    releases = _loads(text, page).get("releases")
+    if not isinstance(releases, dict):
+        raise NetworkError(f"{redact(page)}: `releases` is missing")
+    items = [item for files in releases.values() if isinstance(files, list) for item in files if isinstance(item, dict)]
+    # The same facts as on a simple page, under other names.
+    same = (
+        {
+            **item,
+            "hashes": item.get("digests"),
+            "upload-time": item.get("upload_time_iso_8601") or item.get("upload_time"),
+            "requires-python": item.get("requires_python"),
+            "yanked": item.get("yanked") is True and (item.get("yanked_reason") or True),
+        }
+        for item in items[:_MAX_FILES]
+    )
+    return tuple(file for item in same if (file := _listed(item, page)))
+
+
+def _listed(item: Mapping[str, Any], page: str) -> IndexFile | None:
+    url, filename = item.get("url"), item.get("filename")
+    if not isinstance(url, str) or not isinstance(filename, str):
+        return None
+    digests, size = item.get("hashes"), item.get("size")
+    # A boolean or a table of hashes (PEP 714).
+    metadata = item.get("core-metadata", item.get("data-dist-info-metadata", False))
+    return _file(
+        page,
+        url,
+        filename,
+        sha256=_digest(digests.get("sha256")) if isinstance(digests, dict) else None,
+        size=size if isinstance(size, int) and size >= 0 else None,
+        uploaded=_time(item.get("upload-time")),
+        requires_python=_text(item.get("requires-python")),
+        yanked=_yanked(item.get("yanked")),
+        metadata=bool(metadata),
+        metadata_sha256=_digest(metadata.get("sha256")) if isinstance(metadata, dict) else None,
+    )
 
 
 def _loads(text: str | bytes, page: str) -> dict[str, Any]:
@@ -233,71 +252,6 @@ def _loads(text: str | bytes, page: str) -> dict[str, Any]:
     return document
 
 
-def parse_simple_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
-    """The files of a simple page in JSON (PEP 691, 700). ``NetworkError`` when it is not one."""
-    document = _loads(text, page)
-    listed = document.get("files")
-    if not isinstance(listed, list):
-        raise NetworkError(f"{redact(page)}: `files` is missing")
-    return _files(
-        page,
-        listed,
-        hashes="hashes",
-        uploaded=lambda item: item.get("upload-time"),
-        requires="requires-python",
-        yanked=lambda item: _yanked(item.get("yanked", False)),
-    )
-
-
-def _files(
-    page: str,
-    items: Sequence[Any],
-    *,
-    hashes: str,
-    uploaded: Callable[[Mapping[str, Any]], Any],
-    requires: str,
-    yanked: Callable[[Mapping[str, Any]], str | None],
-) -> tuple[IndexFile, ...]:
-    """The files that ``items`` describe; the two JSON documents of an index differ only in how they spell a few fields."""
-    found = []
-    for item in items[:_MAX_FILES]:
-        if not isinstance(item, dict):
-            continue
-        url, filename = item.get("url"), item.get("filename")
-        if not isinstance(url, str) or not isinstance(filename, str):
-            continue
-        digests, size = item.get(hashes), item.get("size")
-        found.append(
-            _file(
-                page,
-                url,
-                filename,
-                sha256=_digest(digests.get("sha256")) if isinstance(digests, dict) else None,
-                size=size if isinstance(size, int) and size >= 0 else None,
-                uploaded=_time(uploaded(item)),
-                requires_python=_text(item.get(requires)),
-                yanked=yanked(item),
-                **_alone(item),
-            )
-        )
-    return tuple(f for f in found if f)
-
-
-def parse_project_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
-    """The files of a project document (``…/pypi/NAME/json``). ``NetworkError`` when it is not one."""
-    releases = _loads(text, page).get("releases")
-    if not isinstance(releases, dict):
-        raise NetworkError(f"{redact(page)}: `releases` is missing")
-    return _files(
-        page,
-        [item for files in releases.values() if isinstance(files, list) for item in files],
-        hashes="digests",
-        uploaded=lambda item: item.get("upload_time_iso_8601") or item.get("upload_time"),
-        requires="requires_python",
-        yanked=lambda item: _yanked(item.get("yanked_reason") or True) if item.get("yanked") is True else None,
-    )
-
-
 class PackageIndex:
     """Asks one simple index about projects. ``url`` is what :func:`find_index` gives."""
 
@@ -306,53 +260,51 @@ class PackageIndex:
         self.url = url.rstrip("/") + "/"
 
     def project(self, name: str) -> Project:
-        """Every file of a project. ``NotFoundError`` when the index has none, ``NetworkError`` when it cannot be read."""
+        """Return every file of a project. ``NotFoundError`` when the index has none, ``NetworkError`` when it cannot be read."""
         page = urljoin(self.url, quote(canonicalize_name(name)) + "/")
         reply = self.fetcher.get(page, max_bytes=MAX_PAGE, accept=_ACCEPT)
-        base = self._base(page, reply.url)
+        base = _base(page, reply.url)
         if "json" in reply.content_type.lower():
             files = parse_simple_json(reply.body, base)
         else:
             files = parse_html(reply.body.decode("utf-8", "replace"), base)
-        if not files:
-            files = self._document(name)
-        elif any(f.uploaded is None for f in files) or any(f.size is None for f in files):
+        if any(file.uploaded is None or file.size is None for file in files) or not files:
             files = _joined(files, self._document(name))
         return Project(name=canonicalize_name(name), files=files)
-
-    def _base(self, asked: str, answered: str) -> str:
-        """The address that links are relative to: with the user's credentials only where the host is the same."""
-        return asked if urlsplit(asked).hostname == urlsplit(answered).hostname else answered
 
     def _document(self, name: str) -> tuple[IndexFile, ...]:
         """The project document, which tells times and sizes that a simple page in HTML does not; empty where it cannot be had."""
         page = urljoin(self.url, f"../pypi/{quote(canonicalize_name(name))}/json")
         try:
             reply = self.fetcher.get(page, max_bytes=MAX_PAGE, accept="application/json")
-            return parse_project_json(reply.body, self._base(page, reply.url))
+            return parse_project_json(reply.body, _base(page, reply.url))
         except NetworkError:
             return ()
 
 
-def _joined(files: Iterable[IndexFile], more: Iterable[IndexFile]) -> tuple[IndexFile, ...]:
-    """``files`` with what only ``more`` knows; a file that ``more`` gives another hash is left as it is."""
-    known = {f.filename: f for f in more}
-    done = []
-    for file in files:
-        other = known.get(file.filename)
-        if other is None or (file.sha256 and other.sha256 and file.sha256 != other.sha256):
-            done.append(file)
-            continue
-        done.append(
-            replace(
-                file,
-                sha256=file.sha256 or other.sha256,
-                size=file.size if file.size is not None else other.size,
-                uploaded=file.uploaded or other.uploaded,
-                requires_python=file.requires_python or other.requires_python,
-                yanked=file.yanked or other.yanked if other.yanked is not None else file.yanked,
-                metadata=file.metadata or other.metadata,
-                metadata_sha256=file.metadata_sha256 or other.metadata_sha256,
-            )
-        )
-    return tuple(done)
+def _base(page: str, place: str) -> str:
+    """The address that links are relative to: with the user's credentials only where the host is the same."""
+    return page if urlsplit(page).hostname == urlsplit(place).hostname else place
+
+
+def _joined(files: tuple[IndexFile, ...], document: tuple[IndexFile, ...]) -> tuple[IndexFile, ...]:
+    """``files`` with what only ``document`` tells; a file that this gives another hash is left as it is."""
+    if not files:
+        return document
+    by_name = {file.filename: file for file in document}
+    return tuple(_completed(file, by_name.get(file.filename, file)) for file in files)
+
+
+def _completed(file: IndexFile, same: IndexFile) -> IndexFile:
+    if file.sha256 and same.sha256 and file.sha256 != same.sha256:
+        return file
+    return replace(
+        file,
+        sha256=file.sha256 or same.sha256,
+        size=file.size if file.size is not None else same.size,
+        uploaded=file.uploaded or same.uploaded,
+        requires_python=file.requires_python or same.requires_python,
+        yanked=file.yanked or same.yanked if same.yanked is not None else file.yanked,
+        metadata=file.metadata or same.metadata,
+        metadata_sha256=file.metadata_sha256 or same.metadata_sha256,
+    )

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from envsmith import pip_settings
 from envsmith.errors import NetworkError
 from envsmith.python import index
 from envsmith.python.index import PackageIndex, find_index, parse_html, parse_project_json, parse_simple_json
@@ -163,15 +162,16 @@ def test_two_spellings_of_a_version_are_one_release():
 
 
 @pytest.fixture
-def uv(monkeypatch, tmp_path):
-    answers = {True: "https://uv.test/simple", False: "https://uv.test/simple"}
-    monkeypatch.setattr(index, "_uv_index", lambda *, configured: answers[configured])
-    monkeypatch.setattr(pip_settings, "pip_files", lambda _: [tmp_path / "pip.conf"])
-    return answers
+def user(tmp_path):
+    """A user without any configuration; ``user(NAME=value)`` is their environment."""
+    for tool in ("pip", "uv"):
+        (tmp_path / tool).mkdir()
+    paths = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "UV_CACHE_DIR": str(tmp_path / "cache")}
+    return lambda **more: {**paths, "PIP_CONFIG_FILE": str(tmp_path / "pip" / "pip.conf"), **more}
 
 
-def test_the_default_of_uv_is_used_when_nothing_is_configured(uv):
-    assert find_index({}) == "https://uv.test/simple"
+def test_the_default_of_uv_is_used_when_nothing_is_configured(user):
+    assert find_index(user()).startswith("https://")
 
 
 @pytest.mark.parametrize(
@@ -183,26 +183,21 @@ def test_the_default_of_uv_is_used_when_nothing_is_configured(uv):
         ({"PIP_INDEX_URL": "https://b.test/"}, "https://b.test/"),
     ],
 )
-def test_settings_of_the_environment_win(uv, environ, expected):
-    assert find_index(environ) == expected
+def test_settings_of_the_environment_win(user, environ, expected):
+    assert find_index(user(**environ)) == expected
 
 
-def test_pip_conf_counts_unless_uv_is_configured(uv, tmp_path):
-    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://pip.test/simple\n")
-    assert find_index({}) == "https://pip.test/simple"
-    uv[True] = "https://corp.test/simple"
-    assert find_index({}) == "https://corp.test/simple"
+def test_pip_conf_counts_unless_uv_is_configured(user, tmp_path):
+    (tmp_path / "pip" / "pip.conf").write_text("[global]\nindex-url = https://pip.test/simple\n")
+    assert find_index(user()) == "https://pip.test/simple"
+    (tmp_path / "uv" / "uv.toml").write_text('index-url = "https://corp.test/simple"\n')
+    assert find_index(user()) == "https://corp.test/simple"
 
 
-def test_a_broken_pip_conf_is_passed_over(uv, tmp_path):
-    (tmp_path / "pip.conf").write_bytes(b"\xff[[[")
-    assert find_index({}) == "https://uv.test/simple"
+def test_an_index_in_a_folder_of_this_machine_is_not_pips_answer(user, tmp_path):
+    assert find_index(user(PIP_INDEX_URL=tmp_path.as_uri())).startswith("https://")
 
 
-def test_uv_itself_names_the_index_it_would_ask(monkeypatch):
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
-    index._uv_index.cache_clear()
-    try:
-        assert index._uv_index(configured=True) == "http://127.0.0.1:9/simple"
-    finally:
-        index._uv_index.cache_clear()
+def test_a_broken_pip_conf_is_passed_over(user, tmp_path):
+    (tmp_path / "pip" / "pip.conf").write_bytes(b"\xff[[[")
+    assert find_index(user()).startswith("https://")
