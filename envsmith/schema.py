@@ -272,6 +272,15 @@ def check(
         return None
 
 
+def parse_value(kind: type[_Value], value: object) -> _Value:
+    """Turn a parsed document into ``kind``. ``ValueError`` tells the first problem."""
+    problems = Problems()
+    parsed = check(kind, value, kind.__name__, problems)
+    if parsed is None:
+        raise ValueError(problems.lines[0])
+    return parsed
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter

@@ -14,7 +14,7 @@ import posixpath
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -27,11 +27,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import ContentError, LockError, NetworkError, UsageError
-from envsmith.files import read_toml
+from envsmith.files import read_bounded, read_toml
 from envsmith.http import HttpClient
 from envsmith.model.lock import Artifact, GivenArchive
 from envsmith.python.index import PackageIndex, find_index
-from envsmith.python.metadata import inflating
+from envsmith.python.metadata import Inflating
 
 if TYPE_CHECKING:
     from envsmith.http import Fetcher
@@ -43,6 +43,8 @@ _WISH = re.compile(
 _ADDRESS = re.compile(r"https://[^\s@#/\x00-\x20]+/[^\s@#\x00-\x20]{1,1900}")
 _LONGEST = 4000
 _EXAMPLE = "example: --source 'apex@apex.tar.gz#sha256=…' with the 64 digits that sha256sum prints"
+# The largest that is known, flash-attn with its templates, has 8 MB.
+MAX_ARCHIVE = 256 << 20
 _MAX_MEMBERS = 100_000
 _MAX_MEMBER = 4 << 20
 _METADATA = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
@@ -68,8 +70,8 @@ def parse_wish(text: str) -> Wish:
     """``UsageError`` for anything that is not a name, a place and a hash."""
     match = _WISH.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
-        said = "it has no #sha256=HEX (64 digits)" if "#sha256=" not in text else "not NAME@ARCHIVE#sha256=HEX"
-        raise UsageError(f"--source {text[:80]!r}: {said}", hint=_EXAMPLE)
+        fault = "it has no #sha256=HEX (64 digits)" if "#sha256=" not in text else "not NAME@ARCHIVE#sha256=HEX"
+        raise UsageError(f"--source {text[:80]!r}: {fault}", hint=_EXAMPLE)
     place = match["place"]
     parts = urlsplit(place)
     if "://" in place and parts.scheme not in {"https", "file"}:
@@ -95,21 +97,21 @@ def read_archive(wish: Wish, fetcher: Fetcher) -> GivenArchive:
     member is unsafe, ``LockError`` when it is no source archive, or that of another distribution.
     """
     data, address = _fetch(wish, fetcher)
-    found = _members(data, wish)
-    told = _told(found.metadata, wish.name)
-    stated = told.name or wish.name
-    if canonicalize_name(stated) != wish.name:
+    metadata, cuda = _members(data, wish)
+    project = _stated(metadata, wish.name)
+    name = project.name or wish.name
+    if canonicalize_name(name) != wish.name:
         raise LockError(
-            f"--source {wish.name}: the archive is that of {stated[:80]!r}", hint="give it under its own name"
+            f"--source {wish.name}: the archive is that of {name[:80]!r}", hint="give it under its own name"
         )
     return GivenArchive(
         name=wish.name,
-        version=_version(told.version, wish),
+        version=_version(project.version, wish),
         address=address,
         sha256=wish.sha256,
         size=len(data),
-        requires=_requires(told.requires, wish.name),
-        cuda=found.cuda,
+        requires=_requires(project.requires, wish.name),
+        cuda=cuda,
     )
 
 
@@ -124,11 +126,9 @@ def _fetch(wish: Wish, fetcher: Fetcher) -> tuple[bytes, str]:
             ) from None
     path = Path(urlsplit(wish.place).path if wish.place.startswith("file:") else wish.place).expanduser()
     try:
-        if path.stat().st_size > MAX_ARCHIVE:
-            raise ContentError(f"--source {wish.name}: {path} is larger than {MAX_ARCHIVE >> 20} MiB")
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"--source {wish.name}: {path} cannot be read: {error.strerror or error}") from None
+        data = read_bounded(path, MAX_ARCHIVE, failure=UsageError)
+    except UsageError as error:
+        raise UsageError(f"--source {wish.name}: {error.message}") from None
     digest = hashlib.sha256(data).hexdigest()
     if digest != wish.sha256:
         raise ContentError(
@@ -138,21 +138,14 @@ def _fetch(wish: Wish, fetcher: Fetcher) -> tuple[bytes, str]:
     return data, path.resolve().as_uri()
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The files at the top of an archive that say what it is, and whether CUDA code is anywhere in it."""
-
-    metadata: Mapping[str, bytes]
-    cuda: bool
-
-
-def _members(data: bytes, wish: Wish) -> _Found:
-    """Every member is looked at: the builder unpacks them all."""
+def _members(data: bytes, wish: Wish) -> tuple[dict[str, bytes], bool]:
+    """The files at the top that say what it is, and whether CUDA code is anywhere. Every member is looked at: the builder unpacks them all."""
     tops: set[str] = set()
     metadata: dict[str, bytes] = {}
     cuda = False
+    hint = f"of a checkout: git archive --format=tar.gz --prefix={wish.name}/ -o {wish.name}.tar.gz HEAD"
     try:
-        with tarfile.open(fileobj=inflating(data), mode="r|") as archive:
+        with tarfile.open(fileobj=Inflating(data), mode="r|") as archive:
             for member in _counted(archive):
                 top, inner = _place(member, wish)
                 tops.add(top)
@@ -162,15 +155,14 @@ def _members(data: bytes, wish: Wish) -> _Found:
                     metadata[inner] = opened.read() if opened else b""
     except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
         raise LockError(
-            f"--source {wish.name}: not a .tar.gz that can be read: {str(error)[:120]}",
-            hint=f"of a checkout: git archive --format=tar.gz --prefix={wish.name}/ -o {wish.name}.tar.gz HEAD",
+            f"--source {wish.name}: not a .tar.gz that can be read: {str(error)[:120]}", hint=hint
         ) from None
     if len(tops) != 1 or not {"pyproject.toml", "setup.py"} & set(metadata):
         raise LockError(
             f"--source {wish.name}: no source archive of a Python project: one folder is wanted, with a pyproject.toml or setup.py in it",
-            hint=f"of a checkout: git archive --format=tar.gz --prefix={wish.name}/ -o {wish.name}.tar.gz HEAD",
+            hint=hint,
         )
-    return _Found(metadata, cuda)
+    return metadata, cuda
 
 
 def _counted(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -204,7 +196,7 @@ def _place(member: tarfile.TarInfo, wish: Wish) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Project:
     """What a project states of itself without being run; ``None`` is not known."""
 
     name: str | None = None
@@ -212,85 +204,78 @@ class _Told:
     requires: tuple[str, ...] | None = None
 
 
-def _told(metadata: Mapping[str, bytes], name: str) -> _Told:
+def _stated(metadata: Mapping[str, bytes], name: str) -> _Project:
     """The first of PKG-INFO, pyproject.toml, setup.cfg and setup.py that says each."""
-    readers: tuple[tuple[str, Callable[[str], _Told]], ...] = (
-        ("PKG-INFO", _of_pkg_info),
-        ("pyproject.toml", _of_pyproject),
-        ("setup.cfg", _of_setup_cfg),
-        ("setup.py", _of_setup_py),
-    )
-    told = _Told()
-    for file, read in readers:
+    readers = {
+        "PKG-INFO": _of_pkg_info,
+        "pyproject.toml": _of_pyproject,
+        "setup.cfg": _of_setup_cfg,
+        "setup.py": _of_setup_py,
+    }
+    project = _Project()
+    for file, parse in readers.items():
         if file not in metadata:
             continue
         try:
-            more = read(metadata[file].decode("utf-8"))
+            part = parse(metadata[file].decode("utf-8"))
         except (SyntaxError, ValueError, RecursionError, MemoryError, configparser.Error):
             if file == "setup.py":  # a script of an old Python says nothing to us
                 continue
             raise LockError(f"--source {name}: its {file} does not parse") from None
-        told = _Told(
-            told.name or more.name,
-            told.version or more.version,
-            more.requires if told.requires is None else told.requires,
-        )
-    return told
+        requires = part.requires if project.requires is None else project.requires
+        project = _Project(project.name or part.name, project.version or part.version, requires)
+    return project
 
 
-def _of_pkg_info(text: str) -> _Told:
+def _of_pkg_info(text: str) -> _Project:
     fields = HeaderParser().parsestr(text)
     requires = fields.get_all("Requires-Dist")
-    return _Told(fields.get("Name"), fields.get("Version"), tuple(map(str, requires)) if requires else None)
+    return _Project(fields.get("Name"), fields.get("Version"), tuple(map(str, requires)) if requires else None)
 
 
-def _of_pyproject(text: str) -> _Told:
-
-    project = read_toml(text).get("project")
-    if not isinstance(project, dict):
-        return _Told()
-    requires = project.get("dependencies")
-    return _Told(_text(project.get("name")), _text(project.get("version")), _texts(requires))
+def _of_pyproject(text: str) -> _Project:
+    return _of_fields(read_toml(text).get("project"), "dependencies")
 
 
-def _of_setup_cfg(text: str) -> _Told:
+def _of_fields(fields: object, requires: str) -> _Project:
+    """The fields that are plain values; anything else is computed, or wrong."""
+    if not isinstance(fields, dict):
+        return _Project()
+    name, version, lines = fields.get("name"), fields.get("version"), fields.get(requires)
+    return _Project(
+        name if isinstance(name, str) else None,
+        version if isinstance(version, str) else None,
+        tuple(line for line in lines if isinstance(line, str)) if isinstance(lines, (list, tuple)) else None,
+    )
+
+
+def _of_setup_cfg(text: str) -> _Project:
     parser = configparser.ConfigParser(interpolation=None)
     parser.read_string(text)
     version = parser.get("metadata", "version", fallback=None)
     requires = parser.get("options", "install_requires", fallback=None)
-    computed = version is not None and version.partition(":")[0] in {"attr", "file"}
-    return _Told(
+    return _Project(
         parser.get("metadata", "name", fallback=None),
-        None if computed else version,
+        None if version is not None and version.partition(":")[0] in {"attr", "file"} else version,
         None if requires is None else tuple(line.strip() for line in requires.splitlines() if line.strip()),
     )
 
 
-def _of_setup_py(text: str) -> _Told:
+def _of_setup_py(text: str) -> _Project:
     """Literal arguments of the one call of ``setup``."""
     calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and _callee(n.func) == "setup"]
-    if len(calls) != 1:
-        return _Told()
-    given = {keyword.arg: _literal(keyword.value) for keyword in calls[0].keywords}
-    return _Told(_text(given.get("name")), _text(given.get("version")), _texts(given.get("install_requires")))
-
-
-def _literal(node: ast.expr) -> object:
-    with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return ast.literal_eval(node)
-    return None
+    fields = {keyword.arg: _literal(keyword.value) for keyword in calls[0].keywords} if len(calls) == 1 else None
+    return _of_fields(fields, "install_requires")
 
 
 def _callee(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _texts(value: object) -> tuple[str, ...] | None:
-    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, (list, tuple)) else None
+def _literal(node: ast.expr) -> object:
+    with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return ast.literal_eval(node)
+    return None
 
 
 def _version(stated: str | None, wish: Wish) -> str:
@@ -325,36 +310,24 @@ def _requires(stated: Iterable[str] | None, name: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-# Source archives of a lock: from where the lock found them, or looked up again on the index by their file name, and held against their sha256.
-
-
-# The largest that is known, flash-attn with its templates, has 8 MB.
-MAX_ARCHIVE = 256 << 20
+# -- the archives of a lock --------------------------------------------------------------------------------------------
 
 
 def fetch_archive(name: str, artifact: Artifact, fetcher: Fetcher | None = None) -> bytes:
-    """The bytes of a distribution's source archive.
+    """Return the bytes of a distribution's source archive: from where the lock found it, or looked up on the index by its file name.
 
     ``NetworkError`` when it cannot be had, ``ContentError`` when it is not the file of the lock.
     """
     url = artifact.url
-    if url is not None and url.startswith("file:"):
-        return _read(Path(url2pathname(urlsplit(url).path)), artifact)
-
-    fetcher = fetcher or HttpClient()
-    url = url or _address(name, artifact, fetcher)
-    return fetcher.get(url, max_bytes=MAX_ARCHIVE, sha256=artifact.sha256).body
-
-
-def _read(path: Path, artifact: Artifact) -> bytes:
+    if url is None or not url.startswith("file:"):
+        fetcher = fetcher or HttpClient()
+        return fetcher.get(url or _address(name, artifact, fetcher), max_bytes=MAX_ARCHIVE, sha256=artifact.sha256).body
+    path = Path(url2pathname(urlsplit(url).path))
     try:
-        if path.stat().st_size > MAX_ARCHIVE:
-            raise ContentError(f"{path}: larger than {MAX_ARCHIVE >> 20} MiB")
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_bounded(path, MAX_ARCHIVE, failure=ContentError)
+    except ContentError as error:
         raise ContentError(
-            f"{path}: the lock took {artifact.filename} from here, and it cannot be read: {error.strerror or error}",
-            hint="lock the cell again",
+            f"{error.message}; the lock took {artifact.filename} from here", hint="lock the cell again"
         ) from None
     digest = hashlib.sha256(data).hexdigest()
     if digest != artifact.sha256:

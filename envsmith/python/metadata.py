@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.parser
 import email.policy
+import gzip
 import io
 import re
 import tarfile
@@ -132,20 +133,20 @@ _MAX_MEMBERS = 100_000
 _MAX_UNPACKED = 1 << 29
 
 
-class _Inflating(io.RawIOBase):
-    """A gzip stream that refuses to unpack to more than it may."""
+class Inflating(io.RawIOBase):
+    """A gzip file's content as a stream; ``ValueError`` once it unpacks to more than 512 MiB."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
-        import gzip
-
         self._inner = gzip.GzipFile(fileobj=io.BytesIO(data))
         self._left = _MAX_UNPACKED
 
     def readable(self) -> bool:
+        """Tell that it can be read."""
         return True
 
     def read(self, size: int | None = -1) -> bytes:
+        """Read up to ``size`` bytes."""
         data = self._inner.read(size if size and size > 0 else self._left + 1)
         self._left -= len(data)
         if self._left < 0:
@@ -153,13 +154,8 @@ class _Inflating(io.RawIOBase):
         return data
 
 
-def inflating(data: bytes) -> io.RawIOBase:
-    """A gzip file's content as a stream; ``ValueError`` once it unpacks to more than 512 MiB."""
-    return _Inflating(data)
-
-
 def _tar_members(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
-    with tarfile.open(fileobj=inflating(data), mode="r|") as archive:
+    with tarfile.open(fileobj=Inflating(data), mode="r|") as archive:
         for count, member in enumerate(archive):
             if count > _MAX_MEMBERS:
                 raise ValueError("too many members")

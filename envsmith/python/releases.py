@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
@@ -19,6 +18,7 @@ from envsmith.python.index import IndexFile
 from envsmith.python.metadata import Metadata, parse_metadata, parse_requires_txt, read_members
 from envsmith.python.torch_wheel import linux_wheels
 from envsmith.python.wheels import RemoteWheel
+from envsmith.schema import strict
 
 _METADATA = 4 << 20
 _TOOLKIT_TABLES = tuple(f.toolkit_table for f in FRAMEWORKS.values() if f.toolkit_table is not None)
@@ -26,6 +26,7 @@ _SDIST_MEMBERS = ("PKG-INFO", "*/requires.txt", "setup.py", *(table.file for tab
 _TRIPLE = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseFacts:
     """What one file of a release says. ``setup_imports`` are modules that ``setup.py`` imports unguarded at its top.
@@ -39,31 +40,6 @@ class ReleaseFacts:
     requires: tuple[str, ...] = ()
     setup_imports: tuple[str, ...] = ()
     cuda_minors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; :meth:`parse` is its inverse."""
-        return asdict(self)
-
-    @classmethod
-    def parse(cls, data: object) -> ReleaseFacts:
-        """Raises ``ValueError`` for anything that :meth:`to_json` does not give."""
-        if (
-            not isinstance(data, dict)
-            or not isinstance(data.get("filename"), str)
-            or not isinstance(data.get("sha256"), str)
-        ):
-            raise ValueError("facts of a release were expected")  # noqa: TRY004 - one kind of error for bad facts
-        try:
-            return cls(
-                filename=data["filename"],
-                sha256=data["sha256"],
-                requires_python=str(data["requires_python"]) if data["requires_python"] is not None else None,
-                requires=tuple(map(str, data["requires"])),
-                setup_imports=tuple(map(str, data["setup_imports"])),
-                cuda_minors={str(k): tuple(map(str, v)) for k, v in data["cuda_minors"].items()},
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"facts of a release: {error}") from None
 
 
 def best_file(files: Iterable[IndexFile], *, sdist: bool = False) -> IndexFile | None:

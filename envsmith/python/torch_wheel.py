@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
@@ -22,6 +21,7 @@ from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import parse_metadata
 from envsmith.python.wheels import RemoteWheel
+from envsmith.schema import strict
 
 _ARCH = rb"(?:sm|compute)_\d{2,3}[af]?"
 # Two or more flags may follow any byte: compilers lay short strings end to end (`…string ipc_hsm_70 sm_75 …` in 2.9.1). One alone must stand
@@ -45,6 +45,7 @@ _CPYTHON = re.compile(r"cp3(\d{1,2})")
 _MANYLINUX = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchFacts:
     """What one wheel says. ``tags`` are the tags of every wheel of that version and platform; ``arch_flags`` is empty without CUDA.
@@ -66,33 +67,6 @@ class TorchFacts:
     arch_flags: tuple[str, ...]
     glibc: str | None
     cxx11_abi: bool | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; :meth:`parse` is its inverse."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-    @classmethod
-    def parse(cls, data: object) -> TorchFacts:
-        """Raises ``ValueError`` when a field is missing or of another type."""
-        if not isinstance(data, dict):
-            raise ValueError("an object was expected")  # noqa: TRY004 - one kind of error for bad facts
-        lists = {"requires_dist", "tags", "arch_flags"}
-        values: dict[str, Any] = {}
-        for name in cls.__dataclass_fields__:
-            value = data.get(name)
-            if name in lists:
-                if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-                    raise ValueError(f"{name}: a list of strings was expected")
-                value = tuple(value)
-            elif name == "cxx11_abi":
-                if value not in {True, False, None}:
-                    raise ValueError("cxx11_abi: true, false or null was expected")
-            elif not isinstance(value, str) and (
-                value is not None or name in {"version", "platform", "filename", "sha256"}
-            ):
-                raise ValueError(f"{name}: a string was expected")
-            values[name] = value
-        return cls(**values)
 
 
 def _tags(file: IndexFile) -> tuple[str, str, str] | None:

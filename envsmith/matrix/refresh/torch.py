@@ -24,6 +24,7 @@ from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active
 from envsmith.python.releases import best_file, read_release
 from envsmith.python.torch_wheel import TorchFacts, glibc_floor, linux_wheels, pythons_of, read_torch_wheel
+from envsmith.schema import parse_value, to_json
 
 # The first release that envsmith knows; older ones have neither an NCCL nor a cuDNN of their own.
 OLDEST = Version("1.13.0")
@@ -119,11 +120,11 @@ def _facts(
         return stored
     if not context.again and file.sha256:
         try:
-            return TorchFacts.parse(context.facts.load(_KIND, file.sha256))
+            return parse_value(TorchFacts, context.facts.load(_KIND, file.sha256))
         except ValueError:
             pass
     facts = read_torch_wheel(context.index.fetcher, file, wheels, platform)
-    context.facts.store(_KIND, facts.sha256, facts.to_json())
+    context.facts.store(_KIND, facts.sha256, to_json(facts))
     return facts
 
 
@@ -132,8 +133,8 @@ def read_recorded(path: Path | None) -> dict[str, TorchFacts]:
     if path is None or not path.exists():
         return {}
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))["wheels"]
-        return {facts.sha256: facts for facts in map(TorchFacts.parse, listed)}
+        rows = json.loads(path.read_text(encoding="utf-8"))["wheels"]
+        return {facts.sha256: facts for facts in (parse_value(TorchFacts, row) for row in rows)}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: not a record of torch wheels: {error}", hint="restore it from version control"
@@ -143,7 +144,7 @@ def read_recorded(path: Path | None) -> dict[str, TorchFacts]:
 def record_facts(facts: Iterable[TorchFacts]) -> str:
     """The text of ``tests/cases/wheels/torch.json``: one wheel a line, oldest release first."""
     ordered = sorted(facts, key=lambda f: (Version(f.version), f.platform != Platform.LINUX_64.value, f.filename))
-    lines = ",\n".join(" " + json.dumps(f.to_json(), ensure_ascii=False) for f in ordered)
+    lines = ",\n".join(" " + json.dumps(to_json(f), ensure_ascii=False) for f in ordered)
     return '{"wheels": [\n' + lines + "\n]}\n"
 
 

@@ -15,6 +15,7 @@ from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active, parse_metadata, parse_requires_txt, read_members
 from envsmith.python.releases import ReleaseFacts, best_file, read_release, setup_imports
+from envsmith.schema import parse_value, to_json
 
 PKG_INFO = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nRequires-Python: >=3.8\n"
 BUILDER = b"cuda_minor_mismatch_ok = {\n    10: ['10.0', '10.2'],\n    12: ['12.0', '12.1'],\n}\nraise SystemExit('never run')\n"
@@ -53,7 +54,7 @@ def test_an_sdist_tells_requirements_imports_and_the_table_of_its_builder(fetche
     assert facts.requires == ("torch>=2", 'pytest ; extra == "dev"')
     assert (facts.setup_imports, facts.requires_python) == (("os", "torch"), ">=3.8")
     assert facts.cuda_minors == {"10": ("10.0", "10.2"), "12": ("12.0", "12.1")}
-    assert ReleaseFacts.parse(facts.to_json()) == facts
+    assert parse_value(ReleaseFacts, to_json(facts)) == facts
 
 
 def test_requirements_of_pkg_info_win_over_the_file_beside_it(fetcher):

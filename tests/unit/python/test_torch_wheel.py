@@ -17,6 +17,7 @@ from envsmith.python.torch_wheel import (
     read_torch_wheel,
     search_flags,
 )
+from envsmith.schema import parse_value, to_json
 
 NEW_ABI = b"\0_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\0"
 OLD_ABI = b"\0_ZN3c105ErrorC1ENS_14SourceLocationESs\0"
@@ -61,7 +62,7 @@ def test_a_wheel_is_measured_without_being_run(fetcher, make_wheel):
     assert facts.arch_flags == ("sm_75", "sm_90", "sm_120", "compute_120")
     assert (facts.glibc, facts.cxx11_abi, facts.requires_python) == ("2.27", True, ">=3.11")
     assert facts.tags == ("cp311-cp311-manylinux_2_28_x86_64", "cp312-cp312-manylinux_2_28_x86_64")
-    assert TorchFacts.parse(facts.to_json()) == facts
+    assert parse_value(TorchFacts, to_json(facts)) == facts
 
 
 def test_a_cpu_wheel_has_no_architectures(fetcher, make_wheel):
@@ -170,4 +171,4 @@ def test_the_platform_tag_promises_a_glibc(tag, floor):
 )
 def test_stored_facts_of_another_shape_are_refused(data):
     with pytest.raises(ValueError):
-        TorchFacts.parse(data)
+        parse_value(TorchFacts, data)

@@ -10,10 +10,11 @@ import yaml
 
 from envsmith.matrix.refresh.torch import record_facts, torch_record
 from envsmith.python.torch_wheel import TorchFacts
+from envsmith.schema import parse_value
 
 ROOT = Path(__file__).parents[3]
 RECORD = ROOT / "tests" / "cases" / "wheels" / "torch.json"
-WHEELS = [TorchFacts.parse(w) for w in json.loads(RECORD.read_text(encoding="utf-8"))["wheels"]]
+WHEELS = [parse_value(TorchFacts, w) for w in json.loads(RECORD.read_text(encoding="utf-8"))["wheels"]]
 BUILDS = yaml.load((ROOT / "matrix/releases/torch.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)["builds"]
 TRITON = [
     r["version"] for r in yaml.safe_load((ROOT / "matrix/releases/triton.yaml").read_text(encoding="utf-8"))["releases"]
