@@ -1,19 +1,20 @@
-"""A job: one cell that a campaign runs, with what the graph says of it before. It travels as JSON to whatever runs it."""
+"""A job is one cell that a campaign runs, with what the graph says of it before. A plan is the frozen list of them, as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from envsmith.errors import DataError
+from envsmith.graph.fields import Version
 from envsmith.model.cell import Cell, CellId, Platform
 from envsmith.model.record import Expected
-from envsmith.model.version import parse_version, version_key
+from envsmith.model.version import version_key
+from envsmith.schema import Made, Problems, WrongValueError, check, exactly, strict, whole_number
 
 _SCHEMA = 1
-_MAX_RANKS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,7 @@ class Job:
         return (*keys, names, *(version_key(parts[n]) for n in names), self.id)
 
     def to_json(self) -> dict[str, object]:
-        """Everything that a worker needs."""
+        """Return everything that a worker needs."""
         return {
             **self.cell.to_json(),
             "chosen": list(self.cell.chosen),
@@ -50,32 +51,32 @@ class Job:
             "why": self.why,
         }
 
-    @classmethod
-    def from_json(cls, value: object, where: str) -> Job:
-        """``DataError`` names what is missing or no version."""
-        data = _mapping(value, where)
-        components = {
-            str(k): _version(v, f"{where}.components.{k}")
-            for k, v in _mapping(data.get("components"), f"{where}.components").items()
-        }
-        chosen = _texts(data.get("chosen"), f"{where}.chosen")
-        if not set(chosen) <= components.keys() or not {"torch", "python"} <= components.keys():
-            raise DataError(f"{where}: `chosen`, torch and python must be among `components`")
-        try:
-            platform = Platform(data.get("platform", ""))
-            expected = Expected(data.get("expected", ""))
-        except ValueError as error:
-            raise DataError(f"{where}: {error}") from None
-        cell = Cell(components=components, chosen=chosen, platform=platform, index=str(data.get("index", "default")))
-        rules, stages = (_texts(data.get(name, []), f"{where}.{name}") for name in ("rules", "stages"))
-        job = cls(cell=cell, expected=expected, rules=rules, stages=stages, why=str(data.get("why", "")))
-        try:
-            CellId.parse(job.id)  # it becomes a file name
-        except ValueError as error:
-            raise DataError(f"{where}: {error}") from None
-        return job
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _JobFile:
+    """A job as a plan spells it: the fields of its cell stand beside its own."""
+
+    id: str = ""
+    platform: Platform
+    index: str = "default"
+    components: Mapping[str, Version]
+    chosen: tuple[str, ...]
+    expected: Expected
+    rules: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    why: str = ""
 
 
+def _job(file: _JobFile, _context: object) -> Job:
+    if not {*file.chosen, "torch", "python"} <= file.components.keys():
+        raise WrongValueError("`chosen`, torch and python must be among `components`")
+    cell = Cell(components=file.components, chosen=file.chosen, platform=file.platform, index=file.index)
+    CellId.parse(str(cell.id))  # it becomes a file name
+    return Job(cell=cell, expected=file.expected, rules=file.rules, stages=file.stages, why=file.why)
+
+
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """What a campaign runs, frozen when it starts: a resumed campaign runs the same cells against the same date.
@@ -83,22 +84,23 @@ class Plan:
     ``left_out`` are combinations that cannot exist, each with its reason.
     """
 
+    schema: Annotated[int, exactly(_SCHEMA, f"this envsmith reads schema {_SCHEMA}")] = _SCHEMA
     name: str
     exclude_newer: str
-    jobs: tuple[Job, ...]
-    ranks: int = 2
+    ranks: Annotated[int, whole_number(2, 64, "a number")] = 2
     tier: str = "quick"
-    left_out: tuple[tuple[str, str], ...] = ()
     executor: Mapping[str, Any] = field(default_factory=dict)
+    jobs: tuple[Annotated[Job, Made(_JobFile, _job)], ...]
+    left_out: tuple[tuple[str, str], ...] = ()
 
     def job(self, name: str) -> Job | None:
-        """The job of a cell."""
+        """Return the job of a cell."""
         return next((job for job in self.jobs if job.id == name), None)
 
     def text(self) -> str:
-        """The plan as it is kept: one line a job."""
+        """Return the plan as its file holds it: one line a job."""
         head: dict[str, Any] = {
-            "schema": _SCHEMA,
+            "schema": self.schema,
             "name": self.name,
             "exclude_newer": self.exclude_newer,
             "ranks": self.ranks,
@@ -106,50 +108,19 @@ class Plan:
             "executor": dict(self.executor),
         }
         jobs = ",\n".join(json.dumps(job.to_json()) for job in self.jobs)
-        gone = ",\n".join(json.dumps(list(pair)) for pair in self.left_out)
-        return f'{json.dumps(head)[:-1]},\n"jobs": [\n{jobs}\n],\n"left_out": [\n{gone}\n]}}\n'
+        pairs = ",\n".join(json.dumps(list(pair)) for pair in self.left_out)
+        return f'{json.dumps(head)[:-1]},\n"jobs": [\n{jobs}\n],\n"left_out": [\n{pairs}\n]}}\n'
 
     @classmethod
-    def parse(cls, text: str, where: str) -> Plan:
-        """The inverse of :meth:`text`; ``DataError``."""
+    def parse(cls, text: str | bytes, where: str) -> Plan:
+        """Return the plan of a text. ``DataError`` lists every problem."""
+        hint = "remove the folder and start the campaign again"
         try:
-            data = _mapping(json.loads(text), where)
+            document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"{where}: not JSON: {error}", hint="remove the folder and start the campaign again"
-            ) from None
-        if data.get("schema") != _SCHEMA:
-            raise DataError(f"{where}: schema {data.get('schema')!r}; this envsmith reads {_SCHEMA}")
-        jobs, gone, ranks = data.get("jobs"), data.get("left_out", []), data.get("ranks")
-        if not isinstance(jobs, list) or not isinstance(gone, list):
-            raise DataError(f"{where}: `jobs` and `left_out` are lists")
-        if not isinstance(ranks, int) or not 2 <= ranks <= _MAX_RANKS:
-            raise DataError(f"{where}: `ranks` is a number from 2 to {_MAX_RANKS}")
-        return cls(
-            name=str(data.get("name")),
-            exclude_newer=str(data.get("exclude_newer")),
-            jobs=tuple(Job.from_json(job, f"{where}: jobs[{n}]") for n, job in enumerate(jobs)),
-            ranks=ranks,
-            tier=str(data.get("tier", "quick")),
-            left_out=tuple((str(p[0]), str(p[1])) for p in gone if isinstance(p, list) and len(p) == 2),
-            executor=_mapping(data.get("executor") or {}, f"{where}: executor"),
-        )
-
-
-def _mapping(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise DataError(f"{where}: an object belongs here")
-    return value
-
-
-def _texts(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise DataError(f"{where}: a list of texts belongs here")
-    return tuple(value)
-
-
-def _version(value: object, where: str) -> str:
-    try:
-        return parse_version(value if isinstance(value, str) else "")
-    except ValueError as error:
-        raise DataError(f"{where}: {error}") from None
+            raise DataError(f"{where}: not JSON: {error}", hint=hint) from None
+        problems = Problems()
+        plan = check(cls, document, where, problems)
+        if plan is None:
+            raise DataError(f"{where}: not a plan", details=problems.lines, hint=hint)
+        return plan
