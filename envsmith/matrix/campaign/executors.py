@@ -1,4 +1,4 @@
-"""The executor of this machine: one process a cell, within limits of disk and memory."""
+"""Where the jobs of a campaign run: on this machine, in the tasks of a Slurm cluster, in the jobs of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,20 @@ Command = Callable[[State, Job, str], list[str]]
 
 
 def worker_command(state: State, job: Job, python: str) -> list[str]:
-    """What runs one job of a campaign, anywhere its folder can be seen."""
+    """Return what runs one job of a campaign, anywhere its folder can be seen."""
     return [python, "-m", "envsmith", "matrix", "run", "--state", str(state.root), "--only", job.id, "--here"]
+
+
+def _last_words(log: Path) -> str | None:
+    """Return the last error of a worker's log, or its last line; ``None`` without a log."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return None
+    return next((line for line in reversed(lines) if line.startswith("error")), lines[-1] if lines else "")[:200]
+
+
+# -- this machine: one process a cell, within limits of disk and memory --------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -37,14 +49,11 @@ class _Worker:
         return self.process.poll() is not None
 
     def why(self) -> str:
-        with suppress(OSError):
-            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            told = next((line for line in reversed(lines) if line.startswith("error")), lines[-1] if lines else "")
-            return f"status {self.process.returncode}: {told[:200]}"
-        return f"status {self.process.returncode}"
+        words = _last_words(self.log)
+        return f"status {self.process.returncode}" + ("" if words is None else f": {words}")
 
     def cancel(self) -> None:
-        """Politely, so that uv and the ranks end too; what does not listen is killed."""
+        """End it politely, so that uv and the ranks end too; what does not listen is killed."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)
@@ -66,7 +75,6 @@ class LocalExecutor:
     root: Path = field(default_factory=Path)
     command: Command = worker_command
     _needed: set[str] | None = None
-    _waiting: str = ""
 
     @property
     def name(self) -> str:
@@ -74,24 +82,20 @@ class LocalExecutor:
         return "local"
 
     def room(self, running: int) -> int:
-        """See :class:`envsmith.matrix.campaign.drive.Executor`."""
-        disk, memory = shutil.disk_usage(self.root).free, available_memory()
-        self._waiting = ""
-        if disk < self.free_disk:
-            self._waiting = f"waiting: {disk / _GIB:.1f} GiB of disk are free, {self.free_disk / _GIB:.0f} are kept"
-        elif memory is not None and memory < self.free_memory:
-            self._waiting = (
-                f"waiting: {memory / _GIB:.1f} GiB of memory are free, {self.free_memory / _GIB:.0f} are kept"
-            )
-        # One at a time is handed over, so that the limits are looked at before each.
-        return 0 if self._waiting or running >= self.jobs else 1
+        """Return 1 while the limits allow another job: they are looked at before each."""
+        return 0 if self.why_waiting() or running >= self.jobs else 1
 
     def why_waiting(self) -> str:
-        """See :class:`envsmith.matrix.campaign.drive.Executor`."""
-        return self._waiting
+        """Return the limit of disk or memory that forbids another job."""
+        disk, memory = shutil.disk_usage(self.root).free, available_memory()
+        if disk < self.free_disk:
+            return f"waiting: {disk / _GIB:.1f} GiB of disk are free, {self.free_disk / _GIB:.0f} are kept"
+        if memory is not None and memory < self.free_memory:
+            return f"waiting: {memory / _GIB:.1f} GiB of memory are free, {self.free_memory / _GIB:.0f} are kept"
+        return ""
 
     def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
-        """See :class:`envsmith.matrix.campaign.drive.Executor`."""
+        """Start a process for each job."""
         return [self._start(state, job) for job in jobs]
 
     def _start(self, state: State, job: Job) -> _Worker:
@@ -115,7 +119,7 @@ class LocalExecutor:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping (``MemAvailable``); ``None`` where the kernel does not tell."""
+    """Return the bytes that can be had without swapping (``MemAvailable``); ``None`` where the kernel does not tell."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -123,11 +127,151 @@ def available_memory() -> int | None:
     return None
 
 
-# The executor of GitHub Actions: a plan as ``strategy.matrix``, one cell a job; results come back through ``envsmith matrix merge``. Pure.
+# -- a Slurm cluster: one array job through submitit, one cell a task ----------------------------------------------------
+#
+# What a task achieved is its record in the campaign's folder, which every node sees. Whether a task is still there is asked of ``squeue``, one
+# question for all tasks: accounting (``sacct``), which submitit itself would ask, is switched off on many clusters.
+
+# squeue is asked at most this often, as its manual wishes.
+_ASK_SECONDS = 5.0
+# A task that was submitted just now may not be listed yet.
+_GRACE_SECONDS = 15.0
+
+
+def work(command: Sequence[str]) -> int:
+    """Run the command of one cell as a task does, its output in the task's log. Return the command's status."""
+    return subprocess.run(list(command), check=False, stdin=subprocess.DEVNULL).returncode
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmSettings:
+    """``cpus`` (default: one a rank), ``minutes`` and ``memory_gib`` are a cell's.
+
+    ``at_once`` limits the tasks in parallel, ``python`` has envsmith on every node.
+    """
+
+    partition: str | None = None
+    cpus: int = 2
+    gpus: int | None = None
+    minutes: int = 60
+    memory_gib: int | None = 8
+    at_once: int = 256
+    python: str = sys.executable
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], *, ranks: int) -> SlurmSettings:
+        """Read them from the ``executor:`` of a campaign file; what is not named keeps its default."""
+        settings = {"cpus": ranks, **settings}
+        return cls(**{name: settings[name] for name in cls.__dataclass_fields__ if settings.get(name) is not None})
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The tasks that Slurm still knows, and when it was last asked."""
+
+    moment: float = 0.0
+    listed: frozenset[str] = frozenset()
+
+    def holds(self, task: str, since: float) -> bool:
+        """Whether a task is pending, running or completing."""
+        now = time.monotonic()
+        if now - self.moment > _ASK_SECONDS:
+            with suppress(OSError, subprocess.SubprocessError):
+                answer = subprocess.run(
+                    ["squeue", "--noheader", "--array", "--format=%i", f"--user={os.getuid()}"],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    check=False,
+                )
+                # A controller that does not answer says nothing about its tasks.
+                if answer.returncode == 0:
+                    self.listed, self.moment = frozenset(answer.stdout.split()), now
+        return task in self.listed or now - since < _GRACE_SECONDS or self.moment < since
+
+
+@dataclass(slots=True)
+class _Task:
+    job: Any
+    queue: _Queue
+    since: float = field(default_factory=time.monotonic)
+
+    def done(self) -> bool:
+        return bool(self.job.paths.result_pickle.exists()) or not self.queue.holds(self.job.job_id, self.since)
+
+    def why(self) -> str:
+        words = _last_words(self.job.paths.stderr)
+        return f"task {self.job.job_id}: " + ("it never started" if words is None else words or "no word of it")
+
+    def cancel(self) -> None:
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(["scancel", self.job.job_id], check=False, timeout=60, capture_output=True)
+
+
+@dataclass(slots=True)
+class SlurmExecutor:
+    """Hands over all jobs there are; how many run at once is the cluster's business."""
+
+    settings: SlurmSettings
+    name_of_campaign: str
+    command: Command = worker_command
+    _queue: _Queue = field(default_factory=_Queue)
+
+    @property
+    def name(self) -> str:
+        """``slurm``."""
+        return "slurm"
+
+    def room(self, running: int) -> int:
+        """Return what is left of about a thousand tasks, the limit that Slurm sets to an array."""
+        return max(0, 1000 - running)
+
+    def why_waiting(self) -> str:
+        """Return nothing: how many jobs run at once is the cluster's business."""
+        return ""
+
+    def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
+        """One array job. ``EngineError`` when Slurm or submitit is not there, or refuses."""
+        try:
+            import submitit
+        except ImportError:
+            raise EngineError("submitit is not installed", hint="pip install 'envsmith[slurm]'") from None
+        commands = [self.command(state, job, self.settings.python) for job in jobs]
+        try:
+            executor = submitit.SlurmExecutor(folder=state.root / "slurm", python=self.settings.python)
+            executor.update_parameters(**self._parameters())
+            tasks = executor.map_array(work, commands)
+        except (RuntimeError, OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
+            raise EngineError(
+                f"Slurm does not take the campaign: {error}", hint="try sinfo and sbatch by hand"
+            ) from None
+        return [_Task(task, self._queue) for task in tasks]
+
+    def _parameters(self) -> dict[str, Any]:
+        settings = self.settings
+        parameters = {
+            "job_name": f"envsmith-{self.name_of_campaign}",
+            "time": settings.minutes,
+            "array_parallelism": settings.at_once,
+            "ntasks_per_node": 1,
+            "cpus_per_task": max(1, settings.cpus),
+            "nodes": 1,
+            "partition": settings.partition,
+            "gpus_per_node": settings.gpus,
+            "mem": f"{settings.memory_gib}GB" if settings.memory_gib else None,
+        }
+        return {name: value for name, value in parameters.items() if value}
+
+    def tidy(self, state: State, left: Sequence[Job]) -> None:
+        """Remove the caches that none of ``left`` needs."""
+        forget_unneeded(state, left)
+
+
+# -- GitHub Actions: one cell a job; results come back through ``envsmith matrix merge`` ---------------------------------
 
 
 def listing(plan: Plan) -> dict[str, Any]:
-    """``{"jobs": [...], "left_out": [...]}``: each job is an entry for ``include`` (its cell, the Python to set up, what a list of jobs shows).
+    """Return a plan as ``strategy.matrix``: ``{"jobs": [...], "left_out": [...]}``, each job an entry for ``include``.
 
     GitHub takes 256 entries in one matrix: who has more splits the campaign file or uses ``take:``.
     """
@@ -144,150 +288,3 @@ def listing(plan: Plan) -> dict[str, Any]:
         for job in plan.jobs
     ]
     return {"jobs": jobs, "left_out": [list(pair) for pair in plan.left_out]}
-
-
-# The executor of a Slurm cluster: one array job through submitit, one cell a task.
-#
-# What a task achieved is its record in the campaign's folder, which every node sees. Whether a task is still there is asked of ``squeue``, one
-# question for all tasks: accounting (``sacct``), which submitit itself would ask, is switched off on many clusters.
-
-
-# squeue is asked at most this often, as its manual wishes.
-_ASK_SECONDS = 5.0
-# A task that was submitted just now may not be listed yet.
-_GRACE_SECONDS = 15.0
-
-
-def work(command: Sequence[str]) -> int:
-    """What a task does: the command of one cell, its output in the task's log. The status is the command's own."""
-    return subprocess.run(list(command), check=False, stdin=subprocess.DEVNULL).returncode
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlurmSettings:
-    """``cpus`` (default: one a rank), ``minutes`` and ``memory_gib`` are a cell's; ``at_once`` limits the tasks in parallel; ``python`` has envsmith on every node."""
-
-    partition: str | None = None
-    cpus: int = 2
-    gpus: int | None = None
-    minutes: int = 60
-    memory_gib: int | None = 8
-    at_once: int = 256
-    python: str = sys.executable
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any], *, ranks: int) -> SlurmSettings:
-        """From the ``executor:`` of a campaign file, already parsed; what is not named keeps its default."""
-        settings = {"cpus": ranks, **settings}
-        known = {name: settings[name] for name in cls.__dataclass_fields__ if settings.get(name) is not None}
-        return cls(**known)
-
-
-@dataclass(slots=True)
-class _Queue:
-    """The tasks that Slurm still knows."""
-
-    root: Path
-    asked: float = 0.0
-    listed: frozenset[str] = frozenset()
-
-    def holds(self, task: str, since: float) -> bool:
-        """Whether a task is pending, running or completing."""
-        now = time.monotonic()
-        if now - self.asked > _ASK_SECONDS:
-            with suppress(OSError, subprocess.SubprocessError):
-                done = subprocess.run(
-                    ["squeue", "--noheader", "--array", "--format=%i", f"--user={os.getuid()}"],
-                    capture_output=True,
-                    text=True,
-                    timeout=60,
-                    check=False,
-                )
-                # A controller that does not answer says nothing about its tasks.
-                if done.returncode == 0:
-                    self.listed, self.asked = frozenset(done.stdout.split()), now
-        return task in self.listed or now - since < _GRACE_SECONDS or self.asked < since
-
-
-@dataclass(slots=True)
-class _Task:
-    job: Any
-    queue: _Queue
-    since: float = field(default_factory=time.monotonic)
-
-    def done(self) -> bool:
-        return bool(self.job.paths.result_pickle.exists()) or not self.queue.holds(self.job.job_id, self.since)
-
-    def why(self) -> str:
-        with suppress(OSError):
-            lines = self.job.paths.stderr.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            told = next((line for line in reversed(lines) if line.startswith("error")), lines[-1] if lines else "")
-            return f"task {self.job.job_id}: {told[:200] or 'no word of it'}"
-        return f"task {self.job.job_id}: it never started"
-
-    def cancel(self) -> None:
-        with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(["scancel", self.job.job_id], check=False, timeout=60, capture_output=True)
-
-
-@dataclass(slots=True)
-class SlurmExecutor:
-    """Hands over all jobs there are; how many run at once is the cluster's business."""
-
-    settings: SlurmSettings
-    name_of_campaign: str
-    command: Command = worker_command
-    _queue: _Queue | None = None
-
-    @property
-    def name(self) -> str:
-        """``slurm``."""
-        return "slurm"
-
-    def room(self, running: int) -> int:
-        """See :class:`envsmith.matrix.campaign.drive.Executor`; Slurm limits an array to about a thousand tasks."""
-        return max(0, 1000 - running)
-
-    def why_waiting(self) -> str:
-        """See :class:`envsmith.matrix.campaign.drive.Executor`."""
-        return ""
-
-    def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
-        """One array job. ``EngineError`` when Slurm or submitit is not there, or refuses."""
-        try:
-            import submitit
-        except ImportError:
-            raise EngineError("submitit is not installed", hint="pip install 'envsmith[slurm]'") from None
-        queue = self._queue = self._queue or _Queue(state.root)
-        commands = [self.command(state, job, self.settings.python) for job in jobs]
-        try:
-            executor = submitit.SlurmExecutor(folder=state.root / "slurm", python=self.settings.python)
-            executor.update_parameters(**self._parameters())
-            tasks = executor.map_array(work, commands)
-        except (RuntimeError, OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
-            raise EngineError(
-                f"Slurm does not take the campaign: {error}", hint="try sinfo and sbatch by hand"
-            ) from None
-        return [_Task(task, queue) for task in tasks]
-
-    def _parameters(self) -> dict[str, Any]:
-        asked = self.settings
-        found: dict[str, Any] = {
-            "job_name": f"envsmith-{self.name_of_campaign}",
-            "time": asked.minutes,
-            "array_parallelism": asked.at_once,
-            "ntasks_per_node": 1,
-            "cpus_per_task": max(1, asked.cpus),
-            "nodes": 1,
-        }
-        if asked.partition:
-            found["partition"] = asked.partition
-        if asked.gpus:
-            found["gpus_per_node"] = asked.gpus
-        if asked.memory_gib:
-            found["mem"] = f"{asked.memory_gib}GB"
-        return found
-
-    def tidy(self, state: State, left: Sequence[Job]) -> None:
-        """See :class:`envsmith.matrix.campaign.drive.Executor`."""
-        forget_unneeded(state, left)
