@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from envsmith.errors import DataError, StorageError, UsageError
-from envsmith.files import write_whole
+from envsmith.files import read_bounded, write_whole
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.model.record import Expected, Record, put_record, read_record
 
@@ -25,10 +25,10 @@ class Handle(Protocol):
     """A job that was handed to an executor."""
 
     def done(self) -> bool:
-        """True when its worker has ended, one way or another."""
+        """Return whether its worker has ended, one way or another."""
 
     def why(self) -> str:
-        """What a worker that left no record said last."""
+        """Return what a worker that left no record said last."""
 
     def cancel(self) -> None:
         """End the worker."""
@@ -42,10 +42,10 @@ class Executor(Protocol):
         """``local``, ``slurm``."""
 
     def room(self, running: int) -> int:
-        """How many jobs may be handed over now, with ``running`` under way; 0 while the limits forbid."""
+        """Return how many jobs may be handed over now, with ``running`` under way; 0 while the limits forbid."""
 
     def why_waiting(self) -> str:
-        """The limit that forbids."""
+        """Return the limit that forbids."""
 
     def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
         """Start ``jobs``, one handle each."""
@@ -68,9 +68,9 @@ class Tally:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """An estimate from what this run has done; ``None`` before its first cell."""
-        made = self.done - self.before
-        return None if made <= 0 else self.seconds / made * (self.total - self.done)
+        """Return an estimate from what this run has done; ``None`` before its first cell."""
+        count = self.done - self.before
+        return None if count <= 0 else self.seconds / count * (self.total - self.done)
 
 
 def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | None:
@@ -79,7 +79,7 @@ def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | N
         if not mine or state.is_done(job):
             return None
         with state.slot() as slot:
-            return put_record(state.records, climb(slot))
+            return put_record(state.records, climb(slot), cell=slot)
 
 
 def drive(
@@ -92,8 +92,8 @@ def drive(
     began = time.monotonic()
     finished = state.done()
     waiting = [job for job in jobs if job.id not in finished]
-    made = len(jobs) - len(waiting)
-    run = _Drive(state, executor, waiting, Tally(total=len(jobs), done=made, before=made), tell)
+    before = len(jobs) - len(waiting)
+    run = _Drive(state, executor, waiting, Tally(total=len(jobs), done=before, before=before), tell)
     try:
         while run.waiting or run.running:
             run.tally.seconds = time.monotonic() - began
@@ -153,11 +153,11 @@ class _Drive:
         self.tally.running = tuple(self.running)
 
     def _free(self, room: int) -> list[Job]:
-        """The next jobs that have no record and that nobody holds; what another campaign in this folder is at waits for its end."""
+        """Return the next jobs that have no record and that nobody holds; what another campaign in this folder is at waits for its end."""
         finished = self.state.done()
-        gone = [job for job in self.waiting if job.id in finished]
-        self.tally.done += len(gone)
+        before = len(self.waiting)
         self.waiting = [job for job in self.waiting if job.id not in finished]
+        self.tally.done += before - len(self.waiting)
         chosen: list[Job] = []
         for job in list(self.waiting):
             if len(chosen) >= room:
@@ -169,7 +169,7 @@ class _Drive:
 
 
 def _news(path: Path) -> str:
-    """One line on a record that has just been written."""
+    """Return one line on a record that has just been written."""
     try:
         record = read_record(path.name, path.read_bytes())
     except (OSError, DataError):
@@ -181,19 +181,22 @@ def _news(path: Path) -> str:
     return f"{record.cell}: {how}{' (flaky)' if record.flaky else ''}{odd}"
 
 
-# What a campaign keeps only as long as it needs it: the wheels of a torch release, the environments.
+# -- what a campaign keeps only as long as it needs it: the wheels of a torch release, the environments ------------------
 
 
 def forget_unneeded(state: State, left: Sequence[Job]) -> None:
-    """Remove the caches of torch releases that none of ``left`` has, unless somebody else is at such a cell; with nothing left, the environments."""
-    gone = False
+    """Remove the caches of torch releases that none of ``left`` has, unless another process runs such a cell.
+
+    With nothing left, the environments go too.
+    """
+    removed = False
     needed = {job.cell.components["torch"] for job in left}
     with suppress(FileNotFoundError):
         for folder in sorted((state.cache / "torch").iterdir()):
             if folder.name not in needed and not _in_use(state, folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
-                gone = True
-    if gone or not left:  # an environment keeps its files on the disk, whatever becomes of the cache
+                removed = True
+    if removed or not left:  # an environment keeps its files on the disk, whatever becomes of the cache
         state.clear_slots()
 
 
@@ -202,12 +205,11 @@ def _in_use(state: State, torch: str) -> bool:
     return plan is not None and any(job.cell.components["torch"] == torch and state.claimed(job) for job in plan.jobs)
 
 
-# The folder of a campaign: everything that must survive a kill, and who is at work on what.
+# -- the folder of a campaign: everything that must survive a kill, and who is at work on what ---------------------------
 #
 # ``plan.json`` is frozen at the start; ``records/`` holds one file a finished cell, complete or not there at all; ``claims/`` one file a
 # cell, locked by the process that runs it: the kernel gives the lock back when that process dies, however it dies. So nothing is lost,
 # nothing is done twice, and any number of campaigns may work in one folder.
-
 
 _MAX_PLAN = 64 << 20
 _LOOKS, _LOOK_SECONDS = 5, 0.1
@@ -230,16 +232,9 @@ class State:
         return self.root / "cache"
 
     def plan(self) -> Plan | None:
-        """The frozen plan; ``None`` when the campaign has not begun, ``DataError`` when it is broken."""
+        """Return the frozen plan; ``None`` when the campaign has not begun, ``DataError`` when it is broken."""
         path = self.root / "plan.json"
-        try:
-            if path.stat().st_size > _MAX_PLAN:
-                raise DataError(f"{path}: larger than {_MAX_PLAN >> 20} MiB")
-            return Plan.parse(path.read_text(encoding="utf-8"), str(path))
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: cannot be read: {error}") from None
+        return Plan.parse(read_bounded(path, _MAX_PLAN), str(path)) if path.exists() else None
 
     def begin(self, plan: Plan) -> Plan:
         """Freeze ``plan``, unless there is one: the first to come decides, and everybody works on that.
@@ -250,31 +245,27 @@ class State:
         with self._held("plan") as mine:
             if not mine:
                 raise StorageError(f"{self.root}: another process is just starting this campaign", hint="run it again")
-            there = self.plan()
-            if there is None:
+            earlier = self.plan()
+            if earlier is None:
                 write_whole(self.root / "plan.json", plan.text())
                 return plan
-        if there.name != plan.name:
+        if earlier.name != plan.name:
             raise UsageError(
-                f"{self.root} holds campaign {there.name!r}, not {plan.name!r}", hint="choose another --state folder"
+                f"{self.root} holds campaign {earlier.name!r}, not {plan.name!r}", hint="choose another --state folder"
             )
-        return there
+        return earlier
 
     def done(self) -> dict[str, Path]:
-        """Cell id to its record. A name says whose record it is: ``<cell>.<engine>-<hash>.json``."""
+        """Return the record of each finished cell. A name says whose record it is: ``<cell>.<engine>-<hash>.json``."""
         try:
             names = sorted(entry.name for entry in os.scandir(self.records))
         except FileNotFoundError:
             return {}
-        found = {}
-        for name in names:
-            cell, dot, _ = name.rpartition(".json")[0].rpartition(".")
-            if dot and not name.startswith("."):
-                found[cell] = self.records / name
-        return found
+        pairs = ((name.rpartition(".json")[0].rpartition("."), name) for name in names if not name.startswith("."))
+        return {cell: self.records / name for (cell, dot, _), name in pairs if dot}
 
     def is_done(self, job: Job) -> bool:
-        """Whether the job's record is there."""
+        """Return whether the job has a record."""
         return job.id in self.done()
 
     @contextmanager
@@ -291,7 +282,7 @@ class State:
             time.sleep(_LOOK_SECONDS)
 
     def claimed(self, job: Job) -> bool:
-        """Whether some living process holds the job."""
+        """Return whether some living process holds the job."""
         with self._held(job.id) as mine:
             return not mine
 
@@ -312,7 +303,7 @@ class State:
 
     @contextmanager
     def slot(self) -> Iterator[Path]:
-        """A work folder of one's own: the first that nobody holds. What stands there from the last cell may be taken up."""
+        """Hold a work folder: the first that is free. What stands there from the last cell may be taken up."""
         number = 0
         while True:
             with self._held(f"slot-{number}") as mine:
@@ -332,7 +323,7 @@ class State:
                         shutil.rmtree(folder, ignore_errors=True)
 
     def log(self, job: Job) -> Path:
-        """Where everything that the job printed stands."""
+        """Return the file of everything that the job printed."""
         folder = self.root / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{job.id}.log"

@@ -7,7 +7,7 @@ from envsmith.engines.base import Built
 from envsmith.errors import BuildError, LockError, NetworkError
 from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.model.lock import Artifact, Lock, Pin
-from envsmith.model.record import CaseOutcome, Expected, Rung, StepOutcome, Verdict
+from envsmith.model.record import CaseOutcome, Expected, Rung, StepOutcome, Verdict, record_text
 from envsmith.smoke.verdict import SmokeResult
 
 PIN = Pin(name="torch", version="2.6.0", layer="torch", artifacts=(Artifact(filename="torch.whl", sha256="a" * 64),))
@@ -75,9 +75,9 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     made = World(tmp_path)
-    monkeypatch.setattr("envsmith.lock.resolve.lock_pip", made.lock_pip)
-    monkeypatch.setattr("envsmith.engines.venv.realise", made.realise)
-    monkeypatch.setattr("envsmith.smoke.run.run", made.run)
+    monkeypatch.setattr("envsmith.matrix.campaign.climb.lock_pip", made.lock_pip)
+    monkeypatch.setattr("envsmith.matrix.campaign.climb.realise", made.realise)
+    monkeypatch.setattr("envsmith.matrix.campaign.climb.run", made.run)
     return made
 
 
@@ -209,4 +209,4 @@ def test_no_path_of_this_machine_stands_in_a_record(world, tmp_path):
             summary=where,
         )
     ]
-    assert where not in str(ran(world).trimmed().to_json())
+    assert where not in record_text(ran(world), cell=world.ground.slot)
