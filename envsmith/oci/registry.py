@@ -99,6 +99,11 @@ def resolve_digest(text: str, *, wire: Wire | None = None) -> str:
             f"{text}: the registry's answer is not a manifest", hint="is a login page or proxy in between?"
         )
     digest = digest_of(raw)
+    if is_digest(repository.claim) and repository.claim != digest:
+        raise ContentError(
+            f"{text}: the registry says {repository.claim[:19]}…, what it sent is {digest[:19]}…",
+            hint="something between here and the registry changes manifests",
+        )
     if reference.digest and digest != reference.digest:
         raise ContentError(f"{text}: the registry answers with {digest[:19]}…", hint="do not use this registry")
     return digest
@@ -133,6 +138,8 @@ class Repository:
         host = _API_HOSTS.get(registry, registry)
         scheme = "http" if is_loopback(urlsplit(f"//{host}").hostname) else "https"
         self.registry, self.repository, self.also = registry, repository, also
+        # What the registry said of the manifest that it sent last: evidence of a proxy that changes manifests, nothing else.
+        self.claim = ""
         self._root = f"{scheme}://{host}/v2/{repository}/"
         self._wire = wire or HttpWire(timeout=_TIMEOUT)
         self._access = _Access(registry, repository, "pull,push" if push else "pull", self._wire, also)
@@ -159,12 +166,7 @@ class Repository:
             raw = answer.body.read(MAX_MANIFEST + 1)
         if len(raw) > MAX_MANIFEST:
             raise NetworkError(f"{self.name}: {path} is too large: longer than {MAX_MANIFEST} bytes")
-        claim = answer.headers.get("docker-content-digest", "")
-        if is_digest(claim) and claim != digest_of(raw):
-            raise ContentError(
-                f"{self.name}: the registry says {claim[:19]}…, what it sent is {digest_of(raw)[:19]}…",
-                hint="something between here and the registry changes manifests",
-            )
+        self.claim = answer.headers.get("docker-content-digest", "")
         return raw
 
     def has_blob(self, digest: str, size: int) -> bool:

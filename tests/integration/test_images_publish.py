@@ -117,7 +117,7 @@ def keys(kit, tmp_path):
 @pytest.fixture
 def published(kit, registry, keys, tmp_path, capsys):
     cell = kit.make_cell(tmp_path / "cell")
-    words = ["publish", str(cell), "--to", f"{registry.name}/cells", "--key", str(keys[0]), "--no-audit", "--json"]
+    words = ["publish", str(cell), "--to", f"{registry.name}/cells", "--key", str(keys[0]), "--json"]
     assert run(words) == 0
     return json.loads(capsys.readouterr().out)["published"][0]
 
@@ -170,7 +170,7 @@ def test_what_is_changed_in_the_storage_is_named(registry, keys, published, caps
 
 def test_a_tag_that_was_moved_in_the_storage_is_refused(kit, registry, keys, published, tmp_path, capsys):
     other = kit.make_cell(tmp_path / "other", deepspeed="0.19.7")
-    assert run(["publish", str(other), "--to", f"{registry.name}/cells", "--key", str(keys[0]), "--no-audit"]) == 0
+    assert run(["publish", str(other), "--to", f"{registry.name}/cells", "--key", str(keys[0])]) == 0
     tags = registry.root / "docker/registry/v2/repositories/cells/_manifests/tags"
     moved = (tags / CELL.replace("0.19.8", "0.19.7") / "current/link").read_text()
     (tags / CELL / "current/link").write_text(moved)
@@ -199,7 +199,7 @@ def test_a_registry_that_dies_in_the_middle_has_no_tag_and_the_next_push_ends_it
     monkeypatch.setattr(oci_registry.HttpWire, "__call__", counted)
     for number, requests in enumerate((4, 11, 17, 30)):
         cell = kit.make_cell(tmp_path / f"cell{number}")
-        words = ["publish", str(cell), "--to", f"{registry.name}/r{number}", "--key", str(keys[0]), "--no-audit"]
+        words = ["publish", str(cell), "--to", f"{registry.name}/r{number}", "--key", str(keys[0])]
         state["left"] = requests
         assert run(words) == 5
         assert registry.tags(f"r{number}") == []
