@@ -20,8 +20,7 @@ from packaging.specifiers import SpecifierSet
 from envsmith.errors import DataError
 from envsmith.files import read_bounded
 from envsmith.files import read_toml as parse_toml
-from envsmith.graph.fields import parse_yaml
-from envsmith.schema import Problems
+from envsmith.schema import UnreadableError, parse_document
 
 # The Pythons for which markers are judged: those of the frameworks' releases that people still install.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
@@ -299,15 +298,16 @@ def _caret(part: str) -> str:
 
 
 def _environment(text: str, file: str, draft: _Draft) -> None:
-
-    problems = Problems()
-    root = parse_yaml(file, text.encode(), problems)
-    if root is None or not isinstance(root.value, dict):
-        raise DataError(f"{file}: not an environment file", details=problems.lines)
+    try:
+        document = parse_document(file, text.encode())
+    except UnreadableError as error:
+        raise DataError(f"{file}: not an environment file", details=[f"{file}: {error}"]) from None
+    if not isinstance(document, dict):
+        raise DataError(f"{file}: not an environment file")
     find = _Lines(text)
     if not draft.name:
-        draft.name = str(root.value.get("name") or "")
-    entries = root.value.get("dependencies") or []
+        draft.name = str(document.get("name") or "")
+    entries = document.get("dependencies") or []
     if not isinstance(entries, list):
         raise DataError(f"{file}: dependencies: a list belongs here")
     for entry in entries:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
-from envsmith.errors import DataError
-from envsmith.graph.fields import Node, parse_yaml
+from envsmith.files import read_bounded
+from envsmith.graph.files import MAX_FILE_BYTES
 from envsmith.graph.load import knowledge
 from envsmith.model.record import Record, Rung
 from envsmith.model.version import version_key
-from envsmith.schema import Problems
+from envsmith.schema import Flag, Problems, exactly, read_document, strict, whole_number
 
-_SCHEMA = 1
 _RECENT = 4
-_MAX_DAYS = 3650
 
 
 class TorchAge(str, Enum):
@@ -28,13 +27,22 @@ class TorchAge(str, Enum):
     OLDER = "older"
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
     """``passed`` is ``None`` when the line speaks of both."""
 
     torch: TorchAge
-    days: int
-    passed: bool | None = None
+    days: Annotated[int, whole_number(1, 3650, "a number of days")]
+    passed: Flag | None = None
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ExpiryFile:
+    schema: Annotated[int, exactly(1, "this envsmith reads schema: 1")]
+    stale_counts_as: Rung
+    expiry: tuple[Line, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,45 +87,14 @@ class Expiry:
 
 def load_expiry(root: Path, torches: Iterable[str] | None = None) -> Expiry:
     """Read ``expiry.yaml`` below ``root``; ``torches`` are the known versions (default: the installed knowledge's). ``DataError``."""
-    path = root / "expiry.yaml"
-    problems = Problems()
-    try:
-        node = parse_yaml(path.name, path.read_bytes(), problems)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    expiry = _expiry(node, _known() if torches is None else torches) if node is not None else None
-    if problems.lines or expiry is None:
-        raise DataError(f"{path}: no table of expiry", details=problems.lines)
-    return expiry
-
-
-def _known() -> list[str]:
-
-    return [release.version for release in knowledge().releases.get("torch", ())]
-
-
-def _expiry(root: Node, torches: Iterable[str]) -> Expiry:
-    fields = root.fields(("schema", "stale_counts_as", "expiry"))
-    if "schema" in fields and fields["schema"].value != _SCHEMA:
-        fields["schema"].wrong("another schema", f"this envsmith reads schema: {_SCHEMA}")
-    counts = fields["stale_counts_as"].choice(Rung) if "stale_counts_as" in fields else None
-    lines = [
-        _line(node.fields(("torch", "days"), ("passed",)))
-        for node in (fields["expiry"].sequence() if "expiry" in fields else [])
-    ]
+    path, problems = root / "expiry.yaml", Problems()
+    file = read_document(_ExpiryFile, path.name, read_bounded(path, MAX_FILE_BYTES), problems)
+    problems.refuse(f"{path}: no table of expiry")
+    assert file is not None  # noqa: S101 - without a value there is a problem
+    if torches is None:
+        torches = [release.version for release in knowledge().releases.get("torch", ())]
     series = sorted({_series(t) for t in torches}, key=lambda s: tuple(map(int, s.split("."))), reverse=True)
-    return Expiry(lines=tuple(x for x in lines if x), series=tuple(series), stale_counts_as=counts or Rung.LOCKED)
-
-
-def _line(fields: Mapping[str, Node]) -> Line | None:
-    age = fields["torch"].choice(TorchAge) if "torch" in fields else None
-    days = fields["days"].value if "days" in fields else None
-    if isinstance(days, bool) or not isinstance(days, int) or not 0 < days <= _MAX_DAYS:
-        if "days" in fields:
-            fields["days"].wrong(f"a number of days from 1 to {_MAX_DAYS} belongs here")
-        return None
-    passed = fields["passed"].flag() if "passed" in fields else None
-    return Line(torch=age, days=days, passed=passed) if age else None
+    return Expiry(lines=file.expiry, series=tuple(series), stale_counts_as=file.stale_counts_as)
 
 
 def _series(torch: str) -> str:

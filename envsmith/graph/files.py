@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.errors import DataError, UsageError
+from envsmith.files import read_bounded
 
 MATRIX_VARIABLE = "ENVSMITH_MATRIX"
 _PARTS = (("releases", ".yaml"), ("rules", ".yaml"), ("tested", ".yaml"), ("records", ".json"))
@@ -24,26 +25,21 @@ class DataFiles:
     names: tuple[str, ...]
 
     def stamp(self) -> str:
-        """A key from name, size and time of every file: cheap, for finding the compiled form again."""
-        digest = hashlib.sha256(str(self.root.resolve()).encode())
+        """Return a key from name, size and time of every file: cheap, for finding the compiled form again."""
+        root = os.path.realpath(self.root)
+        lines = [root]
         for name in self.names:
-            status = (self.root / name).stat()
-            digest.update(f"\n{name} {status.st_size} {status.st_mtime_ns}".encode())
-        return digest.hexdigest()
+            status = os.stat(f"{root}/{name}")  # noqa: PTH116 - three hundred paths are not worth three hundred objects
+            lines.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def read(self, name: str) -> bytes:
-        """The bytes of one file; :class:`DataError` when it cannot be read or is larger than any honest file."""
-        path = self.root / name
-        try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise DataError(f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="split the file")
-            return path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{name}: cannot be read: {error.strerror or error}") from error
+        """Return the bytes of one file. ``DataError`` when it cannot be read or is larger than any honest file."""
+        return read_bounded(self.root / name, MAX_FILE_BYTES)
 
 
 def find_matrix() -> Path:
-    """The folder of the knowledge: what ``ENVSMITH_MATRIX`` names, else the packaged one, else the repository's. Raises :class:`DataError`."""
+    """Return the folder of the knowledge: what ``ENVSMITH_MATRIX`` names, else the packaged one, else the repository's. ``DataError`` without one."""
     named = os.environ.get(MATRIX_VARIABLE)
     if named:
         if not (Path(named) / "components.yaml").is_file():
@@ -63,9 +59,9 @@ def find_matrix() -> Path:
 
 
 def own_matrix() -> Path:
-    """The folder of the knowledge that may be written to: :func:`find_matrix`, but where that is the installed package's, ``matrix/`` here.
+    """Return the folder of the knowledge that may be written to: :func:`find_matrix`, but where that is the installed package's, ``matrix/`` here.
 
-    :class:`UsageError` when there is none: what is written into an installed package is gone with the next upgrade.
+    ``UsageError`` when there is none: what is written into an installed package is gone with the next upgrade.
     """
     found = find_matrix()
     if found.name != "_matrix" or os.environ.get(MATRIX_VARIABLE):
@@ -81,7 +77,7 @@ def own_matrix() -> Path:
 
 
 def list_files(root: Path) -> DataFiles:
-    """Every file of the knowledge below ``root``; hidden files are not part of it."""
+    """Return every file of the knowledge below ``root``; hidden files are not part of it."""
     names = ["components.yaml"]
     for folder, suffix in _PARTS:
         try:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsmith.errors import DataError
-from envsmith.graph.fields import parse_yaml
-from envsmith.schema import Problems
+from envsmith.schema import UnreadableError, parse_document
 
 # Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of architectures stay bare.
 _BARE = frozenset({"platform", "date", "index", "kind", "evidence", "gpu", "ptx", "build_imports", "evidence_of"})
@@ -208,9 +207,11 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 
 def parse_record(text: str, where: str) -> dict[str, Any]:
-    """A mapping in YAML; ``DataError`` names ``where`` when it is none."""
-    problems = Problems()
-    node = parse_yaml(where, text.encode(), problems)
-    if node is None or not isinstance(node.value, dict):
-        raise DataError(f"{where}: a mapping was expected", details=problems.lines)
-    return node.value
+    """Return a mapping in YAML. ``DataError`` names ``where`` when it is none."""
+    try:
+        mapping = parse_document(where, text.encode())
+    except UnreadableError as error:
+        raise DataError(f"{where}: a mapping was expected", details=[f"{where}: {error}"]) from None
+    if not isinstance(mapping, dict):
+        raise DataError(f"{where}: a mapping was expected")
+    return mapping
