@@ -83,35 +83,21 @@ def conda_lock_yml(lock: CondaLock) -> str:
 
 
 def _entries(part: PlatformLock) -> list[dict[str, Any]]:
-    conda = [
-        {
-            "name": p.name,
-            "version": p.version,
-            "manager": "conda",
+    def entry(package: CondaPackage | PipPackage, depends: Mapping[str, str], **hashes: str) -> dict[str, Any]:
+        return {
+            "name": package.name,
+            "version": package.version,
+            "manager": "conda" if isinstance(package, CondaPackage) else "pip",
             "platform": part.platform.value,
-            "dependencies": _dependencies(p),
-            "url": p.url,
-            "hash": {"md5": p.md5, "sha256": p.sha256},
+            "dependencies": depends,
+            "url": package.url,
+            "hash": hashes,
             "category": "main",
             "optional": False,
         }
-        for p in part.packages
-    ]
-    pip = [
-        {
-            "name": p.name,
-            "version": p.version,
-            "manager": "pip",
-            "platform": part.platform.value,
-            "dependencies": dict.fromkeys(p.requires, "*"),
-            "url": p.url,
-            "hash": {"sha256": p.sha256},
-            "category": "main",
-            "optional": False,
-        }
-        for p in part.pip
-    ]
-    return conda + pip
+
+    conda = [entry(p, _dependencies(p), md5=p.md5, sha256=p.sha256) for p in part.packages]
+    return conda + [entry(p, dict.fromkeys(p.requires, "*"), sha256=p.sha256) for p in part.pip]
 
 
 def _dependencies(package: CondaPackage) -> dict[str, str]:

@@ -246,7 +246,7 @@ def _dependency(value: object, _context: object) -> str | tuple[str, ...]:
     """Return a spec, or the lines of the section for pip."""
     if value is None or isinstance(value, str):
         return value or ()
-    if isinstance(value, dict) and isinstance(value.get("pip", 0) or [], list):
+    if isinstance(value, dict) and "pip" in value and isinstance(value["pip"] or [], list):
         return tuple(str(line) for line in value["pip"] or ())
     raise WrongValueError("neither a spec nor a pip section")
 
