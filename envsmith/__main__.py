@@ -22,7 +22,10 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End at once: rattler's workers call into an interpreter that is being taken down, and one run in three crashes (py-rattler 0.28)."""
+    """End at once: rattler's workers call into an interpreter that is being taken down.
+
+    With py-rattler 0.28 one run in three crashes.
+    """
     import os
     from contextlib import suppress
 

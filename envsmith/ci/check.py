@@ -86,7 +86,8 @@ def _pythons(case: Case) -> None:
         case.add(
             "ci-python-without-cell",
             Severity.WARNING if floor else Severity.NOTE,
-            f"Python {join_words(pythons)} {'is' if len(pythons) == 1 else 'are'} admitted, but nothing that is declared can be installed there: {reason}",
+            f"Python {join_words(pythons)} {'is' if len(pythons) == 1 else 'are'} admitted, "
+            f"but nothing that is declared can be installed there: {reason}",
             at="python",
             components={"python": admits.text},
             evidence=evidence,
@@ -140,7 +141,8 @@ def _newest_torch(case: Case) -> None:
     case.add(
         "ci-blocks-newest-torch",
         Severity.NOTE,
-        f"torch {version} of {newest.date} is within torch {case.spec('torch')}, but the other ranges keep it out: {message}",
+        f"torch {version} of {newest.date} is within torch {case.spec('torch')}, "
+        f"but the other ranges keep it out: {message}",
         at=wished[0] if wished else "torch",
         components={"torch": version, **{c: case.spec(c).text for c in wished[:1]}},
         evidence=[*evidence, *newest.evidence],
@@ -177,7 +179,7 @@ def _proved(case: Case) -> None:
 
 
 def _proved_outside(case: Case, framework: str, mine: Spec) -> dict[str, list[Evidence]]:
-    """Releases of torch outside the library's range with which a release in ``mine`` was run, each with its evidence."""
+    """Return releases of torch outside the library's range with which a release in ``mine`` was run, with evidence."""
     torch = case.spec("torch")
     releases = [public("torch", r.version) for r in case.stable("torch")]
     own = [r.version for r in case.stable(framework) if mine.contains(r.version)]
@@ -210,7 +212,8 @@ def _above(case: Case, version: str) -> bool:
 # Declarations that meet what torch's own builds carry: their CUDA major and their NCCL.
 
 
-# CUDA major in the name of a distribution that is built for one: nvidia-nccl-cu12, cupy-cuda12x, flashinfer-cu13, onnxruntime-cuda-11.
+# CUDA major in the name of a distribution that is built for one: nvidia-nccl-cu12, cupy-cuda12x, flashinfer-cu13,
+# onnxruntime-cuda-11.
 _FOR_CUDA = re.compile(r"(?:^|[-_])cu(?:da)?[-_]?(1[0-9])(?:\d|x)?(?:$|[-_])", re.IGNORECASE)
 
 
@@ -231,8 +234,10 @@ def cuda_majors(case: Case) -> None:
         case.add(
             "ci-cuda-major",
             Severity.WARNING if newest else Severity.NOTE,
-            f"{declared.name} is built for CUDA {match[1]}, but torch {case.spec('torch')} admits default builds for CUDA "
-            f"{join_words(spans)}: torch {first}{' to ' + last if last != first else ''} {'is' if first == last else 'are'} of another CUDA major",
+            f"{declared.name} is built for CUDA {match[1]}, "
+            f"but torch {case.spec('torch')} admits default builds for CUDA {join_words(spans)}: "
+            f"torch {first}{' to ' + last if last != first else ''} "
+            f"{'is' if first == last else 'are'} of another CUDA major",
             at=declared,
             components={"torch": case.spec("torch").text, declared.name: declared.spec or "*"},
             evidence=[e for r in (mismatched[0], mismatched[-1]) for e in r.evidence],
@@ -252,7 +257,8 @@ def nccl_pin(case: Case) -> None:
         case.add(
             "ci-nccl-narrow",
             Severity.NOTE,
-            f"nccl {nccl} excludes NCCL {join_words(outside[:4])} that admitted torch releases pin: those torch releases cannot be installed",
+            f"nccl {nccl} excludes NCCL {join_words(outside[:4])} that admitted torch releases pin: "
+            "those torch releases cannot be installed",
             at=declared,
             components={"nccl": nccl.text, "torch": case.spec("torch").text},
             evidence=[e for v in outside[:4] for e in carried[v]],
@@ -422,7 +428,10 @@ def _broken_rows(group: Group, net: Net, unary: list[tuple[int, int]]) -> list[i
 
 
 def _ours(case: Case, row: Row) -> bool:
-    """Return whether a row names only what the library declares: it can say nothing of a machine and bound nothing that it does not name."""
+    """Return whether a row names only what the library declares.
+
+    A library can say nothing of a machine and bound nothing that it does not name.
+    """
     roles = case.solver.compiled.roles
     named = set(case.library.ranges)
     spoken = [c for c in row.scope if roles.get(c) is not Role.CORE or c in ("torch", "python")]
@@ -461,7 +470,10 @@ def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool)
 
 
 def _mild(rule: Rule) -> Severity:
-    """Return the severity by stage. What fails during installation meets those who want old releases, what fails later meets users."""
+    """Return the severity by stage.
+
+    What fails during installation meets those who want old releases, what fails later meets users.
+    """
     return Severity.NOTE if rule.stage in ("install", "build") else Severity.WARNING
 
 

@@ -1,8 +1,9 @@
 """Few rows that hold every pair of values that can occur together. Pure combinatorics: knows nothing of versions.
 
-A *row* is one value per axis; only rows that can occur are offered. A pair of values of two axes is *covered* when a chosen row holds both.
-The choice is greedy with several deterministic ways to break ties, and made smaller afterwards by taking out what others cover already
-(mixed-strength covering arrays by one row at a time: Cohen, Dalal, Fredman and Patton, "The AETG System", IEEE TSE 23(7), 1997).
+A *row* is one value per axis; only rows that can occur are offered. A pair of values of two axes is *covered* when a
+chosen row holds both. The choice is greedy with several deterministic ways to break ties, and made smaller afterwards
+by taking out what others cover already (mixed-strength covering arrays by one row at a time: Cohen, Dalal, Fredman and
+Patton, "The AETG System", IEEE TSE 23(7), 1997).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 Row = tuple[str, ...]
-# Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on the real axes in bench/cover.py.
+# Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on the real axes in
+# bench/cover.py.
 _TRIES = 12
 # How many of the rows that hold least alone are tried two by two for one that replaces both.
 _LIGHT = 12
@@ -22,7 +24,10 @@ _LIGHT = 12
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """``rows`` in the order in which they were offered; ``uncovered`` are pairs that a limit left out, as ``((axis, value), (axis, value))``."""
+    """``rows`` in the order in which they were offered.
+
+    ``uncovered`` are pairs that a limit left out, as ``((axis, value), (axis, value))``.
+    """
 
     rows: tuple[Row, ...]
     bound: int
@@ -32,10 +37,11 @@ class Cover:
 def covering_subset(
     rows: Sequence[Row], *, keep: Collection[Row] = (), earlier: Collection[Row] = (), limit: int = 256
 ) -> Cover:
-    """Choose from ``rows`` (best first, all of one length) so that every pair that occurs in one of them occurs in a chosen one.
+    """Choose from ``rows`` so that every pair that occurs in one of them occurs in a chosen one.
 
-    ``keep`` are always chosen. Rows of an ``earlier`` choice win ties, so that a choice changes little when the rows do. With more than
-    ``limit`` rows those that cover most are chosen, and the pairs that no row covers are listed.
+    The rows are of one length, the best first. ``keep`` are always chosen. Rows of an ``earlier`` choice win ties, so
+    that a choice changes little when the rows do. With more than ``limit`` rows those that cover most are chosen, and
+    the pairs that no row covers are listed.
     """
     if not rows:
         return Cover((), 0)
@@ -62,7 +68,10 @@ def covering_subset(
 
 
 def lower_bound(rows: Iterable[Row]) -> int:
-    """Return a floor for every covering choice: a row holds one pair of two axes, so the two axes with most pairs set it."""
+    """Return a floor for every covering choice.
+
+    A row holds one pair of two axes, so the two axes with most pairs set it.
+    """
     listed = list(rows)
     width = len(listed[0]) if listed else 0
     if width < 2:
@@ -71,7 +80,10 @@ def lower_bound(rows: Iterable[Row]) -> int:
 
 
 def _masks(rows: Sequence[Row]) -> tuple[list[int], list[tuple[tuple[int, str], tuple[int, str]]]]:
-    """Return each row as the set of its pairs. One axis alone is paired with itself, so that each of its values is covered."""
+    """Return each row as the set of its pairs.
+
+    One axis alone is paired with itself, so that each of its values is covered.
+    """
     numbers: dict[tuple[tuple[int, str], tuple[int, str]], int] = {}
     masks = []
     width = len(rows[0])
@@ -85,7 +97,7 @@ def _masks(rows: Sequence[Row]) -> tuple[list[int], list[tuple[tuple[int, str], 
 
 
 def _ranks(rows: Sequence[Row], seed: int, earlier: Collection[int]) -> list[tuple[bool, int]]:
-    """Rank the rows for ties: a row of the earlier choice, then (first try) the better row, else an order of the row's text alone."""
+    """Rank the rows for ties: the earlier choice, then (first try) the better row, else an order of the row's text."""
     if seed == 0:
         return [(i not in earlier, i) for i in range(len(rows))]
     return [(i not in earlier, _hash(seed, row)) for i, row in enumerate(rows)]

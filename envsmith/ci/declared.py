@@ -1,7 +1,8 @@
 """What a library declares: requirement lines of its files, each with file and line. Hostile text in, values out.
 
-Read are ``pyproject.toml`` (PEP 621, and Poetry's tables), ``setup.cfg``, ``requirements*.txt``, ``environment.yml`` and the ``METADATA`` of a
-wheel. ``setup.py`` is a program and is not run: what it declares is in the metadata that it builds.
+Read are ``pyproject.toml`` (PEP 621, and Poetry's tables), ``setup.cfg``, ``requirements*.txt``, ``environment.yml``
+and the ``METADATA`` of a wheel. ``setup.py`` is a program and is not run: what it declares is in the metadata that it
+builds.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ _DEVELOPERS = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declared:
-    """One requirement. ``pythons`` are the minors for which its marker holds on Linux; ``extra`` is the extra it belongs to, if any."""
+    """One requirement.
+
+    ``pythons`` are the minors for which its marker holds on Linux; ``extra`` is the extra it belongs to, if any.
+    """
 
     name: str
     spec: str
@@ -58,7 +62,10 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declaration:
-    """All that one library declares. ``skipped`` are lines that could not be read, with the reason: they constrain nothing."""
+    """All that one library declares.
+
+    ``skipped`` are lines that could not be read, with the reason: they constrain nothing.
+    """
 
     name: str
     version: str | None = None
@@ -128,7 +135,10 @@ class _Draft:
 
 
 def read_declared(root: Path) -> Declaration:
-    """Read what the files of :data:`FILES` below ``root`` declare. ``DataError`` when there is none, or one is no such file."""
+    """Read what the files of :data:`FILES` below ``root`` declare.
+
+    ``DataError`` when there is none, or one is no such file.
+    """
     draft = _Draft()
     for name in FILES:
         path = root / name

@@ -1,4 +1,4 @@
-"""The matrix of a library's CI: a covering subset of what can occur, the newest and the oldest always, known-bad cells as expected failures.
+"""The matrix of a library's CI: a covering subset of what can occur, known-bad cells as expected failures.
 
 Written as GitHub's ``include`` list, GitLab's ``parallel:matrix``, a module of nox parameters, or JSON.
 """
@@ -25,8 +25,9 @@ from envsmith.solve.solver import Solver
 class Job:
     """One job.
 
-    ``axes`` are its values; ``constraints`` pip constraints that give the cell; ``backend`` uv's word for a torch build that the default index
-    does not have (``--torch-backend cu126``), or empty. A job with a ``rule`` must fail, with ``symptom``.
+    ``axes`` are its values; ``constraints`` pip constraints that give the cell; ``backend`` uv's word for a torch build
+    that the default index does not have (``--torch-backend cu126``), or empty. A job with a ``rule`` must fail, with
+    ``symptom``.
     """
 
     id: str
@@ -87,7 +88,9 @@ def make_matrix(
     small: str | None = None,
     earlier: Sequence[tuple[str, ...]] = (),
 ) -> Matrix:
-    """Choose the jobs. ``small`` is the reason why the newest and the oldest cell are enough. ``earlier`` are rows to keep.
+    """Choose the jobs. ``small`` is the reason why the newest and the oldest cell are enough.
+
+    ``earlier`` are rows to keep.
 
     :class:`~envsmith.errors.UnsatisfiableError` when the library's ranges admit no cell.
     """
@@ -228,15 +231,16 @@ def config_schema(table: ComponentTable) -> dict[str, object]:
             "schema": _described("Version of this format.", const=1),
             "library": _described("Name of the library; left out, that of its metadata.", type="string", maxLength=100),
             "requires": _described(
-                "Component -> spec, beside what the library's own files declare: narrows it, or says what metadata cannot.",
+                "Component -> spec, beside what the library's own files declare: narrows it, "
+                "or says what metadata cannot.",
                 type="object",
                 propertyNames=component,
                 additionalProperties=_SPEC,
             ),
             "python": _described("Pythons that are supported; left out, requires-python.", **_SPEC),
             "axes": _described(
-                "Components that the matrix varies. Default: python, torch and the frameworks that are required. With cuda, builds that are "
-                "only on PyTorch's own index are used too.",
+                "Components that the matrix varies. Default: python, torch and the frameworks that are required. "
+                "With cuda, builds that are only on PyTorch's own index are used too.",
                 type="array",
                 items={"enum": axes},
                 minItems=1,
@@ -283,7 +287,10 @@ def config_schema(table: ComponentTable) -> dict[str, object]:
 
 
 def write_config(root: Path, table: ComponentTable, *, force: bool = False) -> tuple[Path, Declaration]:
-    """Write ``envsmith.yaml`` into ``root``. ``UsageError`` when one is there and ``force`` is not given, ``StorageError`` when it cannot be written."""
+    """Write ``envsmith.yaml`` into ``root``.
+
+    ``UsageError`` when one is there and ``force`` is not given, ``StorageError`` when it cannot be written.
+    """
     path = root / CONFIG
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="--force writes it anew")
@@ -303,8 +310,9 @@ def draft_config(declaration: Declaration, table: ComponentTable) -> str:
     own = table.find(declaration.name)
     axes = ["python", "torch", *(f for f in frameworks if own is None or f != own.name)]
     declared_ranges = ", ".join(f"{n} {s}" for n, s in ranges.items()) or "nothing that envsmith knows"
+    head = "# Which environments this library supports, for `envsmith ci`."
     lines = [
-        "# Which environments this library supports, for `envsmith ci`. `envsmith ci schema` prints what may stand here.",
+        f"{head} `envsmith ci schema` prints what may stand here.",
         f"# Read from {', '.join(declaration.files)}: {declared_ranges}",
         "schema: 1",
         f"library: {_quoted(declaration.name)}",

@@ -1,4 +1,4 @@
-"""Which combinations of axis values can occur at all within a library's ranges: the rows from which a matrix is chosen."""
+"""Which combinations of axis values can occur within a library's ranges: the rows from which a matrix is chosen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ MAX_ROWS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing that varies. ``masks`` holds for each value the releases of its variable that it stands for, newest value first."""
+    """One thing that varies.
+
+    ``masks`` holds for each value the releases of its variable that it stands for, newest value first.
+    """
 
     name: str
     variable: int
@@ -64,7 +67,10 @@ class Space:
         return self.problem.rules_net(Severity.ERROR)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """List every combination that can occur, the newest values of the first axis first. ``UsageError`` when there are too many."""
+        """List every combination that can occur, the newest values of the first axis first.
+
+        ``UsageError`` when there are too many.
+        """
         net = self.net()
         domains = net.begin(self.base)
         if domains is None:
@@ -93,7 +99,10 @@ class Space:
                     yield (value, *further)
 
     def cell(self, row: Sequence[str]) -> Cell:
-        """Return the best cell with these values: without a warning where there is one. Raises :class:`UnsatisfiableError`."""
+        """Return the best cell with these values: without a warning where there is one.
+
+        Raises :class:`UnsatisfiableError`.
+        """
         unary = [*self.base, *self._masks(row)]
         steps = self.posed.preference.steps()
         for severities in ((Severity.ERROR, Severity.WARNING), (Severity.ERROR,)):
@@ -109,9 +118,10 @@ class Space:
             yield axis.variable, axis.masks[axis.values.index(value)]
 
     def unfit(self, limit: int) -> list[Unfit]:
-        """Find combinations that exactly one rule forbids which metadata does not state: what an installer gives and what then fails.
+        """Find combinations that exactly one rule forbids which metadata does not state.
 
-        One for each rule, of the newest values that it forbids. Rules over the host are left out, for a runner cannot be changed.
+        An installer gives them, and they fail then. One for each rule, of the newest values that it forbids. Rules over
+        the host are left out, for a runner cannot be changed.
         """
         problem = self.problem
         rules = {r.id: r for r in self.solver.knowledge().rules}
@@ -182,7 +192,10 @@ def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec
 
 
 def space_of(library: Library, *, solver: Solver | None = None) -> Space:
-    """Return the combinations of a library's axes. :class:`UnsatisfiableError` says why its ranges admit no cell, :class:`UsageError` which axis has no release."""
+    """Return the combinations of a library's axes.
+
+    :class:`UnsatisfiableError` says why its ranges admit no cell, :class:`UsageError` which axis has no release.
+    """
     solver = solver or default_solver()
     missing = [n for n in library.axes if n in unjudged(library, solver) or not solver.compiled.versions.get(n)]
     if missing:

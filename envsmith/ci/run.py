@@ -1,4 +1,4 @@
-"""One job of a library's matrix, on this machine: an environment with the job's constraints, the library in it, its test, the verdict.
+"""One job of a library's matrix, on this machine: the job's environment, the library in it, its test, the verdict.
 
 The same on a CI runner and on a maintainer's own machine: what failed there can be repeated here.
 """
@@ -29,7 +29,11 @@ from envsmith.smoke.plan import Plan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """How a job ended. ``stage`` is the last thing that was tried: ``install``, ``import`` or ``test``; ``as_expected`` decides the exit code."""
+    """How a job ended.
+
+    ``stage`` is the last thing that was tried: ``install``, ``import`` or ``test``; ``as_expected`` decides the exit
+    code.
+    """
 
     job: Job
     passed: bool
@@ -49,7 +53,8 @@ class Verdict:
         if self.as_expected:
             return "passed" if self.passed else f"failed as rule {self.job.rule} says: {self.detail}"
         if self.passed:
-            return f"passed, though rule {self.job.rule} says that it fails ({self.job.symptom}): lift the rule, or report it"
+            why = f"rule {self.job.rule} says that it fails ({self.job.symptom})"
+            return f"passed, though {why}: lift the rule, or report it"
         return f"failed at {self.stage}: {self.detail}"
 
     def to_json(self) -> dict[str, object]:
@@ -109,7 +114,8 @@ def run_job(
 ) -> Verdict:
     """Make the environment (``environment``, or one that is removed afterwards), install, test.
 
-    :class:`EngineError` when this machine has no interpreter of the job's Python. A job that fails is a verdict, not an error.
+    :class:`EngineError` when this machine has no interpreter of the job's Python. A job that fails is a verdict, not an
+    error.
     """
     minor = job.cell.components["python"]
     interpreter = find_interpreter(minor)
@@ -178,7 +184,10 @@ def _framework_step(run: _Run, ranks: int) -> Mapping[str, Any]:
 
 
 def _command(run: _Run, command: str) -> None:
-    """Run the library's own test in its folder, with the environment first on PATH. The command is the maintainer's: a shell runs it."""
+    """Run the library's own test in its folder, with the environment first on PATH.
+
+    The command is the maintainer's: a shell runs it.
+    """
     place = run.place.absolute()
     environment = {
         **os.environ,

@@ -1,8 +1,8 @@
 """What a change makes possible or impossible, and which kind of release it asks for.
 
-The study of 849 bug reports (arXiv 2512.20345) advises library maintainers to follow semantic versioning strictly for communication features
-and APIs: a break there asks for a major version. Here a break is what griffe reads out of two versions of a module that imports a
-communication library, without running either.
+The study of 849 bug reports (arXiv 2512.20345) advises library maintainers to follow semantic versioning strictly for
+communication features and APIs: a break there asks for a major version. Here a break is what griffe reads out of two
+versions of a module that imports a communication library, without running either.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ _BREAKS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """``lost`` and ``gained`` map an axis to its values that no longer, or now, occur; ``asks`` is the release that the change asks for."""
+    """A library beside its state at ``base``.
+
+    ``lost`` and ``gained`` map an axis to its values that no longer, or now, occur. ``asks`` is the kind of release
+    that the change asks for.
+    """
 
     base: str
     before: int
@@ -83,7 +87,7 @@ def changed(root: Path, base: str) -> bool:
 
 
 def compare(root: Path, base: str, library: Library) -> Comparison:
-    """Compare the library with its state at ``base``, a git revision. ``UsageError`` when git knows no such revision."""
+    """Compare the library with its state at a git revision. ``UsageError`` when git does not know it."""
     _git(root, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
     old = _library_at(root, base)
     before, values_before = _values(old) if old else (0, {})
@@ -226,7 +230,7 @@ def _python_files(root: Path, base: str) -> Iterator[tuple[str, tuple[str, str]]
 
 
 def api_breaks(before: str, after: str) -> list[tuple[str, int]]:
-    """Return ``(what, line)`` for each public name of ``before`` that is gone from ``after`` or can no longer be called as before.
+    """Return ``(what, line)`` for each public name of ``before`` that ``after`` lacks or calls otherwise.
 
     Empty when ``before`` imports no communication library, or one of them is not Python.
     """

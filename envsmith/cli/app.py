@@ -1,4 +1,4 @@
-"""The command line: verbs are imported when they are used, failures become one clear paragraph and a documented exit code."""
+"""The command line. Verbs are imported when they are used. Failures become one clear paragraph and an exit code."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import click
 
 from envsmith.errors import EnvsmithError, InterruptedRunError, StorageError, UsageError
 
-# Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands here so that
-# `envsmith --help` imports none of them.
+# Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands
+# here so that `envsmith --help` imports none of them.
 VERBS: dict[str, tuple[str, str]] = {
     "solve": ("solve", "Choose one release per component for a framework, with reasons, or say why none fits."),
     "lock": ("lock", "Pin the cell completely: hashed requirements, pylock.toml, conda-lock.yml, Dockerfile."),
@@ -38,7 +38,7 @@ CUT = 141
 
 
 class LazyGroup(click.Group):
-    """A group that looks commands up in a table (name -> module under envsmith.cli, line for --help) and imports only the one that runs."""
+    """A group that looks commands up in a table (name -> module, help line) and imports only the one that runs."""
 
     def __init__(self, *args: Any, verbs: Mapping[str, tuple[str, str]], heading: str, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -165,7 +165,10 @@ def _storage(error: OSError) -> EnvsmithError | None:
 
 
 def _invoke(argv: Sequence[str]) -> int:
-    """Parse and call. Not ``cli.main``: that answers a reader who went away (``| head``) with 1, which is our word for no."""
+    """Parse and call.
+
+    Not ``cli.main``: that answers a reader who went away (``| head``) with 1, which is our word for no.
+    """
     instruction = os.environ.get("_ENVSMITH_COMPLETE")
     if instruction:
         from click.shell_completion import shell_complete
@@ -201,7 +204,8 @@ def run(argv: Sequence[str]) -> int:
             raise
         return _tell(error)
     except BrokenPipeError:
-        # The reader of our output (head, less) went away; that is its right. Python would complain again when it flushes at exit.
+        # The reader of our output (head, less) went away; that is its right. Python would complain again when it
+        # flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CUT
     except OSError as error:
@@ -225,8 +229,9 @@ def run(argv: Sequence[str]) -> int:
 def completion(*, shell: str) -> int:
     """Print what makes SHELL complete verbs, flags, frameworks, components and GPUs.
 
-    For this shell alone: eval "$(envsmith completion bash)". For good: ~/.local/share/bash-completion/completions/envsmith,
-    _envsmith in a folder of zsh's $fpath, or ~/.config/fish/completions/envsmith.fish.
+    For this shell alone: eval "$(envsmith completion bash)". For good:
+    ~/.local/share/bash-completion/completions/envsmith, _envsmith in a folder of zsh's $fpath, or
+    ~/.config/fish/completions/envsmith.fish.
     """
     from click.shell_completion import get_completion_class
 

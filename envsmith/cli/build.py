@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import Console, dumps, say, table
+from envsmith.cli.console import Console, dumps, mark, say, table
 from envsmith.cli.options import (
     LockFlags,
     RequestFlags,
@@ -60,7 +60,8 @@ class BuildFlags:
 @click.option(
     "--engine",
     metavar="NAME",
-    help="docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual environment.",
+    help="docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual "
+    "environment.",
 )
 @click.option("--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.")
 @cells_option("Folder for the cell's own folder.")
@@ -197,9 +198,7 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
     skipped = [f"{s.name}: {s.detail}" for s in record.steps if s.verdict.value == "skipped"]
     for line in skipped:
         say(f"not run: {line}")
-    click.echo(
-        f"{click.style('passed' if record.passed else 'failed', fg='green' if record.passed else 'red', bold=True)}: {record.summary}"
-    )
+    click.echo(f"{mark(passed=record.passed)}: {record.summary}")
     click.echo(f"proved: {' -> '.join(r.value for r in record.rungs)}")
 
 
@@ -235,7 +234,7 @@ def read_cells(text: str, where: str) -> tuple[RequestFlags, ...]:
         try:
             if words := shlex.split(line, comments=True):
                 lines.append(_flags_of(words))
-        except (ValueError, click.ClickException, click.exceptions.Exit) as error:  # noqa: PERF203 - every problem is listed
+        except (ValueError, click.ClickException, click.exceptions.Exit) as error:  # noqa: PERF203
             message = error.format_message() if isinstance(error, click.ClickException) else str(error)
             problems.append(f"{where}:{number}: {message}")
     if len(lines) > _MAX_CELLS:

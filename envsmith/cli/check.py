@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     "sources",
     multiple=True,
     metavar="FILE",
-    help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', a pip lock or freeze), or all of an "
-    "environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
+    help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', a pip lock "
+    "or freeze), or all of an environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
 )
 @click.option(
     "--fact",
     "facts",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Something that is no version: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; --fact help lists all).",
+    help="Something that is no version: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; "
+    "--fact help lists all).",
 )
 @click.option(
     "--env",
@@ -94,7 +95,7 @@ def check(
 
 
 def _judge(versions: dict[str, str], draft: Draft, platform: Platform) -> Judgement:
-    """Judge by the rules over versions alone where nothing else was stated: those of the doctor need not be loaded then."""
+    """Judge by the rules over versions alone where nothing else was stated: the doctor's need not be loaded then."""
     if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in versions.values()):
         from envsmith.doctor.judge import check_environment
 
@@ -144,6 +145,7 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
     if not versions and not draft.size():
         raise UsageError(
             f"{', '.join(sources)}: no version of a component is told there",
-            hint="known are environment.yml, conda-lock.yml, pixi.lock, conda list, pip list, pip freeze, logs, and the JSON of README",
+            hint="known are environment.yml, conda-lock.yml, pixi.lock, conda list, pip list, pip freeze, logs, "
+            "and the JSON of README",
         )
     return versions

@@ -1,4 +1,4 @@
-"""``envsmith ci``: for maintainers of libraries: the matrix of their CI, and whether what they declare agrees with the graph."""
+"""``envsmith ci``, for maintainers of libraries: the matrix of their CI, and whether their ranges hold."""
 
 from __future__ import annotations
 
@@ -83,8 +83,11 @@ def matrix(
         _append("GITHUB_OUTPUT", f"matrix={write_matrix(result, 'github')}\njobs={len(result.jobs)}\n")
     _write(text, output)
     failing = sum(job.expect == "fail" for job in result.jobs)
-    covered = f"{len(result.jobs) - failing} jobs cover the pairs of {result.possible} possible combinations (no fewer than {result.cover.bound} could)"
-    say(f"{library.name}: {covered}" + (f", {failing} more must fail" if failing else ""))
+    covered = f"{len(result.jobs) - failing} jobs cover the pairs of {result.possible} possible combinations"
+    say(
+        f"{library.name}: {covered} (no fewer than {result.cover.bound} could)"
+        + (f", {failing} more must fail" if failing else "")
+    )
     for note in result.notes:
         say(f"note: {note}")
     return 0
@@ -221,7 +224,8 @@ def _text(library: Library, findings_: list[Located], comparison: Comparison | N
         lines.append("what is declared agrees with the version graph")
     if comparison is not None:
         lines.append(
-            f"since {comparison.base}: {comparison.before} -> {comparison.after} combinations; asks for a {comparison.asks} release"
+            f"since {comparison.base}: {comparison.before} -> {comparison.after} combinations; "
+            f"asks for a {comparison.asks} release"
         )
         for word, values in (("no longer possible", comparison.lost), ("now possible", comparison.gained)):
             lines += [f"  {word}: {name} {', '.join(listed)}" for name, listed in values.items()]

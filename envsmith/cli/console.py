@@ -27,6 +27,11 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def mark(*, passed: bool) -> str:
+    """Return the word of an outcome in its colour."""
+    return click.style("passed" if passed else "failed", fg="green" if passed else "red", bold=True)
+
+
 def say(text: str) -> None:
     """Print one line of talk on stderr."""
     click.echo(text, err=True)
@@ -35,8 +40,9 @@ def say(text: str) -> None:
 class Console:
     """Shows :class:`~envsmith.progress.Event` s. A context manager, so that a live display is closed whatever happens.
 
-    With a terminal (and no ``CI``): a line for each finished step and a spinner with the last line of output for the one that runs.
-    Without: one plain line when a step starts and one when it ends. ``verbose`` shows every line of output.
+    With a terminal (and no ``CI``): a line for each finished step and a spinner with the last line of output for the
+    one that runs. Without: one plain line when a step starts and one when it ends. ``verbose`` shows every line of
+    output.
     """
 
     def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:

@@ -89,7 +89,8 @@ def doctor(
 ) -> int:
     """What is wrong with this machine's environment, or with the one a text tells of, and what to do.
 
-    Without --from this machine is looked at (torch is not imported). Exit code 0 when nothing of the --fail-on severity was found, 1 otherwise.
+    Without --from this machine is looked at (torch is not imported). Exit code 0 when nothing of the --fail-on severity
+    was found, 1 otherwise.
     """
     _consistent(sources, python, deep=deep, compare=bool(compare), form=form, as_json=as_json)
     form = "json" if as_json else form

@@ -64,7 +64,8 @@ def _refuse_component(subject: str) -> None:
     if component is not None:
         raise UsageError(
             f"{subject!r} is a component; explained are cells and rules",
-            hint=f"envsmith solve --with '{subject}' gives a cell with its reasons; envsmith check {component.name}==VERSION says what speaks against a release",
+            hint=f"envsmith solve --with '{subject}' gives a cell with its reasons; "
+            f"envsmith check {component.name}==VERSION says what speaks against a release",
         )
 
 

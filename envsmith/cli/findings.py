@@ -100,7 +100,10 @@ def _location(file: str, line: int | None) -> dict[str, object]:
 
 
 def sarif(findings: Iterable[Finding]) -> dict[str, object]:
-    """Return a SARIF 2.1.0 log with one run. The rule's evidence is the help text, ``where`` the place that code scanning shows."""
+    """Return a SARIF 2.1.0 log with one run.
+
+    The rule's evidence is the help text, ``where`` the place that code scanning shows.
+    """
     from envsmith import __version__
 
     results = []
@@ -132,7 +135,8 @@ def sarif(findings: Iterable[Finding]) -> dict[str, object]:
     }
 
 
-# Findings of ``envsmith ci check`` in the forms that CI systems read: JSON, SARIF, JUnit, GitHub annotations, a step summary.
+# Findings of ``envsmith ci check`` in the forms that CI systems read: JSON, SARIF, JUnit, GitHub annotations, a step
+# summary.
 
 
 _GLYPH = {Severity.ERROR: "❌", Severity.WARNING: "⚠️", Severity.NOTE: "💡"}
@@ -165,7 +169,10 @@ def workflow_commands(every: Sequence[Located]) -> str:
 
 
 def junit(library: str, every: Sequence[Located]) -> str:
-    """Return a test case per finding, or one passing case. An error fails, a warning or note passes with its text in ``system-out``."""
+    """Return a test case per finding, or one passing case.
+
+    An error fails, a warning or note passes with its text in ``system-out``.
+    """
     errors = sum(f.finding.severity is Severity.ERROR for f in every)
     suite = ET.Element(
         "testsuite", name="envsmith ci check", tests=str(max(len(every), 1)), failures=str(errors), errors="0"
@@ -210,7 +217,8 @@ def summary(library: str, every: Sequence[Located], comparison: Comparison | Non
         lines.append("")
     if comparison is not None:
         lines.append(
-            f"Since `{comparison.base}`: {comparison.before} -> {comparison.after} combinations; asks for a **{comparison.asks}** release."
+            f"Since `{comparison.base}`: {comparison.before} -> {comparison.after} combinations; "
+            f"asks for a **{comparison.asks}** release."
         )
         for word, values in (("no longer possible", comparison.lost), ("now possible", comparison.gained)):
             lines += [f"- {word}: {name} {', '.join(listed)}" for name, listed in values.items()]

@@ -69,8 +69,8 @@ def lock(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, setti
 
     The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
 
-    With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was compared with,
-    are the only files of pip's.
+    With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was
+    compared with, are the only files of pip's.
     """
     from envsmith import build
     from envsmith.options import Options

@@ -120,7 +120,8 @@ def _show(plan: Plan, root: Path) -> None:
     "clones",
     multiple=True,
     metavar="NAME=FOLDER",
-    help=f"Also read a clone of {alternatives(sorted(n for n, f in FRAMEWORKS.items() if f.checkout))}: what its own CI and locks say was tested (repeatable).",
+    help=f"Also read a clone of {alternatives(sorted(n for n, f in FRAMEWORKS.items() if f.checkout))}: "
+    "what its own CI and locks say was tested (repeatable).",
 )
 def refresh(
     *,
@@ -134,12 +135,13 @@ def refresh(
 ) -> int:
     """Read the package index and its artifacts, show what changed, and write it with --write.
 
-    Release lists, METADATA, Python tags, and of every torch wheel the CUDA version, the NCCL, cuDNN and Triton pins, the GPU architectures, the
-    C++ ABI and the glibc floor, read by range requests. The index is the one that uv or pip is configured with. What was read is kept in the
-    cache, so an interrupted run continues where it stopped; a second run finds nothing to do.
+    Release lists, METADATA, Python tags, and of every torch wheel the CUDA version, the NCCL, cuDNN and Triton pins,
+    the GPU architectures, the C++ ABI and the glibc floor, read by range requests. The index is the one that uv or pip
+    is configured with. What was read is kept in the cache, so an interrupted run continues where it stopped; a second
+    run finds nothing to do.
 
-    The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or shown; 5 when the index, or
-    some artifact, could not be read (what could be read is written all the same).
+    The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or
+    shown; 5 when the index, or some artifact, could not be read (what could be read is written all the same).
     """
     from envsmith.matrix.refresh.run import apply, plan_refresh
 
@@ -348,14 +350,14 @@ def _text(path: Path) -> str:
 def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     """Take the records of SOURCES into the matrix.
 
-    A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke --tier all` left, a folder of
-    records, or a file.
+    A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke
+    --tier all` left, a folder of records, or a file.
 
-    They go into --matrix, else into the matrix that envsmith uses; an installed envsmith has its own in its package, which is left alone:
-    `matrix/` in this folder is taken then, as in a checkout.
+    They go into --matrix, else into the matrix that envsmith uses; an installed envsmith has its own in its package,
+    which is left alone: `matrix/` in this folder is taken then, as in a checkout.
 
-    Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed after it was written is
-    refused.
+    Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed
+    after it was written is refused.
     """
     target = (folder or own_matrix()) / "records"
     new, existing = merged(sources, target)

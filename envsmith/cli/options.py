@@ -170,7 +170,10 @@ request_options = add_options(
 
 
 def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
-    """Parse ``NAME[SPEC]`` into a component and a spec. ``UsageError`` has the nearest names for one that does not exist."""
+    """Parse ``NAME[SPEC]`` into a component and a spec.
+
+    ``UsageError`` has the nearest names for one that does not exist.
+    """
     match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
         raise UsageError(
@@ -189,7 +192,9 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
 
 
 def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
-    """Parse the ``NAME==VERSION`` arguments of ``check`` into component -> version. Every problem is in one ``UsageError``.
+    """Parse the ``NAME==VERSION`` arguments of ``check`` into component -> version.
+
+    Every problem is in one ``UsageError``.
 
     The version may be ``*`` (some release is there) or ``none`` (known to be absent).
     """
@@ -359,7 +364,10 @@ class LockFlags:
     offline: bool
 
     def conda(self, exclude_newer: str | None) -> CondaRequest:
-        """Return what is asked of the channels. ``UsageError`` for flags that exclude each other or a platform that does not exist."""
+        """Return what is asked of the channels.
+
+        ``UsageError`` for flags that exclude each other or a platform that does not exist.
+        """
         from envsmith.conda.model import CondaRequest
 
         if self.locked and self.frozen:
@@ -426,7 +434,10 @@ talk_options = add_options(
 
 
 def open_source(source: str) -> tuple[str, list[str]]:
-    """Read the text of a file, or of stdin for ``-``, bounded, with notes on what was cut. :class:`UsageError` when it cannot be read."""
+    """Read the text of a file, or of stdin for ``-``, bounded, with notes on what was cut.
+
+    :class:`UsageError` when it cannot be read.
+    """
     from envsmith.doctor.read.text import read_bounded
 
     if source == "-":

@@ -83,8 +83,9 @@ class PublishFlags:
 def publish(*, settings: PublishFlags) -> int:
     """Push the image of a cell by digest, with lock, record, bill of materials and a signed statement; the tag comes last.
 
-    CELL is a cell's folder, or its id below --output; it may be left out where there is only one. A cell without a passing record of this very
-    image is not published (exit code 1). Interrupted, the same command sends what is missing.
+    CELL is a cell's folder, or its id below --output; it may be left out where there is only one. A cell without a
+    passing record of this very image is not published (exit code 1). Interrupted, the same command sends what is
+    missing.
     """
     if settings.to is None and settings.bundle is None:
         raise UsageError("nowhere to publish to", hint="--to REGISTRY/REPO, or --bundle FILE.tar")
@@ -161,7 +162,8 @@ class VerifyFlags:
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path, exists=True),
-    help="Verify what is in this file (or OCI layout) without a network; IMAGE is then a tag or digest in it, or left out.",
+    help="Verify what is in this file (or OCI layout) without a network; "
+    "IMAGE is then a tag or digest in it, or left out.",
 )
 @click.option(
     "--key",
@@ -180,8 +182,9 @@ class VerifyFlags:
 def verify(*, settings: VerifyFlags) -> int:
     """Check an image against its proof: manifest, configuration, layers, lock, labels, record, bill of materials, signature, tag.
 
-    IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest). Exit code 0: everything is shown;
-    8: something differs, and is named; 1: nothing differs, but nobody whom you trust has signed it.
+    IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest). Exit code 0:
+    everything is shown; 8: something differs, and is named; 1: nothing differs, but nobody whom you trust has signed
+    it.
     """
     from envsmith.publish import run
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from envsmith import proof
-from envsmith.cli.console import Console, clean, dumps, say, table
+from envsmith.cli.console import Console, clean, dumps, mark, say, table
 from envsmith.cli.options import gather
 from envsmith.errors import EnvsmithError, StorageError, UsageError
 from envsmith.files import write_whole
@@ -248,7 +248,10 @@ def _environment(python: Path | None) -> tuple[run.LocalTarget, Mapping[str, str
 
 
 def _interpreter(path: Path | None) -> Path:
-    """Return the interpreter that is meant. A folder stands for its environment. Symbolic links stay: a venv is known by its own path."""
+    """Return the interpreter that is meant. A folder stands for its environment.
+
+    Symbolic links stay: a venv is known by its own path.
+    """
     if path is None:
         return Path(shutil.which("python3") or sys.executable)
     full = path.expanduser().absolute()
@@ -301,11 +304,7 @@ def _lines(result: SmokeResult) -> list[str]:
         say(f"note: {clean(note)}")
     narrowed = result.narrowed.get("sentence")
     lines += [f"narrowed: {clean(str(narrowed))}"] if narrowed else []
-    return [*lines, f"{_mark(passed=result.passed)}: {clean(result.summary)}"]
-
-
-def _mark(*, passed: bool) -> str:
-    return click.style("passed" if passed else "failed", fg="green" if passed else "red", bold=True)
+    return [*lines, f"{mark(passed=result.passed)}: {clean(result.summary)}"]
 
 
 # ``envsmith smoke --nodes``: which way the nodes are reached, the run, and the narrowing after a failure.
@@ -373,7 +372,10 @@ def _under_torchrun(meeting: Rendezvous, python: str, settings: SmokeFlags, cons
 
 
 def _versions_of_any(ask: Callable[[str], Mapping[str, str]], hosts: Sequence[str]) -> Mapping[str, str]:
-    """Return the versions of the first node that answers: expectations depend on them, and all are compared before the first case."""
+    """Return the versions of the first node that answers: expectations depend on them.
+
+    The versions of all nodes are compared before the first case.
+    """
     last: EnvsmithError | None = None
     for host in hosts:
         try:
@@ -444,7 +446,7 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
 
 
 def _all_tiers(settings: SmokeFlags, console: Console) -> int:
-    """Run the parts, write results, plot and record. Return 0 when no part failed and the record passed, 1 otherwise."""
+    """Run the parts, write results, plot and record. Return 0 when no part failed and the record passed, else 1."""
     target, versions = _environment(settings.python)
     folder = settings.output or Path("envsmith-smoke")
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
@@ -480,7 +482,7 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
         click.echo(f"cell: {record.cell}\nproved: {' -> '.join(r.value for r in record.rungs)}")
     for file in files:
         say(f"written: {file}")
-    click.echo(f"{_mark(passed=passed)}: {verdict}")
+    click.echo(f"{mark(passed=passed)}: {verdict}")
     return 0 if passed else 1
 
 
@@ -500,7 +502,8 @@ def _verdict(finished: Sequence[everything.Done], budget: float) -> str:
     """Say in one sentence how many parts passed, in which time, and the first that did not."""
     ran = [item for item in finished if item.result]
     bad = [item for item in ran if item.word == "failed"]
-    text = f"{len(ran) - len(bad)} of {len(ran)} parts passed in {sum(item.seconds for item in ran):.0f} s (budget {budget:.0f} s)"
+    seconds = sum(item.seconds for item in ran)
+    text = f"{len(ran) - len(bad)} of {len(ran)} parts passed in {seconds:.0f} s (budget {budget:.0f} s)"
     skipped = [item.part.name for item in finished if not item.result]
     text += f"; not run: {', '.join(skipped)}" if skipped else ""
     return text + (f"; {bad[0].part.name}: {clean(bad[0].sentence)}" if bad else "")

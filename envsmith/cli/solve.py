@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def solve(*, flags: RequestFlags, every: bool, limit: int | None, as_json: bool) -> int:
     """Choose one release per component, newest that is known to work first.
 
-    Preference: newest framework, newest torch that evidence supports, the default wheel of that torch, Python 3.12. Exit code 1 when
-    no cell satisfies the request; the refusal names the rules, their evidence and what to change.
+    Preference: newest framework, newest torch that evidence supports, the default wheel of that torch, Python 3.12.
+    Exit code 1 when no cell satisfies the request; the refusal names the rules, their evidence and what to change.
     """
     from envsmith import solve
 

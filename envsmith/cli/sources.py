@@ -1,4 +1,4 @@
-"""``--source`` and ``--compile``: what is built from a source archive of the user's, and how; the same on ``lock`` and ``build``."""
+"""``--source`` and ``--compile``: what is built from the user's source archives. The same on ``lock`` and ``build``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ source_options = add_options(
         "--source",
         multiple=True,
         metavar="NAME@ARCHIVE#sha256=HEX",
-        help="Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. NAME==VERSION@… where the archive does not state its version.",
+        help="Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. "
+        "NAME==VERSION@… where the archive does not state its version.",
     ),
     click.option(
         "--compile",
@@ -78,7 +79,10 @@ class Sources:
         return " ".join(texts)
 
     def read(self, request: Request, *, offline: bool) -> tuple[Request, Compile]:
-        """Read the archives and return the request with the releases that they are. Raises what :func:`read_archive` raises."""
+        """Read the archives and return the request with the releases that they are.
+
+        Raises what :func:`read_archive` raises.
+        """
         if not self.wishes:
             return request, Compile(variables=self.variables)
         from envsmith.http import HttpClient
@@ -102,7 +106,8 @@ def _with(request: Request, archives: Iterable[GivenArchive]) -> Request:
         spec = place.get(component.name)
         if spec is not None and not spec.contains(archive.version):
             raise UsageError(
-                f"--source {archive.name}: the archive is that of {archive.version}, and {component.name} {spec} was asked for"
+                f"--source {archive.name}: the archive is that of {archive.version}, "
+                f"and {component.name} {spec} was asked for"
             )
         place[component.name] = exact
     return replace(request, constraints=constraints, frameworks=frameworks)

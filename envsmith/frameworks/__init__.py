@@ -1,4 +1,7 @@
-"""The training frameworks that envsmith knows, in the order in which it lists them. A new one is a file here and a line below."""
+"""The training frameworks that envsmith knows, in the order in which it lists them.
+
+A new one is a file here and a line below.
+"""
 
 from __future__ import annotations
 

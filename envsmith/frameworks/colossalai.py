@@ -1,4 +1,8 @@
-"""Colossal-AI. What its plugins do on the CPU was read in 0.5.0 and seen on torch 2.13.0; the GPU steps were not run by us, for want of a GPU."""
+"""Colossal-AI.
+
+What its plugins do on the CPU was read in 0.5.0 and seen on torch 2.13.0; the GPU steps were not run by us, for want of
+a GPU.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from envsmith.frameworks.framework import Checkout, CheckoutFile, Framework, Row
 # It imports 1,500 modules.
 _DEADLINE = 300.0
 _HYBRID_ADAM_DEADLINE = 600.0
-# The words with which its CPU accelerator stops a plugin. Such a step is tried on the CPU all the same: the record has the error and the
-# line of code of this very release, or, should one ever work there, its losses.
+# The words with which its CPU accelerator stops a plugin. Such a step is tried on the CPU all the same: the record has
+# the error and the line of code of this very release, or, should one ever work there, its losses.
 _ZERO_STOPS = r"device is required"
-# HybridAdam's kernel for the host's part is only built where torch.cuda.is_available() (cuda_extension.py, which cpu_adam_x86.py asks).
+# HybridAdam's kernel for the host's part is only built where torch.cuda.is_available() (cuda_extension.py, which
+# cpu_adam_x86.py asks).
 _GEMINI_STOPS = r"not supported for cpu accelerator|No usable kernel found for CPUAdamLoader"
 _TENSOR_STOPS = r"get_rng_state\(\) takes"
 
@@ -25,7 +30,7 @@ def compatibility_rows(text: str) -> list[Row]:
 
 
 def cuda_ext_rows(text: str) -> list[Row]:
-    """Read ``.cuda_ext.json``: the torch that is installed and the CUDA of the image in which extensions are compiled."""
+    """Read ``.cuda_ext.json``: the torch and the CUDA of the image in which extensions are compiled."""
     try:
         builds = json.loads(text)["build"]
     except (ValueError, KeyError, TypeError, RecursionError):

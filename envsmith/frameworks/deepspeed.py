@@ -6,8 +6,8 @@ import re
 
 from envsmith.frameworks.framework import Framework, ImportWithoutGpu, Step, ToolkitTable
 
-# It compiles its shared-memory op when it starts on the CPU: 12 s warm, a minute cold on two processors, and more than 300 s where
-# fourteen other processes want each of them.
+# It compiles its shared-memory op when it starts on the CPU: 12 s warm, a minute cold on two processors, and more than
+# 300 s where fourteen other processes want each of them.
 _DEADLINE = 600.0
 # Its shared-memory op maps 2 x 1 MiB + 2 x 32 MiB per rank (csrc/cpu/comm/shm.cpp, `struct allreduce_workspace`).
 _SHM = (66 << 20, "DeepSpeed's op for the CPU")
@@ -76,8 +76,8 @@ DEEPSPEED = Framework(
         since="0.4.0",
         read=cuda_minor_table,
     ),
-    # Releases before 0.14.3 ask for Intel's extension where there is no GPU. With CUDA named they can be imported, except that those about
-    # 0.12 then look for the accelerator without end.
+    # Releases before 0.14.3 ask for Intel's extension where there is no GPU. With CUDA named they can be imported,
+    # except that those about 0.12 then look for the accelerator without end.
     import_without_gpu=ImportWithoutGpu(
         needs="intel_extension_for_pytorch",
         variables={"DS_ACCELERATOR": "cuda"},

@@ -1,4 +1,4 @@
-"""What envsmith's code has to know of a training framework: a value with defaults, filled in by one file for each framework."""
+"""What code has to know of a training framework: a value with defaults, filled in by one file for each framework."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ DEADLINE = 180.0
 class Step:
     """One framework step of a smoke test.
 
-    ``kind`` is the key of the agent's function, ``options`` are its parameters. ``tolerance`` is the relative difference that is allowed in
-    every loss, from the step's own reference and from the first step of its ``family`` that ran: the same training, distributed otherwise.
-    ``issues`` are the collectives without which the step is not what its name says (``a|b``: one of them). ``native`` says that C++ issues
-    them, so that only torch's flight recorder sees them. ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when it is
-    missing. ``stops_with`` is a pattern: a step that needs a GPU is tried on the CPU all the same, and an error that matches is a skip.
-    ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for.
+    ``kind`` is the key of the agent's function, ``options`` are its parameters. ``tolerance`` is the relative
+    difference that is allowed in every loss, from the step's own reference and from the first step of its ``family``
+    that ran: the same training, distributed otherwise. ``issues`` are the collectives without which the step is not
+    what its name says (``a|b``: one of them). ``native`` says that C++ issues them, so that only torch's flight
+    recorder sees them. ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when it is missing.
+    ``stops_with`` is a pattern: a step that needs a GPU is tried on the CPU all the same, and an error that matches is
+    a skip. ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for.
     """
 
     name: str
@@ -69,7 +70,7 @@ class CheckoutFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkout:
-    """A framework's repository: its name in evidence, the pattern of tags that name a release, the files that are read."""
+    """A framework's repository: its name in evidence, how a tag names a release, the files that are read."""
 
     repository: str
     tag: str
@@ -80,8 +81,8 @@ class Checkout:
 class ToolkitTable:
     """The table in a framework's sources that says which CUDA toolkits it accepts for which CUDA of torch.
 
-    ``rule`` is the id in ``rules/toolkit.yaml`` whose rows follow the table, ``since`` the first release that has one. ``read`` returns, for a
-    CUDA major, the minors that may stand for one another.
+    ``rule`` is the id in ``rules/toolkit.yaml`` whose rows follow the table, ``since`` the first release that has one.
+    ``read`` returns, for a CUDA major, the minors that may stand for one another.
     """
 
     rule: str
@@ -95,7 +96,8 @@ class ToolkitTable:
 class ImportWithoutGpu:
     """How to import a framework on a host without a GPU when it asks for the extension ``needs``.
 
-    With ``variables`` set the import is tried again. An error that begins with ``host_errors`` is the host's, not the cell's.
+    With ``variables`` set the import is tried again. An error that begins with ``host_errors`` is the host's, not the
+    cell's.
     """
 
     needs: str
@@ -105,12 +107,15 @@ class ImportWithoutGpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Framework:
-    """All that code knows of one framework. Releases and rules are data: ``matrix/releases/NAME.yaml``, ``matrix/rules/NAME.yaml``.
+    """All that code knows of one framework.
 
-    ``short`` spells it in a cell id, ``parts`` does so for companions that belong to it. ``module`` is what is imported. ``undeclared`` are
-    distributions that it needs at run time and does not declare. ``compiles`` says that it compiles extensions at build time or first use.
-    ``quick_steps`` are run by every smoke test, ``steps`` by the framework tier. ``ignored_requirements`` depend on the machine that made
-    the metadata, ``reads_sdist`` says that the sdist tells more than a wheel.
+    Releases and rules are data: ``matrix/releases/NAME.yaml``, ``matrix/rules/NAME.yaml``.
+
+    ``short`` spells it in a cell id, ``parts`` does so for companions that belong to it. ``module`` is what is
+    imported. ``undeclared`` are distributions that it needs at run time and does not declare. ``compiles`` says that it
+    compiles extensions at build time or first use. ``quick_steps`` are run by every smoke test, ``steps`` by the
+    framework tier. ``ignored_requirements`` depend on the machine that made the metadata, ``reads_sdist`` says that the
+    sdist tells more than a wheel.
     """
 
     name: str

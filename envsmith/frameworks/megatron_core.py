@@ -7,7 +7,10 @@ import re
 from envsmith.frameworks.framework import Checkout, CheckoutFile, Framework, Row, Step
 
 _NO_SEQUENCE = "needs a GPU and Transformer Engine: Megatron's torch layer norm refuses sequence parallelism"
-_NO_CONTEXT = "needs a GPU and Transformer Engine: Megatron has context parallelism of a whole layer only in TEDotProductAttention"
+_NO_CONTEXT = (
+    "needs a GPU and Transformer Engine: "
+    "Megatron has context parallelism of a whole layer only in TEDotProductAttention"
+)
 _MIXTURE = "megatron-core gpt moe fp32"
 
 
