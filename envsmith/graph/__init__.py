@@ -1,6 +1,8 @@
-"""The version graph: YAML -> values -> networkx.
+"""The version graph: ``matrix/*.yaml`` to values to networkx.
 
->>> import envsmith.graph.load
->>> graph = envsmith.graph.network.load()  # doctest: +SKIP
->>> graph.out_edges(("torch", "2.9.1+cu128"), data=True)  # doctest: +SKIP
+>>> from envsmith.graph.load import knowledge
+>>> from envsmith.graph.network import to_network
+>>> graph = to_network(knowledge())
+>>> sorted({data["kind"] for _, _, data in graph.out_edges("rule:deepspeed-elastic-log", data=True)})
+['conflicts']
 """
