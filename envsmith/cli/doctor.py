@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.build import lock_only
 from envsmith.cli.console import dumps, say
 from envsmith.cli.findings import judgement_text
 from envsmith.cli.options import fail_on_option, open_source
@@ -25,7 +24,6 @@ from envsmith.errors import StorageError, UsageError
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
-from envsmith.options import Options
 
 if TYPE_CHECKING:
     from envsmith.doctor.diagnosis import Diagnosed
@@ -231,6 +229,10 @@ def _verified(diagnosis: Diagnosis) -> str:
 
 def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
     """Write the repair's cell as lock and Dockerfile into ``directory``."""
+    # Resolving is most of the program, and no other option of doctor needs it.
+    from envsmith.build import lock_only
+    from envsmith.options import Options
+
     if diagnosis.repair is None:
         raise UsageError(
             "--fix-to: there is no repair to write",

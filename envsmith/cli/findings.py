@@ -6,16 +6,19 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import click
 
-from envsmith.ci.check import Located
-from envsmith.ci.since import Comparison
 from envsmith.cli.console import clean, dumps
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
+
+if TYPE_CHECKING:
+    from envsmith.ci.check import Located
+    from envsmith.ci.since import Comparison
 
 FORMATS = ("text", "json", "sarif", "github")
 _COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}

@@ -301,15 +301,15 @@ def _installations(
     """Return what installs torch and the pinned packages; Conda takes from pip what its channel does not have."""
     if not torch and not pins:
         return {}
-    names = words().packages
-    pinned = [f"'{names.pip.get(n, n)}=={v}'" for n, v in pins.items()]
-    conda = [f"'{names.conda.get(n, n)}={v}'" for n, v in pins.items() if n not in names.not_on_conda]
+    names = words()
+    pinned = [f"'{names.pip_names.get(n, n)}=={v}'" for n, v in pins.items()]
+    conda = [f"'{names.conda_names.get(n, n)}={v}'" for n, v in pins.items() if n not in names.not_on_conda]
     pip_index = uv_backend = ""
     requirements = pinned
     if torch:
         plain = torch.split("+")[0]
         requirements = [f"'torch=={plain}'", *pinned]
-        conda.insert(0, f"'{names.conda['torch']}={plain}{'' if backend == 'cpu' else '=cuda*'}'")
+        conda.insert(0, f"'{names.conda_names['torch']}={plain}{'' if backend == 'cpu' else '=cuda*'}'")
         pip_index = f" --index-url <PyTorch's index of {backend}>" if index == "pytorch" and backend else ""
         uv_backend = f" --torch-backend={backend}" if backend else ""
     commands = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -40,14 +41,17 @@ def _source(text: str, context: Context) -> Evidence | None:
     return dataclasses.replace(source, source=f"{source.source}: {path}") if path else source
 
 
-def _pattern(value: Any, _context: object) -> str:
-    if not isinstance(value, str):
-        raise WrongValueError("a regular expression belongs here", "quote it")
+def _patterns(value: Any, _context: object) -> Mapping[str, tuple[str, ...]]:
+    if not isinstance(value, list) or not all(isinstance(pattern, str) for pattern in value):
+        raise WrongValueError("a list of regular expressions belongs here")
+    return {pattern: _needles(pattern, number) for number, pattern in enumerate(value)}
+
+
+def _needles(pattern: str, number: int) -> tuple[str, ...]:
     try:
-        needle_of(value)
-    except re.error as error:
-        raise WrongValueError(f"not a regular expression: {error}") from None
-    return value
+        return needle_of(pattern)
+    except (ValueError, re.error) as error:
+        raise WrongValueError(str(error), path=f"[{number}]", part=pattern) from None
 
 
 def _some(value: Any, _context: object) -> Any:
@@ -71,14 +75,14 @@ class Variant:
 class Signature:
     """One failure class. ``group``, ``cause`` and ``pattern`` are the study's taxonomy (group and key of the root cause, pattern of the fix).
 
-    ``rule`` is set when this is the signature of a rule over versions: the rule then says cause and fix, and ``check`` judges it. ``tells``
+    ``match`` has the literals of each pattern of which one stands in every match. ``rule`` is set when this is the signature of a rule over versions: the rule then says cause and fix, and ``check`` judges it. ``tells``
     names the package whose release the message asks for: one, or ``need`` for the one in the group of that name. ``look_up`` makes words
     of groups by a table, the first variant that is met says more than ``message`` and ``fix``.
     """
 
     id: Text
     kind: Literal["cause", "symptom", "consequence", "other"]
-    match: tuple[Annotated[str, Parsed(_pattern)], ...]
+    match: Annotated[Mapping[str, tuple[str, ...]], Parsed(_patterns)]
     message: Text
     fix: str
     severity: Severity = Severity.ERROR
@@ -163,7 +167,7 @@ def _of_rule(rule: Rule) -> Signature:
     return Signature(
         id=rule.id,
         kind="cause",
-        match=tuple(alternatives(rule.signature or "")),
+        match={pattern: needle_of(pattern) for pattern in alternatives(rule.signature or "")},
         message=rule.cause or first.cause or rule.id,
         fix=rule.fix or first.fix or "",
         severity=first.severity,
@@ -185,6 +189,8 @@ def _of_rule(rule: Rule) -> Signature:
 
 _LINE = 1600
 _MOST_HITS = 40
+# How far before and after a hit its context reaches.
+_CONTEXT = 700
 # Longer texts are files, not what somebody copied from a terminal.
 _WRAPPED = 400_000
 # A log says the same few things over and over with other numbers: from this length on, needles are first looked for in its distinct lines.
@@ -209,22 +215,44 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A text and its lower case, of the same length."""
+
+    text: str
+    lower: str
+    source: str
+
+    @classmethod
+    def of(cls, text: str, source: str) -> _Text:
+        lower = text.lower()
+        return cls(text if len(lower) == len(text) else lower, lower, source)
+
+
 def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[Hit]:
-    """The first hit of each signature in ``text``, in the order of the text."""
-    lower = text.lower()
-    if len(lower) != len(text):
-        text = lower
+    """Return the first hit of each signature in ``text``, in the order of the text."""
     every = tuple(signatures)
-    shapes = _shapes(lower)
+    original = _Text.of(text, source)
+    shapes = _shapes(original.lower)
     likely = every if shapes is None else [s for s in every if _may_stand(s, shapes)]
-    hits = [hit for signature in likely if (hit := _find(text, lower, source, signature))]
-    hits += _find_unwrapped(text, source, every, {hit.signature.id for hit in hits})
-    hits += _find_completed(text, source, every, {hit.signature.id for hit in hits})
-    order = {
-        signature.id: number for number, signature in enumerate(every)
-    }  # of the same place the more special one first
+    hits = [hit for signature in likely if (hit := _find(original, signature))]
+    for changed, place in _rewritten(original.text) if len(text) <= _WRAPPED else ():
+        ids = {hit.signature.id for hit in hits}
+        whole = _Text.of(changed, source)
+        later = [s for s in every if s.id not in ids and not s.last]
+        hits += [dataclasses.replace(h, position=place(h.position)) for s in later if (h := _find(whole, s))]
+    order = {signature.id: number for number, signature in enumerate(every)}  # of one place the more special one first
     hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))
-    return _count_lines(text, hits)
+    return _count_lines(original.text, hits)
+
+
+def _rewritten(text: str) -> Iterator[tuple[str, Callable[[int], int]]]:
+    """Give the text without line breaks of a terminal or a writer, then with import errors completed; and where its places lie in ``text``."""
+    for joined, breaks in unwrapped(text):
+        yield joined, lambda at, breaks=breaks: at + bisect_right(breaks, at)  # type: ignore[misc]
+    if whole := completed(text):
+        starts = [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n"))]
+        yield whole, lambda at: starts[whole.count("\n", 0, at)]
 
 
 def _shapes(lower: str) -> str | None:
@@ -246,38 +274,7 @@ def _shapes(lower: str) -> str | None:
 
 
 def _may_stand(signature: Signature, shapes: str) -> bool:
-    return any(needle.translate(_DIGITS) in shapes for pattern in signature.match for needle in needle_of(pattern))
-
-
-def _find_unwrapped(text: str, source: str, signatures: Iterable[Signature], found: set[str]) -> list[Hit]:
-    """Hits of messages that a terminal or a writer broke into lines; their place is that of the first part."""
-    hits: list[Hit] = []
-    for whole, breaks in unwrapped(text) if len(text) <= _WRAPPED else ():
-        lower = whole.lower()
-        whole = whole if len(lower) == len(whole) else lower  # noqa: PLW2901 - the same text
-        seen = found | {hit.signature.id for hit in hits}
-        rest = (s for s in signatures if s.id not in seen and not s.last)
-        more = [hit for signature in rest if (hit := _find(whole, lower, source, signature))]
-        hits += [dataclasses.replace(h, position=h.position + bisect_right(breaks, h.position)) for h in more]
-    return hits
-
-
-def _find_completed(text: str, source: str, signatures: Iterable[Signature], found: set[str]) -> list[Hit]:
-    """Hits of import errors that do not name the module: the line of code above them does. Their place is the line's beginning."""
-    whole = completed(text) if len(text) <= _WRAPPED else None
-    if whole is None:
-        return []
-    lower = whole.lower()
-    rest = (s for s in signatures if s.id not in found and not s.last)
-    more = (
-        [hit for signature in rest if (hit := _find(whole, lower, source, signature))]
-        if len(lower) == len(whole)
-        else []
-    )
-    starts = [0]
-    for line in text.split("\n"):
-        starts.append(starts[-1] + len(line) + 1)
-    return [dataclasses.replace(h, position=starts[whole.count("\n", 0, h.position)]) for h in more]
+    return any(needle.translate(_DIGITS) in shapes for needles in signature.match.values() for needle in needles)
 
 
 def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
@@ -289,56 +286,55 @@ def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
     return numbered
 
 
-def _find(text: str, lower: str, source: str, signature: Signature) -> Hit | None:
-    """The first hit of any pattern (the last for what must stand last), with the groups of all patterns that match near it."""
-    hits = [hit for pattern in signature.match if (hit := _search(text, lower, source, signature, pattern))]
+def _find(text: _Text, signature: Signature) -> Hit | None:
+    """Return the first hit of any pattern (the last for what must stand last), with the groups of all patterns that match near it."""
+    hits = [hit for pattern, needles in signature.match.items() if (hit := _search(text, signature, pattern, needles))]
     if not hits:
         return None
     best = (max if signature.last else min)(hits, key=lambda hit: hit.position)
-    if signature.last and not _is_last(text, best):
+    if signature.last and not _is_last(text.text, best):
         return None
-    if not all(_anywhere(text, lower, pattern) for pattern in signature.also):
+    if not all(_anywhere(text, pattern) for pattern in signature.also):
         return None
-    if any(_compiled(pattern).search(_around(text, best.position)) for pattern in signature.without):
+    around = text.text[max(0, best.position - _CONTEXT) : best.position + _CONTEXT]
+    if any(_compiled(pattern).search(around) for pattern in signature.without):
         return None
-    near = (hit for hit in hits if abs(hit.position - best.position) < _LINE)
     groups: dict[str, str] = {}
-    for hit in near:
-        groups = {**hit.groups, **groups}
+    for hit in hits:
+        if abs(hit.position - best.position) < _LINE:
+            groups = {**hit.groups, **groups}
     return dataclasses.replace(best, groups={**groups, **best.groups})
 
 
-def _search(text: str, lower: str, source: str, signature: Signature, pattern: str) -> Hit | None:
-    compiled = _compiled(pattern)
+def _search(text: _Text, signature: Signature, pattern: str, needles: Iterable[str]) -> Hit | None:
     chosen: Hit | None = None
-    for needle in needle_of(pattern):
-        for start, end in _lines_with(needle, text, lower, last=signature.last):
-            match = compiled.search(text[start:end]) or _over_lines(compiled, text, start, end)
+    for needle in needles:
+        for start, end in _lines_with(needle, text, last=signature.last):
+            compiled = _compiled(pattern)
+            match = compiled.search(text.text[start:end]) or _over_lines(compiled, text.text, start, end)
             if match is None:
                 continue
-            if chosen is None or start + match.start() < chosen.position:
+            position = start + match.start()
+            if chosen is None or position < chosen.position:
+                groups = {name: value for name, value in match.groupdict().items() if value}
+                line = text.text[start:end].strip()[:400]
                 chosen = Hit(
-                    signature=signature,
-                    source=source,
-                    line=0,
-                    text=text[start:end].strip()[:400],
-                    position=start + match.start(),
-                    groups={k: v for k, v in match.groupdict().items() if v},
+                    signature=signature, source=text.source, line=0, text=line, position=position, groups=groups
                 )
             break
     return chosen
 
 
-def _lines_with(needle: str, text: str, lower: str, *, last: bool) -> Iterator[tuple[int, int]]:
-    """Where the first lines begin and end that hold ``needle``, or the ``last`` one; long lines are cut around it."""
-    position = lower.rfind(needle) if last else lower.find(needle)
+def _lines_with(needle: str, text: _Text, *, last: bool) -> Iterator[tuple[int, int]]:
+    """Give where the first lines begin and end that hold ``needle``, or the ``last`` one; long lines are cut around it."""
+    position = text.lower.rfind(needle) if last else text.lower.find(needle)
     for _ in range(1 if last else _MOST_HITS):
         if position < 0:
             return
-        end = text.find("\n", position)
-        end = min(end if end >= 0 else len(text), position + _LINE)
-        yield max(text.rfind("\n", 0, position) + 1, position - _LINE), end
-        position = lower.find(needle, end)
+        end = text.text.find("\n", position)
+        end = min(end if end >= 0 else len(text.text), position + _LINE)
+        yield max(text.text.rfind("\n", 0, position) + 1, position - _LINE), end
+        position = text.lower.find(needle, end)
 
 
 def _over_lines(compiled: re.Pattern[str], text: str, start: int, end: int) -> re.Match[str] | None:
@@ -355,24 +351,19 @@ def _over_lines(compiled: re.Pattern[str], text: str, start: int, end: int) -> r
     return match if match and match.start() < len(first) else None
 
 
-def _anywhere(text: str, lower: str, pattern: str) -> bool:
+def _anywhere(text: _Text, pattern: str) -> bool:
     try:
         needles = needle_of(pattern)
     except ValueError:
-        return _compiled(pattern).search(text[:400_000]) is not None
-    return any(needle in lower for needle in needles) and _compiled(pattern).search(text[:4_000_000]) is not None
+        return _compiled(pattern).search(text.text[:400_000]) is not None
+    return any(n in text.lower for n in needles) and _compiled(pattern).search(text.text[:4_000_000]) is not None
 
 
 def _is_last(text: str, hit: Hit) -> bool:
-    """Nothing but empty lines and NCCL's own talk follows."""
+    """Return whether nothing but empty lines and NCCL's own talk follows."""
     end = text.find("\n", hit.position)
-    rest = "" if end < 0 else text[end : end + 4000]
-    return len([line for line in rest.split("\n") if line.strip() and "NCCL INFO" not in line]) == 0
-
-
-def _around(text: str, position: int) -> str:
-    """Some lines before and after a hit, where its context stands."""
-    return text[max(0, position - 700) : position + 700]
+    following = "" if end < 0 else text[end : end + 4000]
+    return not any(line.strip() and "NCCL INFO" not in line for line in following.split("\n"))
 
 
 # The literal that every match of a pattern holds, so that a text is searched for literals and only their lines meet the expression.
@@ -402,7 +393,6 @@ def _has_needle(pattern: str) -> bool:
     return True
 
 
-@lru_cache(maxsize=4096)
 def needle_of(pattern: str) -> tuple[str, ...]:
     """Literals (lower case), one of which is in every match of ``pattern``. ``ValueError`` when there are none of four characters."""
     try:

@@ -26,15 +26,6 @@ Pattern = Annotated[str, Parsed(_pattern)]
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
-    """A kind of log or report, and the mark that tells it."""
-
-    kind: Text
-    pattern: Pattern
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
 class VersionLine:
     """A line of a log that names a version. ``strength`` as in :class:`~envsmith.doctor.facts.Stated`."""
 
@@ -42,24 +33,6 @@ class VersionLine:
     origin: Text
     strength: int
     pattern: Pattern
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tool:
-    """What starts ranks, and the mark of its command."""
-
-    tool: Text
-    pattern: Pattern
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launchers:
-    """The tools, and words of which one stands on every line that may be a command of one."""
-
-    hints: tuple[Text, ...]
-    tools: tuple[Tool, ...]
 
 
 @strict
@@ -75,16 +48,6 @@ class Configuration:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Packages:
-    """Names of components where a package manager has another, and those that conda-forge does not have."""
-
-    pip: Mapping[Text, Text]
-    conda: Mapping[Text, Text]
-    not_on_conda: tuple[Text, ...]
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Words:
     """The file. Its comments say what each part is for."""
 
@@ -92,14 +55,17 @@ class Words:
     values: Mapping[Text, tuple[Text, ...]]
     enumerated: tuple[Pattern, ...]
     glibc: Mapping[Text, Mapping[Text, Text]]
-    kinds: tuple[Kind, ...]
+    kinds: Mapping[Text, Pattern]
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
-    launchers: Launchers
+    launchers: Mapping[Text, Pattern]
+    launcher_hints: tuple[Text, ...]
     configuration: Configuration
     plugins: Configuration
     facts: Mapping[Text, Text]
-    packages: Packages
+    pip_names: Mapping[Text, Text]
+    conda_names: Mapping[Text, Text]
+    not_on_conda: tuple[Text, ...]
     own_causes: Mapping[Text, Text]
     own_fixes: tuple[Text, ...]
     evidence: Mapping[Text, Any] = field(default_factory=dict)

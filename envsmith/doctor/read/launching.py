@@ -23,7 +23,7 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
     """Every command, hostfile and DeepSpeed configuration; the kinds that were recognised."""
     kinds = []
     for number, line in _joined(text[:2_000_000]):
-        tool = next((each.tool for each in words().launchers.tools if re.search(each.pattern, line)), None)
+        tool = next((tool for tool, mark in words().launchers.items() if re.search(mark, line)), None)
         if tool:
             shown = f"{source}: {line.strip()[:300]}"
             draft.launch(tool, _options(line), shown, source=source, places={"": number})
@@ -81,7 +81,7 @@ def _places(text: str, start: int, end: int, options: Mapping[str, str]) -> dict
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
     """Lines that could hold a command, with their number from 1, those that a backslash continues joined; at most 6,000 characters each."""
-    hints = words().launchers.hints
+    hints = words().launcher_hints
     pending, begun = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.rstrip()

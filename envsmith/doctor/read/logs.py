@@ -51,7 +51,7 @@ _FEW = 400_000
 def kinds_of_log(text: str) -> list[str]:
     """Which kinds of log and report the text is, by its own marks."""
     head = text if len(text) < 2_000_000 else text[:1_000_000] + text[-1_000_000:]
-    return [each.kind for each in words().kinds if re.search(each.pattern, head, re.MULTILINE)]
+    return [kind for kind, mark in words().kinds.items() if re.search(mark, head, re.MULTILINE)]
 
 
 def read_log(text: str, draft: Draft, source: str) -> None:
