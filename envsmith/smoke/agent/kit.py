@@ -84,7 +84,7 @@ class Kit:
     def reduced(self, parts: Sequence[Any] | None = None) -> Any:
         """Return the reduction of every rank's pattern (or of `parts`), computed here, exactly."""
         torch = self.torch
-        parts = [self.pattern(r) for r in range(self.size)] if parts is None else parts
+        parts = self.every() if parts is None else parts
         if self.dtype == torch.bool:
             fold: Callable[[Any, Any], Any] = {
                 "sum": torch.logical_or, "max": torch.logical_or, "bor": torch.logical_or, "product": torch.logical_and,
@@ -107,6 +107,14 @@ class Kit:
         """Skip the case where a rank has nobody to talk to."""
         if self.size < 2:
             raise Skip("needs two ranks in the group")
+
+    def neighbour(self, steps: int) -> int:
+        """Return the rank that is so many steps further round the group."""
+        return self.ranks[(self.me + steps) % self.size]
+
+    def every(self, start: int = 0) -> list[Any]:
+        """Return the data of every rank of the group."""
+        return [self.pattern(rank, start=start) for rank in range(self.size)]
 
     @property
     def op(self) -> Any:
@@ -200,6 +208,11 @@ class Kit:
             f"was due at element {first} "
             f"({len(unequal)} of {due.numel()} wrong{', never written' if poisoned else ''})"
         )
+
+    def expect_parts(self, outs: Sequence[Any], dues: Sequence[Any]) -> None:
+        """Compare what came from each rank."""
+        for rank, (out, due) in enumerate(zip(outs, dues)):
+            self.expect(out, due, f"part of rank {rank}")
 
     def _same_truth(self, have: Any, due: Any) -> bool:
         """Compare as truth values: gloo adds booleans as bytes (true + true = 2, `bool_bytes` looks at that)."""

@@ -108,7 +108,7 @@ def bw_send_recv(k: Kit) -> None:
 
     def make(buffer: Any, share: Any) -> Callable[[], Any]:
         received = k.torch.empty_like(buffer)
-        after, before = k.ranks[(k.me + 1) % k.size], k.ranks[(k.me - 1) % k.size]
+        after, before = k.neighbour(1), k.neighbour(-1)
         both = [k.dist.P2POp(k.dist.isend, buffer, after), k.dist.P2POp(k.dist.irecv, received, before)]
         return lambda: [work.wait() for work in k.dist.batch_isend_irecv(both)]
 

@@ -39,8 +39,7 @@ def all_gather(k: Kit) -> None:
     outs = [k.output() for _ in range(k.size)]
     t = k.input(k.pattern(k.me))
     k.issue(lambda: k.dist.all_gather(outs, t, group=k.group, async_op=k.later))
-    for r, out in enumerate(outs):
-        k.expect(out, k.pattern(r), f"part of rank {r}")
+    k.expect_parts(outs, k.every())
 
 
 @operation(wide=True)
@@ -53,7 +52,7 @@ def all_gather_single(k: Kit) -> None:
     else:
         t = k.input(k.pattern(k.me))
     k.issue(lambda: call(out, t, group=k.group, async_op=k.later))
-    k.expect(out, k.torch.cat([k.pattern(r) for r in range(k.size)]))
+    k.expect(out, k.torch.cat(k.every()))
 
 
 @operation(wide=True)
@@ -61,13 +60,12 @@ def gather(k: Kit) -> None:
     outs = [k.output() for _ in range(k.size)] if k.me == k.root else None
     t = k.input(k.pattern(k.me))
     k.issue(lambda: k.dist.gather(t, outs, k.src, group=k.group, async_op=k.later))
-    for r, out in enumerate(outs or ()):
-        k.expect(out, k.pattern(r), f"part of rank {r}")
+    k.expect_parts(outs or (), k.every())
 
 
 @operation(wide=True)
 def scatter(k: Kit) -> None:
-    parts = [k.input(k.pattern(r)) for r in range(k.size)] if k.me == k.root else None
+    parts = [k.input(values) for values in k.every()] if k.me == k.root else None
     out = k.output()
     k.issue(lambda: k.dist.scatter(out, parts, k.src, group=k.group, async_op=k.later))
     k.expect(out, k.pattern(k.me))
@@ -103,8 +101,7 @@ def all_to_all(k: Kit) -> None:
     sent, due = _chunks(k)
     outs, parts = [k.output() for _ in range(k.size)], [k.input(part) for part in sent]
     k.issue(lambda: k.dist.all_to_all(outs, parts, group=k.group, async_op=k.later))
-    for r, out in enumerate(outs):
-        k.expect(out, due[r], f"part of rank {r}")
+    k.expect_parts(outs, due)
 
 
 @operation(wide=True)
@@ -164,7 +161,7 @@ def overlap16(k: Kit) -> None:
 
     k.issue(all_at_once)
     for j, t in enumerate(ts):
-        k.expect(t, k.reduced([k.pattern(r, start=j) for r in range(k.size)]), f"tensor {j}")
+        k.expect(t, k.reduced(k.every(start=j)), f"tensor {j}")
 
 
 @operation(reducing=True)
@@ -183,7 +180,7 @@ def coalesced(k: Kit) -> None:
 
     k.issue(together)
     for j, t in enumerate(ts):
-        k.expect(t, k.reduced([k.pattern(r, start=j) for r in range(k.size)]), f"tensor {j}")
+        k.expect(t, k.reduced(k.every(start=j)), f"tensor {j}")
 
 
 def _functional(k: Kit, name: str, sent: Any, *arguments: Any, due: Any) -> None:
@@ -209,7 +206,7 @@ def functional_all_reduce(k: Kit) -> None:
 
 @operation(wide=True)
 def functional_all_gather(k: Kit) -> None:
-    due = k.torch.cat([k.pattern(r) for r in range(k.size)])
+    due = k.torch.cat(k.every())
     _functional(k, "all_gather_into_tensor", k.pattern(k.me), k.size, due=due)
 
 
@@ -236,4 +233,4 @@ def bytes_all_gather(k: Kit) -> None:
     call = k.single("all_gather_single", "all_gather_into_tensor")
     t, out = k.input(k.pattern(k.me)), k.output(k.n * k.size)
     k.issue(lambda: call(out.view(k.torch.uint8), t.view(k.torch.uint8), group=k.group))
-    k.expect(out, k.torch.cat([k.pattern(r) for r in range(k.size)]))
+    k.expect(out, k.torch.cat(k.every()))

@@ -53,12 +53,12 @@ def strided_all_gather(k: Kit) -> None:
     _, t = _column(k, k.pattern(k.me))
     out = k.output(k.n * k.size)
     k.issue(lambda: call(out, t, group=k.group))
-    k.expect(out, k.torch.cat([k.pattern(r) for r in range(k.size)]))
+    k.expect(out, k.torch.cat(k.every()))
 
 
 @operation(wide=True)
 def strided_scatter(k: Kit) -> None:
-    parts = [_column(k, k.pattern(r))[1] for r in range(k.size)] if k.me == k.root else None
+    parts = [_column(k, values)[1] for values in k.every()] if k.me == k.root else None
     base, out = _column(k, k.pattern(k.me) * 0)
     k.issue(lambda: k.dist.scatter(out, parts, k.src, group=k.group))
     k.expect(out, k.pattern(k.me))
@@ -83,10 +83,7 @@ def strided_send_recv(k: Kit) -> None:
     out = k.output()
 
     def ring() -> None:
-        works = [
-            k.dist.isend(t, k.ranks[(k.me + 1) % k.size], group=k.group),
-            k.dist.irecv(out, k.ranks[(k.me - 1) % k.size], group=k.group),
-        ]
+        works = [k.dist.isend(t, k.neighbour(1), group=k.group), k.dist.irecv(out, k.neighbour(-1), group=k.group)]
         for work in works:
             work.wait()
 

@@ -13,7 +13,7 @@ def send_recv(k: Kit) -> None:
     """Send around a ring: even ranks send first, odd ones receive first."""
     k.needs_peer()
     out, t = k.output(), k.input(k.pattern(k.me))
-    after, before = k.ranks[(k.me + 1) % k.size], k.ranks[(k.me - 1) % k.size]
+    after, before = k.neighbour(1), k.neighbour(-1)
 
     def ring() -> None:
         if k.me % 2 == 0:
@@ -33,10 +33,7 @@ def isend_irecv(k: Kit) -> None:
     out, t = k.output(), k.input(k.pattern(k.me))
 
     def both() -> None:
-        works = [
-            k.dist.irecv(out, k.ranks[(k.me + 1) % k.size], group=k.group),
-            k.dist.isend(t, k.ranks[(k.me - 1) % k.size], group=k.group),
-        ]
+        works = [k.dist.irecv(out, k.neighbour(1), group=k.group), k.dist.isend(t, k.neighbour(-1), group=k.group)]
         for work in works:
             work.wait()
 
@@ -51,7 +48,7 @@ def batch_isend_irecv(k: Kit) -> None:
     """Send in both directions at once, as pipeline parallelism does."""
     k.needs_peer()
     up, down, t = k.output(), k.output(), k.input(k.pattern(k.me))
-    after, before = k.ranks[(k.me + 1) % k.size], k.ranks[(k.me - 1) % k.size]
+    after, before = k.neighbour(1), k.neighbour(-1)
     p2p = k.dist.P2POp
     ops = [p2p(k.dist.isend, t, after, k.group), p2p(k.dist.irecv, up, before, k.group)]
     if k.size > 2:
@@ -79,12 +76,8 @@ def tags(k: Kit) -> None:
     a, b = k.input(k.pattern(k.me)), k.input(k.pattern(k.me, start=7))
 
     def exchange() -> None:
-        works = [
-            k.dist.isend(a, k.ranks[peer], group=k.group, tag=11),
-            k.dist.isend(b, k.ranks[peer], group=k.group, tag=12),
-        ]
-        works.append(k.dist.irecv(two, k.ranks[peer], group=k.group, tag=12))
-        works.append(k.dist.irecv(one, k.ranks[peer], group=k.group, tag=11))
+        works = [k.dist.isend(t, k.ranks[peer], group=k.group, tag=tag) for t, tag in ((a, 11), (b, 12))]
+        works += [k.dist.irecv(t, k.ranks[peer], group=k.group, tag=tag) for t, tag in ((two, 12), (one, 11))]
         for work in works:
             work.wait()
 
