@@ -205,8 +205,8 @@ class Bases:
 class ImageProvider(Protocol):
     """What :func:`asked_image` asks of an engine that makes images."""
 
-    def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
-        """Return the base ``wanted`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here."""
+    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage:
+        """Return ``base`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here."""
         ...
 
     def has_base(self, base: BaseImage) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.bases import asked_image
 from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection
-from envsmith.engines.shelf import BaseShelf
+from envsmith.engines.shelf import BaseShelf, engine_errors
 from envsmith.engines.wheels import read_wheels, with_wheels
 from envsmith.errors import ContentError, EngineError, StorageError
 from envsmith.files import read_cache, write_cache
@@ -46,21 +46,6 @@ _TO_TORCH = 2
 def image_name(lock: Lock) -> str:
     """Return ``envsmith/cell:<cell id>`` (``…-devel``): the name that a verified image gets."""
     return f"envsmith/cell:{lock.name}"
-
-
-@contextlib.contextmanager
-def engine_errors(what: str) -> Iterator[None]:
-    """Turn what the SDK and its transport raise into ``EngineError``."""
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except (DockerException, RequestException) as error:
-        explanation = getattr(error, "explanation", None) or str(error)
-        raise EngineError(
-            f"{what}: {str(explanation)[:400]}", hint="is the engine still running? (docker info)"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -127,9 +112,9 @@ class ContainerEngine(Engine):
         """Return whether an image is here by its id."""
         return self.shelf.has_image(image)
 
-    def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
-        """Return the base for a Python minor, or the one that is ``wanted``."""
-        return self.shelf.base_for(python, wanted, progress=progress)
+    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage:
+        """Return the base for a Python minor, or ``base``."""
+        return self.shelf.base_for(python, base, progress=progress)
 
     def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
         """Return everything that installing ``install`` on ``base`` would add."""

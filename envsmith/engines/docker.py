@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.engines import buildkit
 from envsmith.engines.base import Built
-from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine, engine_errors
+from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine
 from envsmith.engines.docker_target import DockerTarget, gpu_arguments
+from envsmith.engines.shelf import engine_errors
 from envsmith.errors import EngineError
 from envsmith.image.context import context_folder, read_host_settings, write_context, write_secrets
 from envsmith.model.lock import Lock

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.engines import buildkit
 from envsmith.engines.base import TAIL, Built
-from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine, engine_errors
+from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine
 from envsmith.engines.docker_target import DockerTarget, cdi_devices
+from envsmith.engines.shelf import engine_errors
 from envsmith.errors import EngineError, EnvsmithError
 from envsmith.image.context import read_host_settings, write_context, write_secrets
 from envsmith.image.dockerfile import ImageOptions

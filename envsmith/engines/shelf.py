@@ -8,6 +8,7 @@ import json
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,16 +38,17 @@ _NO_BASE = (
 _INST = re.compile(r"Inst (\S+) (?:\[[^\]]*\] )?\((\S+)[ )]")
 
 
-def _today() -> str:
-    return dt.datetime.now(dt.timezone.utc).date().isoformat()
-
-
-def _absent() -> tuple[type[Exception], ...]:
-    """Return what the SDK raises when the engine does not answer or does not have something."""
+@contextlib.contextmanager
+def engine_errors(what: str, *, hint: str = "is the engine still running? (docker info)") -> Iterator[None]:
+    """Turn what the SDK and its transport raise into ``EngineError``."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
-    return (DockerException, RequestException)
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        explanation = getattr(error, "explanation", None) or str(error)
+        raise EngineError(f"{what}: {str(explanation)[:400]}", hint=hint) from error
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class BaseShelf:
         """Return whether the engine reaches the registry of the known images. It is asked once."""
         if self._reachable is None:
             self._reachable = False
-            with contextlib.suppress(*_absent()):
+            with contextlib.suppress(EngineError), engine_errors("the registry does not answer"):
                 self.client.api.inspect_distribution(self.bases.images[0].pinned)
                 self._reachable = True
         return self._reachable
@@ -118,52 +120,49 @@ class BaseShelf:
 
         They are copied unchanged. Raises ``EngineError`` when it is not here.
         """
-        try:
+        with engine_errors(f"the engine cannot look up {from_reference(base)}"):
             attributes = self.client.images.get(from_reference(base)).attrs
-        except _absent() as error:
-            raise EngineError(f"the engine cannot look up {from_reference(base)}: {str(error)[:200]}") from error
         return len((attributes.get("RootFS") or {}).get("Layers") or [])
 
     def _image_id(self, reference: str) -> str | None:
         from docker.errors import ImageNotFound
 
-        try:
-            return str(self.client.images.get(reference).id)
-        except ImageNotFound:
-            return None
-        except _absent() as error:
-            raise EngineError(f"the engine cannot look up {reference}: {str(error)[:200]}") from error
+        with engine_errors(f"the engine cannot look up {reference}"):
+            try:
+                return str(self.client.images.get(reference).id)
+            except ImageNotFound:
+                return None
 
-    def base_for(self, python: str, wanted: str | None, *, progress: Progress) -> BaseImage:
-        """Return the base ``wanted`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here.
+    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage:
+        """Return ``base`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here.
 
         Raises ``EngineError`` when neither can be had.
         """
-        if wanted is not None:
-            return self._wanted(python, plain.image(wanted), progress)
-        known = self.bases.image(python)
-        if known and self._image_id(f"{known.image.split(':')[0]}@{known.digest}"):
-            return known.base()
-        if known and self.registry_answers():
-            self._pull(known.pinned, progress)
-            return known.base()
-        if known and self._image_id(known.image):
-            text = f"{known.image} is used as it is here; its known digest cannot be pulled"
+        if base is not None:
+            return self._named(python, plain.image(base), progress)
+        image = self.bases.image(python)
+        if image and self._image_id(f"{image.image.split(':')[0]}@{image.digest}"):
+            return image.base()
+        if image and self.registry_answers():
+            self._pull(image.pinned, progress)
+            return image.base()
+        if image and self._image_id(image.image):
+            text = f"{image.image} is used as it is here; its known digest cannot be pulled"
             progress(Event(kind=EventKind.WARNING, step="base image", text=text))
-            return self._local(known.image, python)
-        why = f"{known.image} cannot be pulled" if known else "none is known"
+            return self._local(image.image, python)
+        why = f"{image.image} cannot be pulled" if image else "none is known"
         raise EngineError(
             f"no base image with Python {python} can be had: {why}",
             hint=_NO_BASE,
         )
 
-    def _wanted(self, python: str, wanted: str, progress: Progress) -> BaseImage:
-        base = self._local(self._get(wanted, progress), python)
-        name, _, digest = wanted.partition("@")
-        digest = digest or self._pulled_digest(wanted)
+    def _named(self, python: str, reference: str, progress: Progress) -> BaseImage:
+        base = self._local(self._get(reference, progress), python)
+        name, _, digest = reference.partition("@")
+        digest = digest or self._pulled_digest(reference)
         if not digest:
             return base
-        return replace(base, name=name, digest=digest, origin="registry", evidence=f"{wanted} was asked for")
+        return replace(base, name=name, digest=digest, origin="registry", evidence=f"{reference} was asked for")
 
     def _get(self, reference: str, progress: Progress = silent) -> str:
         """Pull an image unless it is here, and return its reference."""
@@ -171,35 +170,27 @@ class BaseShelf:
             self._pull(reference, progress)
         return reference
 
-    def _pulled_digest(self, wanted: str) -> str:
+    def _pulled_digest(self, reference: str) -> str:
         """Return the digest under which the engine pulled a tag, or nothing for an image that came another way."""
-        repository = wanted.rpartition(":")[0] if ":" in wanted.rpartition("/")[2] else wanted
-        known = self.client.images.get(wanted).attrs.get("RepoDigests") or []
-        return next((d.partition("@")[2] for d in known if d.partition("@")[0] == repository), "")
+        repository = reference.rpartition(":")[0] if ":" in reference.rpartition("/")[2] else reference
+        digests = self.client.images.get(reference).attrs.get("RepoDigests") or []
+        return next((d.partition("@")[2] for d in digests if d.partition("@")[0] == repository), "")
 
     def _pull(self, reference: str, progress: Progress) -> None:
         step = "base image"
         progress(Event(kind=EventKind.START, step=step, text=f"pulling {reference}"))
         started = time.monotonic()
-        try:
-            name, _, digest = reference.partition("@")
-            repository, colon, tag = name.rpartition(":")
-            if not colon or "/" in tag:  # the colon of a registry's port; without a tag the SDK would pull every one
-                repository, tag = name, "latest"
+        name, _, digest = reference.partition("@")
+        repository, colon, tag = name.rpartition(":")
+        if not colon or "/" in tag:  # the colon of a registry's port; without a tag the SDK would pull every one
+            repository, tag = name, "latest"
+        hint = "check the name and the registry, or load the image into the engine"
+        with engine_errors(f"{reference} cannot be pulled", hint=hint):
             for line in self.client.api.pull(repository, tag=digest or tag, stream=True, decode=True):
-                progress(
-                    Event(kind=EventKind.LINE, step=step, text=f"{line.get('id', '')} {line.get('status', '')}".strip())
-                )
+                text = f"{line.get('id', '')} {line.get('status', '')}".strip()
+                progress(Event(kind=EventKind.LINE, step=step, text=text))
                 if "error" in line:
-                    raise EngineError(
-                        f"{reference} cannot be pulled: {str(line['error'])[:300]}",
-                        hint="check the name and the registry, or load the image into the engine",
-                    )
-        except _absent() as error:
-            raise EngineError(
-                f"{reference} cannot be pulled: {str(error)[:300]}",
-                hint="check the name and the registry, or load the image into the engine",
-            ) from error
+                    raise EngineError(f"{reference} cannot be pulled: {str(line['error'])[:300]}", hint=hint)
         progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
 
     def _look_into(self, reference: str) -> tuple[str, str, str]:
@@ -233,10 +224,8 @@ class BaseShelf:
             evidence=f"found in the engine; Python {version}",
         )
         repository, _, tag = from_reference(base).partition(":")
-        try:
+        with engine_errors(f"{image_id[:19]} cannot be tagged"):
             self.client.images.get(image_id).tag(repository, tag)
-        except _absent() as error:
-            raise EngineError(f"{image_id[:19]} cannot be tagged: {str(error)[:200]}") from error
         return base
 
     def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
@@ -271,7 +260,7 @@ class BaseShelf:
             )
         versions = {m[1]: m[2] for line in output.splitlines() if (m := _INST.match(line))}
         dated = next((line.split()[1] for line in output.splitlines() if line.startswith(APT_DATED)), "")
-        source = f"snapshot {dated}" if dated else f"mirror {_today()}"
+        source = f"snapshot {dated}" if dated else f"mirror {dt.datetime.now(dt.timezone.utc).date().isoformat()}"
         progress(Event(kind=EventKind.DONE, step=step, text=f"{len(versions)} packages by exact version, {source}"))
         packages = [
             OsPackage(name=plain.os_package(n), version=plain.os_version(v)) for n, v in sorted(versions.items())
@@ -289,15 +278,12 @@ class BaseShelf:
         """
         container = None
         try:
-            container = self.client.containers.create(image, command, network_mode=network, **options)
-            container.start()
-            code = int(container.wait(timeout=timeout)["StatusCode"])
-            return code, container.logs(stdout=True, stderr=True).decode(errors="replace")
-        except _absent() as error:
-            raise EngineError(
-                f"a container of {image} failed: {str(error)[:300]}", hint="is the engine still running? (docker info)"
-            ) from error
+            with engine_errors(f"a container of {image} failed"):
+                container = self.client.containers.create(image, command, network_mode=network, **options)
+                container.start()
+                code = int(container.wait(timeout=timeout)["StatusCode"])
+                return code, container.logs(stdout=True, stderr=True).decode(errors="replace")
         finally:
             if container is not None:
-                with contextlib.suppress(*_absent()):
+                with contextlib.suppress(EngineError), engine_errors("it is gone already"):
                     container.remove(force=True)
