@@ -308,13 +308,13 @@ def variables(part: PlatformLock, prefix: str) -> dict[str, str]:
     """Return ``CONDA_PREFIX``, and the variables of the compilers that the lock has."""
     names = {p.name for p in part.packages}
     target = f"{prefix}/bin/{part.platform.machine}-conda-linux-gnu"
-    environ = {"CONDA_PREFIX": prefix}
+    activated = {"CONDA_PREFIX": prefix}
     if f"gcc_impl_{part.platform.value}" in names:
-        environ["CC"] = f"{target}-gcc"
+        activated["CC"] = f"{target}-gcc"
     if f"gxx_impl_{part.platform.value}" in names:
-        environ["CXX"] = f"{target}-g++"
+        activated["CXX"] = f"{target}-g++"
     if "cuda-nvcc" in names:
-        environ["CUDA_HOME"] = prefix
-        if "CXX" in environ:
-            environ["NVCC_PREPEND_FLAGS"] = f"-ccbin={environ['CXX']}"
-    return environ
+        activated["CUDA_HOME"] = prefix
+        if "CXX" in activated:
+            activated["NVCC_PREPEND_FLAGS"] = f"-ccbin={activated['CXX']}"
+    return activated
