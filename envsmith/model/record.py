@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import os
@@ -163,15 +164,18 @@ def _some_rung(rungs: tuple[Rung, ...], _context: object) -> tuple[Rung, ...]:
     return rungs
 
 
-_Time = Annotated[
-    str,
-    text_of(
-        40,
-        re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})"),
-        "write it as 2026-11-21T13:00:00+00:00",
-        "not a time",
-    ),
-]
+def _time(text: str, _context: object) -> str:
+    try:
+        if _TIME.fullmatch(text):
+            dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+            return text
+    except ValueError:
+        pass
+    raise WrongValueError("not a time", "write it as 2026-11-21T13:00:00+00:00")
+
+
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})")
+_Time = Annotated[str, text_of(40), Checked(_time)]
 
 
 @strict
@@ -219,6 +223,11 @@ class Record:
     def rung(self) -> Rung:
         """The highest rung that was proved."""
         return max(self.rungs, key=_LADDER.__getitem__)
+
+    @property
+    def moment(self) -> dt.datetime:
+        """The time of the run in UTC."""
+        return dt.datetime.fromisoformat(self.started.replace("Z", "+00:00")).astimezone(dt.timezone.utc)
 
     @property
     def day(self) -> str:

@@ -16,8 +16,9 @@ from envsmith.image.dockerfile import render
 from envsmith.lock import store
 from envsmith.lock.files import requirement_files
 from envsmith.model.lock import Lock, parse_lock
+from envsmith.model.record import Record
 from envsmith.oci.spec import digest_of, is_digest
-from envsmith.publish.proof import Proof, RecordFacts, parse_record, unproved
+from envsmith.publish.proof import Proof, parse_record, unproved
 from envsmith.publish.sbom import make_sbom
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ requirements, `lock.json`), the record that proves it, and in `image.json` the d
 """
 
 
-def rendered(lock: Lock, told: Mapping[str, Any], record: RecordFacts) -> dict[str, str]:
+def rendered(lock: Lock, told: Mapping[str, Any], record: Record) -> dict[str, str]:
     """Every generated file of a cell's folder but the record, which is copied. ``told`` is ``image.json``."""
     files = {
         "Dockerfile": render(lock),
@@ -46,7 +47,7 @@ def rendered(lock: Lock, told: Mapping[str, Any], record: RecordFacts) -> dict[s
         "lock.json": lock.text(),
         **requirement_files(lock),
     }
-    sbom = make_sbom(lock, str(told["image"]), made=record.started)
+    sbom = make_sbom(lock, str(told["image"]), made=record.moment)
     facts = {**told, "cell": str(lock.cell.id), "lock": lock.digest, "sbom": digest_of(sbom)}
     return {**files, IMAGE_FILE: json.dumps(facts, indent=1, sort_keys=True) + "\n"}
 
@@ -70,7 +71,7 @@ def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Pub
     return folder
 
 
-def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], RecordFacts]:
+def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:
     """Lock, ``image.json`` and record of a cell's folder; ``DataError`` when one is missing, broken, or they do not belong together."""
     texts = {name: _text(folder / name) for name in ("lock.json", IMAGE_FILE, "record.json")}
     lock = parse_lock(texts["lock.json"], where=str(folder / "lock.json"))
@@ -100,5 +101,5 @@ def index_text(images: Path) -> str:
     for folder in sorted(path.parent for path in images.glob(f"*/{IMAGE_FILE}")):
         lock, told, record = read_folder(folder)
         cell = lock.name
-        rows.append(f"| [{cell}]({cell}/) | `{told['image']}` | {record.rungs[-1]} | {record.started.date()} |")
+        rows.append(f"| [{cell}]({cell}/) | `{told['image']}` | {record.rungs[-1].value} | {record.moment.date()} |")
     return _HEAD + "".join(f"{row}\n" for row in rows)

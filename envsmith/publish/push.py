@@ -15,12 +15,12 @@ from typing import IO, Protocol
 
 from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.graph.expiry import load_expiry
-from envsmith.model.lock import Lock
+from envsmith.graph.files import find_matrix
 from envsmith.oci.layout import OciImage
 from envsmith.oci.spec import Descriptor, Manifest, digest_of
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.publish import statement
-from envsmith.publish.proof import Proof, RecordFacts, refuse_unproved
+from envsmith.publish.proof import Proof, refuse_unproved
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.statement import Claim, statement_bytes
 from envsmith.publish.verify import label_differences
@@ -109,7 +109,7 @@ def publish(
     # The cell's id, with the flavour where it is not the usual one.
     names = check_tags((proof.lock.name, *tags))
     _free(target, proof.lock.name, image.manifest.digest, replace=replace)
-    sbom = make_sbom(proof.lock, image.manifest.digest, made=proof.record.started)
+    sbom = make_sbom(proof.lock, image.manifest.digest, made=proof.record.moment)
     parts = statement.documents(proof, sbom)
     claim = Claim(
         image=image.manifest.digest,
@@ -119,9 +119,9 @@ def publish(
         built_from=image.source,
         parts={name: descriptor for name, (descriptor, _) in parts.items()},
         tags=names,
-        rungs=proof.record.rungs,
-        recorded=proof.record.started,
-        expires=expires(proof.record, proof.lock),
+        rungs=tuple(rung.value for rung in proof.record.rungs),
+        recorded=proof.record.moment,
+        expires=load_expiry(find_matrix()).until(proof.record),
         audit=proof.record.audit or {},
     )
     expired = (today or dt.datetime.now(dt.timezone.utc).date()) > claim.expires
@@ -202,14 +202,3 @@ def _push_attachment(one: statement.Attachment, target: Target) -> None:
     for blob in one.manifest.blobs:
         target.push_blob(blob, partial(io.BytesIO, one.blobs[blob.digest]))
     target.push_manifest(one.manifest)
-
-
-# How long a record speaks for an image: as long as ``matrix/expiry.yaml`` says, which knows how new its torch is.
-
-
-def expires(record: RecordFacts, lock: Lock) -> dt.date:
-    """The last day (UTC) on which the record is not old."""
-    from envsmith.graph.files import find_matrix
-
-    torch = lock.cell.components.get("torch", "")
-    return load_expiry(find_matrix()).last_day(torch, record.started.date(), passed=record.passed)

@@ -90,7 +90,7 @@ def publish_cell(
     steps = _Steps(progress)
     proof = load_proof(directory)
     # Before gigabytes are written or read: what is wrong with the record itself, whatever the image is.
-    refuse_unproved(proof, images={"image": proof.record.image})
+    refuse_unproved(proof, images={"image": proof.record.image or ""})
     with steps.step("image") as told:
         image = open_image(layout or _layout(directory, proof, progress), check=True)
         told.append(f"{image.manifest.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")

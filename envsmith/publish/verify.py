@@ -19,10 +19,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from envsmith.errors import ContentError, DataError
 from envsmith.model.lock import Lock, parse_lock
+from envsmith.model.record import Record
 from envsmith.oci.layout import Store, load_manifest, read_blob, stream
 from envsmith.oci.spec import Descriptor, Manifest
 from envsmith.publish import statement
-from envsmith.publish.proof import RecordFacts, parse_record, unproved
+from envsmith.publish.proof import parse_record, unproved
 from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.sign import open_bundle, open_envelope
 from envsmith.publish.statement import Claim, parse_statement
@@ -77,7 +78,7 @@ class Report:
     claim: Claim | None = None
     lock: Lock | None = None
     lock_text: str = ""
-    record: RecordFacts | None = None
+    record: Record | None = None
     record_text: str = ""
 
     def add(self, part: str, state: State, text: str) -> None:
@@ -351,12 +352,12 @@ def _record(report: Report, manifest: Manifest, claim: Claim) -> None:
         return
     images = {"manifest": manifest.digest, "config": manifest.config.digest, "engine's image": claim.built_from}
     told = unproved(report.lock, record, images=images)
-    if record.rungs != claim.rungs:
+    if [rung.value for rung in record.rungs] != list(claim.rungs):
         told.append("the statement tells other rungs than the record")
     if told:
         report.add("record", State.DIFFERS, "; ".join(told))
     else:
-        report.add("record", State.OK, f"passed {record.started.date()}: {record.summary}")
+        report.add("record", State.OK, f"passed {record.moment.date()}: {record.summary}")
 
 
 def label_differences(config: Mapping[str, Any], lock: Lock) -> list[str]:

@@ -106,7 +106,7 @@ def make_layout(folder, lock, *, salt=b""):
 
 def make_record(lock, /, **changes):
     record = {
-        "schema": 1,
+        "schema": 2,
         "cell": str(lock.cell.id),
         "components": dict(lock.cell.components),
         "lock": lock.digest,
@@ -117,6 +117,11 @@ def make_record(lock, /, **changes):
         "passed": True,
         "summary": "99 of 99 collective cases verified on gloo",
         "started": "2026-11-21T04:05:31+00:00",
+        "seconds": {"build": 1.0},
+        "host": {},
+        "loaded": {},
+        "backend": "gloo",
+        "ranks": 4,
     }
     return {**record, **changes}
 
