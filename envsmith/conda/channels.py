@@ -47,7 +47,6 @@ class DamagedIndexError(NetworkError):
 
 
 def _filled(value: object, environ: Mapping[str, str]) -> str:
-    """Return a text of ``.condarc`` with its variables filled in."""
     if not isinstance(value, str) or any(ord(c) < 32 for c in value):
         raise WrongValueError("text belongs here")
     if unset := [name for name in _VARIABLE.findall(value) if name not in environ]:
@@ -154,7 +153,7 @@ def _merged(environ: Mapping[str, str]) -> Condarc:
 
 
 def _condarcs(environ: Mapping[str, str]) -> list[Path]:
-    """Return the files that conda reads, in its order. The last one wins."""
+    """Return the files that conda reads, in its order: the last one wins."""
     home = Path(environ.get("HOME") or "~").expanduser()
     folders = ["/etc/conda", "/var/lib/conda", environ.get("CONDA_ROOT")]
     folders += [f"{xdg}/conda"] if (xdg := environ.get("XDG_CONFIG_HOME")) else []
@@ -167,10 +166,7 @@ def _condarcs(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _channels_of(environ: Mapping[str, str], conda: Condarc) -> tuple[str, ...]:
-    """Return the channels of ``.condarc``.
-
-    ``defaults`` stands for ``default_channels``, and is left out where those are not set.
-    """
+    """Return the channels of ``.condarc``, with ``default_channels`` in the place of ``defaults``."""
     variable = environ.get("CONDA_CHANNELS")
     names = [name.strip() for name in variable.split(",")] if variable else conda.channels or ()
     every = [n for name in names for n in ((conda.default_channels or ()) if name == "defaults" else (name,)) if n]
@@ -197,19 +193,13 @@ def _address(url: str) -> str:
 
 
 def default_channels() -> tuple[str, ...]:
-    """Return the channels of a user who names none: those of the configuration, else conda-forge.
-
-    Errors as :func:`read_settings`.
-    """
+    """Return the channels of a user who names none: those of the configuration, else conda-forge."""
     named = read_settings().channels if importlib.util.find_spec("rattler") else ()
     return named or ("conda-forge",)
 
 
 def with_channels(conda: CondaRequest) -> CondaRequest:
-    """Return the request with the channels of this user's configuration where it names none.
-
-    Errors as :func:`read_settings`.
-    """
+    """Return the request with the channels of this user's configuration where it names none."""
     return conda if conda.channels else dataclasses.replace(conda, channels=default_channels())
 
 
@@ -400,10 +390,7 @@ class Channels:
             self.offers[name] = tuple(p for p in every.get(name, ()) if self._is_old_enough(p))
 
     def _query(self, base: str, label: str, names: Sequence[str]) -> list[Any]:
-        """Return the records of one channel.
-
-        A copy in the cache that cannot be used is thrown away and fetched again.
-        """
+        """Return the records of one channel. A copy in the cache that cannot be used is fetched again."""
         rattler = require_rattler()
         channel = rattler.Channel(base)
 
@@ -517,10 +504,7 @@ def _refusal(text: str, channel: str) -> EnvsmithError:
 
 
 def to_package(record: Any, channel: str) -> CondaPackage:
-    """Return a rattler record as a value of ours.
-
-    Its hashes may still be empty (they are asked for when it is locked).
-    """
+    """Return a rattler record as a value of ours. Its hashes may still be empty."""
     stamp, noarch = record.timestamp, record.noarch
     kind = None if noarch is None else "python" if noarch.python else "generic" if noarch.generic else None
     return CondaPackage(

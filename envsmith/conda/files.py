@@ -27,10 +27,7 @@ _SELECTOR = {Platform.LINUX_64: "linux64", Platform.LINUX_AARCH64: "aarch64"}
 
 
 def files(lock: CondaLock) -> dict[str, str]:
-    """Return every file of the lock by name. ``conda-lock.yml`` and ``pixi.lock`` cover all platforms.
-
-    ``@EXPLICIT`` files, checksums and pip sections are for one platform each.
-    """
+    """Return every file of the lock by name."""
     texts = {
         "conda-lock.yml": conda_lock_yml(lock),
         "environment.yml": environment_yml(lock),
@@ -334,10 +331,7 @@ class _File:
 
 
 def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
-    """Return the lock.
-
-    ``DataError`` lists every entry that cannot be installed safely (no sha256, no address, a malformed name).
-    """
+    """Return the lock. ``DataError`` lists every entry that cannot be installed safely."""
     data = load_document(text, where)
     problems = Problems()
     file = check(_File, data, where, problems)
@@ -396,10 +390,7 @@ def _conda(entry: _Entry) -> CondaPackage:
 
 
 def write(lock: CondaLock, folder: Path) -> tuple[Path, ...]:
-    """Write every file of :func:`files`. Those that are equal already are left alone.
-
-    ``StorageError`` keeps what was there.
-    """
+    """Write every file of :func:`files`. ``StorageError`` keeps what was there."""
     texts = files(lock)
     store.write(folder, texts)
     return tuple(folder / name for name in texts)

@@ -96,7 +96,6 @@ def _event(line: str) -> Event:
 
 
 def _stamp(part: PlatformLock) -> str:
-    """Hash what was installed, by address and hash."""
     files = [(p.url, p.sha256) for p in part.packages] + [(w.url, w.sha256) for w in part.pip]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
@@ -145,10 +144,7 @@ def _sha256(file: IO[bytes]) -> str:
 
 @contextmanager
 def _in_place_of(prefix: Path) -> Iterator[None]:
-    """Set an old environment aside.
-
-    Drop it when the new one is complete, put it back when anything fails (Ctrl-C included).
-    """
+    """Set an old environment aside until the new one is complete, and put it back when anything fails."""
     aside: Path | None = None
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)

@@ -18,10 +18,7 @@ from envsmith.conda.channels import Access
 
 
 def main() -> int:
-    """Install what the order on stdin says.
-
-    On failure one JSON object ``{"error": …}`` goes to stdout and 1 is returned.
-    """
+    """Install what the order on stdin says. A failure is one JSON object on stdout, and 1."""
     order = json.load(sys.stdin)
     try:
         asyncio.run(_install(order))

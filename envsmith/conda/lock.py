@@ -31,6 +31,7 @@ from envsmith.conda.solve import MOVABLE, Ask, Unsolvable, compare, nearest_to_p
 from envsmith.errors import DataError, LockError, UsageError
 from envsmith.files import read_bounded
 from envsmith.http import HttpClient
+from envsmith.lock.resolve import cutoff
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.rule import Severity
@@ -69,7 +70,7 @@ def lock_conda(
     written but the cache below ``cache_dir``.
     """
     conda = with_channels(conda)
-    newest = _cutoff(conda.exclude_newer)
+    newest = _newest(conda)
     _without(cell, conda.tolerate)  # refuse a name that cannot be tolerated before any channel is asked
 
     def tell(line: str) -> None:
@@ -116,16 +117,10 @@ def _public_name(channel: str) -> str:
     return channel.strip() if "://" not in channel and "/" not in channel[:2] else public_url(base_url(channel))
 
 
-def _cutoff(day: str | None) -> dt.datetime | None:
-    """Return the first moment that is too late. A day counts in full, in UTC."""
-    if day is None:
-        return None
-    try:
-        moment = dt.datetime.fromisoformat(day)
-    except ValueError as error:
-        raise UsageError(f"{day!r} is not a date (example: 2026-11-21)") from error
-    end = moment + dt.timedelta(days=1) if len(day) == len("2026-11-21") else moment
-    return end.replace(tzinfo=end.tzinfo or dt.timezone.utc)
+def _newest(conda: CondaRequest) -> dt.datetime | None:
+    """Return the first moment that is too late."""
+    day = conda.exclude_newer
+    return dt.datetime.fromisoformat(cutoff(day).replace("Z", "+00:00")) if day else None
 
 
 def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
@@ -185,10 +180,7 @@ def request_hash(cell: Cell, pip_pins: Sequence[Pin], conda: CondaRequest) -> st
 
 
 def up_to_date(text: str, cell: Cell, pip_pins: Sequence[Pin], conda: CondaRequest) -> bool:
-    """Return whether ``text`` is a Conda lock made for this very request, still whole and equal to the pip lock.
-
-    No channel is asked. ``DataError`` when ``text`` is not a ``conda-lock.yml``.
-    """
+    """Return whether ``text`` is a Conda lock for this very request, whole and equal to the pip lock."""
     lock = load_lock(text)
     if lock.facts.get("packages") != lock.facts.get("entries") or lock.request != request_hash(cell, pip_pins, conda):
         return False
@@ -211,7 +203,7 @@ def narrow_to_channels(
     """
     conda = with_channels(conda)
     names = ", ".join(conda.channels)
-    offer = open_channels(conda, request.platform.value, _cutoff(conda.exclude_newer), progress)
+    offer = open_channels(conda, request.platform.value, _newest(conda), progress)
     builds = offer("pytorch")
     first: list[str] = []
     for cell in islice(cells(_narrowed_to_builds(request, builds, names)), _TRIED):
@@ -418,10 +410,7 @@ def stored(lock: Lock, directory: Path, conda: CondaRequest) -> Part | None:
 
 
 def difference(lock: Lock, directory: Path, conda: CondaRequest, *, required: bool) -> tuple[str, ...]:
-    """Say why the Conda lock in ``directory`` is not what ``lock`` and ``conda`` give. No channel is asked.
-
-    The answer is empty when it is. A folder without one is fine unless it is ``required``.
-    """
+    """Say why the Conda lock in ``directory`` is not what ``lock`` and ``conda`` give, or nothing."""
     path = directory / LOCK_FILE
     if not path.exists():
         return (f"{path}: no Conda lock is there",) if required else ()

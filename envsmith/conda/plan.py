@@ -76,10 +76,7 @@ def virtual_packages(cell: Cell, platform: Platform) -> dict[str, str]:
 
 
 def core_problems(cell: Cell, offer: Offer, platform: Platform) -> list[str]:
-    """Say what the channel lacks of Python, torch, CUDA, NCCL, cuDNN and the compilers of ``cell``.
-
-    Frameworks may come from pip and are not asked for.
-    """
+    """Say what the channel lacks of the core of ``cell``, to which frameworks do not belong."""
     problems: list[str] = []
     _core(cell, offer, platform, problems, [])
     _compilers(cell, offer, problems)
@@ -87,10 +84,7 @@ def core_problems(cell: Cell, offer: Offer, platform: Platform) -> list[str]:
 
 
 def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform) -> Plan:
-    """Return what to ask for.
-
-    ``LockError`` lists every component that the channel cannot give, with what it has instead.
-    """
+    """Return what to ask for. ``LockError`` lists every component that the channel cannot give."""
     by_name = {fold(p.name): p for p in pins}
     problems: list[str] = []
     notes: list[str] = []

@@ -105,10 +105,7 @@ def kind_of(text: str) -> str | None:
 def read_conda_file(
     text: str, *, kind: str | None = None, platform: str | None = None, where: str = "input"
 ) -> CondaFile:
-    """Return the versions of a file: of a lock for several platforms those of ``platform``.
-
-    ``DataError`` names ``where`` and what is wrong.
-    """
+    """Return the versions of a file: of a lock for several platforms those of ``platform``."""
     reader = _READERS.get(kind or kind_of(text) or "")
     if reader is None:
         raise DataError(
@@ -376,10 +373,7 @@ def split_filename(url: str) -> tuple[str, str, str] | None:
 
 
 def components_of(conda: Mapping[str, str], pip: Mapping[str, str], builds: Mapping[str, str]) -> dict[str, str]:
-    """Map component or distribution to version.
-
-    What pip installed shadows Conda's package of the same name, as on ``sys.path``.
-    """
+    """Map component or distribution to version. What pip installed shadows Conda's package, as on ``sys.path``."""
     components: dict[str, str] = {}
     ordered = sorted(conda, key=lambda n: (_RANK.index(n) if n in _RANK else len(_RANK), n))
     build_cuda = next((cuda_of_build(builds.get(n, "")) for n in ("pytorch", "libtorch") if n in conda), None)

@@ -51,10 +51,7 @@ class Ask:
 
 
 def solve(specs: Sequence[CondaSpec], limits: Sequence[CondaSpec], ask: Ask) -> tuple[CondaPackage, ...]:
-    """Return the packages in an order in which each follows what it depends on.
-
-    ``Unsolvable`` or ``LockError`` otherwise.
-    """
+    """Return the packages, dependencies first. ``Unsolvable`` or ``LockError`` otherwise."""
     rattler = require_rattler()
     from rattler.exceptions import SolverError
 
@@ -119,10 +116,7 @@ def _checked(record: Any, channels: Channels) -> CondaPackage:
 
 
 def _ordered(packages: Sequence[CondaPackage]) -> tuple[CondaPackage, ...]:
-    """Put dependencies first.
-
-    Names decide otherwise, and a cycle (python and pip) is cut at the name that was met first.
-    """
+    """Put dependencies first. Names decide otherwise, and a cycle is cut at the name that was met first."""
     by_name = {p.name: p for p in packages}
     ordered: dict[str, CondaPackage] = {}
     for start in sorted(by_name):
@@ -211,10 +205,7 @@ _WHEELS = {"nccl": "nvidia-nccl-cu", "cudnn": "nvidia-cudnn-cu"}
 
 
 def compare(cell: Cell, pip_pins: Sequence[Pin], conda_lock: CondaLock) -> tuple[Finding, ...]:
-    """Compare both locks. Findings come by platforms in the lock's order and components in the cell's.
-
-    None of severity error means proved equal.
-    """
+    """Compare both locks: no finding of severity error means proved equal."""
     pins = {fold(p.name): p for p in pip_pins}
     findings: list[Finding] = []
     for part in conda_lock.platforms:

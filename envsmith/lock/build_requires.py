@@ -93,10 +93,7 @@ def _build_system(pyproject: bytes, where: str) -> tuple[str, ...]:
 
 
 def _setup_requires(setup: bytes) -> list[str]:
-    """Read literal ``setup_requires=[…]`` and the import of ``pkg_resources``.
-
-    A script that does not parse says nothing.
-    """
+    """Read literal ``setup_requires=[…]`` and the import of ``pkg_resources``."""
     try:
         tree = ast.parse(setup)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

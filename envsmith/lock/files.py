@@ -154,10 +154,7 @@ def _build(pin: Pin) -> dict[str, Any]:
 
 
 def _toml(document: Mapping[str, Any]) -> str:
-    """Return TOML: scalars and small tables first, then one ``[[packages]]`` each, then ``[tool]``.
-
-    Only what ``Pylock.to_dict`` gives.
-    """
+    """Return TOML: scalars and small tables first, then one ``[[packages]]`` each, then ``[tool]``."""
     packages = document["packages"]
     tool = document.get("tool", {})
     lines = [f"{_key(k)} = {_value(v)}" for k, v in document.items() if k not in {"packages", "tool"}]
@@ -196,10 +193,7 @@ def _value(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beside:
-    """What ``pylock.toml`` knows and ``lock.json`` does not: addresses, sizes, who requires whom.
-
-    ``lock`` is the digest it was written for.
-    """
+    """What ``pylock.toml`` knows and ``lock.json`` does not. ``lock`` is the digest it was written for."""
 
     lock: str
     artifacts: Mapping[tuple[str, str], Artifact]

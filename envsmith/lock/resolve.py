@@ -95,10 +95,7 @@ def cutoff(exclude_newer: str) -> str:
 
 
 def resolve(query: Query, uv: Uv, *, what: str, on_line: Callable[[str], None] | None = None) -> Resolution:
-    """Resolve a query.
-
-    Raises ``LockError``, ``NetworkError``, ``StorageError``, ``EngineError`` or ``InterruptedRunError``.
-    """
+    """Resolve a query. ``LockError``, ``NetworkError`` and the errors of uv say why not."""
     try:
         with tempfile.TemporaryDirectory(prefix="envsmith-lock-") as folder:
             return _Run(uv, Path(folder), what).resolve(query, on_line)
@@ -133,10 +130,7 @@ class _Run:
     def _dated(
         self, query: Query, options: list[str], on_line: Callable[[str], None] | None
     ) -> tuple[Finished, tuple[str, ...]]:
-        """Run with the date.
-
-        Where the index tells no upload times, uv hides the files and names them: ask again without the date for those.
-        """
+        """Run with the date, and again without it for the projects whose upload times the index does not tell."""
         undated: tuple[str, ...] = ()
         for rounds in range(_ROUNDS, -1, -1):
             run = self.uv.run([*_arguments(query, self.folder, undated), *options], on_line=on_line)
@@ -149,10 +143,7 @@ class _Run:
     def _edges(
         self, query: Query, packages: Sequence[Resolved], undated: tuple[str, ...]
     ) -> dict[str, tuple[str, ...]]:
-        """Ask again for the same versions, annotated: ``pylock.toml`` does not say who requires whom.
-
-        Everything is in uv's cache by now.
-        """
+        """Ask again for the same versions, annotated: ``pylock.toml`` does not say who requires whom."""
         exact = replace(query, constraints=(*query.constraints, *(f"{p.name}=={p.version}" for p in packages)))
         arguments = [*_arguments(exact, self.folder, undated), "--annotation-style", "split", "--quiet"]
         # Offline nothing is asked whether it is still fresh; only where the cache is switched off the network is needed
@@ -172,7 +163,6 @@ class _Run:
 
 
 def _project(filename: str) -> str:
-    """Return the project of a file name (``tiny_a-1.0-py3-none-any.whl``)."""
     return canonicalize_name(re.split(r"-(?=\d)", filename, maxsplit=1)[0])
 
 
@@ -223,10 +213,7 @@ Judge = Callable[[Cell, Mapping[str, str]], Judgement]
 
 
 def judge_cell(cell: Cell, components: Mapping[str, str]) -> Judgement:
-    """Judge by every rule.
-
-    What is pinned beside the cell may change in a repair, the cell itself is what was asked for.
-    """
+    """Judge by every rule. A repair may change what is pinned beside the cell, never the cell."""
     return check(components, cell.platform, keep=tuple(cell.components))
 
 
@@ -379,7 +366,6 @@ def _build_pins(
 
 
 def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
-    """Return the CUDA compiler of the cell's own CUDA. ``LockError`` where the index has none."""
     toolkit = toolkit_for(cell, load_runtime())
     if toolkit is None or toolkit.missing:
         cuda = cell.components.get("cuda", "cpu")
@@ -393,7 +379,6 @@ def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
 
 
 def _torch(pins: tuple[Pin, ...]) -> tuple[str, ...]:
-    """Return the torch of the cell, which what is built against torch is built against."""
     return tuple(f"torch=={pin.version}" for pin in pins if pin.name == "torch")
 
 
@@ -467,10 +452,7 @@ def broken_rules(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge
 
 
 def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple[str, str], ...]:
-    """Return the solved repair as constraints with their rule, where it leaves the cell alone.
-
-    Empty when there is no such repair: the cell itself would have to change.
-    """
+    """Return the solved repair as constraints with their rule, or nothing where it would change the cell."""
     rules = ", ".join(sorted({f.rule for f in judged.findings if f.severity is Severity.ERROR}))
     changes = judged.repair.changes if judged.repair else ()
     lines = []
@@ -565,7 +547,6 @@ def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) 
 
 
 def _extras(name: str, cell: Cell) -> str:
-    """Return the extras without which a distribution is an empty shell."""
     if name != "transformer-engine":
         return ""
     major = cell.components.get("cuda", "12").partition(".")[0]
@@ -587,10 +568,7 @@ def uv_platform(platform: Platform, glibc: str | None) -> str:
 
 
 def overrides(cell: Cell, table: ComponentTable, resolved: dict[str, str]) -> tuple[str, ...]:
-    """Return override lines for an NCCL that is not the one torch pins exactly.
-
-    ``resolved`` are the versions that uv chose.
-    """
+    """Return override lines for an NCCL that is not the one torch pins exactly."""
     version = cell.components.get("nccl")
     component = table.by_name.get("nccl")
     if version in {None, "none"} or component is None:

@@ -47,10 +47,7 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
 
 
 def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
-    """Give the files their names in ``directory``.
-
-    When one cannot have its name, all that were there before are put back.
-    """
+    """Give the files their names in ``directory``, or put back all that were there before."""
     before: dict[str, Path] = {}
     renamed: list[str] = []
     for name in names:
@@ -66,10 +63,7 @@ def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
 
 
 def prepare(directory: Path) -> None:
-    """Make ``directory`` and show that it can be written, before minutes are spent on what belongs into it.
-
-    ``StorageError`` says why not.
-    """
+    """Make ``directory`` and show that it can be written, before minutes are spent on what belongs into it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".envsmith-", dir=directory):
@@ -93,7 +87,6 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def _restore(directory: Path, renamed: list[str], before: Mapping[str, Path]) -> None:
-    """Take back the names that were already given."""
     for name in renamed:
         with suppress(OSError):
             if name in before:
@@ -113,10 +106,7 @@ def _storage(error: OSError, directory: Path) -> StorageError:
 
 
 def read(directory: Path) -> Lock | None:
-    """Return the lock of a cell's folder with what the ``pylock.toml`` beside it adds, or ``None`` when there is none.
-
-    ``DataError`` when it is broken.
-    """
+    """Return the lock of a cell's folder, completed from its ``pylock.toml``, or nothing. ``DataError`` if broken."""
     path = directory / LOCK_FILE
     if not path.is_file():
         return None
@@ -144,10 +134,7 @@ def up_to_date(lock: Lock, cell: Cell) -> bool:
 def reusable(
     directory: Path, *, cell: Cell, request: str, exclude_newer: str, judge: Judge = judge_cell
 ) -> Lock | None:
-    """Return the existing lock when it answers the same cell, request and date, and today's rules still hold for it.
-
-    ``None`` when it must be made again, also when it is broken.
-    """
+    """Return the existing lock when it answers the same cell, request and date under today's rules."""
     try:
         lock = read(directory)
     except (DataError, StorageError):
@@ -166,10 +153,7 @@ def reusable(
 
 
 def find(output: Path, request: str) -> tuple[Path, Lock] | None:
-    """Return the newest lock below ``output`` that was made from ``request`` (the flags as text), with its folder.
-
-    A folder whose lock is broken raises ``DataError`` only when no other answers.
-    """
+    """Return the newest lock below ``output`` that was made from ``request``, with its folder."""
     broken: EnvsmithError | None = None
     for directory in _folders(output):
         try:
@@ -196,7 +180,6 @@ def need(output: Path, request: str) -> tuple[Path, Lock]:
 
 
 def _folders(output: Path) -> Iterator[Path]:
-    """Yield folders with a lock, newest first."""
     try:
         folders = [(p.stat().st_mtime_ns, p.parent) for p in output.glob(f"*/{LOCK_FILE}")]
     except OSError as error:
