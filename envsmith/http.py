@@ -1,7 +1,8 @@
-"""The one way to the network: proxies, trusted authorities, logins, retries, a cache on disk, and a bound on every body.
+"""The one way to the network: proxies, authorities, logins, retries, a cache on disk, a bound on every body.
 
-Nothing here knows a host. :class:`HttpWire` sends one request and streams the answer, for layers as large as they come.
-:class:`HttpClient` reads documents and stretches of files with it, follows redirects and keeps documents for the next run.
+Nothing here knows a host. :class:`HttpWire` sends one request and streams the answer, for layers as large as they
+come. :class:`HttpClient` reads documents and stretches of files with it, follows redirects and keeps documents for the
+next run.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class HttpWire:
     def __call__(
         self, method: str, url: str, headers: Mapping[str, str], body: Iterable[bytes] | bytes | None = None
     ) -> Response:
-        """Send it; the length of a body that is not bytes stands in ``headers``."""
+        """Send it. The length of a body that is not bytes stands in ``headers``."""
         import httpx
 
         self.requests += 1
@@ -209,7 +210,7 @@ class _Body(io.RawIOBase):
 
 
 def _no_answer(error: Exception) -> OSError:
-    """What stopped a request, in the words of the lowest layer that has some."""
+    """Return what stopped a request, in the words of the lowest layer that has some."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
@@ -281,20 +282,23 @@ class Fetcher(Protocol):
     def get(
         self, url: str, *, max_bytes: int, accept: str | None = None, sha256: str | None = None, keep: bool = True
     ) -> Reply:
-        """Return a whole body; with ``sha256`` it is checked, and kept for ever unless ``keep`` is false."""
+        """Return a whole body. With ``sha256`` it is checked, and kept for ever unless ``keep`` is false."""
         ...
 
     def open_range(
         self, url: str, start: int, stop: int | None = None
     ) -> contextlib.AbstractContextManager[RangeReply]:
-        """Open bytes ``start`` to ``stop`` (exclusive; ``None`` is the end); a negative ``start`` counts from the end."""
+        """Open bytes from ``start`` up to ``stop``, or to the end. A negative ``start`` counts from the end."""
         ...
 
 
 class HttpClient:
-    """A :class:`Fetcher` over the network. At most ``jobs`` requests run at once; ``offline`` answers from the cache only.
+    """A :class:`Fetcher` over the network.
 
-    Raises ``NotFoundError``, ``NetworkError`` (no answer, or one that cannot be used) and ``ContentError`` (a hash differs).
+    At most ``jobs`` requests run at once; ``offline`` answers from the cache only.
+
+    Raises ``NotFoundError``, ``NetworkError`` (no answer, or one that cannot be used) and ``ContentError`` (a hash
+    differs).
     """
 
     def __init__(
@@ -317,12 +321,12 @@ class HttpClient:
 
     @property
     def requests(self) -> int:
-        """How many requests were sent."""
+        """Return how many requests were sent."""
         return self._counts.requests
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes of bodies were read."""
+        """Return how many bytes of bodies were read."""
         return self._counts.bytes_read
 
     def get(
@@ -359,7 +363,7 @@ class HttpClient:
 
     @contextlib.contextmanager
     def open_range(self, url: str, start: int, stop: int | None = None) -> Iterator[RangeReply]:
-        """Open a stretch of a file; a server that ignores ranges is refused."""
+        """Open a stretch of a file. A server that ignores ranges is refused."""
         if self.offline:
             raise NetworkError(f"{redact(url)} would have to be read, and the network is switched off")
         span = f"bytes={start}" if start < 0 else f"bytes={start}-{'' if stop is None else stop - 1}"
@@ -376,7 +380,7 @@ class HttpClient:
 
     @contextlib.contextmanager
     def _open(self, url: str, headers: dict[str, str]) -> Iterator[tuple[Response, str]]:
-        """The answer at the end of all redirects, and its address. A login does not follow to another server."""
+        """Return the answer at the end of all redirects, and its address. A login does not follow to another server."""
         place = url
         headers |= _login(url)
         for _ in range(_HOPS):
@@ -414,7 +418,7 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 def _login(url: str) -> dict[str, str]:
-    """Basic credentials from the address, else from ``NETRC`` or ``~/.netrc``, as pip and uv do."""
+    """Return basic credentials from the address, else from ``NETRC`` or ``~/.netrc``, as pip and uv do."""
     parts = urlsplit(url)
     user, password = parts.username, unquote(parts.password or "")
     if user is None and parts.hostname:
@@ -434,7 +438,7 @@ def _refused(url: str, status: int) -> NetworkError:
 
 
 def _unpacked(response: Response, max_bytes: int, url: str) -> bytes:
-    """The whole body, decompressed, or ``NetworkError`` as soon as it is longer than allowed."""
+    """Return the whole body, decompressed, or ``NetworkError`` as soon as it is longer than allowed."""
     encoding = response.headers.get("content-encoding", "").lower()
     if encoding not in {"", "identity", "gzip", "x-gzip"}:
         raise NetworkError(f"{redact(url)}: unknown encoding {encoding[:20]!r}")
@@ -470,7 +474,7 @@ class _Entry:
 
     @classmethod
     def load(cls, path: Path, max_bytes: int) -> _Entry | None:
-        """What the cache has; a damaged file is as good as none."""
+        """Return what the cache has. A damaged file is as good as none."""
         try:
             if path.stat().st_size > max_bytes + _CHUNK:
                 return None
@@ -483,7 +487,7 @@ class _Entry:
             return None
 
     def conditions(self) -> dict[str, str]:
-        """Headers that let the server answer 304; empty when it named no validator."""
+        """Return headers that let the server answer 304, none when it named no validator."""
         pairs = {"If-None-Match": self.fields.get("etag"), "If-Modified-Since": self.fields.get("last-modified")}
         return {key: value for key, value in pairs.items() if value}
 
@@ -497,7 +501,7 @@ def _entry_name(url: str, accept: str | None) -> str:
 
 
 def _store(path: Path, reply: Reply, fields: Mapping[str, str]) -> None:
-    """Write beside and rename; a cache that cannot be written is no reason to fail."""
+    """Write beside and rename: a cache that cannot be written is no reason to fail."""
     validators = {key: fields[key] for key in ("etag", "last-modified", "content-type") if key in fields}
     digest = hashlib.sha256(reply.body).hexdigest()
     head = {"url": redact(reply.url), "stored": time.time(), "fields": validators, "sha256": digest}

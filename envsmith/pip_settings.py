@@ -1,7 +1,8 @@
-"""What the user has told pip about the package index, for the tools that do not read it: uv does not know pip.conf or ``PIP_*``.
+"""What the user has told pip about the package index: uv does not know pip.conf or ``PIP_*``.
 
-Nothing of a host stands here. An index in a folder of this machine (``file://``) and ``find-links`` are left out on purpose: another
-machine cannot see them, and a local build (``torch 2.13.0+cpu``) would silently take the place of the wheel that a cell names.
+Nothing of a host stands here. An index in a folder of this machine (``file://``) and ``find-links`` are left out on
+purpose: another machine cannot see them, and a local build (``torch 2.13.0+cpu``) would silently take the place of the
+wheel that a cell names.
 """
 
 from __future__ import annotations
@@ -30,25 +31,28 @@ class PipSettings:
 
 
 def pip_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Pip's configuration files on Linux, weakest first, as pip documents them."""
+    """Return pip's configuration files on Linux, weakest first, as pip documents them."""
     own = environ.get("PIP_CONFIG_FILE")
     if own == os.devnull:
         return ()
     home = Path(environ.get("HOME") or Path.home())
     everyone = [Path(d) / "pip" / "pip.conf" for d in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":") if d]
     personal = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
-    found = [
+    paths = [
         *reversed(everyone),
         Path("/etc/pip.conf"),
         home / ".pip" / "pip.conf",
         personal,
         Path(sys.prefix) / "pip.conf",
     ]
-    return (*found, *([Path(own)] if own else []))
+    return (*paths, *([Path(own)] if own else []))
 
 
 def _file_values(path: Path) -> dict[str, str]:
-    """The options of ``[global]`` and ``[install]``; a file that cannot be read or parsed says nothing, as if it were not there."""
+    """Return the options of ``[global]`` and ``[install]``.
+
+    A file that cannot be read or parsed says nothing, as if it were not there.
+    """
     parser = configparser.RawConfigParser(strict=False)
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -64,21 +68,24 @@ def _file_values(path: Path) -> dict[str, str]:
 
 
 def pip_values(environ: Mapping[str, str]) -> dict[str, str]:
-    """Pip's options by their long names, as text: files first, then ``PIP_*`` variables, which win; what is malformed is ignored."""
+    """Return pip's options by their long names, as text: files first, then ``PIP_*`` variables, which win.
+
+    What is malformed is ignored.
+    """
     values: dict[str, str] = {}
     for path in pip_files(environ):
         values |= _file_values(path)
     for key in ("index-url", "extra-index-url", "cert", "proxy", "trusted-host", "timeout", "find-links", "no-index"):
-        given = environ.get("PIP_" + key.upper().replace("-", "_"))
-        if given:
-            values[key] = given
+        value = environ.get("PIP_" + key.upper().replace("-", "_"))
+        if value:
+            values[key] = value
     if "timeout" not in values and environ.get("PIP_DEFAULT_TIMEOUT"):
         values["timeout"] = environ["PIP_DEFAULT_TIMEOUT"]
     return values
 
 
 def read_pip_settings(environ: Mapping[str, str] | None = None) -> PipSettings:
-    """:func:`pip_values`, parsed: only indexes that can be reached from elsewhere."""
+    """Parse :func:`pip_values`: only indexes that can be reached from elsewhere."""
     values = pip_values(os.environ if environ is None else environ)
     extra = values.get("extra-index-url", "").split()
     timeout = values.get("timeout", values.get("default-timeout", "")).strip()

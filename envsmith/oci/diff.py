@@ -17,7 +17,7 @@ _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "
 
 
 def difference(first: OciImage, second: OciImage) -> tuple[str, ...]:
-    """One line a difference, the configuration's first; empty when both have the same manifest."""
+    """Return one line a difference, the configuration's first, and none when both have the same manifest."""
     if first.digest == second.digest:
         return ()
     lines = _config(first.config, second.config)
@@ -49,8 +49,8 @@ def _flat(value: object, path: str = "") -> dict[str, str]:
 
 
 def _members(image: OciImage, number: int) -> dict[str, dict[str, str]]:
-    """Path to what can differ about it, each said in a word."""
-    found: dict[str, dict[str, str]] = {}
+    """Return what can differ about each path, each said in a word."""
+    members: dict[str, dict[str, str]] = {}
     with open_layer(image, number) as file, tarfile.open(fileobj=file, mode="r:") as layer:
         for member in layer:
             content = member.linkname
@@ -60,7 +60,7 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, str]]:
                 while data and (block := data.read(1 << 20)):
                     digest.update(block)
                 content = f"sha256 {digest.hexdigest()[:12]}"
-            found[member_name(member.name)] = {
+            members[member_name(member.name)] = {
                 "kind": _KINDS.get(member.type, "file"),
                 "content": content,
                 "bytes": str(member.size),
@@ -69,7 +69,7 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, str]]:
                 "time": str(int(member.mtime)),
                 "attributes": json.dumps(dict(sorted(member.pax_headers.items()))),
             }
-    return found
+    return members
 
 
 def _layer(name: str, one: Mapping[str, Mapping[str, str]], two: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -78,9 +78,9 @@ def _layer(name: str, one: Mapping[str, Mapping[str, str]], two: Mapping[str, Ma
         if path not in one or path not in two:
             lines.append(f"{name}: /{path}: only in the {'second' if path in two else 'first'}")
         elif one[path] != two[path]:
-            told = [f"{k} {one[path][k]} and {two[path][k]}" for k in one[path] if one[path][k] != two[path][k]]
-            lines.append(f"{name}: /{path}: {', '.join(told)}")
+            changes = [f"{k} {one[path][k]} and {two[path][k]}" for k in one[path] if one[path][k] != two[path][k]]
+            lines.append(f"{name}: /{path}: {', '.join(changes)}")
     if not lines:
         return [f"{name}: the same files in another order or spelling"]
-    more = [f"{name}: and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return [*lines[:_SHOWN], *more]
+    tail = [f"{name}: and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return [*lines[:_SHOWN], *tail]

@@ -1,8 +1,9 @@
 """A layer's tar in one canonical form: the same files give the same bytes, whichever engine and version wrote them.
 
-Members stand sorted by name, owners are numbers, times are whole seconds and none is later than the epoch; a directory that an engine only
-touched on the way to a file is left out, and so is what every engine mounts over (``/dev``, ``/proc``, ``/sys``, ``/etc/hosts`` …).
-Byte-code, package manager logs and the like never get here: the Dockerfile's own steps leave none.
+Members stand sorted by name, owners are numbers, times are whole seconds and none is later than the epoch; a directory
+that an engine only touched on the way to a file is left out, and so is what every engine mounts over (``/dev``,
+``/proc``, ``/sys``, ``/etc/hosts`` …). Byte-code, package manager logs and the like never get here: the Dockerfile's
+own steps leave none.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class WrittenLayer:
 
 
 class LayerWriter:
-    """Writes a layer's bytes to a file and knows both digests at the end: of the tar (``diff_id``) and of what is stored."""
+    """Writes a layer's bytes to a file and knows both digests at the end: of the tar and of what is stored."""
 
     def __init__(self, path: Path, *, gzip: bool = False) -> None:
         self._file = path.open("wb")
@@ -60,7 +61,7 @@ class LayerWriter:
             self._size += len(data)
 
     def close(self) -> WrittenLayer:
-        """Finish the file and say what layer it is."""
+        """End the file and say what layer it is."""
         if self._zip is not None:
             self._store(self._zip.flush())
         self._file.close()
@@ -77,11 +78,11 @@ class Seen:
     directories: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     def known(self, member: tarfile.TarInfo, name: str) -> bool:
-        """Whether a directory stands below with the same mode and owners."""
+        """Tell whether a directory stands below with the same mode and owners."""
         return self.directories.get(name) == (member.mode & 0o7777, member.uid, member.gid)
 
     def take(self, members: dict[str, tarfile.TarInfo]) -> None:
-        """Remember what a layer adds, and forget what it hides."""
+        """Note what a layer adds, and drop what it hides."""
         for name in members:
             folder, _, last = name.rpartition("/")
             if last == _OPAQUE:
@@ -95,7 +96,7 @@ class Seen:
                 self.directories.pop(name, None)
 
     def take_base(self, layer: tarfile.TarFile) -> None:
-        """Remember a layer of the base, which is not written anew."""
+        """Note a layer of the base, which is not written anew."""
         self.take({member_name(member.name): member for member in layer})
 
     def _forget(self, name: str, *, inside: bool) -> None:
@@ -105,7 +106,7 @@ class Seen:
 
 
 def member_name(name: str) -> str:
-    """A member's path without leading ``./`` and ``/``; ``.`` for the root.
+    """Return a member's path without leading ``./`` and ``/``, and ``.`` for the root.
 
     ``ContentError`` for one that leads out of the image.
     """
@@ -120,11 +121,13 @@ def _ours(name: str) -> bool:
 
 
 def normalise(layer: tarfile.TarFile, out: LayerWriter, seen: Seen, *, epoch: int) -> int:
-    """Write ``layer`` to ``out`` in the canonical form; the number of members. ``seen`` are the layers below, and learns this one."""
+    """Write ``layer`` to ``out`` in the canonical form, tell ``seen`` of it, and return how many members it has."""
     members = {name: member for member in layer if _ours(name := member_name(member.name))}
     first = _first_names(members)
     fresh = {n: m for n, m in members.items() if not (m.isdir() and seen.known(m, n))}
-    written = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK)  # type: ignore[call-overload]  # noqa: SIM115
+    written = tarfile.open(  # type: ignore[call-overload]  # noqa: SIM115 - closed below
+        fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK
+    )
     for name in sorted(fresh):
         member = fresh[name]
         info = _plain(member, name, epoch)
@@ -146,18 +149,18 @@ def normalise(layer: tarfile.TarFile, out: LayerWriter, seen: Seen, *, epoch: in
 
 
 def _first_names(members: dict[str, tarfile.TarInfo]) -> dict[str, tuple[str, tarfile.TarInfo]]:
-    """Of files that are one file under several names: each name to the smallest of them, and the member that has the content."""
+    """Map each name of a file with several names to the smallest of them and to the member that has the content."""
     groups: dict[str, list[str]] = {}
     for name, member in members.items():
         if member.islnk():
             groups.setdefault(member_name(member.linkname), []).append(name)
-    found: dict[str, tuple[str, tarfile.TarInfo]] = {}
+    first: dict[str, tuple[str, tarfile.TarInfo]] = {}
     for target, names in groups.items():
         if target not in members:
             raise ContentError(f"a layer links {names[0]} to {target}, which it does not hold")
         alike = sorted([*names, target])
-        found |= dict.fromkeys(alike, (alike[0], members[target]))
-    return found
+        first |= dict.fromkeys(alike, (alike[0], members[target]))
+    return first
 
 
 def _plain(member: tarfile.TarInfo, name: str, epoch: int) -> tarfile.TarInfo:
@@ -167,13 +170,13 @@ def _plain(member: tarfile.TarInfo, name: str, epoch: int) -> tarfile.TarInfo:
     info.mtime = min(int(member.mtime), epoch)
     info.linkname = member.linkname if member.issym() else ""
     info.devmajor, info.devminor = member.devmajor, member.devminor
-    kept = {k: v for k, v in member.pax_headers.items() if k == "SCHILY.xattr.security.capability"}
-    info.pax_headers = kept
+    capability = {k: v for k, v in member.pax_headers.items() if k == "SCHILY.xattr.security.capability"}
+    info.pax_headers = capability
     return info
 
 
 def copy_verbatim(blocks: IO[bytes], out: LayerWriter) -> None:
-    """A layer of the base, byte for byte."""
+    """Copy a layer of the base, byte for byte."""
     for block in _blocks(blocks):
         out.write(block)
 

@@ -1,11 +1,13 @@
 """An image in an OCI layout: ``index.json``, ``oci-layout`` and ``blobs/sha256``, in a folder or in one tar file.
 
-Nothing that a layout or a registry hands out is believed: whoever reads a blob compares it with the digest that named it.
+Nothing that a layout or a registry hands out is believed: whoever reads a blob compares it with the digest that named
+it.
 
-What an engine saves becomes a layout whose manifest digest is a function of its lock. An engine's own image is not that: its
-configuration carries the hour of the build, and its layers have whatever order and headers the engine's version writes. Here the layers
-of a cell are written anew in one canonical form, and those of the base are kept byte for byte. Layers are not compressed unless asked:
-a digest over compressed bytes would be one of the compressor's version too.
+What an engine saves becomes a layout whose manifest digest is a function of its lock. An engine's own image is not
+that: its configuration carries the hour of the build, and its layers have whatever order and headers the engine's
+version writes. Here the layers of a cell are written anew in one canonical form, and those of the base are kept byte
+for byte. Layers are not compressed unless asked: a digest over compressed bytes would be one of the compressor's
+version too.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Return what messages call it."""
         ...
 
     def resolve(self, tag: str) -> str | None:
@@ -136,7 +138,10 @@ class LayoutStore:
 
 
 def _blob_path(digest: str) -> str:
-    """The file of a blob; ``ContentError`` for what is not a sha256 digest, so that no name leads out of the layout."""
+    """Return the file of a blob.
+
+    ``ContentError`` for what is not a sha256 digest, so that no name leads out of the layout.
+    """
     if not is_digest(digest):
         raise ContentError(f"{digest[:80]!r} is not a sha256 digest")
     return f"blobs/sha256/{digest[7:]}"
@@ -206,7 +211,10 @@ def blob_sha256(file: IO[bytes]) -> tuple[str, int]:
 
 
 def read_blob(store: Store, blob: Descriptor, part: str, *, limit: int) -> bytes:
-    """Read a small blob, complete and of the right digest; ``ContentError`` names ``part`` when it is missing, cut or changed."""
+    """Read a small blob, complete and of the right digest.
+
+    ``ContentError`` names ``part`` when it is missing, cut or changed.
+    """
     if blob.size > limit:
         raise ContentError(f"{part}: {blob.size} bytes, more than {limit}: refused")
     opened = store.blob(blob.digest)
@@ -221,7 +229,10 @@ def read_blob(store: Store, blob: Descriptor, part: str, *, limit: int) -> bytes
 
 
 def load_manifest(store: Store, digest: str, part: str) -> Manifest:
-    """Read a manifest whose bytes are those of ``digest``; ``ContentError`` names ``part`` when it is missing or changed."""
+    """Read a manifest whose bytes are those of ``digest``.
+
+    ``ContentError`` names ``part`` when it is missing or changed.
+    """
     raw = store.manifest(digest)
     if raw is None:
         raise ContentError(f"{part}: {store.name} does not have {digest}")
@@ -231,9 +242,10 @@ def load_manifest(store: Store, digest: str, part: str) -> Manifest:
 
 
 def image_of(store: LayoutStore, tag: str | None = None) -> str:
-    """Return the digest of the one image of a layout, or of the one that bears ``tag``; ``DataError`` when there is no such one.
+    """Return the digest of the one image of a layout, or of the one that bears ``tag``. ``DataError`` without one.
 
-    What refers to another manifest is proof, not an image. ``ContentError`` for a document that is not what its digest says.
+    What refers to another manifest is proof, not an image. ``ContentError`` for a document that is not what its digest
+    says.
     """
     if tag is not None:
         digest = store.resolve(tag)
@@ -249,7 +261,10 @@ def image_of(store: LayoutStore, tag: str | None = None) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OciImage:
-    """The one image of a layout. ``source`` is the id of the engine's image that it was made of, as a record names it, or empty."""
+    """The one image of a layout.
+
+    ``source`` is the id of the engine's image that it was made of, as a record names it, or empty.
+    """
 
     store: LayoutStore = field(compare=False)
     manifest: Manifest
@@ -258,25 +273,28 @@ class OciImage:
 
     @property
     def digest(self) -> str:
-        """What a registry calls the image."""
+        """Return what a registry calls the image."""
         return self.manifest.digest
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels of the configuration."""
+        """Return the labels of the configuration."""
         labels = (self.config.get("config") or {}).get("Labels") or {}
         return {str(key): str(value) for key, value in labels.items()}
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
-        """The digest of each layer's uncompressed tar."""
+        """Return the digest of each layer's uncompressed tar."""
         return tuple(self.config["rootfs"]["diff_ids"])
 
 
 def open_image(path: Path, *, check: bool = False) -> OciImage:
-    """Open the one image of a layout; ``DataError`` for what is not one, ``ContentError`` when a blob is not what its name says.
+    """Open the one image of a layout.
 
-    The small blobs are always compared with their digests; the layers, gigabytes of them, only when ``check`` is given.
+    ``DataError`` for what is not one, ``ContentError`` when a blob is not what its name says.
+
+    The small blobs are always compared with their digests, and the layers, gigabytes of them, only when ``check`` is
+    given.
     """
     store = open_files(path)
     manifest = load_manifest(store, image_of(store), "image")
@@ -306,7 +324,7 @@ def open_image(path: Path, *, check: bool = False) -> OciImage:
 
 @contextmanager
 def open_layer(image: OciImage, number: int) -> Iterator[IO[bytes]]:
-    """Open a layer's uncompressed tar, seekable; one that is compressed is unpacked into a temporary file first."""
+    """Open a layer's uncompressed tar, seekable. One that is compressed is unpacked into a temporary file first."""
     opened = image.store.blob(image.manifest.layers[number].digest)
     if opened is None:
         raise ContentError(f"{image.store.name}: layer {number + 1} is missing")
@@ -326,7 +344,10 @@ def open_layer(image: OciImage, number: int) -> Iterator[IO[bytes]]:
 
 
 def copy_layout(store: Store, digest: str, folder: Path) -> None:
-    """Write one image of a store as an OCI layout; ``StorageError`` when the disk does not take it, ``ContentError`` when a part is missing."""
+    """Write one image of a store as an OCI layout.
+
+    ``StorageError`` when the disk does not take it, ``ContentError`` when a part is missing.
+    """
     manifest = load_manifest(store, digest, "manifest")
     try:
         (folder / "blobs" / "sha256").mkdir(parents=True)
@@ -352,7 +373,7 @@ def _finish(folder: Path, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """How an image is written: how many layers are the base's, the latest time of a file (seconds), and whether with gzip."""
+    """How an image is written: how many layers are the base's, the latest time of a file, and whether with gzip."""
 
     base_layers: int
     epoch: int
@@ -364,9 +385,9 @@ def to_layout(
 ) -> OciImage:
     """Write ``saved`` into the folder ``directory`` as an OCI layout in the canonical form, and return it.
 
-    The layers of the base are taken byte for byte, the others are written anew; one that is empty then is left out. What was at
-    ``directory`` is replaced at the end. Nothing half-written stays on a failure: ``ContentError`` when ``saved`` is no archive of an
-    image, ``StorageError`` when the disk does not take it.
+    The layers of the base are taken byte for byte, the others are written anew. One that is empty then is left out.
+    What was at ``directory`` is replaced at the end. Nothing half-written stays on a failure: ``ContentError`` when
+    ``saved`` is no archive of an image, ``StorageError`` when the disk does not take it.
     """
     progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers"))
     try:
@@ -407,7 +428,7 @@ def layout_digest(saved: DockerArchive, form: Form, *, progress: Progress = sile
 def _written(
     saved: DockerArchive, form: Form, path_of: Callable[[int], Path], progress: Progress
 ) -> Iterator[tuple[Path, WrittenLayer]]:
-    """Each layer that is not empty, with the file that it was written to."""
+    """Yield each layer that is not empty, with the file that it was written to."""
     seen = Seen()
     try:
         for number in range(saved.count):
@@ -450,8 +471,9 @@ def _documents(saved: DockerArchive, layers: Sequence[WrittenLayer], form: Form)
 def _place(fresh: Path, path: Path, *, near: Path) -> None:
     """Give the finished file ``fresh`` its name as a blob.
 
-    Where the layout of a neighbouring cell (beside ``near``, the layout's final place) has the same blob, both share these bytes on
-    disk: the layer with torch is gigabytes, and the same in all of them. It is the fresh file that is shared, because its digest was taken.
+    Where the layout of a neighbouring cell (beside ``near``, the layout's final place) has the same blob, both share
+    these bytes on disk: the layer with torch is gigabytes, and the same in all of them. It is the fresh file that is
+    shared, because its digest was taken.
     """
     fresh.replace(path)
     for twin in near.parent.parent.glob(f"*/{near.name}/blobs/sha256/{path.name}"):
@@ -492,7 +514,7 @@ class DockerArchive:
         self.count = len(self._layers)
 
     def _member(self, name: str) -> tarfile.TarInfo:
-        """A member by name; up to version 24 a layer that occurs twice is a link to the other."""
+        """Return a member by name. Up to version 24 a layer that occurs twice is a link to the other."""
         for _ in range(8):
             member = self._members.get(name)
             if member is None:

@@ -1,9 +1,10 @@
 """A repository of an OCI registry: read it, and write into it in an order that leaves nothing half-published.
 
-The distribution specification 1.1: blobs are uploaded where they are missing, mounted from a neighbouring repository where that has
-them, and continued where a connection broke. Where a registry has no referrers API (``docker-registry`` 2.8), the tag ``sha256-…`` of
-the specification's fallback lists what refers to an image. Everything that a registry says is hostile: sizes are bounded, a token is
-asked for only over https or from a registry on this machine, and a digest is computed from what was sent.
+The distribution specification 1.1: blobs are uploaded where they are missing, mounted from a neighbouring repository
+where that has them, and continued where a connection broke. Where a registry has no referrers API (``docker-registry``
+2.8), the tag ``sha256-…`` of the specification's fallback lists what refers to an image. Everything that a registry
+says is hostile: sizes are bounded, a token is asked for only over https or from a registry on this machine, and a
+digest is computed from what was sent.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _ACCEPT = ", ".join((*INDEX_TYPES, *MANIFEST_TYPES))
 _ATTEMPTS = 5
 _HOPS = 5
 _MAX_PAGES = 20
-# A piece of an upload: large enough that the specification's smallest pieces (some stores want 5 MiB) never matter, small enough that a
-# broken connection costs a minute.
+# A piece of an upload: large enough that the specification's smallest pieces (some stores want 5 MiB) never matter,
+# small enough that a broken connection costs a minute.
 _PIECE = 256 << 20
 # Seconds without a byte in either direction; a registry that writes a layer to slow storage may think for a while.
 _TIMEOUT = 300.0
@@ -66,7 +67,10 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Read ``python:3.12-slim`` as docker.io, library/python, 3.12-slim; ``UsageError`` for what is not an image reference."""
+    """Read ``python:3.12-slim`` as docker.io, library/python, 3.12-slim.
+
+    ``UsageError`` for what is not an image reference.
+    """
     name, _, digest = plain.image(text).partition("@")
     head, slash, path = name.partition("/")
     if slash and ("." in head or ":" in head or head == "localhost"):
@@ -82,8 +86,8 @@ def parse_reference(text: str) -> Reference:
 def resolve_digest(text: str, *, wire: Wire | None = None) -> str:
     """Return the digest behind a reference: of the multi-platform index where there is one.
 
-    ``UsageError`` for a malformed reference or one that the registry does not have, ``NetworkError`` when it cannot be reached or
-    answers nonsense, ``ContentError`` when a reference that names a digest leads to another.
+    ``UsageError`` for a malformed reference or one that the registry does not have, ``NetworkError`` when it cannot be
+    reached or answers nonsense, ``ContentError`` when a reference that names a digest leads to another.
     """
     reference = parse_reference(text)
     try:
@@ -120,8 +124,8 @@ def _is_document(raw: bytes) -> bool:
 class Repository:
     """One repository of a registry, a :class:`~envsmith.oci.layout.Store` that can also be written.
 
-    ``also`` are repositories of the same registry whose blobs may be mounted. Raises ``NetworkError`` when the registry cannot be
-    reached, refuses, or answers nonsense, and ``ContentError`` when it does not send what it names.
+    ``also`` are repositories of the same registry whose blobs may be mounted. Raises ``NetworkError`` when the
+    registry cannot be reached, refuses, or answers nonsense, and ``ContentError`` when it does not send what it names.
     """
 
     def __init__(
@@ -147,13 +151,13 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Return what messages call it."""
         return f"{self.registry}/{self.repository}"
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def resolve(self, tag: str) -> str | None:
-        """Return the digest of the bytes behind a tag; what a header claims is not believed."""
+        """Return the digest of the bytes behind a tag. What a header claims is not believed."""
         raw = self.manifest(tag)
         return None if raw is None else digest_of(raw)
 
@@ -202,20 +206,20 @@ class Repository:
         return () if raw is None else parse_index(raw, f"{self.name}:{_fallback(digest)}")
 
     def _listed(self, digest: str) -> tuple[Descriptor, ...] | None:
-        """``None`` when the registry has no referrers API."""
-        found: list[Descriptor] = []
+        """Return ``None`` when the registry has no referrers API."""
+        descriptors: list[Descriptor] = []
         path, doing = f"referrers/{digest}", "listing what refers to the image"
         for _ in range(_MAX_PAGES):
             with self._ask("GET", path, doing, {200, 400, 404, 405}, headers={"Accept": IMAGE_INDEX}) as answer:
                 if answer.status != 200 or answer.headers.get("content-type", "").partition(";")[0] != IMAGE_INDEX:
                     return None
-                found += parse_index(answer.body.read(MAX_MANIFEST + 1), f"{self.name}: referrers")
+                descriptors += parse_index(answer.body.read(MAX_MANIFEST + 1), f"{self.name}: referrers")
                 link = answer.headers.get("link", "")
             following = urljoin(self._root, link.partition(">")[0].lstrip(" <"))
             if 'rel="next"' not in link or not following.startswith(self._root):
                 break
             path = following[len(self._root) :]
-        return tuple(found)
+        return tuple(descriptors)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -223,8 +227,8 @@ class Repository:
         """Put a blob where it is missing: ``kept``, ``mounted`` (from a repository of :attr:`also`) or ``sent``."""
         if self.has_blob(blob.digest, blob.size):
             return "kept"
-        for other in self.also:
-            query = urlencode({"mount": blob.digest, "from": other})
+        for neighbour in self.also:
+            query = urlencode({"mount": blob.digest, "from": neighbour})
             doing = f"mounting {blob.digest[:19]}…"
             with self._ask("POST", f"blobs/uploads/?{query}", doing, {201, 202, 401, 403, 404}) as answer:
                 if answer.status == 201:
@@ -233,7 +237,10 @@ class Repository:
         return "sent"
 
     def _upload(self, blob: Descriptor, opener: Opener) -> None:
-        """Send a blob in pieces. After a broken piece the registry is asked how far it got; an upload that it forgot begins again."""
+        """Send a blob in pieces.
+
+        After a broken piece the registry is asked how far it got. An upload that it forgot begins again.
+        """
         doing = f"sending {blob.digest[:19]}…"
         location, at, failures = self._begin(doing), 0, 0
         with closing(opener()) as file:
@@ -261,7 +268,7 @@ class Repository:
             return self._location(answer, self._root)
 
     def _sent_piece(self, location: str, body: Iterator[bytes], at: int, length: int, doing: str) -> str | None:
-        """Where the next piece goes, or ``None`` when this one may have been lost."""
+        """Return where the next piece goes, or ``None`` when this one may have been lost."""
         headers = {
             "Content-Type": "application/octet-stream",
             "Content-Range": f"{at}-{at + length - 1}",
@@ -280,10 +287,11 @@ class Repository:
             return self._location(answer, location)
 
     def _resume(self, location: str, doing: str) -> tuple[str, int]:
-        """Where to go on and from which byte."""
+        """Return where to go on and from which byte."""
         with self._ask("GET", location, doing, set(range(200, 600))) as answer:
             last = answer.headers.get("range", "").partition("-")[2]
-            # `0-0` is what registries say of nothing as well as of one byte: sending that byte again would be refused, so begin again.
+            # `0-0` is what registries say of nothing as well as of one byte: sending that byte again would be refused,
+            # so begin again.
             if answer.status == 204 and last.isdecimal() and int(last) > 0:
                 return self._location(answer, location), int(last) + 1
         return self._begin(doing), 0
@@ -295,7 +303,9 @@ class Repository:
         return url
 
     def push_manifest(self, manifest: Manifest, tag: str | None = None) -> None:
-        """Put a manifest under its digest, or under a tag; what it refers to is listed also where the registry has no API for that.
+        """Put a manifest under its digest, or under a tag.
+
+        What it refers to is listed also where the registry has no API for that.
 
         ``ContentError`` when the registry gives it another digest, ``NetworkError`` when it cannot be reached.
         """
@@ -324,7 +334,7 @@ class Repository:
     # -- underneath ----------------------------------------------------------------------------------------------------
 
     def _login(self, url: str) -> Mapping[str, str]:
-        """Credentials, only for the registry's own host."""
+        """Return credentials, only for the registry's own host."""
         return self._access.headers if urlsplit(url).netloc == urlsplit(self._root).netloc else {}
 
     def _ask(
@@ -337,7 +347,7 @@ class Repository:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Response:
-        """One request, with the login that it takes; its answer has one of the statuses ``accepted``."""
+        """Send one request with the login that it takes. Its answer has one of the statuses ``accepted``."""
         url = urljoin(self._root, path)
         answer = self._send(method, url, {**(headers or {}), **self._login(url)}, body)
         for _ in range(2):
@@ -370,19 +380,19 @@ class Repository:
 
 
 def _pieces(file: IO[bytes], length: int) -> Iterator[bytes]:
-    """The next ``length`` bytes, so that a piece of a layer is sent without being in memory."""
+    """Yield the next ``length`` bytes, so that a piece of a layer is sent without being in memory."""
     while length > 0 and (data := file.read(min(length, 1 << 20))):
         length -= len(data)
         yield data
 
 
 def _fallback(digest: str) -> str:
-    """The tag under which the referrers of ``digest`` are listed (specification: "referrers tag schema")."""
+    """Return the tag under which the referrers of ``digest`` are listed (specification: "referrers tag schema")."""
     return digest.replace(":", "-")
 
 
 def _reason(answer: Response) -> str:
-    """The registry's own words, a little of them."""
+    """Return the registry's own words, a little of them."""
     try:
         errors = json.loads(answer.body.read(65536))["errors"]
         words = "; ".join(f"{e.get('code')} {e.get('message')}" for e in errors[:3])
@@ -396,7 +406,7 @@ def _is_private(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
 
 
-# -- how a registry lets somebody in: basic credentials or a bearer token, anonymous where no login is known ------------
+# -- how a registry lets somebody in: basic credentials or a bearer token, anonymous where no login is known -----------
 
 _FIELD = re.compile(r'([a-zA-Z]+)="([^"]*)"')
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
@@ -406,7 +416,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
 class _Access:
     """The ``Authorization`` header of one repository, renewed when the registry challenges again.
 
-    ``actions`` is ``pull`` or ``pull,push``; ``also`` are repositories whose blobs may be mounted (``pull`` is asked for).
+    ``actions`` is ``pull`` or ``pull,push``; ``also`` are repositories whose blobs may be mounted (``pull`` is asked
+    for).
     """
 
     registry: str
@@ -424,7 +435,7 @@ class _Access:
         )
 
     def answer(self, challenge: str, url: str) -> None:
-        """Do what ``WWW-Authenticate`` asks; ``NetworkError`` when it cannot be done or must not."""
+        """Take the login that ``WWW-Authenticate`` asks for. ``NetworkError`` when it cannot be done or must not."""
         kind, _, words = challenge[:4000].partition(" ")
         user = login(self.registry)
         if kind.lower() == "bearer":
@@ -446,7 +457,10 @@ class _Access:
         is_trusted = place.scheme == "https" or is_loopback(urlsplit(url).hostname)
         if not place.hostname or not _is_private(realm) or not is_trusted:
             raise NetworkError(f"registry {self.registry} sends to a place for tokens that is not trusted")
-        scopes = [f"repository:{self.repository}:{self.actions}", *(f"repository:{other}:pull" for other in self.also)]
+        scopes = [
+            f"repository:{self.repository}:{self.actions}",
+            *(f"repository:{neighbour}:pull" for neighbour in self.also),
+        ]
         if user and user.identity:
             form = {"grant_type": "refresh_token", "refresh_token": user.identity, "client_id": "envsmith"}
             body = urlencode({**form, "service": service, "scope": " ".join(scopes)}).encode()
@@ -473,7 +487,7 @@ class _Access:
         return token
 
 
-# -- logins as Docker and podman keep them: in their configuration, or with a helper program that it names --------------
+# -- logins as Docker and podman keep them: in their configuration, or with a helper program that it names -------------
 
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -487,7 +501,7 @@ class Login:
 
 
 def login(registry: str) -> Login | None:
-    """Return the user's login at ``registry``; ``None`` without one, or when the configuration cannot be understood.
+    """Return the user's login at ``registry``. ``None`` without one, or when the configuration cannot be understood.
 
     Looked for in ``DOCKER_CONFIG`` or ``~/.docker``, then in podman's ``REGISTRY_AUTH_FILE``.
     """
@@ -496,7 +510,7 @@ def login(registry: str) -> Login | None:
     keys = [registry, f"https://{registry}"]
     if registry == _DEFAULT_REGISTRY:
         keys.append(f"https://index.{registry}/v1/")
-    return next((found for path in files if (found := _from_file(path, keys))), None)
+    return next((entry for path in files if (entry := _from_file(path, keys))), None)
 
 
 def _from_file(path: Path, keys: Sequence[str]) -> Login | None:
@@ -524,7 +538,7 @@ def _from_entry(entry: object) -> Login | None:
 
 
 def _from_helper(name: object, key: str) -> Login | None:
-    """What ``docker-credential-NAME get`` prints for the registry on its standard input."""
+    """Return what ``docker-credential-NAME get`` prints for the registry on its standard input."""
     program = shutil.which(f"docker-credential-{name}") if isinstance(name, str) and _HELPER.fullmatch(name) else None
     if program is None:
         return None

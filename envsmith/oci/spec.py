@@ -1,6 +1,7 @@
 """The OCI image specification as values: descriptors, manifests, indexes, configurations.
 
-They are parsed from bytes that anyone may have sent, and printed in one spelling. Media types and field names are those of version 1.1.
+They are parsed from bytes that anyone may have sent, and printed in one spelling. Media types and field names are
+those of version 1.1.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ _MAX_ITEMS = 1000
 _MAX_SIZE = 1 << 40
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MEDIA = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
-# What of a configuration says how a container starts; the hostname, the build container and the like are the engine's own.
+# What of a configuration says how a container starts; the hostname, the build container and the like are the engine's
+# own.
 _STARTS = ("Env", "Entrypoint", "Cmd", "WorkingDir", "User", "Labels", "ExposedPorts", "Volumes", "StopSignal")
 # Labels that an engine adds about itself.
 _ENGINE_LABELS = ("io.buildah.", "io.podman.")
 
 
 def is_digest(text: object) -> bool:
-    """Tell whether ``text`` is ``sha256:`` and 64 hex digits; no other algorithm is used here."""
+    """Tell whether ``text`` is ``sha256:`` and 64 hex digits. No other algorithm is used here."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
@@ -99,12 +101,12 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The digest of :attr:`raw`."""
+        """Return the digest of :attr:`raw`."""
         return digest_of(self.raw)
 
     @property
     def descriptor(self) -> Descriptor:
-        """What an index or a subject says of it."""
+        """Return what an index or a subject says of it."""
         return Descriptor(
             media_type=self.media_type,
             digest=self.digest,
@@ -115,7 +117,7 @@ class Manifest:
 
     @property
     def blobs(self) -> tuple[Descriptor, ...]:
-        """Config and layers, each digest once."""
+        """Return config and layers, each digest once."""
         return tuple({d.digest: d for d in (self.config, *self.layers)}.values())
 
 
@@ -187,7 +189,7 @@ def _document(raw: bytes, where: str) -> _Fields:
 
 
 def parse_manifest(raw: bytes, where: str) -> Manifest:
-    """Parse an image or artifact manifest; ``ContentError`` names the key that is wrong, or says that it is an index."""
+    """Parse an image or artifact manifest. ``ContentError`` names the wrong key, or says that it is an index."""
     fields = _document(raw, where)
     if "manifests" in fields.value:
         raise _broken(where, "it is an index of several images, a single image was expected")
@@ -203,7 +205,7 @@ def parse_manifest(raw: bytes, where: str) -> Manifest:
 
 
 def parse_index(raw: bytes, where: str) -> tuple[Descriptor, ...]:
-    """Parse the descriptors of an index; ``ContentError`` names the key that is wrong."""
+    """Parse the descriptors of an index. ``ContentError`` names the key that is wrong."""
     return _document(raw, where).descriptors("manifests")
 
 
@@ -247,7 +249,7 @@ def _manifest(fields: Mapping[str, object]) -> Manifest:
 def canonical_config(
     config: Mapping[str, Any], *, architecture: str, diff_ids: Sequence[str], base_layers: int, epoch: int
 ) -> dict[str, Any]:
-    """Return a configuration without anything of the engine or the hour; ``config`` is the engine's ``config`` object.
+    """Return a configuration without anything of the engine or the hour. ``config`` is the engine's ``config`` object.
 
     ``epoch`` (seconds) is the time of the image and of every line of its history, which has exactly one line a layer.
     """

@@ -1,7 +1,8 @@
-"""Source archives that a user names (``--source``), because the index does not have them: fetched, hashed, looked into, never run.
+"""Source archives that a user names (``--source``): fetched, hashed, looked into, never run.
 
-What is read here is what the lock needs before anything is built: the version, the requirements at run time, whether there is CUDA code. A
-project that computes these only while its setup runs cannot be asked; then the version has to be given, and the wheel is judged instead.
+What is read here is what the lock needs before anything is built: the version, the requirements at run time, whether
+there is CUDA code. A project that computes these only while its setup runs cannot be asked; then the version has to be
+given, and the wheel is judged instead.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ class Wish:
 
     @property
     def text(self) -> str:
-        """What a lock says it was made from: no folder of this machine."""
+        """Return what a lock says it was made from: no folder of this machine."""
         version = f"=={self.version}" if self.version else ""
         return f"--source {self.name}{version}@sha256:{self.sha256}"
 
 
 def parse_wish(text: str) -> Wish:
-    """``UsageError`` for anything that is not a name, a place and a hash."""
+    """Parse what was typed. ``UsageError`` for anything that is not a name, a place and a hash."""
     match = _WISH.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
         fault = "it has no #sha256=HEX (64 digits)" if "#sha256=" not in text else "not NAME@ARCHIVE#sha256=HEX"
@@ -93,8 +94,9 @@ def parse_wish(text: str) -> Wish:
 def read_archive(wish: Wish, fetcher: Fetcher) -> GivenArchive:
     """Fetch and look into it.
 
-    ``UsageError`` when the file is not there, ``NetworkError`` when the address does not answer, ``ContentError`` when the hash differs or a
-    member is unsafe, ``LockError`` when it is no source archive, or that of another distribution.
+    ``UsageError`` when the file is not there, ``NetworkError`` when the address does not answer, ``ContentError`` when
+    the hash differs or a member is unsafe, ``LockError`` when it is no source archive, or that of another
+    distribution.
     """
     data, address = _fetch(wish, fetcher)
     metadata, cuda = _members(data, wish)
@@ -139,7 +141,10 @@ def _fetch(wish: Wish, fetcher: Fetcher) -> tuple[bytes, str]:
 
 
 def _members(data: bytes, wish: Wish) -> tuple[dict[str, bytes], bool]:
-    """The files at the top that say what it is, and whether CUDA code is anywhere. Every member is looked at: the builder unpacks them all."""
+    """Return the files at the top that say what it is, and whether CUDA code is anywhere.
+
+    Every member is looked at: the builder unpacks them all.
+    """
     tops: set[str] = set()
     metadata: dict[str, bytes] = {}
     cuda = False
@@ -173,7 +178,10 @@ def _counted(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _place(member: tarfile.TarInfo, wish: Wish) -> tuple[str, str]:
-    """The top folder and the path below it; ``ContentError`` for a member that would be written, or lead, elsewhere."""
+    """Return the top folder and the path below it.
+
+    ``ContentError`` for a member that would be written, or lead, elsewhere.
+    """
     path = member.name.removeprefix("./").rstrip("/")
     steps = path.split("/")
     bad = (
@@ -205,7 +213,7 @@ class _Project:
 
 
 def _stated(metadata: Mapping[str, bytes], name: str) -> _Project:
-    """The first of PKG-INFO, pyproject.toml, setup.cfg and setup.py that says each."""
+    """Return the first of PKG-INFO, pyproject.toml, setup.cfg and setup.py that says each."""
     readers = {
         "PKG-INFO": _of_pkg_info,
         "pyproject.toml": _of_pyproject,
@@ -238,7 +246,7 @@ def _of_pyproject(text: str) -> _Project:
 
 
 def _of_fields(fields: object, requires: str) -> _Project:
-    """The fields that are plain values; anything else is computed, or wrong."""
+    """Return the fields that are plain values. Anything else is computed, or wrong."""
     if not isinstance(fields, dict):
         return _Project()
     name, version, lines = fields.get("name"), fields.get("version"), fields.get(requires)
@@ -262,7 +270,7 @@ def _of_setup_cfg(text: str) -> _Project:
 
 
 def _of_setup_py(text: str) -> _Project:
-    """Literal arguments of the one call of ``setup``."""
+    """Return literal arguments of the one call of ``setup``."""
     calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and _callee(n.func) == "setup"]
     fields = {keyword.arg: _literal(keyword.value) for keyword in calls[0].keywords} if len(calls) == 1 else None
     return _of_fields(fields, "install_requires")
@@ -294,8 +302,8 @@ def _version(stated: str | None, wish: Wish) -> str:
 
 
 def _requires(stated: Iterable[str] | None, name: str) -> tuple[str, ...]:
-    """Requirements as the resolver is told them; one that names an address could not be hashed."""
-    found = []
+    """Return requirements as the resolver is told them. One that names an address could not be hashed."""
+    requirements = []
     for text in stated or ():
         try:
             requirement = Requirement(text)
@@ -306,15 +314,15 @@ def _requires(stated: Iterable[str] | None, name: str) -> tuple[str, ...]:
                 f"--source {name}: it requires {requirement.name} from an address without a hash",
                 hint=f"give that one by --source {requirement.name}@… as well, and an archive that requires it by name",
             )
-        found.append(str(requirement))
-    return tuple(sorted(found))
+        requirements.append(str(requirement))
+    return tuple(sorted(requirements))
 
 
 # -- the archives of a lock --------------------------------------------------------------------------------------------
 
 
 def fetch_archive(name: str, artifact: Artifact, fetcher: Fetcher | None = None) -> bytes:
-    """Return the bytes of a distribution's source archive: from where the lock found it, or looked up on the index by its file name.
+    """Return a distribution's source archive, from where the lock found it or looked up on the index by its file name.
 
     ``NetworkError`` when it cannot be had, ``ContentError`` when it is not the file of the lock.
     """
@@ -338,7 +346,7 @@ def fetch_archive(name: str, artifact: Artifact, fetcher: Fetcher | None = None)
 
 
 def _address(name: str, artifact: Artifact, fetcher: Fetcher) -> str:
-    """A lock that was published names no addresses: the index is asked for the file by its name."""
+    """Ask the index for the file by its name: a lock that was published names no addresses."""
     for file in PackageIndex(fetcher, find_index()).project(name).files:
         if file.filename == artifact.filename:
             return file.url

@@ -1,7 +1,7 @@
 """The package index that the user's own tools use: where it is, and what it has of a project.
 
-No address stands here. The index is the one that uv or pip is configured with, and without any configuration the one that uv itself
-falls back to: uv is asked for it. Simple pages (HTML or JSON) and the project document are understood.
+No address stands here. The index is the one that uv or pip is configured with, and without any configuration the one
+that uv itself falls back to: uv is asked for it. Simple pages (HTML or JSON) and the project document are understood.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexFile:
-    """One file of a project. ``uploaded`` is an ISO time where the index tells; ``metadata`` is True when METADATA can be had alone.
+    """One file of a project.
+
+    ``uploaded`` is an ISO time where the index tells; ``metadata`` is True when METADATA can be had alone.
 
     ``yanked`` is the reason, ``""`` when none is given, ``None`` when the file is not yanked.
     """
@@ -56,12 +58,12 @@ class IndexFile:
 
     @property
     def is_wheel(self) -> bool:
-        """Wheel, or else sdist: other kinds of files are not listed."""
+        """Tell whether it is a wheel, or else an sdist: other kinds of files are not listed."""
         return self.filename.endswith(".whl")
 
     @property
     def day(self) -> str | None:
-        """The ISO day of the upload."""
+        """Return the ISO day of the upload."""
         return self.uploaded[:10] if self.uploaded else None
 
 
@@ -73,17 +75,21 @@ class Project:
     files: tuple[IndexFile, ...]
 
     def releases(self) -> dict[str, tuple[IndexFile, ...]]:
-        """Files by version, oldest version first. ``69.3`` and ``69.3.0`` are one release, named as its longest spelling."""
-        found: dict[Version, list[IndexFile]] = {}
+        """Return files by version, oldest version first.
+
+        ``69.3`` and ``69.3.0`` are one release, named as its longest spelling.
+        """
+        files: dict[Version, list[IndexFile]] = {}
         for file in self.files:
-            found.setdefault(Version(file.version), []).append(file)
-        return {max((f.version for f in found[v]), key=len): tuple(found[v]) for v in sorted(found)}
+            files.setdefault(Version(file.version), []).append(file)
+        return {max((f.version for f in files[v]), key=len): tuple(files[v]) for v in sorted(files)}
 
 
 def find_index(environ: Mapping[str, str] | None = None) -> str:
     """Return the simple index of the user: uv's settings, else pip's, else the default that is built into uv.
 
-    It is the index that uv would ask where envsmith runs it. Raises ``EngineError`` without uv, ``NetworkError`` when no index is named.
+    It is the index that uv would ask where envsmith runs it. Raises ``EngineError`` without uv, ``NetworkError`` when
+    no index is named.
     """
     env = uv_environment(environ)
     named = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")
@@ -93,13 +99,13 @@ def find_index(environ: Mapping[str, str] | None = None) -> str:
 
 @lru_cache(maxsize=4)
 def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
-    """The index that uv would ask: it is told to resolve nothing and to name its index in the output."""
+    """Return the index that uv would ask: it is told to resolve nothing and to name its index in the output."""
     command = ["pip", "compile", "-", "--quiet", "--no-header", "--emit-index-url"]
-    done = Uv(environment=dict(environ)).run(command)
-    match = re.search(r"^--index-url\s+(\S+)", done.stdout, re.MULTILINE)
+    answer = Uv(environment=dict(environ)).run(command)
+    match = re.search(r"^--index-url\s+(\S+)", answer.stdout, re.MULTILINE)
     if not match:
         hint = "set UV_DEFAULT_INDEX or PIP_INDEX_URL"
-        raise NetworkError("uv names no package index", hint=hint, details=done.lines[-3:])
+        raise NetworkError("uv names no package index", hint=hint, details=answer.lines[-3:])
     return match[1]
 
 
@@ -107,7 +113,7 @@ def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
 
 
 def _version_of(filename: str) -> str | None:
-    """The version a file name states (PEP 440, normalised); ``None`` for what is neither wheel nor sdist."""
+    """Return the version a file name states (PEP 440, normalised). ``None`` for what is neither wheel nor sdist."""
     try:
         if filename.endswith(".whl"):
             return str(parse_wheel_filename(filename)[1])
@@ -137,7 +143,7 @@ def _yanked(value: object) -> str | None:
 
 
 def _file(page: str, href: str, filename: str | None, **facts: Any) -> IndexFile | None:
-    """A file that can be used, or ``None``: another kind of file, another scheme, a name that is not a file name."""
+    """Return a file that can be used, or ``None`` for another kind of file, another scheme, or what is no file name."""
     url, fragment = urldefrag(urljoin(page, href))
     name = filename or unquote(urlsplit(url).path.rpartition("/")[2])
     if "/" in name or len(name) > 300:
@@ -163,20 +169,20 @@ class _Anchors(HTMLParser):
         self.files: list[IndexFile] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag == "base" and given.get("href"):
-            self.base = urljoin(self.page, str(given["href"]))
-        if tag != "a" or not given.get("href") or len(self.files) >= _MAX_FILES:
+        fields = dict(attrs)
+        if tag == "base" and fields.get("href"):
+            self.base = urljoin(self.page, str(fields["href"]))
+        if tag != "a" or not fields.get("href") or len(self.files) >= _MAX_FILES:
             return
-        named = next((n for n in ("data-core-metadata", "data-dist-info-metadata") if n in given), None)
-        alone = (given[named] or "true") if named else "false"
+        named = next((n for n in ("data-core-metadata", "data-dist-info-metadata") if n in fields), None)
+        alone = (fields[named] or "true") if named else "false"
         file = _file(
             self.base,
-            str(given["href"]),
+            str(fields["href"]),
             None,
-            uploaded=_time(given.get("data-upload-time")),
-            requires_python=_text(given.get("data-requires-python")),
-            yanked=_yanked(given["data-yanked"] or "") if "data-yanked" in given else None,
+            uploaded=_time(fields.get("data-upload-time")),
+            requires_python=_text(fields.get("data-requires-python")),
+            yanked=_yanked(fields["data-yanked"] or "") if "data-yanked" in fields else None,
             metadata=alone != "false",
             metadata_sha256=_digest(alone.partition("sha256=")[2]),
         )
@@ -185,7 +191,7 @@ class _Anchors(HTMLParser):
 
 
 def parse_html(text: str, page: str) -> tuple[IndexFile, ...]:
-    """The files of a simple page in HTML (PEP 503, 592, 658, 714)."""
+    """Return the files of a simple page in HTML (PEP 503, 592, 658, 714)."""
     parser = _Anchors(page)
     parser.feed(text)
     parser.close()
@@ -260,7 +266,10 @@ class PackageIndex:
         self.url = url.rstrip("/") + "/"
 
     def project(self, name: str) -> Project:
-        """Return every file of a project. ``NotFoundError`` when the index has none, ``NetworkError`` when it cannot be read."""
+        """Return every file of a project.
+
+        ``NotFoundError`` when the index has none, ``NetworkError`` when it cannot be read.
+        """
         page = urljoin(self.url, quote(canonicalize_name(name)) + "/")
         reply = self.fetcher.get(page, max_bytes=MAX_PAGE, accept=_ACCEPT)
         base = _base(page, reply.url)
@@ -273,7 +282,7 @@ class PackageIndex:
         return Project(name=canonicalize_name(name), files=files)
 
     def _document(self, name: str) -> tuple[IndexFile, ...]:
-        """The project document, which tells times and sizes that a simple page in HTML does not; empty where it cannot be had."""
+        """Return the project document, which tells times and sizes that a page in HTML does not, or nothing."""
         page = urljoin(self.url, f"../pypi/{quote(canonicalize_name(name))}/json")
         try:
             reply = self.fetcher.get(page, max_bytes=MAX_PAGE, accept="application/json")
@@ -283,12 +292,12 @@ class PackageIndex:
 
 
 def _base(page: str, place: str) -> str:
-    """The address that links are relative to: with the user's credentials only where the host is the same."""
+    """Return the address that links are relative to: with the user's credentials only where the host is the same."""
     return page if urlsplit(page).hostname == urlsplit(place).hostname else place
 
 
 def _joined(files: tuple[IndexFile, ...], document: tuple[IndexFile, ...]) -> tuple[IndexFile, ...]:
-    """``files`` with what only ``document`` tells; a file that this gives another hash is left as it is."""
+    """Return ``files`` with what only ``document`` tells. A file that this gives another hash is left as it is."""
     if not files:
         return document
     by_name = {file.filename: file for file in document}

@@ -1,7 +1,9 @@
-"""The CPython interpreters of this host: those that uv finds, on ``PATH``, among its own and among pyenv's. Nothing is downloaded.
+"""The CPython interpreters of this host: those that uv finds, on ``PATH``, among its own and among pyenv's.
 
-A broken shim, another implementation or architecture, a free-threaded build, a prerelease and an interpreter of conda are passed over:
-conda's brings its own libraries into every environment made of it.
+Nothing is downloaded.
+
+A broken shim, another implementation or architecture, a free-threaded build, a prerelease and an interpreter of conda
+are passed over: conda's brings its own libraries into every environment made of it.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ _RELEASE = re.compile(r"3\.\d+\.\d+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interpreter:
-    """``path`` is the base interpreter's executable (never one of a virtual environment), ``version`` its full version."""
+    """A CPython: ``path`` is its executable (never one of a virtual environment), ``version`` its full version."""
 
     path: str
     version: str
 
     @property
     def minor(self) -> str:
-        """``3.11``."""
+        """Return ``3.11``."""
         return ".".join(self.version.split(".")[:2])
 
 
 def running_interpreter() -> Interpreter:
-    """Return the interpreter that runs this program; of a virtual environment, the one it was made with."""
+    """Return the interpreter that runs this program, or the one that its virtual environment was made with."""
     path = getattr(sys, "_base_executable", None) or sys.executable
     return Interpreter(path=path, version=platform.python_version())
 
@@ -67,7 +69,7 @@ def find_interpreter(version: str, environ: Mapping[str, str] | None = None) -> 
 
 @lru_cache(maxsize=4)
 def _every(environ: tuple[tuple[str, str], ...]) -> tuple[Interpreter, ...]:
-    """Newest release first."""
+    """List every usable interpreter, the newest release first."""
     env = uv_environment(dict(environ))
     command = [find_uv(), "python", "list", "--only-installed", "--output-format", "json", "--no-config"]
     try:
@@ -83,15 +85,15 @@ def _every(environ: tuple[tuple[str, str], ...]) -> tuple[Interpreter, ...]:
     except (OSError, subprocess.SubprocessError, ValueError):
         rows = []
     default = {"implementation": "cpython", "variant": "default", "arch": platform.machine()}
-    found = [
+    listed = [
         Interpreter(path=r["path"], version=r["version"]) for r in rows if r["path"] and default.items() <= r.items()
     ]
-    usable = [i for i in (running_interpreter(), *found) if _is_usable(i)]
+    usable = [i for i in (running_interpreter(), *listed) if _is_usable(i)]
     return tuple(sorted(usable, key=lambda i: Version(i.version), reverse=True))
 
 
 def _path(env: Mapping[str, str]) -> str:
-    """Where uv looks: also where pyenv keeps its interpreters, whose shims answer for one of them only."""
+    """Return where uv looks: also where pyenv keeps its interpreters, whose shims answer for one of them only."""
     home = Path(env.get("HOME") or Path.home())
     pyenv = Path(env.get("PYENV_ROOT") or home / ".pyenv") / "versions"
     named = map(Path, env.get("PATH", "").split(os.pathsep))
@@ -100,7 +102,7 @@ def _path(env: Mapping[str, str]) -> str:
 
 
 def _is_usable(interpreter: Interpreter) -> bool:
-    """A released CPython outside of conda and of virtual environments that can be started by its path."""
+    """Tell whether it is a released CPython outside of conda and of virtual environments that can be started."""
     path = Path(interpreter.path)
     prefix = path.parent.parent
     is_borrowed = (prefix / "pyvenv.cfg").exists() or (path.resolve().parent.parent / "conda-meta").is_dir()

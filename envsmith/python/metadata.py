@@ -1,4 +1,4 @@
-"""What a distribution says of itself: ``METADATA``, ``PKG-INFO``, ``requires.txt``; parsed, bounded, evaluated for one platform."""
+"""What a distribution says of itself: ``METADATA``, ``PKG-INFO``, ``requires.txt``, bounded and parsed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_REQUIREMENTS = 2000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metadata:
-    """The fields that rules are made of. ``requires`` are the lines as they stand there, extras and markers included."""
+    """The fields that rules are made of. ``requires`` are the lines with their extras and markers."""
 
     name: str
     version: str
@@ -37,7 +37,7 @@ class Metadata:
 
 
 def parse_metadata(data: bytes, where: str) -> Metadata:
-    """Parse ``METADATA`` or ``PKG-INFO``; ``NetworkError`` names ``where`` when it has no name or version."""
+    """Parse ``METADATA`` or ``PKG-INFO``. ``NetworkError`` names ``where`` when it has no name or version."""
     if len(data) > _MAX:
         raise NetworkError(f"{where}: METADATA of {len(data)} bytes: refused")
     headers = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(data)
@@ -61,11 +61,11 @@ def parse_metadata(data: bytes, where: str) -> Metadata:
 
 
 def parse_requires_txt(data: bytes) -> tuple[str, ...]:
-    """The requirements of setuptools' ``requires.txt``, its sections spelt as markers.
+    """Return the requirements of setuptools' ``requires.txt``, its sections spelt as markers.
 
     ``[cuda]`` is an extra, ``[:python_version < "3.8"]`` a marker, ``[dev:sys_platform == "linux"]`` both.
     """
-    found = []
+    requirements = []
     marker = ""
     for raw in data[:_MAX].decode("utf-8", "replace").splitlines()[:_MAX_REQUIREMENTS]:
         line = raw.strip()
@@ -78,14 +78,16 @@ def parse_requires_txt(data: bytes) -> tuple[str, ...]:
                 clauses.append(f'extra == "{section[1]}"')
             marker = " and ".join(clauses)
         else:
-            found.append(f"{line} ; {marker}" if marker else line)
-    return tuple(found)
+            requirements.append(f"{line} ; {marker}" if marker else line)
+    return tuple(requirements)
 
 
 def active(
     requires: Iterable[str], *, python: str, platform: Platform, extras: Iterable[str] = ()
 ) -> dict[str, Requirement]:
-    """What is asked for on a platform, by canonical name: without extras unless named; lines that do not parse are skipped.
+    """Return what is asked for on a platform, by canonical name: without extras unless named.
+
+    Lines that do not parse are skipped.
 
     Two lines of one name are joined (their specifiers intersect).
     """
@@ -102,28 +104,29 @@ def active(
         "python_version": python,
         "python_full_version": f"{python}.0",
     }
-    found: dict[str, Requirement] = {}
+    by_name: dict[str, Requirement] = {}
     for line in requires:
         try:
             requirement = Requirement(line)
-            wanted = requirement.marker is None or any(
+            is_active = requirement.marker is None or any(
                 requirement.marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)
             )
         except (InvalidRequirement, ValueError, KeyError):
             continue
-        if not wanted:
+        if not is_active:
             continue
         name = canonicalize_name(requirement.name)
-        if name in found:
-            requirement.specifier &= found[name].specifier
-        found[name] = requirement
-    return found
+        if name in by_name:
+            requirement.specifier &= by_name[name].specifier
+        by_name[name] = requirement
+    return by_name
 
 
-# Sdists on the index: the few members that say something are read while the archive streams, bounded, and nothing is unpacked to disk.
+# Sdists on the index: the few members that say something are read while the archive streams, bounded, and nothing is
+# unpacked to disk.
 #
-# The whole archive is downloaded (range requests do not help with gzip), checked against the hash that the index names and dropped again: what was read
-# from it is remembered, not the archive.
+# The whole archive is downloaded (range requests do not help with gzip), checked against the hash that the index names
+# and dropped again: what was read from it is remembered, not the archive.
 
 
 MAX_SDIST = 64 << 20
@@ -180,22 +183,23 @@ def _zip_members(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
                 yield info.filename, info.file_size, content
 
 
-def read_members(fetcher: Fetcher, file: IndexFile, wanted: Iterable[str]) -> dict[str, bytes]:
-    """The members of an sdist whose path below its top folder is in ``wanted``, or matches ``*/NAME`` there (any one folder).
+def read_members(fetcher: Fetcher, file: IndexFile, paths: Iterable[str]) -> dict[str, bytes]:
+    """Return the members of an sdist by path below its top folder. ``*/NAME`` stands for any one folder.
 
-    Missing members are missing from the answer. Raises ``NetworkError`` for what is no archive, ``ContentError`` for a wrong hash.
+    Missing members are missing from the answer. Raises ``NetworkError`` for what is no archive, ``ContentError`` for a
+    wrong hash.
     """
-    names = frozenset(wanted)
+    names = frozenset(paths)
     reply = fetcher.get(file.url, max_bytes=MAX_SDIST, sha256=file.sha256, keep=False)
     members = _zip_members if file.filename.endswith(".zip") else _tar_members
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         for path, size, content in members(reply.body):
             inner = path.removeprefix("./").partition("/")[2]
             key = inner if inner in names else f"*/{inner.partition('/')[2]}" if inner.count("/") == 1 else ""
-            if key in names and key not in found and size <= _MAX_MEMBER:
-                found[key] = content()
-                if len(found) == len(names):
+            if key in names and key not in contents and size <= _MAX_MEMBER:
+                contents[key] = content()
+                if len(contents) == len(names):
                     break
     except (
         tarfile.TarError,
@@ -208,4 +212,4 @@ def read_members(fetcher: Fetcher, file: IndexFile, wanted: Iterable[str]) -> di
         NotImplementedError,
     ) as error:
         raise NetworkError(f"{file.filename} is not an archive that can be read: {error}") from None
-    return found
+    return contents

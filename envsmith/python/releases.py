@@ -1,7 +1,8 @@
 """One release of a distribution, read: what its metadata declares and what its own code enforces while it is built.
 
-The metadata comes from where it is cheapest: alone from the index (PEP 658), out of a wheel by range requests, or out of the sdist, whose
-``setup.py`` and, where a framework has one, table of toolkits are read as well. No code of a distribution is ever run.
+The metadata comes from where it is cheapest: alone from the index (PEP 658), out of a wheel by range requests, or out
+of the sdist, whose ``setup.py`` and, where a framework has one, table of toolkits are read as well. No code of a
+distribution is ever run.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class ReleaseFacts:
 
 
 def best_file(files: Iterable[IndexFile], *, sdist: bool = False) -> IndexFile | None:
-    """The file to read: a wheel for Linux or for everywhere, else the sdist; with ``sdist`` the sdist first."""
+    """Return the file to read: a wheel for Linux or for everywhere, else the sdist. ``sdist`` turns that round."""
     listed = [f for f in files if f.sha256]
     archives = sorted((f for f in listed if not f.is_wheel), key=lambda f: not f.filename.endswith(".tar.gz"))
     wheels = linux_wheels(listed)
@@ -51,31 +52,32 @@ def best_file(files: Iterable[IndexFile], *, sdist: bool = False) -> IndexFile |
         iter(wheels.get(Platform.LINUX_AARCH64, ())), None
     )
     anywhere = next((f for f in listed if f.filename.endswith("-none-any.whl")), None)
-    other = next((f for f in listed if f.is_wheel and "linux" in f.filename), None)
-    wheel = anywhere or linux or other
+    for_linux = next((f for f in listed if f.is_wheel and "linux" in f.filename), None)
+    wheel = anywhere or linux or for_linux
     first = archives[0] if archives else None
     return (first or wheel) if sdist else (wheel or first)
 
 
 def setup_imports(source: bytes) -> tuple[str, ...]:
-    """Modules that a ``setup.py`` imports at its left margin, that is without a guard.
+    """Return modules that a ``setup.py`` imports at its left margin, that is without a guard.
 
-    Read line by line and not parsed: Python's parser can be made to crash by code that nests deeply, and this code is anybody's.
+    Read line by line and not parsed: Python's parser can be made to crash by code that nests deeply, and this code is
+    anybody's.
     """
     text = _TRIPLE.sub('""', source.decode("utf-8", "replace"))
-    found: list[str] = []
+    names: list[str] = []
     for line in text.splitlines():
         plain = re.match(r"import\s+([\w.]+(?:\s+as\s+\w+)?(?:\s*,\s*[\w.]+(?:\s+as\s+\w+)?)*)", line)
         member = re.match(r"from\s+([A-Za-z_][\w.]*)\s+import\b", line)
         listed = plain[1].split(",") if plain else [member[1]] if member else []
-        found += [name.split()[0].partition(".")[0] for name in listed]
-    return tuple(dict.fromkeys(found))
+        names += [name.split()[0].partition(".")[0] for name in listed]
+    return tuple(dict.fromkeys(names))
 
 
 def _toolkit_table(members: Mapping[str, bytes]) -> dict[str, tuple[str, ...]]:
-    """The table of the framework whose sdist this is; empty for any other."""
-    found = (table.read(members[table.file]) for table in _TOOLKIT_TABLES if table.file in members)
-    return next((minors for minors in found if minors), {})
+    """Return the table of the framework whose sdist this is, and nothing for any other."""
+    tables = (table.read(members[table.file]) for table in _TOOLKIT_TABLES if table.file in members)
+    return next((minors for minors in tables if minors), {})
 
 
 def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:

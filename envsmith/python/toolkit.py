@@ -46,7 +46,7 @@ _Variable = Annotated[str, plain_text(plain.variable)]
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """What the releases of a component need in images of a flavour (a ``devel`` image has what a ``runtime`` image has)."""
+    """What the releases of a component need in images of a flavour. ``devel`` has what ``runtime`` has."""
 
     component: Text
     flavour: Literal["runtime", "devel"]
@@ -63,7 +63,7 @@ class Need:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Toolkit:
-    """Where nvcc of a CUDA major comes from: ``distributions`` and the folder below site-packages; or ``missing`` says why there is none."""
+    """Where nvcc of a CUDA major comes from: distributions and a folder below site-packages, or why there is none."""
 
     cuda: Annotated[str, plain_text(plain.version)]
     evidence: Sources
@@ -83,9 +83,10 @@ def _found_or_missing(toolkit: Toolkit, _context: object) -> Toolkit:
 class Source:
     """A source distribution that is compiled against the cell's torch.
 
-    ``requires`` are what its setup needs and does not declare; ``variables`` what is set meanwhile, in which ``{archs}`` and ``{dotted}`` stand
-    for the GPU architectures asked for (``90``, ``9.0``; joined with ``;``). A variable that needs them is left out when none was asked for.
-    An ``optional`` one is compiled so only when the user gave a variable for it, or its archive.
+    ``requires`` are what its setup needs and does not declare; ``variables`` what is set meanwhile, in which
+    ``{archs}`` and ``{dotted}`` stand for the GPU architectures asked for (``90``, ``9.0``; joined with ``;``). A
+    variable that needs them is left out when none was asked for. An ``optional`` one is compiled so only when the user
+    gave a variable for it, or its archive.
     """
 
     distribution: _Distribution
@@ -95,14 +96,14 @@ class Source:
     variables: Mapping[_Variable, Annotated[str, plain_text(_template)]] = field(default_factory=dict)
     optional: Flag = False
 
-    def compiled(self, cell: Cell, told_by_user: Compile | None = None) -> CompiledSource:
-        """As it stands in the lock of ``cell``, with the variables that the user gave for it, whose word is the last."""
-        user = told_by_user or Compile()
+    def compiled(self, cell: Cell, compile_by_user: Compile | None = None) -> CompiledSource:
+        """Return it as it stands in the lock of ``cell``. The variables that the user gave have the last word."""
+        user = compile_by_user or Compile()
         archive = user.archive(self.distribution)
-        told = {**dict(self._filled(cell)), **dict(user.variables.get(self.distribution, ()))}
+        variables = {**dict(self._filled(cell)), **dict(user.variables.get(self.distribution, ()))}
         return CompiledSource(
             name=self.distribution,
-            variables=dict(sorted(told.items())),
+            variables=dict(sorted(variables.items())),
             toolkit=self.toolkit,
             archive=archive.origin if archive else "",
         )
@@ -113,14 +114,14 @@ class Source:
             "{archs}": ";".join(f"{m[1]}{m[2]}" for m in archs),
             "{dotted}": ";".join(f"{m[1]}.{m[2]}" for m in archs),
         }
-        told = []
+        filled = []
         for name, text in self.variables.items():
             if not archs and any(word in text for word in words):
                 continue
             for word, value in words.items():
                 text = text.replace(word, value)  # noqa: PLW2901 - one word after the other
-            told.append((name, text))
-        return told
+            filled.append((name, text))
+        return filled
 
 
 @strict
@@ -135,7 +136,7 @@ class Runtime:
 
 
 def source_for(name: str, runtime: Runtime | None = None) -> Source | None:
-    """How a distribution is compiled; ``None`` for one that needs nothing beyond what it declares."""
+    """Return how a distribution is compiled. ``None`` for one that needs nothing beyond what it declares."""
     return next((s for s in (runtime or load_runtime()).sources if s.distribution == name), None)
 
 
@@ -143,38 +144,38 @@ def source_for(name: str, runtime: Runtime | None = None) -> Source | None:
 _USUAL = ("ninja", "packaging", "setuptools", "wheel")
 
 
-def sources_of(pins: Iterable[Pin], cell: Cell, told: Compile | None = None) -> tuple[Source, ...]:
-    """How those source distributions among ``pins`` are compiled that need more than they declare, or of which the user said something.
+def sources_of(pins: Iterable[Pin], cell: Cell, user: Compile | None = None) -> tuple[Source, ...]:
+    """Return how those source distributions are compiled that need more than they declare, or that the user spoke of.
 
     ``LockError`` when the user speaks of a distribution that is no source distribution of the lock.
     """
-    told = told or Compile()
-    named = {*told.variables, *(a.name for a in told.archives)}
-    found = []
+    user = user or Compile()
+    named = {*user.variables, *(a.name for a in user.archives)}
+    sources = []
     for pin in pins:
         row = source_for(pin.name) if pin.sdist else None
         if pin.sdist and pin.name in named:
-            found.append(row or _unknown(pin.name, cell, told))
+            sources.append(row or _unknown(pin.name, cell, user))
         elif row is not None and not row.optional:
-            found.append(row)
-    if odd := sorted(named - {s.distribution for s in found}):
+            sources.append(row)
+    if odd := sorted(named - {s.distribution for s in sources}):
         raise LockError(
             f"cell {cell.id}: {', '.join(odd)}: nothing of that name is compiled in this lock",
             hint="--compile speaks of a distribution that the index has as source only, or that --source gives",
         )
-    return tuple(found)
+    return tuple(sources)
 
 
-def _unknown(name: str, cell: Cell, told: Compile) -> Source:
-    """One that ``runtime.yaml`` does not list: with nvcc where the cell has CUDA and the archive CUDA code."""
-    archive = told.archive(name)
+def _unknown(name: str, cell: Cell, user: Compile) -> Source:
+    """Make a source that ``runtime.yaml`` lacks: with nvcc where the cell has CUDA and the archive CUDA code."""
+    archive = user.archive(name)
     cuda = cell.components.get("cuda", "cpu") != "cpu" and archive is not None and archive.cuda
     variables = {"TORCH_CUDA_ARCH_LIST": "{dotted}"} if cuda else {}
     return Source(distribution=name, requires=_USUAL, variables=variables, toolkit=cuda, evidence=())
 
 
 def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:
-    """The needs of a lock in its flavour, sorted: of its components and of the distributions that come with them; ``c++`` includes ``cc``.
+    """Return the needs of a lock in its flavour, sorted: of its components and of the distributions that come along.
 
     ``nvcc`` is none of a cell without CUDA.
     """
@@ -194,13 +195,13 @@ def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:
 
 
 def toolkit_for(cell: Cell, runtime: Runtime) -> Toolkit | None:
-    """Where the nvcc of the cell's CUDA comes from; ``None`` when nothing is known or the cell has no CUDA."""
+    """Return where the nvcc of the cell's CUDA comes from. ``None`` when nothing is known or the cell has no CUDA."""
     major = cell.components.get("cuda", "cpu").partition(".")[0]
     return next((t for t in runtime.toolkits if t.cuda == major), None)
 
 
 def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = None) -> tuple[str, ...]:
-    """What a lock of the flavour asks the package index for besides the cell: the parts of the toolkit at the cell's CUDA.
+    """Return what a lock asks the index for besides the cell: the parts of the toolkit at the cell's CUDA.
 
     ``LockError`` for a ``devel`` image of a cell that needs nvcc where the index has none.
     """
@@ -211,27 +212,27 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
     asks = [row for row in runtime.needs if "nvcc" in row.needs and row.component in cell.components]
     if not asks:
         return ()
-    found = toolkit_for(cell, runtime)
-    if found is None or found.missing:
+    toolkit = toolkit_for(cell, runtime)
+    if toolkit is None or toolkit.missing:
         raise LockError(
-            f"cell {cell.id}: no devel image: {found.missing if found else f'no toolkit is known for CUDA {cuda}'}",
+            f"cell {cell.id}: no devel image: {toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}",
             details=[f"{row.component} needs nvcc: {row.why} ({_sentence(row.evidence[0])})" for row in asks],
             hint="take --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index",
         )
-    return toolkit_parts(cell, found)
+    return toolkit_parts(cell, toolkit)
 
 
 def _sentence(evidence: Evidence) -> str:
     return f"{evidence.kind.value} {evidence.date}: {evidence.source}"
 
 
-def toolkit_parts(cell: Cell, found: Toolkit) -> tuple[str, ...]:
-    """The requirements that bring a toolkit at the minor of the cell's CUDA."""
+def toolkit_parts(cell: Cell, toolkit: Toolkit) -> tuple[str, ...]:
+    """Return the requirements that bring a toolkit at the minor of the cell's CUDA."""
     minor = ".".join(cell.components.get("cuda", "").split(".")[:2])
-    return tuple(f"{name}=={minor}.*" for name in found.distributions)
+    return tuple(f"{name}=={minor}.*" for name in toolkit.distributions)
 
 
 @lru_cache(maxsize=4)
 def load_runtime(folder: Path | None = None) -> Runtime:
-    """Parse ``runtime.yaml``; ``DataError`` lists every problem with its key path."""
+    """Parse ``runtime.yaml``. ``DataError`` lists every problem with its key path."""
     return load_table(Runtime, "runtime.yaml", folder)

@@ -1,8 +1,8 @@
 """A torch wheel, measured: what it was built with, what it carries and what it runs on, read out of the published file.
 
-``torch/version.py`` tells CUDA, ``METADATA`` the pinned NCCL, cuDNN and Triton, ``libtorch_python.so`` the GPU architectures (the string
-that ``torch.cuda.get_arch_list()`` prints), ``libc10.so`` the C++ ABI and the newest glibc symbol. One CPython of a version and platform is
-read; the others of that build carry the same libraries.
+``torch/version.py`` tells CUDA, ``METADATA`` the pinned NCCL, cuDNN and Triton, ``libtorch_python.so`` the GPU
+architectures (the string that ``torch.cuda.get_arch_list()`` prints), ``libc10.so`` the C++ ABI and the newest glibc
+symbol. One CPython of a version and platform is read; the others of that build carry the same libraries.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from envsmith.python.wheels import RemoteWheel
 from envsmith.schema import strict
 
 _ARCH = rb"(?:sm|compute)_\d{2,3}[af]?"
-# Two or more flags may follow any byte: compilers lay short strings end to end (`…string ipc_hsm_70 sm_75 …` in 2.9.1). One alone must stand
-# between two NUL bytes, for single names of architectures occur elsewhere.
+# Two or more flags may follow any byte: compilers lay short strings end to end (`…string ipc_hsm_70 sm_75 …` in
+# 2.9.1). One alone must stand between two NUL bytes, for single names of architectures occur elsewhere.
 _FLAGS = re.compile(rb"(?:\x00(" + _ARCH + rb")|(" + _ARCH + rb"(?: " + _ARCH + rb")+)) ?(?=\x00)")
 _GLIBC = re.compile(rb"\x00GLIBC_2\.(\d{1,3})(?:\.\d+)?(?=\x00)")
 # Exported functions of c10 that take a std::string: the new ABI spells it std::__cxx11::basic_string, the old one `Ss`.
 _NEW_STRING = re.compile(rb"_ZN[K]?3c10[\w.$]*NSt7__cxx1112basic_string")
 _OLD_STRING = re.compile(rb"_ZN[K]?3c10[\w.$]*?[EA-Za-z_]Ss(?=[\w.$]*\x00)")
-# Libraries up to 1 MiB compressed are read whole: libc10 (the C++ ABI) and what the build machine lent, libgomp and libgfortran, which ask
-# for a newer glibc than torch's own code does.
+# Libraries up to 1 MiB compressed are read whole: libc10 (the C++ ABI) and what the build machine lent, libgomp and
+# libgfortran, which ask for a newer glibc than torch's own code does.
 _SMALL = 1 << 20
 _MANY = 12
 _MAX_SMALL = 32 << 20
@@ -48,9 +48,12 @@ _MANYLINUX = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchFacts:
-    """What one wheel says. ``tags`` are the tags of every wheel of that version and platform; ``arch_flags`` is empty without CUDA.
+    """What one wheel says.
 
-    ``glibc`` is the newest glibc symbol of the libraries that were read, as ``2.17``; ``cxx11_abi`` is ``None`` when it shows neither.
+    ``tags`` are the tags of every wheel of that version and platform; ``arch_flags`` is empty without CUDA.
+
+    ``glibc`` is the newest glibc symbol of the libraries that were read, as ``2.17``; ``cxx11_abi`` is ``None`` when
+    it shows neither.
     """
 
     version: str
@@ -70,7 +73,7 @@ class TorchFacts:
 
 
 def _tags(file: IndexFile) -> tuple[str, str, str] | None:
-    """(python, abi, platform) of a CPython wheel for Linux, else ``None``."""
+    """Return (python, abi, platform) of a CPython wheel for Linux, else ``None``."""
     parts = file.filename.removesuffix(".whl").split("-")
     if len(parts) < 5 or not _CPYTHON.fullmatch(parts[-3]) or "linux" not in parts[-1]:
         return None
@@ -82,27 +85,27 @@ def _platform(tag: str) -> Platform | None:
 
 
 def linux_wheels(files: Iterable[IndexFile]) -> dict[Platform, tuple[IndexFile, ...]]:
-    """The CPython wheels of a release by platform, oldest Python first, free-threaded ones last, a later build before an earlier one."""
-    found: dict[Platform, list[IndexFile]] = {}
+    """Return a release's CPython wheels by platform: oldest Python first, free-threaded last, later builds first."""
+    wheels: dict[Platform, list[IndexFile]] = {}
     for file in files:
         tags = _tags(file) if file.is_wheel else None
         platform = _platform(tags[2]) if tags else None
         if platform:
-            found.setdefault(platform, []).append(file)
+            wheels.setdefault(platform, []).append(file)
 
     def order(file: IndexFile) -> tuple[bool, int, int]:
         python, abi, _ = _tags(file) or ("cp30", "", "")
         build = parse_wheel_filename(file.filename)[2]
         return abi.endswith("t"), int(python[3:]), -(build[0] if build else 0)
 
-    return {p: tuple(sorted(found[p], key=order)) for p in Platform if p in found}
+    return {p: tuple(sorted(wheels[p], key=order)) for p in Platform if p in wheels}
 
 
 def pythons_of(tags: Iterable[str]) -> list[str] | str:
-    """``3.10, 3.11 …`` from tags like ``cp310-cp310-manylinux…``; free-threaded builds are left out.
+    """Return ``3.10, 3.11 …`` from tags like ``cp310-cp310-manylinux…``. Free-threaded builds are left out.
 
-    A stable-ABI wheel (``cp312-abi3``) runs on that Python and every later one: the answer is then a spec, ``>=3.11``, from the
-    oldest minor without a gap before it.
+    A stable-ABI wheel (``cp312-abi3``) runs on that Python and every later one: the answer is then a spec, ``>=3.11``,
+    from the oldest minor without a gap before it.
     """
     parts = [(int(m[1]), tag.split("-")[1]) for tag in tags if (m := _CPYTHON.match(tag))]
     exact = {minor for minor, abi in parts if not abi.endswith("t") and abi != "abi3"}
@@ -115,7 +118,7 @@ def pythons_of(tags: Iterable[str]) -> list[str] | str:
 
 
 def glibc_floor(tags: Iterable[str]) -> tuple[int, int] | None:
-    """The lowest glibc that the platform tags promise to run on."""
+    """Return the lowest glibc that the platform tags promise to run on."""
     floors = []
     for tag in tags:
         for part in tag.rpartition("-")[2].split("."):
@@ -127,23 +130,26 @@ def glibc_floor(tags: Iterable[str]) -> tuple[int, int] | None:
 
 
 def _constants(source: bytes, where: str) -> dict[str, str]:
-    """Module-level names of ``version.py`` that are assigned a plain string. Nothing is executed, and nothing is parsed as Python."""
-    found = {m[1]: m[3] for m in _CONSTANT.finditer(source.decode("utf-8", "replace"))}
-    if "__version__" not in found:
+    """Return module-level names of ``version.py`` that are assigned a plain string.
+
+    Nothing is executed, and nothing is parsed as Python.
+    """
+    constants = {m[1]: m[3] for m in _CONSTANT.finditer(source.decode("utf-8", "replace"))}
+    if "__version__" not in constants:
         raise NetworkError(f"{where}: torch/version.py names no version")
-    return found
+    return constants
 
 
 def search_flags(chunks: Iterable[bytes]) -> tuple[tuple[str, ...], str | None]:
-    """The longest string of architecture flags between two NUL bytes, and the newest glibc symbol that was passed on the way.
+    """Return the longest string of architecture flags between two NUL bytes, and the newest glibc symbol before it.
 
-    Stops as soon as a string of two or more flags is seen: names of symbols stand before constants in a library, so those were passed.
-    Bounded memory: one chunk and the 4 KiB before it.
+    Stops as soon as a string of two or more flags is seen: names of symbols stand before constants in a library, so
+    those were passed. Bounded memory: one chunk and the 4 KiB before it.
     """
     best: tuple[str, ...] = ()
     glibc: str | None = None
     tail = b""
-    seen = 0
+    size = 0
     for chunk in chunks:
         window = tail + chunk
         glibc = _newer(glibc, newest_glibc(window))
@@ -153,21 +159,21 @@ def search_flags(chunks: Iterable[bytes]) -> tuple[tuple[str, ...], str | None]:
         if len(best) > 1:
             break
         tail = window[-4096:]
-        seen += len(chunk)
-        if seen > _MAX_LIBRARY:
+        size += len(chunk)
+        if size > _MAX_LIBRARY:
             raise NetworkError(f"a library unpacks to more than {_MAX_LIBRARY} bytes: refused")
     return best, glibc
 
 
 def cxx11_abi(library: bytes) -> bool | None:
-    """Which ``std::string`` the exported functions of ``libc10.so`` take; ``None`` when none takes any."""
+    """Return which ``std::string`` the exported functions of ``libc10.so`` take. ``None`` when none takes any."""
     if _NEW_STRING.search(library):
         return True
     return False if _OLD_STRING.search(library) else None
 
 
 def newest_glibc(library: bytes) -> str | None:
-    """The newest ``GLIBC_2.N`` that a library asks for."""
+    """Return the newest ``GLIBC_2.N`` that a library asks for."""
     minors = [int(m) for m in _GLIBC.findall(library)]
     return f"2.{max(minors)}" if minors else None
 
@@ -177,7 +183,7 @@ def _newer(*versions: str | None) -> str | None:
 
 
 def _libraries(wheel: RemoteWheel, *, cuda: bool) -> tuple[tuple[str, ...], str | None, bool | None]:
-    """(architecture flags, newest glibc symbol, C++ ABI) of the libraries that are small or tell something."""
+    """Return (architecture flags, newest glibc symbol, C++ ABI) of the libraries that are small or tell something."""
     flags: tuple[str, ...] = ()
     glibc: str | None = None
     abi: bool | None = None
@@ -188,15 +194,15 @@ def _libraries(wheel: RemoteWheel, *, cuda: bool) -> tuple[tuple[str, ...], str 
     library = wheel.find("libtorch_python.so")
     if cuda and library:
         with contextlib.closing(wheel.stream(library)) as stream:
-            flags, seen = search_flags(stream)
-        glibc = _newer(glibc, seen)
+            flags, symbol = search_flags(stream)
+        glibc = _newer(glibc, symbol)
     return flags, glibc, abi
 
 
 def read_torch_wheel(
     fetcher: Fetcher, file: IndexFile, siblings: Iterable[IndexFile], platform: Platform
 ) -> TorchFacts:
-    """Measure one wheel; ``siblings`` are all wheels of that version and platform. Raises ``NetworkError``."""
+    """Measure one wheel. ``siblings`` are all wheels of that version and platform. Raises ``NetworkError``."""
     if file.sha256 is None:
         raise NetworkError(f"{file.filename}: the index names no sha256, so nothing read from it can be evidence")
     with RemoteWheel(fetcher, file.url) as wheel:

@@ -1,7 +1,8 @@
 """The one place that runs uv: which binary, in which environment, and what its failures mean.
 
-uv is run in an empty folder, so that no ``pyproject.toml`` or ``uv.toml`` of a project changes what is resolved; the user's own
-configuration of uv (index, credentials, certificates) is read by uv itself. Only where uv has none, pip's is translated.
+uv is run in an empty folder, so that no ``pyproject.toml`` or ``uv.toml`` of a project changes what is resolved; the
+user's own configuration of uv (index, credentials, certificates) is read by uv itself. Only where uv has none, pip's
+is translated.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _INDEX_SETTING = re.compile(
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
 _SECRET = re.compile(r"(?<=://)[^/@\s]+@")
-# Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's whole output.
+# Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's
+# whole output.
 _MAX_LINES = 5000
 _MAX_LINE = 2000
 _TAIL = 30
@@ -61,20 +63,23 @@ _TAIL = 30
 
 @lru_cache(maxsize=1)
 def find_uv() -> str:
-    """The path of the uv binary: the one of the ``uv`` distribution, else the one on PATH; ``EngineError`` when there is none."""
+    """Return the path of the uv binary: the one of the ``uv`` distribution, else the one on PATH.
+
+    ``EngineError`` when there is none.
+    """
     try:
         import uv
 
         return str(uv.find_uv_bin())
     except (ImportError, FileNotFoundError):
-        found = shutil.which("uv")
-    if not found:
+        path = shutil.which("uv")
+    if not path:
         raise EngineError("uv is not installed", hint="pip install uv")
-    return found
+    return path
 
 
 def _uv_is_configured(environ: Mapping[str, str]) -> bool:
-    """True when the user has told uv itself about an index, by a variable or a configuration file."""
+    """Tell whether the user has told uv itself about an index, by a variable or a configuration file."""
     if any(environ.get(name) for name in _INDEX_VARIABLES):
         return True
     home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
@@ -92,17 +97,17 @@ def _text(path: Path) -> str:
 
 
 def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment uv runs in: the user's, without what would change the outcome, with pip's settings where uv has none.
+    """Return the environment of uv: the user's without what changes the outcome, with pip's settings where uv has none.
 
     Python is never downloaded unless the user has set ``UV_PYTHON_DOWNLOADS``.
     """
-    given = os.environ if environ is None else environ
-    env = {key: value for key, value in given.items() if key not in _DECIDED_BY_US}
+    user = os.environ if environ is None else environ
+    env = {key: value for key, value in user.items() if key not in _DECIDED_BY_US}
     env.setdefault("UV_PYTHON_DOWNLOADS", "never")
     env |= {"NO_COLOR": "1", "UV_NO_PROGRESS": "1"}
     env.pop("FORCE_COLOR", None)
-    settings = read_pip_settings(given)
-    if not _uv_is_configured(given):
+    settings = read_pip_settings(user)
+    if not _uv_is_configured(user):
         if settings.index_url:
             env["UV_DEFAULT_INDEX"] = settings.index_url
         if settings.extra_index_urls:
@@ -117,7 +122,7 @@ def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
         for name in ("HTTPS_PROXY", "HTTP_PROXY"):
             if not (env.get(name) or env.get(name.lower())):
                 env[name] = settings.proxy
-    if bundle := ca_bundle(given):
+    if bundle := ca_bundle(user):
         env["SSL_CERT_FILE"] = str(bundle)
     elif (
         not {"SSL_CERT_DIR", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS"} & env.keys() and ssl.get_default_verify_paths().cafile
@@ -127,7 +132,7 @@ def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def clean(line: str) -> str:
-    """A line of a tool's output without terminal codes, credentials and endless length."""
+    """Return a line of a tool's output without terminal codes, credentials and endless length."""
     return _SECRET.sub("***@", _ANSI.sub("", line.rstrip("\r\n")))[:_MAX_LINE]
 
 
@@ -144,8 +149,8 @@ class Finished:
 class Uv:
     """Runs uv.
 
-    ``cache`` is another cache folder than the user's; ``offline`` forbids the network; ``inherit`` are open files that uv keeps open as
-    well (a lock that must outlive a killed parent).
+    ``cache`` is another cache folder than the user's; ``offline`` forbids the network; ``inherit`` are open files that
+    uv keeps open as well (a lock that must outlive a killed parent).
     """
 
     binary: str = field(default_factory=find_uv)
@@ -156,9 +161,9 @@ class Uv:
 
     @property
     def version(self) -> str:
-        """``uv 0.13.8``, or ``EngineError`` when the binary does not run."""
-        told = self.run(["--version"])
-        return " ".join(told.stdout.split()[:2])
+        """Return ``uv 0.13.8``, or ``EngineError`` when the binary does not run."""
+        answer = self.run(["--version"])
+        return " ".join(answer.stdout.split()[:2])
 
     def check(
         self,
@@ -168,11 +173,11 @@ class Uv:
         on_line: OnLine | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> Finished:
-        """Run and raise the error that ``explain_failure`` makes of a failure; ``what`` names the step (``resolving``)."""
-        done = self.run(arguments, on_line=on_line, extra=extra)
-        if done.status != 0:
-            raise explain_failure(done, what=what)
-        return done
+        """Run and raise the error that :func:`explain_failure` makes of a failure. ``what`` names the step."""
+        finished = self.run(arguments, on_line=on_line, extra=extra)
+        if finished.status != 0:
+            raise explain_failure(finished, what=what)
+        return finished
 
     def run(
         self, arguments: Sequence[str], *, on_line: OnLine | None = None, extra: Mapping[str, str] | None = None
@@ -266,10 +271,13 @@ _NO_VERSION = re.compile(r"Because there is no version of ([A-Za-z0-9._-]+(?:\[[
 _ADDRESS = re.compile(r"(?:https?|file)://[^\s)`'\"]+")
 
 
-def explain_failure(done: Finished, *, what: str) -> EnvsmithError:
-    """The error of a failed run: storage, network, content, or else a lock that cannot be made; uv's last lines are its details."""
-    text = "\n".join(done.lines)
-    details = _told(done.lines)
+def explain_failure(finished: Finished, *, what: str) -> EnvsmithError:
+    """Return the error of a failed run: storage, network, content, or a lock that cannot be made.
+
+    Its details are uv's last lines.
+    """
+    text = "\n".join(finished.lines)
+    details = _told(finished.lines)
     if match := _DISK.search(text):
         full = "space" in match[0] or "28" in match[0] or "quota" in match[0].lower() or "122" in match[0]
         return StorageError(
@@ -332,9 +340,9 @@ def _lock_error(text: str, details: tuple[str, ...], what: str) -> LockError:
 
 
 def _told(lines: Sequence[str]) -> tuple[str, ...]:
-    """From uv's ``error:`` on, or the last lines; at most :data:`_TAIL`, the beginning and the end of what is longer."""
+    """Return what follows uv's ``error:``, or the last lines. Of more than :data:`_TAIL` the beginning and the end."""
     start = next((n for n, line in enumerate(lines) if line.startswith("error:")), max(0, len(lines) - _TAIL))
-    told = [line for line in lines[start:] if line.strip()]
-    if len(told) > _TAIL:
-        told = [*told[:6], f"… {len(told) - _TAIL} lines …", *told[-(_TAIL - 6) :]]
-    return tuple(told)
+    tail = [line for line in lines[start:] if line.strip()]
+    if len(tail) > _TAIL:
+        tail = [*tail[:6], f"… {len(tail) - _TAIL} lines …", *tail[-(_TAIL - 6) :]]
+    return tuple(tail)

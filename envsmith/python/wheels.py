@@ -1,7 +1,7 @@
-"""Wheels on the index, opened where they lie: the central directory and single members by range requests, never the whole file.
+"""Wheels on the index, opened where they lie: their directory and single members by range requests.
 
-A remote wheel is hostile until parsed: members, the number of entries and all bytes read for one wheel are bounded, and what zipfile
-finds broken is a ``NetworkError`` with the name of the file.
+A remote wheel is hostile until parsed: members, the number of entries and all bytes read for one wheel are bounded,
+and what zipfile finds broken is a ``NetworkError`` with the name of the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _BLOCK = 1 << 16
 # libtorch_python.so has up to 30 MiB compressed; nothing that is read here comes near the double of that.
 DEFAULT_BUDGET = 96 << 20
 _MAX_ENTRIES = 200_000
-# The central directory of a torch wheel has 2 MiB. zipfile makes an object of each entry, so its length bounds the memory.
+# The central directory of a torch wheel has 2 MiB. zipfile makes an object of each entry, so its length bounds the
+# memory.
 _MAX_DIRECTORY = 16 << 20
 # A forward seek up to this far reads on instead of asking again.
 _SKIP = 1 << 18
@@ -31,7 +32,7 @@ _HEADER = 4096
 
 
 class RemoteFile(io.RawIOBase):
-    """A file behind an address, seekable, read by ranges; ``NetworkError`` when more than ``budget`` bytes would be read.
+    """A file behind an address, seekable, read by ranges, of which at most ``budget`` bytes are read.
 
     :meth:`expect` opens one answer for a stretch that will be read in order, so that a member costs one request.
     """
@@ -69,29 +70,29 @@ class RemoteFile(io.RawIOBase):
         self._blocks = [*self._blocks[-3:], (start, data)]
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """The next byte that is read."""
+        """Return the next byte that is read."""
         return self._pos
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go somewhere; nothing is asked of the server yet."""
+        """Set the place of the next read. Nothing is asked of the server yet."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._pos, io.SEEK_END: self.total}[whence]
         self._pos = max(0, base + offset)
         return self._pos
 
     def allow(self, budget: int) -> None:
-        """From here on ``budget`` bytes may be read."""
+        """Set how many bytes may be read from here on."""
         self._left = budget
 
     def expect(self, start: int, stop: int) -> None:
-        """Bytes ``start`` to ``stop`` will be read in order."""
+        """Prepare for reading bytes ``start`` to ``stop`` in order."""
         self.release()
         self._open = self._fetcher.open_range(self._url, start, min(stop, self.total))
         self._reply = self._open.__enter__()
@@ -109,7 +110,7 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def read(self, size: int | None = -1) -> bytes:
-        """Bytes from here on: out of a block that is kept, the open answer, or a new request.
+        """Read on: out of a block that is kept, the open answer, or a new request.
 
         ``NetworkError`` when the server does not send it, or sends what is no wheel.
         """
@@ -167,7 +168,7 @@ class RemoteWheel:
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
-        """Whatever a broken or hostile archive makes zipfile raise is one kind of failure."""
+        """Turn whatever a broken or hostile archive makes zipfile raise into one kind of failure."""
         try:
             yield
         except (
@@ -182,21 +183,21 @@ class RemoteWheel:
             raise NetworkError(f"{redact(self._url)} is not a wheel that can be read: {error}") from None
 
     def names(self) -> list[str]:
-        """Every member, in the order of the archive."""
+        """Return every member, in the order of the archive."""
         return self._zip.namelist()
 
     def find(self, suffix: str) -> str | None:
-        """The first member whose path is ``suffix`` or ends with ``/suffix``, the shallowest first."""
-        found = [n for n in self.names() if n == suffix or n.endswith("/" + suffix)]
-        return min(found, key=lambda n: n.count("/"), default=None)
+        """Return the first member whose path is ``suffix`` or ends with ``/suffix``, the shallowest first."""
+        members = [n for n in self.names() if n == suffix or n.endswith("/" + suffix)]
+        return min(members, key=lambda n: n.count("/"), default=None)
 
     def small_members(self, kind: str, *, below: int, limit: int) -> list[str]:
-        """Up to ``limit`` members with ``kind`` (``.so``) in their file name and fewer than ``below`` bytes in the archive, largest first."""
-        found = [i for i in self._zip.infolist() if kind in i.filename.rpartition("/")[2] and i.compress_size < below]
-        return [i.filename for i in sorted(found, key=lambda i: -i.compress_size)[:limit]]
+        """Return up to ``limit`` members with ``kind`` in their name and fewer than ``below`` bytes, largest first."""
+        members = [i for i in self._zip.infolist() if kind in i.filename.rpartition("/")[2] and i.compress_size < below]
+        return [i.filename for i in sorted(members, key=lambda i: -i.compress_size)[:limit]]
 
     def read(self, name: str, *, max_bytes: int) -> bytes:
-        """A whole member; refused when it unpacks to more than ``max_bytes``, whatever its header says.
+        """Read a member, which is refused when it unpacks to more than ``max_bytes``, whatever its header says.
 
         ``NetworkError`` when the server does not send it, or sends what is no wheel.
         """
@@ -208,7 +209,7 @@ class RemoteWheel:
         return bytes(data)
 
     def stream(self, name: str, *, chunk: int = 1 << 18) -> Generator[bytes, None, None]:
-        """A member piece by piece, decompressed; stop iterating (and close the generator) when enough was seen."""
+        """Yield a member piece by piece, decompressed. Close the generator when enough was seen."""
         with self._readable():
             info = self._info(name)
             self._file.expect(info.header_offset, info.header_offset + info.compress_size + _HEADER + len(name))
@@ -219,12 +220,12 @@ class RemoteWheel:
             finally:
                 self._file.release()
 
-    def read_all(self, wanted: Iterable[str], *, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-        """Many members, in the order of the archive; those that lie near each other cost one request together.
+    def read_all(self, names: Iterable[str], *, max_bytes: int) -> Iterator[tuple[str, bytes]]:
+        """Yield many members, in the order of the archive. Those that lie near each other cost one request together.
 
         ``NetworkError`` when the server does not send it, or sends what is no wheel.
         """
-        infos = sorted((self._info(name) for name in wanted), key=lambda info: info.header_offset)
+        infos = sorted((self._info(name) for name in names), key=lambda info: info.header_offset)
         with self._readable():
             for run in _runs(infos):
                 last = run[-1]
@@ -248,7 +249,7 @@ class RemoteWheel:
             raise NetworkError(f"{redact(self._url)} has no member {name}") from None
 
     def metadata(self) -> bytes:
-        """``METADATA`` of the wheel's own ``dist-info``.
+        """Return ``METADATA`` of the wheel's own ``dist-info``.
 
         ``NetworkError`` when the server does not send it, or sends what is no wheel.
         """
@@ -259,7 +260,7 @@ class RemoteWheel:
 
 
 def _runs(infos: list[zipfile.ZipInfo]) -> Iterator[list[zipfile.ZipInfo]]:
-    """Members in the order of the archive, parted where what lies between two is longer than what is read over."""
+    """Yield members in the order of the archive, parted where too much lies between two to be read over."""
     run: list[zipfile.ZipInfo] = []
     for info in infos:
         if run and info.header_offset - (run[-1].header_offset + run[-1].compress_size) > _SKIP // 2:
