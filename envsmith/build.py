@@ -100,9 +100,8 @@ def _build(locked: Outcome, options: Options, engine: Engine, clock: Clock) -> O
 def last_day() -> str:
     """Return the last complete UTC day, which ``exclude_newer`` defaults to.
 
-    ``SOURCE_DATE_EPOCH`` sets another present.
-
-    Today would not do: what is published in its course would change a lock that was made on the same date.
+    ``SOURCE_DATE_EPOCH`` sets another present. Today would not do: what is published in its course would change a lock
+    that was made on the same date.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     utc = dt.timezone.utc

@@ -107,11 +107,10 @@ class Engine(Protocol):
     def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
         """Build ``lock``.
 
-        ``directory`` is the cell's own folder, where the engine keeps its context or environment between runs.
-
-        A second call with the same lock resumes. Nothing half-written stays behind on a failure (``BuildError`` with
-        the last lines of the step) or Ctrl-C (``InterruptedRunError``). Raises ``ContentError`` when what was installed
-        differs from the lock.
+        ``directory`` is the cell's own folder, where the engine keeps its context or environment between runs. A second
+        call with the same lock resumes. Nothing half-written stays behind on a failure (``BuildError`` with the last
+        lines of the step) or Ctrl-C (``InterruptedRunError``). Raises ``ContentError`` when what was installed differs
+        from the lock.
         """
         ...
 

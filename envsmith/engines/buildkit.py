@@ -40,10 +40,8 @@ _CLIENTS: dict[tuple[str | None, str], str] = {}
 def find_client(path: str | None = None) -> str:
     """Return a docker client that can run BuildKit.
 
-    Raises ``EngineError`` that says which were tried and why each was refused.
-
-    ``ENVSMITH_DOCKER`` names one. Several may be installed: a client without its buildx plugin on PATH, a
-    distribution's at ``/usr/bin``.
+    Raises ``EngineError`` that says which were tried and why each was refused. ``ENVSMITH_DOCKER`` names one. Several
+    may be installed: a client without its buildx plugin on PATH, a distribution's at ``/usr/bin``.
     """
     named = os.environ.get("ENVSMITH_DOCKER")
     searched = os.environ.get("PATH", "") if path is None else path
@@ -228,11 +226,9 @@ def build(
 ) -> str:
     """Build ``context`` without tagging anything and return the image id.
 
-    Without ``cache`` no step of an earlier build is used.
-
-    With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an empty id). On
-    Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the engine. Nothing is
-    tagged, and finished steps stay in the engine's cache.
+    Without ``cache`` no step of an earlier build is used. With ``output`` the files of the stage ``target`` are written
+    to that folder and there is no image (an empty id). On Ctrl-C or any other exception the client is ended and waited
+    for, which cancels the build in the engine. Nothing is tagged, and finished steps stay in the engine's cache.
     """
     command = [client, "build", "--progress", "plain"]
     command += ["--output", f"type=local,dest={output}"] if output else ["--iidfile", str(image_id_file)]

@@ -79,10 +79,9 @@ def rebuild_published(
 ) -> RebuildReport:
     """Build the lock of a published image anew and compare the manifest digest with ``digest``.
 
-    ``scratch`` is an empty folder.
-
-    ``fetch`` writes the published image as a layout. It is called only when the digests differ, to name the files.
-    Raises ``EngineError`` for an engine that makes no images, or when the lock's base cannot be had here.
+    ``scratch`` is an empty folder. ``fetch`` writes the published image as a layout. It is called only when the digests
+    differ, to name the files. Raises ``EngineError`` for an engine that makes no images, or when the lock's base cannot
+    be had here.
     """
     images = _image_engine(engine)
     _need_base(lock, images)

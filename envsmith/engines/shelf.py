@@ -272,9 +272,8 @@ class BaseShelf:
     ) -> tuple[int, str]:
         """Run a command to its end in a container of its own and return its status and output.
 
-        The container never outlives the call.
-
-        Raises ``EngineError`` when it cannot be run, or takes more than ``timeout`` seconds.
+        The container never outlives the call. Raises ``EngineError`` when it cannot be run, or takes more than
+        ``timeout`` seconds.
         """
         container = None
         try:

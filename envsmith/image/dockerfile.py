@@ -230,10 +230,8 @@ def _build_environment(lock: Lock, options: ImageOptions) -> str:
 def _one_source(source: CompiledSource, archive: Artifact, options: ImageOptions) -> str:
     """Return the step that compiles one wheel.
 
-    What runs here was written by others: nothing that the host lends is mounted.
-
-    Folders are fixed, because compilers write them into what they make. The cache is not below ``/dev``, which has 64
-    MB.
+    What runs here was written by others: nothing that the host lends is mounted. Folders are fixed, because compilers
+    write them into what they make. The cache is not below ``/dev``, which has 64 MB.
     """
     prefix, name = plain.path(options.prefix), plain.os_package(source.name)
     variables = "".join(
@@ -288,9 +286,8 @@ def _has_nvcc(lock: Lock) -> bool:
 def _environment(lock: Lock, prefix: str) -> str:
     """Return ``ENV``: the cell's interpreter first on PATH.
 
-    A CUDA cell asks the NVIDIA runtime for compute and nvidia-smi only.
-
-    It stands after the layers: a HOME that belongs to the user must not be root's while things are installed.
+    A CUDA cell asks the NVIDIA runtime for compute and nvidia-smi only. It stands after the layers: a HOME that belongs
+    to the user must not be root's while things are installed.
     """
     pairs = {"PATH": f"{prefix}/bin:{_SYSTEM_PATH}", "VIRTUAL_ENV": prefix, "LANG": "C.UTF-8", "HOME": "/home/cell"}
     # The layers hold no byte-code (it would differ from build to build); the user's own folder keeps what a first
@@ -421,9 +418,8 @@ def secrets() -> list[str]:
 def _os_layer(lock: Lock, options: ImageOptions) -> str:
     """Return the step with the distribution's packages by exact version.
 
-    Apt's indexes and caches would differ from day to day.
-
-    Logs are emptied, not removed: removing a file of the base leaves a mark in the layer that carries today's time.
+    Apt's indexes and caches would differ from day to day. Logs are emptied, not removed: removing a file of the base
+    leaves a mark in the layer that carries today's time.
     """
     pins = " ".join(
         f"{plain.os_package(p.name)}={plain.os_version(p.version)}"
@@ -495,9 +491,8 @@ DATED_SOURCES = f"sed -E '\\|{_COMMENT}|{{N;s|^# *([^ ]+)\\nURIs:.*|URIs: \\1|}}
 def apt_probe(names: str) -> str:
     """Return a script that prints what installing ``names`` would add.
 
-    ``$ca`` are apt's options for a private authority.
-
-    It prints :data:`APT_DATED` and the date when the dated archive answers, and falls back to the base's live sources.
+    ``$ca`` are apt's options for a private authority. It prints :data:`APT_DATED` and the date when the dated archive
+    answers, and falls back to the base's live sources.
     """
     simulate = f"-qq --simulate install --no-install-recommends {names}"
     date = f"sed -nE 's|{_COMMENT}|\\2|p' {_LIVE} 2>/dev/null | sort -u | head -n 1"
