@@ -29,7 +29,6 @@ from envsmith.smoke.verdict import failure_of
 if TYPE_CHECKING:
     from envsmith.model.lock import Lock
     from envsmith.smoke.everything import Done
-    from envsmith.smoke.run import Progress as SmokeProgress
     from envsmith.smoke.verdict import SmokeResult
 
 
@@ -116,7 +115,7 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
     plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks, image=built.digest)
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
-    result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", progress_line(p)))
+    result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", p.line))
     clock.done("smoke test", result.summary)
     subject = Subject(
         cell=str(outcome.cell.id),
@@ -139,12 +138,6 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
     # `.` stands for where the cell stood.
     store.write(outcome.directory, {"record.json": record_text(record, cell=outcome.directory)})
     return record
-
-
-def progress_line(progress: SmokeProgress) -> str:
-    """Return one line of how far a smoke test is."""
-    count = f" {progress.finished}/{progress.total}" if progress.total else ""
-    return f"{progress.phase}{count} {progress.text}".strip()
 
 
 def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:

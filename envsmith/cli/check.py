@@ -9,7 +9,7 @@ import click
 from envsmith import solve
 from envsmith.cli.console import dumps, say
 from envsmith.cli.findings import FORMATS, judgement_text
-from envsmith.cli.options import open_source, parse_pairs
+from envsmith.cli.options import open_source, parse_pairs, parse_platform
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
@@ -75,10 +75,7 @@ def check(
     if "help" in facts:
         click.echo(_keys())
         return 0
-    try:
-        where = Platform.parse(platform)
-    except ValueError as error:
-        raise UsageError(f"--platform: {error}") from None
+    where = parse_platform(platform)
     names = gpu_names()
     versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
     if not (pairs or sources or facts or variables):

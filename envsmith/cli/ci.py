@@ -18,9 +18,9 @@ from envsmith.ci.possible import unjudged
 from envsmith.ci.run import run_job
 from envsmith.ci.since import changed, compare
 from envsmith.cli import findings
-from envsmith.cli.console import Console, clean, dumps, say, table
+from envsmith.cli.console import Console, clean, dumps, say, table, write_file
 from envsmith.cli.findings import finding_lines
-from envsmith.cli.options import fail_on_option
+from envsmith.cli.options import exit_code, fail_on_option
 from envsmith.errors import StorageError, UsageError
 from envsmith.graph.load import components
 from envsmith.solve import default_solver
@@ -123,10 +123,7 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text)
         return
-    try:
-        output.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{output}: cannot be written: {error.strerror or error}") from error
+    write_file(output, text + "\n")
 
 
 def _append(variable: str, text: str) -> None:
@@ -196,8 +193,7 @@ def check(
         "text": lambda: _text(library, located, comparison),
     }
     _write(texts[form](), output)
-    levels = ["note", "warning", "error", "never"]
-    return int(any(levels.index(f.finding.severity.value) >= levels.index(fail_on) for f in located))
+    return exit_code((each.finding for each in located), fail_on)
 
 
 def _library(directory: Path, metadata: Path | None) -> Library:

@@ -6,11 +6,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from envsmith.errors import StorageError
 from envsmith.progress import Event, EventKind
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ def mark(*, passed: bool) -> str:
 def say(text: str) -> None:
     """Print one line of talk on stderr."""
     click.echo(text, err=True)
+
+
+def write_file(path: Path, text: str, flag: str = "") -> None:
+    """Write what a flag names a file for, which may be a device. ``StorageError`` begins with the flag."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        where = f"{flag} {path}".strip()
+        raise StorageError(f"{where}: cannot be written: {error.strerror or error}") from error
 
 
 class Console:

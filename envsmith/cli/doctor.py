@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps, say
+from envsmith.cli.console import dumps, say, write_file
 from envsmith.cli.findings import judgement_text
-from envsmith.cli.options import fail_on_option, open_source
+from envsmith.cli.options import exit_code, fail_on_option, open_source, parse_platform
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
@@ -20,13 +20,11 @@ from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_text
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
 from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
-from envsmith.errors import StorageError, UsageError
-from envsmith.model.cell import Platform
+from envsmith.errors import UsageError
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
 
 if TYPE_CHECKING:
-    from envsmith.doctor.diagnosis import Diagnosed
     from envsmith.doctor.facts import Facts
 
 
@@ -95,16 +93,18 @@ def doctor(
     if compare:
         return _compare(compare, form, fail_on)
 
+    where = None if platform is None else parse_platform(platform)
     facts, texts = _gather(sources, _interpreter(python), deep=deep)
     if save:
-        _save(save, facts, () if sources else tuple(texts))
-    diagnosis = diagnose(facts, texts, platform=_platform(platform), live=not sources)
+        write_file(save, dump(facts, () if sources else tuple(texts)), "--save")
+        say(f"snapshot written to {save}")
+    diagnosis = diagnose(facts, texts, platform=where, live=not sources)
     if verify:
         say(_verified(diagnosis) if diagnosis.repair else "--verify: there is no repair to judge again")
     if fix_to:
         say(_write_fix(diagnosis, fix_to))
     click.echo(_render(diagnosis, form, everything=everything))
-    return _exit(diagnosis.found, fail_on)
+    return exit_code((d.finding for d in diagnosis.found), fail_on)
 
 
 def _consistent(
@@ -135,23 +135,6 @@ def _interpreter(text: str | None) -> str | None:
             f"--python {text}: no interpreter there", hint="give .../bin/python, or the folder of the environment"
         )
     return path_of if Path(path_of).exists() else shutil.which(path_of)
-
-
-def _save(path: Path, facts: Facts, texts: tuple[tuple[str, str], ...]) -> None:
-    try:
-        path.write_text(dump(facts, texts), encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"--save {path}: cannot be written: {error.strerror or error}") from error
-    say(f"snapshot written to {path}")
-
-
-def _platform(text: str | None) -> Platform | None:
-    if text is None:
-        return None
-    try:
-        return Platform.parse(text)
-    except ValueError as error:
-        raise UsageError(f"--platform: {error}") from None
 
 
 def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tuple[Facts, Texts]:
@@ -197,7 +180,7 @@ def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
         checked=("versions, distributions, variables, limits, libraries, GPUs and interfaces of two nodes",),
     )
     click.echo(_render(diagnosis, form, everything=True))
-    return _exit(tuple(differences), fail_on)
+    return exit_code((d.finding for d in differences), fail_on)
 
 
 def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
@@ -208,13 +191,6 @@ def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
         return judgement_text(Judgement(status=diagnosis.status, findings=findings), form)
 
     return as_markdown(diagnosis) if form == "markdown" else as_text(diagnosis, notes=everything)
-
-
-def _exit(diagnosed: tuple[Diagnosed, ...], fail_on: str) -> int:
-    order = ("note", "warning", "error")
-    if fail_on == "never":
-        return 0
-    return 1 if any(order.index(d.finding.severity.value) >= order.index(fail_on) for d in diagnosed) else 0
 
 
 def _verified(diagnosis: Diagnosis) -> str:

@@ -9,10 +9,10 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps
-from envsmith.cli.options import parse_component
+from envsmith.cli.options import parse_component, parse_platform
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
-from envsmith.model.cell import CellId, Platform
+from envsmith.model.cell import CellId
 
 if TYPE_CHECKING:
     from envsmith.solve.explain import Explanation
@@ -51,7 +51,7 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
             CellId.parse(subject)
         except ValueError:
             _refuse_component(subject)
-            answer = solve.explain_rule(subject, Platform.parse(platform))
+            answer = solve.explain_rule(subject, parse_platform(platform))
         else:
             answer = solve.explain_cell(subject)
     click.echo(dumps(answer.to_json()) if as_json else "\n".join(_lines(answer)))

@@ -23,6 +23,7 @@ from envsmith.model.version import Spec, parse_version
 
 if TYPE_CHECKING:
     from envsmith.conda.model import CondaRequest
+    from envsmith.model.finding import Finding
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
@@ -349,6 +350,12 @@ fail_on_option = click.option(
     show_default=True,
     help="The least severity that makes the exit code 1.",
 )
+
+
+def exit_code(findings: Iterable[Finding], fail_on: str) -> int:
+    """Return 1 when a finding is as severe as ``--fail-on`` says, else 0."""
+    levels = ("note", "warning", "error", "never")
+    return int(any(levels.index(f.severity.value) >= levels.index(fail_on) for f in findings))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

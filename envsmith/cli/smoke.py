@@ -12,10 +12,9 @@ from pathlib import Path
 
 import click
 
-from envsmith import proof
-from envsmith.cli.console import Console, clean, dumps, mark, say, table
+from envsmith.cli.console import Console, clean, dumps, mark, say, table, write_file
 from envsmith.cli.options import gather
-from envsmith.errors import EnvsmithError, StorageError, UsageError
+from envsmith.errors import EnvsmithError, UsageError
 from envsmith.files import write_whole
 from envsmith.model.record import Record, put_record
 from envsmith.progress import Event, EventKind
@@ -223,7 +222,7 @@ def _here(settings: SmokeFlags, console: Console) -> SmokeResult | None:
         return None
 
     def show(progress: run.Progress) -> None:
-        console(Event(kind=EventKind.LINE, step="smoke test", text=proof.progress_line(progress)))
+        console(Event(kind=EventKind.LINE, step="smoke test", text=progress.line))
 
     return _announced(console, plan, lambda: run.run(plan, target, progress=show))
 
@@ -276,10 +275,7 @@ def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:
 def _finish(result: SmokeResult, settings: SmokeFlags) -> int:
     if settings.plot is not None:
         title = f"{result.backend}, {result.ranks} ranks, torch {result.loaded.get('torch', '')}"
-        try:
-            settings.plot.write_text(svg(result.bandwidth, title=title), encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"{settings.plot} cannot be written: {error.strerror or error}") from error
+        write_file(settings.plot, svg(result.bandwidth, title=title))
         say(f"plot: {settings.plot}")
     click.echo(dumps(result.to_json()) if settings.as_json else "\n".join(_lines(result)))
     return 0 if result.passed else 1
@@ -463,7 +459,7 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
             begin=lambda part: console(
                 Event(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most")
             ),
-            progress=lambda p: console(Event(kind=EventKind.LINE, step=p.phase, text=proof.progress_line(p))),
+            progress=lambda p: console(Event(kind=EventKind.LINE, step=p.phase, text=p.line)),
         ):
             finished.append(item)
             kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
@@ -517,6 +513,8 @@ def _leave(
     loaded = next((item.result.loaded for item in finished if item.result and item.result.loaded), None)
     record = None
     if loaded is not None:
+        from envsmith import proof  # it imports the engines
+
         cell = proof.find_cell(python, loaded)
         record = proof.record_of_parts(cell, finished, started=started)
         files.append(str(put_record(folder / "records", record, env=python.absolute().parent.parent)))

@@ -134,6 +134,12 @@ class Progress:
     total: int = 0
     text: str = ""
 
+    @property
+    def line(self) -> str:
+        """Return how far the run is in one line."""
+        count = f" {self.finished}/{self.total}" if self.total else ""
+        return f"{self.phase}{count} {self.text}".strip()
+
 
 def run(
     plan: Plan, target: Target, *, progress: Callable[[Progress], None] | None = None, limit: float | None = None

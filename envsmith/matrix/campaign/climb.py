@@ -32,7 +32,7 @@ from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.proof import Subject, make_record, progress_line, rungs_of
+from envsmith.proof import Subject, make_record, rungs_of
 from envsmith.python.uv import Uv, uv_environment
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
@@ -239,7 +239,7 @@ def _smoke(job: Job, plan: Plan, built: Built, target: _Target, progress: Progre
     steps = tuple(dataclasses.replace(step, deadline=max(step.deadline, _STEP_PATIENCE)) for step in smoke.steps)
 
     def line(now: SmokeProgress) -> None:
-        progress(Event(kind=EventKind.LINE, step="smoke", text=progress_line(now)))
+        progress(Event(kind=EventKind.LINE, step="smoke", text=now.line))
 
     return run(smoke.with_(timeouts=Timeouts(**_PATIENCE), steps=steps), target, progress=line)
 
