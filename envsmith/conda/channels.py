@@ -497,7 +497,9 @@ def _refusal(text: str, channel: str) -> EnvsmithError:
             hint="give --channel with a mirror or a file:// channel, or use --offline where a copy is in the cache; "
             "the rest of the build needs no channel",
         )
-    return DamagedIndexError(
+    # What was cut never reached the cache; anything else lies there now.
+    kind = NetworkError if "failed to download" in text else DamagedIndexError
+    return kind(
         f"channel {channel}: its index is not usable: {'; '.join(lines)}",
         hint="the channel is damaged or the download was cut; try again, or use another channel",
     )
