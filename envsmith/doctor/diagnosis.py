@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -56,7 +57,7 @@ class Taxonomy:
     pattern: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """Field names of the study."""
+        """Return the field names of the study."""
         return {"stage": self.stage, "cause_group": self.group, "cause_key": self.cause, "fix_pattern": self.pattern}
 
 
@@ -79,18 +80,10 @@ class Diagnosed:
     position: int = 1 << 40
 
     def to_json(self) -> dict[str, object]:
-        """The finding's shape of DESIGN.md with the doctor's own fields beside it."""
-        more: dict[str, object] = {
-            "role": self.role,
-            "confidence": self.confidence,
-            "taxonomy": self.taxonomy.to_json(),
-        }
-        for name in ("where", "quote"):
-            if getattr(self, name):
-                more[name] = getattr(self, name)
-        if self.lines:
-            more["lines"] = list(self.lines)
-        return self.finding.to_json() | more
+        """Return the shape of a finding with the doctor's own fields."""
+        own = {"role": self.role, "confidence": self.confidence, "taxonomy": self.taxonomy.to_json()}
+        optional = {"where": self.where, "quote": self.quote, "lines": list(self.lines)}
+        return self.finding.to_json() | own | {name: value for name, value in optional.items() if value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,16 +102,16 @@ class Diagnosis:
 
     @property
     def root(self) -> Diagnosed | None:
-        """The finding that comes first and is more than a note, or ``None``."""
+        """Return the finding that comes first and is more than a note."""
         return next((d for d in self.found if d.role == "root"), None)
 
     def worst(self) -> Severity | None:
-        """The gravest severity among the findings."""
+        """Return the gravest severity among the findings."""
         order = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
         return next((s for s in order if any(d.finding.severity is s for d in self.found)), None)
 
     def to_json(self) -> dict[str, object]:
-        """DESIGN.md's ``check`` plus what was understood, checked and not checked."""
+        """Return the shape of ``check`` with what was understood, checked and not checked."""
         return {
             "status": self.status,
             "findings": [d.to_json() for d in self.found],
@@ -127,6 +120,6 @@ class Diagnosis:
             "unknown": list(self.unknown),
             "checked": list(self.checked),
             "not_checked": list(self.not_checked),
-            "understood": [read.to_json() for read in self.facts.read],
+            "understood": [dataclasses.asdict(read) for read in self.facts.read],
             "facts": self.facts.to_json(),
         }

@@ -5,21 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
-from envsmith.doctor.facts import Facts, Launch, Library, Read, Stated
+from envsmith.doctor.facts import Facts, Read
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
+from envsmith.schema import Problems, check
 from envsmith.text import redact
 
 KIND = "envsmith doctor snapshot"
 SCHEMA = 1
+_HINT = "make one with: envsmith doctor --save FILE"
 _MAX = 8_000_000
 _EVIDENCE = Evidence(kind=EvidenceKind.DOCUMENTED, source="comparison of two snapshots", date="2026-11-21")
 _SECRET_NAME = re.compile(
@@ -30,10 +34,11 @@ _OWN = re.compile(
     r"RANK|LOCAL_RANK|NODE_RANK|CUDA_VISIBLE_DEVICES|SLURM_\w+|OMPI_\w*RANK\w*|NCCL_HOSTID|PATH|VIRTUAL_ENV|CONDA_PREFIX|PYTHONPATH|MASTER_\w+"
 )
 _MUST_AGREE = frozenset({"torch", "cuda", "nccl", *FRAMEWORKS, "transformer-engine", "flash-attn", "python"})
+_SHOULD_AGREE = frozenset({"driver", "gpu", "cudnn", "triton", "toolkit"})
 
 
 def dump(facts: Facts, texts: tuple[tuple[str, str], ...] = ()) -> str:
-    """The snapshot as JSON text, redacted. ``texts`` are short texts to take along (errors of imports)."""
+    """Return the snapshot as JSON text, redacted. ``texts`` are short texts to take along (errors of imports)."""
     value = _clean(facts.to_json())
     return (
         json.dumps(
@@ -58,83 +63,51 @@ def _clean(value: Any, name: str = "") -> Any:
 
 
 def looks_like_snapshot(text: str) -> bool:
-    """True when it is one of ours; the kind may stand anywhere, keys being sorted."""
+    """Return whether it is one of ours. The kind may stand anywhere, keys being sorted."""
     return text.lstrip()[:1] == "{" and f'"{KIND}"' in text
 
 
 def load(text: str, where: str) -> tuple[Facts, tuple[tuple[str, str], ...]]:
-    """Facts and texts of a snapshot; :class:`DataError` when it is none of ours or malformed."""
+    """Return the facts and texts of a snapshot. ``DataError`` when it is not one, or is damaged."""
     try:
         data = json.loads(text) if len(text) <= _MAX else None
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{where}: not a snapshot of envsmith doctor (not JSON: {error})",
-            hint="make one with: envsmith doctor --save FILE",
-        ) from error
+        raise DataError(f"{where}: not a snapshot of envsmith doctor (not JSON: {error})", hint=_HINT) from error
     if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise DataError(
-            f"{where}: not a snapshot of envsmith doctor", hint="make one with: envsmith doctor --save FILE"
-        )
+        raise DataError(f"{where}: not a snapshot of envsmith doctor", hint=_HINT)
     if data.get("schema") != SCHEMA:
-        raise DataError(
-            f"{where}: schema {data.get('schema')!r} is not known ({SCHEMA} is)",
-            hint="use an envsmith as new as the one that wrote it",
-        )
+        hint = "use an envsmith as new as the one that wrote it"
+        raise DataError(f"{where}: schema {data.get('schema')!r} is not known ({SCHEMA} is)", hint=hint)
+    problems = Problems()
+    facts = check(Facts, data.get("facts"), where, problems, root="facts")
+    texts = check(_Texts, {"texts": data.get("texts", [])}, where, problems)
+    for name in sorted(set(Facts().to_json()) - set(data["facts"])) if facts else ():
+        problems.add(f"{where}: facts", f"`{name}` is missing")
+    for name, stated in facts.components.items() if facts else ():
+        if not _is_version(stated.version):
+            problems.add(f"{where}: facts.components.{name}.version", f"{stated.version[:60]!r} is not a version")
+    problems.refuse(f"{where}: the snapshot is damaged", hint=_HINT)
+    assert facts is not None  # noqa: S101 - there were no problems
+    assert texts is not None  # noqa: S101 - as above
+    read = Read(source=where, kinds=("snapshot",), lines=0, characters=0, facts=facts.count)
+    return dataclasses.replace(facts, read=(read,)), tuple((f"{where}: {s}", t) for s, t in texts.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    texts: tuple[tuple[str, str], ...]
+
+
+def _is_version(text: str) -> bool:
     try:
-        facts = _facts(data["facts"], where)
-        texts = tuple((f"{where}: {s}", str(t)) for s, t in data.get("texts", []))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{where}: the snapshot is damaged: {error}") from error
-    return facts, texts
-
-
-def _facts(value: Mapping[str, Any], where: str) -> Facts:
-
-    components = {}
-    for name, stated in value["components"].items():
-        version_key(str(stated["version"]))
-        components[str(name)] = Stated(
-            version=str(stated["version"]),
-            source=str(stated["source"]),
-            strength=int(stated["strength"]),
-            exact=bool(stated["exact"]),
-        )
-    facts = Facts(
-        components=components,
-        distributions=_strings(value["distributions"]),
-        variables=_strings(value["variables"]),
-        limits={str(k): int(v) for k, v in value["limits"].items()},
-        tools={str(k): None if v is None else str(v) for k, v in value["tools"].items()},
-        gpus=tuple(str(g) for g in value["gpus"][:1024]),
-        gpu_count=None if value["gpu_count"] is None else int(value["gpu_count"]),
-        libraries=tuple(
-            Library(
-                name=str(r["name"]),
-                path=str(r["path"]),
-                version=None if r["version"] is None else str(r["version"]),
-                how=str(r["how"]),
-                first=bool(r["first"]),
-            )
-            for r in value["libraries"]
-        ),
-        launches=tuple(
-            Launch(tool=str(r["tool"]), options=_strings(r["options"]), text=str(r["text"])) for r in value["launches"]
-        ),
-        host=_strings(value["host"]),
-        interfaces=tuple(str(i) for i in value["interfaces"]),
-        disagreements=tuple(str(d) for d in value["disagreements"]),
-    )
-    return dataclasses.replace(
-        facts, read=(Read(source=where, kinds=("snapshot",), lines=0, characters=0, facts=facts.count),)
-    )
-
-
-def _strings(value: Mapping[Any, Any]) -> dict[str, str]:
-    return {str(k): str(v) for k, v in value.items()}
+        version_key(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_snapshot(path: Path) -> Facts:
-    """The facts of a snapshot file; :class:`UsageError` when it cannot be read."""
+    """Return the facts of a snapshot file. ``UsageError`` when it cannot be read."""
     try:
         text = path.read_text(errors="replace")
     except OSError as error:
@@ -142,27 +115,19 @@ def read_snapshot(path: Path) -> Facts:
     return load(text, str(path))[0]
 
 
+# Rule, severity, what differs, what each of the nodes has, the component if it is one.
+_Difference = tuple[str, Severity, str, object, object, str | None]
+
+
 def compare(a: Facts, b: Facts, names: tuple[str, str] = ("a", "b")) -> list[Diagnosed]:
-    """What differs between two nodes, the gravest first: what must be equal for one job is an error, what may hurt a warning, the rest a note."""
-    found = [
-        *_versions(a, b, names),
-        *_variables(a, b, names),
-        *_limits(a, b, names),
-        *_libraries(a, b, names),
-        *_others(a, b, names),
-    ]
+    """Return what differs between two nodes, the gravest first: what must be equal for one job, what may hurt, the rest."""
+    pairs = [*_versions(a, b), *_mappings(a, b), *_libraries(a, b), *_host(a, b)]
+    found = [_differ(pair, names) for pair in pairs if pair[3] != pair[4]]
     return sorted(found, key=lambda d: -d.score)
 
 
-def _differ(  # noqa: PLR0917 - the parts of one sentence
-    rule: str,
-    severity: Severity,
-    what: str,
-    left: object,
-    right: object,
-    names: tuple[str, str],
-    component: str | None = None,
-) -> Diagnosed:
+def _differ(difference: _Difference, names: tuple[str, str]) -> Diagnosed:
+    rule, severity, what, a, b, component = difference
     taxonomy = Taxonomy(
         stage="comm-setup",
         group="comm-or-launch-setup",
@@ -172,8 +137,8 @@ def _differ(  # noqa: PLR0917 - the parts of one sentence
     finding = Finding(
         rule=rule,
         severity=severity,
-        components={component: f"{left} / {right}"} if component else {},
-        message=f"{what}: {names[0]} has {_shown(left)}, {names[1]} has {_shown(right)}.",
+        components={component: f"{a} / {b}"} if component else {},
+        message=f"{what}: {names[0]} has {_shown(a)}, {names[1]} has {_shown(b)}.",
         evidence=(_EVIDENCE,),
         fix="Install the same lock on every node." if component else "Make both nodes alike.",
         stage=taxonomy.stage,
@@ -185,71 +150,45 @@ def _shown(value: object) -> str:
     return "nothing" if value is None else str(value)[:120]
 
 
-def _versions(a: Facts, b: Facts, names: tuple[str, str]) -> Iterator[Diagnosed]:
-    for name in sorted({*a.components, *b.components}):
-        left, right = a.version(name), b.version(name)
-        if left != right:
-            severity = (
-                Severity.ERROR
-                if name in _MUST_AGREE
-                else Severity.WARNING
-                if name in {"driver", "gpu", "cudnn", "triton", "toolkit"}
-                else Severity.NOTE
-            )
-            yield _differ("node-version-differs", severity, name, left, right, names, name)
-    known = set(a.components) | set(b.components)
-    for name in sorted({*a.distributions, *b.distributions} - known):
-        left, right = a.distributions.get(name), b.distributions.get(name)
-        if left != right:
-            yield _differ("node-distribution-differs", Severity.NOTE, name, left, right, names, name)
+def _versions(a: Facts, b: Facts) -> Iterator[_Difference]:
+    names = {*a.components, *b.components}
+    for name in sorted(names):
+        severity = Severity.WARNING if name in _SHOULD_AGREE else Severity.NOTE
+        severity = Severity.ERROR if name in _MUST_AGREE else severity
+        yield "node-version-differs", severity, name, a.version(name), b.version(name), name
+    for name in sorted({*a.distributions, *b.distributions} - names):
+        versions = a.distributions.get(name), b.distributions.get(name)
+        yield "node-distribution-differs", Severity.NOTE, name, *versions, name
 
 
-def _variables(a: Facts, b: Facts, names: tuple[str, str]) -> Iterator[Diagnosed]:
+def _mappings(a: Facts, b: Facts) -> Iterator[_Difference]:
+    """Give environment variables and limits."""
     for name in sorted({*a.variables, *b.variables}):
-        left, right = a.variables.get(name), b.variables.get(name)
-        if left != right and not _OWN.fullmatch(name):
-            severity = (
-                Severity.WARNING if name.startswith(("NCCL_", "TORCH_", "GLOO_", "CUDA_", "LD_")) else Severity.NOTE
-            )
-            yield _differ("node-variable-differs", severity, name, left, right, names)
-
-
-def _limits(a: Facts, b: Facts, names: tuple[str, str]) -> Iterator[Diagnosed]:
+        if not _OWN.fullmatch(name):
+            of_library = name.startswith(("NCCL_", "TORCH_", "GLOO_", "CUDA_", "LD_"))
+            severity = Severity.WARNING if of_library else Severity.NOTE
+            yield "node-variable-differs", severity, name, a.variables.get(name), b.variables.get(name), None
     for name in sorted({*a.limits, *b.limits} - {"shm_free"}):
-        left, right = a.limits.get(name), b.limits.get(name)
-        if left != right:
-            yield _differ("node-limit-differs", Severity.WARNING, f"limit {name}", left, right, names)
+        yield "node-limit-differs", Severity.WARNING, f"limit {name}", a.limits.get(name), b.limits.get(name), None
 
 
-def _libraries(a: Facts, b: Facts, names: tuple[str, str]) -> Iterator[Diagnosed]:
+def _libraries(a: Facts, b: Facts) -> Iterator[_Difference]:
     for name in ("libnccl", "libcudart", "libcudnn"):
-        left = next((lib.version or lib.path for lib in a.libraries if lib.name == name and lib.first), None)
-        right = next((lib.version or lib.path for lib in b.libraries if lib.name == name and lib.first), None)
-        if left != right:
-            yield _differ("node-library-differs", Severity.WARNING, f"{name} that is loaded first", left, right, names)
+        first = [
+            next((lib.version or lib.path for lib in facts.libraries if lib.name == name and lib.first), None)
+            for facts in (a, b)
+        ]
+        yield "node-library-differs", Severity.WARNING, f"{name} that is loaded first", first[0], first[1], None
 
 
-def _others(a: Facts, b: Facts, names: tuple[str, str]) -> Iterator[Diagnosed]:
-    if sorted(a.gpus) != sorted(b.gpus):
-        yield _differ(
-            "node-gpus-differ",
-            Severity.WARNING,
-            "GPUs",
-            f"{len(a.gpus)} x {a.gpus[0] if a.gpus else '-'}",
-            f"{len(b.gpus)} x {b.gpus[0] if b.gpus else '-'}",
-            names,
-        )
+def _host(a: Facts, b: Facts) -> Iterator[_Difference]:
+    """Give GPUs, the machine and its network."""
+    gpus = [", ".join(f"{n} x {name}" for name, n in sorted(Counter(f.gpus).items())) or "0 x -" for f in (a, b)]
+    yield "node-gpus-differ", Severity.WARNING, "GPUs", gpus[0], gpus[1], None
     for name in ("infiniband", "fabric_manager", "driver_cuda", "in_container", "machine", "os"):
-        if a.host.get(name) != b.host.get(name):
-            severity = Severity.WARNING if name in {"infiniband", "fabric_manager", "machine"} else Severity.NOTE
-            yield _differ("node-host-differs", severity, name, a.host.get(name), b.host.get(name), names)
-    shared = set(a.interfaces) & set(b.interfaces) - {"lo"}
-    if a.interfaces and b.interfaces and not shared:
-        yield _differ(
-            "node-interfaces-differ",
-            Severity.WARNING,
-            "network interfaces (none has the same name; NCCL_SOCKET_IFNAME needs both)",
-            ", ".join(a.interfaces[:6]),
-            ", ".join(b.interfaces[:6]),
-            names,
-        )
+        severity = Severity.WARNING if name in {"infiniband", "fabric_manager", "machine"} else Severity.NOTE
+        yield "node-host-differs", severity, name, a.host.get(name), b.host.get(name), None
+    if a.interfaces and b.interfaces and not set(a.interfaces) & set(b.interfaces) - {"lo"}:
+        what = "network interfaces (none has the same name; NCCL_SOCKET_IFNAME needs both)"
+        interfaces = [", ".join(facts.interfaces[:6]) for facts in (a, b)]
+        yield "node-interfaces-differ", Severity.WARNING, what, interfaces[0], interfaces[1], None
