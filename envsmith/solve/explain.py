@@ -15,7 +15,7 @@ from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import Preference
 from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import Posed
-from envsmith.solve.solver import Answer, Solver, Stuck, wish_net
+from envsmith.solve.solver import Answer, Solver, Stuck, default_solver, wish_net
 from envsmith.solve.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
 
 
@@ -153,8 +153,17 @@ class Explanation:
         }
 
 
+def _parsed(cell: CellId | str) -> CellId:
+    if isinstance(cell, CellId):
+        return cell
+    try:
+        return CellId.parse(cell)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 def _posed(solver: Solver, cell: CellId) -> Posed:
-    """The problem in which every component of a cell's id is wished for exactly."""
+    """Pose the problem in which every component of a cell's id is wished for exactly."""
     versions = dict(cell.components)
     roles = solver.compiled.roles
     for name in versions:
@@ -165,8 +174,9 @@ def _posed(solver: Solver, cell: CellId) -> Posed:
     return solver.pose(Request(frameworks=frameworks, constraints=others, platform=cell.platform))
 
 
-def explain_cell(solver: Solver, cell: CellId) -> Explanation:
-    """Why each release of a cell: what is newer, which rule keeps it out, on what evidence, and what would let it in."""
+def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explanation:
+    """Explain each release of a cell: what is newer, which rule keeps it out, on what evidence, and what would let it in."""
+    solver, cell = solver or default_solver(), _parsed(cell)
     posed = _posed(solver, cell)
     answer = solver.best(posed)
     members: dict[str, Conflict] = {}
@@ -293,8 +303,12 @@ def _lift(solver: Solver, tried: Posed, wish: Wish) -> str:
     return " " + join_words(changes) if changes else ""
 
 
-def explain_rule(solver: Solver, rule_id: str, platform: Platform = Platform.LINUX_64) -> Explanation:
-    """A rule: what it says, what one sees when it is broken, what it rules out, what to do, and how it is known. ``UsageError`` names the nearest rules when there is none of that id."""
+def explain_rule(rule_id: str, platform: Platform = Platform.LINUX_64, *, solver: Solver | None = None) -> Explanation:
+    """Explain a rule: what it says, what one sees when it is broken, what it rules out, what to do, and its evidence.
+
+    ``UsageError`` names the nearest rules when there is none of that id.
+    """
+    solver = solver or default_solver()
     rules = {r.id: r for r in solver.knowledge().rules}
     rule = rules.get(rule_id)
     if rule is None:
@@ -350,8 +364,12 @@ def _killed(solver: Solver, rule: Rule, platform: Platform) -> list[str]:
     return told
 
 
-def explain_upgrade(solver: Solver, cell: CellId, wanted: Mapping[str, Spec]) -> Explanation:
-    """From a cell to ``{"torch": Spec(">=2.13")}``: what must change, which component blocks, and since when. ``UsageError`` for a component that the cell does not have."""
+def explain_upgrade(cell: CellId | str, wanted: Mapping[str, Spec], *, solver: Solver | None = None) -> Explanation:
+    """Explain the way from a cell to ``{"torch": Spec(">=2.13")}``: what must change, which component blocks, and since when.
+
+    ``UsageError`` for a component that the cell does not have.
+    """
+    solver, cell = solver or default_solver(), _parsed(cell)
     posed = _posed(solver, cell)
     problem = posed.problem
     for name in wanted:

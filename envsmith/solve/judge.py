@@ -16,23 +16,19 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from packaging.version import Version
-
-from envsmith.errors import UsageError
-from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
-from envsmith.model.version import Spec, parse_version, version_key
-from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, plausible
+from envsmith.model.version import Spec, version_key
+from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, plausible, read_given
 from envsmith.solve.explain import conflict_members
-from envsmith.solve.kernel import bits
+from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import Nearest, Support
-from envsmith.solve.problem import Problem, Wish, pose
+from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import CORE, Posed
 from envsmith.solve.solver import Solver
-from envsmith.solve.words import join_words, name_release, notes, strongest, violated
+from envsmith.solve.words import finding_of_row, join_words, message_of, name_release, strongest
 
 
 def judge(
@@ -211,137 +207,6 @@ def _silent(case: Case, torches: int, torch: int) -> set[str]:
     return silent
 
 
-# A given set of releases, read: which values of which component each text stands for, and what the knowledge does not list.
-
-
-# Some release of it is there; it is known to be absent.
-ANY, NONE = "*", "none"
-
-
-def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
-    """Read ``{component: version}``. Names may be aliases; several GPUs are joined by commas; ``*`` is some release, ``none`` is absent."""
-    compiled = solver.compiled
-    components: dict[str, str] = {}
-    masks: dict[str, int] = {}
-    texts: dict[str, str] = {}
-    plain: dict[str, str] = {}
-    extras: dict[str, list[str]] = {}
-    unknown: list[str] = []
-    for spelling, value in given.items():
-        name = spelling if spelling in compiled.roles else _find(solver, spelling)
-        if name is None:
-            unknown.append(f"{spelling} {value}: envsmith knows no such component")
-            continue
-        if value.strip() == ANY and compiled.roles[name] is Role.CORE:
-            continue  # that there is a Python and a torch says nothing
-        releases = compiled.versions.get(name, ())
-        for number, text in enumerate(_versions(solver, name, value)):
-            variable = name if number == 0 else f"{name}#{number + 1}"
-            mask, extra = stands_for(releases, name, text)
-            if extra is not None:
-                listed = extras.setdefault(name, [])
-                if extra not in listed:
-                    listed.append(extra)
-                mask = 1 << (len(releases) + listed.index(extra))
-                if text not in (ANY, NONE) and _is_missed(compiled.roles[name], releases, text):
-                    unknown.append(
-                        f"{name_release(name, text)} is not among the releases envsmith knows{_newest(releases)}"
-                    )
-            components[variable], masks[variable], texts[variable] = name, mask, text
-            if text not in (ANY, NONE):
-                plain.setdefault(name, text)
-    return Given(
-        components=components,
-        masks=masks,
-        text=texts,
-        plain=plain,
-        extras={n: tuple(v) for n, v in extras.items()},
-        unknown=tuple(unknown),
-    )
-
-
-def _is_missed(role: Role, releases: tuple[str, ...], text: str) -> bool:
-    """Whether a release that is not listed leaves something unknown. Companions' files list every final release of the index; the host's not every patch."""
-    return role in (Role.FRAMEWORK, Role.CORE) or (role is Role.COMPANION and _is_a_gap(releases, text))
-
-
-def _newest(versions: tuple[str, ...]) -> str:
-    stable = [v for v in versions if (key := version_key(v)) and not key.is_prerelease]
-    return f" (the newest is {stable[-1]})" if stable else ""
-
-
-def _is_a_gap(versions: tuple[str, ...], text: str) -> bool:
-    """Whether a final release lies between the oldest and the newest that are listed and is none of them: mistyped, or never published."""
-    if not versions or (key := version_key(text)) is None or key.is_prerelease or key.is_postrelease or key.local:
-        return False
-    first, last = version_key(versions[0]), version_key(versions[-1])
-    return first is not None and last is not None and first < key < last
-
-
-def _find(solver: Solver, name: str) -> str | None:
-    component = solver.knowledge().components.find(name)
-    return component.name if component else None
-
-
-def _versions(solver: Solver, name: str, value: str) -> list[str]:
-    parts = value.split(",") if name == "gpu" else [value]
-    found = []
-    for part in parts:
-        text = part.strip()
-        if name == "gpu":
-            folded = re.sub(r"[-_\s]+", "", text.lower())
-            text = solver.compiled.gpus.get(folded, text)
-            if re.fullmatch(r"\d{1,2}\.\d", text):
-                text = "sm_" + text.replace(".", "")
-        try:
-            found.append(ANY if text == ANY else parse_version(text))
-        except ValueError as error:
-            raise UsageError(f"{name}: {error}", hint=f"give a version, as {name}=={_example(name)}") from error
-    return list(dict.fromkeys(found))
-
-
-def _example(name: str) -> str:
-    return {"gpu": "sm_90", "driver": "535.54.03", "torch": "2.9.1+cu128"}.get(name, "1.2.3")
-
-
-def stands_for(versions: tuple[str, ...], component: str, text: str) -> tuple[int, str | None]:
-    """The mask of listed releases that ``text`` stands for, or the release itself as one that is not listed.
-
-    Exactly that release; the same version spelt otherwise (``0.16``, ``0.16.0``); for torch without a build tag all builds; for Python and
-    CUDA the minor series; for others than frameworks a shorter version stands for what begins with it (cuDNN ``9.1.0``).
-    """
-    if text == ANY:
-        return ((1 << len(versions)) - 1, None) if versions else (0, text)
-    key = version_key(text)
-    if text in versions:
-        return 1 << versions.index(text), None
-    if key is None:
-        return 0, text
-    if component in ("python", "cuda") and len(key.release) > 1:
-        series = f"{key.major}.{key.minor}"
-        if series in versions:
-            return 1 << versions.index(series), None
-    mask = 0
-    for index, version in enumerate(versions):
-        other = version_key(version)
-        if other is not None and _same(component, key, other):
-            mask |= 1 << index
-    return (mask, None) if mask else (0, text)
-
-
-def _same(component: str, key: Version, other: Version) -> bool:
-    if key == other:
-        return True
-    if component == "torch":
-        return key.local is None and key == Version(other.public)
-    plain = key.pre is None and key.post is None and not key.is_devrelease and key.local is None
-    shorter = len(key.release) < len(other.release) and other.release[: len(key.release)] == key.release
-    return plain and shorter and other.pre is None and component not in _EXACT
-
-
-_EXACT = frozenset({*FRAMEWORKS, "gpu", "gcc"})
-
-
 def known_pair(solver: Solver, problem: Problem, given: Given, framework: str) -> str | None:
     """Why the knowledge cannot vouch for a framework with the given torch; ``None`` when it can, or when there is nothing to vouch for.
 
@@ -387,6 +252,93 @@ def _declared_bound(solver: Solver, framework: str, release: int, torches: int) 
             if row.when[framework].contains(version) and re.search(r"<|==|~=", spec.text):
                 return any(spec.contains(solver.compiled.versions["torch"][i]) for i in bits(torches))
     return False
+
+
+# Rules that a set breaks, as findings: one a rule, and notes.
+
+
+def violated(case: Case, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
+    """A finding per rule that the masks break by themselves."""
+    problem = case.problem
+    domains = problem.full
+    for variable, mask in masks:
+        domains[variable] &= mask
+    changed = {v for v, _ in masks}
+    found = []
+    for group in problem.groups:
+        # Only what all of the given releases meet can be broken by them; that is next to nothing of most rules.
+        met = [n for _, n in group.nogoods if all(domains[v] & m for v, m in n) and any(v in changed for v, _ in n)]
+        if group.severity is Severity.WARNING:
+            # That every listed release of something nobody named would be trouble is no trouble that anybody has.
+            met = [n for n in met if all(v in changed for v, _ in n)]
+        if met and not _holds(Net(problem.full, met), domains, changed):
+            found.append(_finding(case, group, dict(masks), inferred))
+    return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
+
+
+def _holds(net: Net, domains: Domains, changed: set[int]) -> bool:
+    under = [a & b for a, b in zip(net.start, domains, strict=True)]
+    return all(under) and net.propagate(under, set(changed)) and net.solvable(under) is not None
+
+
+def _finding(case: Case, group: Group, masks: Mapping[int, int], inferred: Mapping[str, str]) -> Finding:
+    rule = case.rules[group.rule]
+    numbers = [n for n, nogood in group.nogoods if n >= 0 and all(v in masks and masks[v] & m for v, m in nogood)]
+    rows = [rule.rows[n] for n in dict.fromkeys(numbers)] or list(rule.rows[:1])
+    scope = dict.fromkeys(c for row in rows for c in row.scope)
+    shown = _shown(case, scope, inferred)
+    affected = {c: [v] for c, v in shown.items()}
+    fixes = [row.fix for row in rows if row.fix]
+    symptoms = [row.symptom for row in rows if row.symptom]
+    return Finding(
+        rule=rule.id,
+        severity=group.severity,
+        components=shown,
+        message=message_of(rule, rows, affected),
+        evidence=strongest(e for row in rows for e in row.evidence),
+        fix=fixes[0] if fixes else None,
+        symptom=symptoms[0] if symptoms else None,
+        stage=rule.stage,
+        inferred={c: v for c, v in inferred.items() if c in scope and c not in case.given.masks},
+    )
+
+
+def _shown(case: Case, scope: Mapping[str, None], inferred: Mapping[str, str]) -> dict[str, str]:
+    text = case.given.text
+    shown = {c: text[c] for c in scope if c in text}
+    if (
+        "torch" in text
+        and "torch" not in shown
+        and any(c in CARRIED and c not in text and c not in inferred for c in scope)
+    ):
+        shown = {"torch": text["torch"], **shown}  # of which every build is concerned
+    return shown | {c: inferred[c] for c in scope if c in inferred and c not in shown}
+
+
+def notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
+    """Rows that are told only."""
+    found = []
+    for rule in case.rules.values():
+        row = next((r for r in rule.rows if _is_told(case, rule, r, versions, platform)), None)
+        if row is None:
+            continue
+        shown = {c: versions[c] for c in row.scope}
+        message = message_of(rule, [row], {c: [v] for c, v in shown.items()})
+        inferred = {c: v for c, v in shown.items() if c not in case.given.text}
+        found.append(finding_of_row(rule, row, Severity.NOTE, shown, message, inferred=inferred))
+    return found
+
+
+def _is_told(case: Case, rule: Rule, row: Row, versions: Mapping[str, str], platform: Platform) -> bool:
+    """Whether a row is a note that these versions meet."""
+    if row.severity is not Severity.NOTE or (row.platforms and platform not in row.platforms):
+        return False
+    # A note on what torch carries anyway, and on nothing that was given, would be true for nearly every set.
+    told = sum(c in case.given.plain for c in row.scope)
+    if any(c not in versions for c in row.scope) or not told or (told == 1 and rule.signature):
+        return False  # what has a signature, a log will tell
+    holds = all(s.contains(versions[c]) for c, s in row.when.items())
+    return holds and not (row.needs and all(s.contains(versions[c]) for c, s in row.needs.items()))
 
 
 # Known-bad cells: what every rule forbids, with releases in the place of specs and the text that a user would see.

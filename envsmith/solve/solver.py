@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from envsmith.graph.compile import Compiled
-from envsmith.graph.load import VersionGraph
+from envsmith.graph.load import VersionGraph, version_graph
 from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
@@ -155,6 +155,20 @@ class Solver:
             return answer, 0 if answer and "warning" in answer.avoided else _TROUBLE
         milder = self.best(replace(posed, problem=posed.problem.without_warnings(known)), wishes=wishes)
         return (milder, 1) if milder and "warning" in milder.avoided else (answer, _TROUBLE)
+
+
+_SOLVERS: dict[str, Solver] = {}
+
+
+def solver_of(knowledge: Knowledge) -> Solver:
+    """Return a solver over a knowledge."""
+    return Solver(VersionGraph.of(knowledge))
+
+
+def default_solver() -> Solver:
+    """Return the solver over the installed knowledge, the same one as long as its files stay as they are."""
+    graph = version_graph()
+    return _SOLVERS.setdefault(graph.compiled.digest, Solver(graph))
 
 
 def wish_net(full: Sequence[int], wish: Wish) -> Net:
