@@ -1,6 +1,6 @@
 """Every failure that a user can meet, one class a kind, each with its own exit code.
 
-The command line prints ``message`` and ``hint`` and exits with ``exit_code``; no traceback unless ``--traceback`` is given.
+The command line prints ``message`` and ``hint`` and exits with ``exit_code``. No traceback unless ``--traceback`` is given.
 The table of exit codes in the documentation is generated from :data:`EXIT_CODES`.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class EnvsmithError(Exception):
     """A failure with a sentence for the person in front of the screen.
 
-    ``message`` says what is wrong and where; ``hint`` what to do next; ``details`` are further lines (the last lines of a
+    ``message`` says what is wrong and where. ``hint`` what to do next. ``details`` are further lines (the last lines of a
     failed step, or every problem of a file), shown below the message.
     """
 
@@ -34,7 +34,7 @@ class EnvsmithError(Exception):
 
 
 class UnsatisfiableError(EnvsmithError):
-    """No cell satisfies the request; ``refusal`` carries the conflict and the repairs."""
+    """No cell satisfies the request. ``refusal`` carries the conflict and the repairs."""
 
     exit_code = 1
     summary = "the answer is no: unsatisfiable request, bad environment, failed smoke test"
@@ -54,7 +54,7 @@ class UsageError(EnvsmithError):
 
 
 class DataError(EnvsmithError):
-    """A file of ``matrix/``, a lock or a record does not parse; ``details`` lists every problem with its key path."""
+    """A file of ``matrix/``, a lock or a record does not parse. ``details`` lists every problem with its key path."""
 
     exit_code = 3
     summary = "data: a YAML, lock or record file is broken; every problem is listed"
@@ -82,7 +82,7 @@ class EngineError(EnvsmithError):
 
 
 class BuildError(EnvsmithError):
-    """A build step failed; ``details`` holds its last lines."""
+    """A build step failed. ``details`` holds its last lines."""
 
     exit_code = 7
     summary = "build: a step failed; its last lines are shown"
@@ -103,7 +103,7 @@ class SmokeError(EnvsmithError):
 
 
 class StorageError(EnvsmithError):
-    """The disk is full or a file cannot be written; nothing half-written is left."""
+    """The disk is full or a file cannot be written. Nothing half-written is left."""
 
     exit_code = 10
     summary = "storage: the disk is full or a path cannot be written"

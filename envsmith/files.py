@@ -1,6 +1,6 @@
 """Files: read up to a bound, written whole or not at all, and kept in the cache between runs.
 
-Without the cache everything still works, only slower. A cache file is found by a key that changes with what it was made of; one that is
+Without the cache everything still works, only slower. A cache file is found by a key that changes with what it was made of. One that is
 damaged, or that somebody else may have written, is ignored and made again. Nothing from a cache is ever executed.
 """
 
@@ -22,13 +22,13 @@ _KEEP = 12
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``); it need not exist."""
+    """Return ``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``). It need not exist."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "envsmith"
 
 
 def read_cached(name: str) -> bytes | None:
-    """Return the bytes kept under ``name``; ``None`` without them, or when somebody else could have written them."""
+    """Return the bytes kept under ``name``. ``None`` without them, or when somebody else could have written them."""
     try:
         with (cache_folder() / name).open("rb") as file:
             status = os.fstat(file.fileno())
@@ -67,7 +67,7 @@ def write_cache(kind: str, key: str, value: Any) -> None:
 
 
 def _replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Write a file beside its place, then move it there; ``durable`` waits for the disk."""
+    """Write a file beside its place, then move it there. ``durable`` waits for the disk."""
     import tempfile  # costs a few milliseconds, which a warm solve does not need
 
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
@@ -119,7 +119,7 @@ def _sync(folder: Path) -> None:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Return a TOML document; ``ValueError`` when it is not one."""
+    """Return a TOML document. ``ValueError`` when it is not one."""
     # The standard library has a parser from 3.11 on; on 3.10 the distribution that it was taken from is a dependency.
     parser = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     document: dict[str, Any] = parser.loads(text)

@@ -239,7 +239,7 @@ def strict(kind: type[_Value]) -> type[_Value]:
 
 
 def to_json(value: Any) -> Any:
-    """Return the JSON of a value as :func:`check` reads it; a part with a ``to_json`` of its own is asked for it."""
+    """Return the JSON of a value as :func:`check` reads it. A part with a ``to_json`` of its own is asked for it."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -248,13 +248,13 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
     if not is_dataclass(value):
         return value
-    shown = {}
+    document = {}
     for place in fields(value):
         item, marks = getattr(value, place.name), place.metadata
         if not marks.get("unwritten") and not (marks.get("when_set") and (not item or item == place.default)):
             own = getattr(item, "to_json", None)
-            shown[marks.get("key") or place.name] = own() if own else to_json(item)
-    return shown
+            document[marks.get("key") or place.name] = own() if own else to_json(item)
+    return document
 
 
 def check(

@@ -77,17 +77,17 @@ def _python_folder(match: re.Match[str]) -> str:
     return f"<{'env' if inside else 'python'}>/lib/python3.{match[1]}/{inside}"
 
 
-def places_here(**more: Path) -> dict[str, str]:
-    """The folders of this process, for :func:`redact_paths`: home, temporary files, caches; ``more`` by the word that stands for each (``state=``)."""
-    found: dict[str, str] = dict.fromkeys((*_SYSTEM_TMP, tempfile.gettempdir()), "<tmp>")
-    found["/root"] = found[os.path.expanduser("~")] = "~"  # noqa: PTH111 - Path.home() raises where there is none
+def places_here(**folders: Path) -> dict[str, str]:
+    """Return the folders of this process, for :func:`redact_paths`: home, temporary files, caches. ``folders`` by the word that stands for each (``state=``)."""
+    places: dict[str, str] = dict.fromkeys((*_SYSTEM_TMP, tempfile.gettempdir()), "<tmp>")
+    places["/root"] = places[os.path.expanduser("~")] = "~"  # noqa: PTH111 - Path.home() raises where there is none
     for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR", "PIP_CACHE_DIR", "HF_HOME"):
-        found[os.environ.get(name, "")] = "<cache>"
-    for word, folder in more.items():
+        places[os.environ.get(name, "")] = "<cache>"
+    for word, folder in folders.items():
         for path in {str(folder), str(folder.resolve())}:
-            found[path.rstrip("/")] = "." if word == "cell" else f"<{word}>"
+            places[path.rstrip("/")] = "." if word == "cell" else f"<{word}>"
     # A relative name, or the root, stands in every second sentence.
-    return {folder: name for folder, name in found.items() if folder.startswith("/") and len(folder) > 1}
+    return {folder: name for folder, name in places.items() if folder.startswith("/") and len(folder) > 1}
 
 
 def _without_secrets(text: str) -> str:

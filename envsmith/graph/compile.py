@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompiledRow:
-    """``nogoods`` are tuples of spec numbers: all these specs together are bad; ``~n`` stands for *not* in spec ``n``."""
+    """``nogoods`` are tuples of spec numbers: all these specs together are bad. ``~n`` stands for *not* in spec ``n``."""
 
     number: int
     severity: Severity
@@ -32,7 +32,7 @@ class CompiledRow:
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """A rule by id; ``bundles`` for what a wheel carries."""
+    """A rule by id. ``bundles`` says that a wheel carries it."""
 
     id: str
     bundles: bool
@@ -44,8 +44,8 @@ class CompiledRule:
 class Compiled:
     """Versions by component (oldest first) and the masks over them.
 
-    ``pre`` and ``yanked`` mark releases that are not taken by default; ``dates`` are ISO days or ``""``; ``torch_index`` tells per
-    platform where a build is found; ``tested`` holds ``(framework, mask of releases, mask of torch releases, is a record)``; ``about`` are the
+    ``pre`` and ``yanked`` mark releases that are not taken by default. ``dates`` are ISO days or ``""``. ``torch_index`` tells per
+    platform where a build is found. ``tested`` holds ``(framework, mask of releases, mask of torch releases, is a record)``. ``about`` are the
     numbers of the rules that speak of a component.
     """
 
@@ -70,13 +70,13 @@ class Compiled:
 
 
 def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
-    """Evaluate every spec of the graph against every release; no platform is chosen yet."""
+    """Evaluate every spec of the graph against every release. No platform is chosen yet."""
     components = {node: data["value"] for node, data in graph.nodes(data=True) if data.get("kind") == "component"}
     releases: dict[str, list[Release]] = {}
     for _, component, data in graph.edges(data=True):
         if data["kind"] == "release-of":
             releases.setdefault(component, []).append(data["value"])
-    specs = _Specs({name: tuple(sort_versions(found)) for name, found in _versions(graph, releases).items()})
+    specs = _Specs({name: tuple(sort_versions(names)) for name, names in _versions(graph, releases).items()})
     rules = tuple(_rule(graph, node, specs) for node, data in graph.nodes(data=True) if data.get("kind") == "rule")
     about: dict[str, list[int]] = {}
     for number, rule in enumerate(rules):
@@ -114,7 +114,7 @@ def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
 
 
 def sort_versions(versions: Iterable[str]) -> list[str]:
-    """Sort oldest first; the words (``cpu``, ``none``) come before all versions."""
+    """Sort oldest first. The words (``cpu``, ``none``) come before all versions."""
     words: list[str] = []
     numbers: list[str] = []
     for version in dict.fromkeys(versions):
@@ -152,15 +152,15 @@ def _is_pre(version: str) -> bool:
 
 def _versions(graph: nx.MultiDiGraph[str], releases: Mapping[str, list[Release]]) -> dict[str, list[str]]:
     """Listed releases, plus what the wheels of torch carry, plus the architectures that GPU names stand for."""
-    found = {name: {r.version: None for r in group} for name, group in releases.items()}
+    by_component = {name: {r.version: None for r in group} for name, group in releases.items()}
     for _, _, data in graph.edges(data=True):
         if data["kind"] == RuleKind.BUNDLES.value and data["side"] == "needs":
             exact = data["spec"].removeprefix("==")
             if not set(exact) & set("*<>=!~,| "):
-                found.setdefault(data["component"], {})[exact] = None
+                by_component.setdefault(data["component"], {})[exact] = None
     for arch in graph.graph["gpus"].values():
-        found.setdefault("gpu", {})[arch] = None
-    return {name: list(versions) for name, versions in found.items()}
+        by_component.setdefault("gpu", {})[arch] = None
+    return {name: list(versions) for name, versions in by_component.items()}
 
 
 def _rule(graph: nx.MultiDiGraph[str], node: str, specs: _Specs) -> CompiledRule:
@@ -180,7 +180,7 @@ def _position(data: Mapping[str, Any]) -> tuple[int, bool, int]:
 
 
 def _nogoods(row: Sequence[Mapping[str, Any]], specs: _Specs) -> tuple[tuple[int, ...], ...]:
-    """``when`` all hold and one of ``needs`` does not; without ``needs``, ``when`` itself. ``*`` bars only a component that is known to be absent."""
+    """Return what is bad: all of ``when`` and not one of ``needs``, or ``when`` itself without ``needs``. ``*`` bars only a component that is known to be absent."""
     when = tuple(specs.number(data["component"], data["spec"]) for data in row if data["side"] == "when")
     needs = [~specs.number(data["component"], data["spec"]) for data in row if data["side"] == "needs"]
     return tuple((*when, need) for need in needs) if needs else (when,)

@@ -54,7 +54,7 @@ class Expiry:
     stale_counts_as: Rung
 
     def torch_age(self, torch: str) -> TorchAge:
-        """Of a torch version; one that is not known is old."""
+        """Return the age of a torch version. One that is not known is old."""
         own = _series(torch)
         if own not in self.series:
             return TorchAge.OLDER
@@ -74,11 +74,11 @@ class Expiry:
         return day + dt.timedelta(days=next(days, 0))
 
     def is_stale(self, record: Record, today: dt.date) -> bool:
-        """Whether its time is over."""
+        """Tell whether the time of a record is over."""
         return self.until(record) < today
 
     def rung(self, record: Record, today: dt.date) -> Rung:
-        """What the record counts for on that day."""
+        """Return the rung that the record counts for on that day."""
         ladder = list(Rung)
         if not self.is_stale(record, today):
             return record.rung
@@ -86,7 +86,7 @@ class Expiry:
 
 
 def load_expiry(root: Path, torches: Iterable[str] | None = None) -> Expiry:
-    """Read ``expiry.yaml`` below ``root``; ``torches`` are the known versions (default: the installed knowledge's). ``DataError``."""
+    """Read ``expiry.yaml`` below ``root``. ``torches`` are the known versions (default: the installed knowledge's). ``DataError``."""
     path, problems = root / "expiry.yaml", Problems()
     file = read_document(_ExpiryFile, path.name, read_bounded(path, MAX_FILE_BYTES), problems)
     problems.refuse(f"{path}: no table of expiry")
@@ -103,7 +103,7 @@ def _series(torch: str) -> str:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """The newest record of each cell and engine, by cell."""
+    """Return the newest record of each cell and engine, by cell."""
     newest: dict[tuple[str, str], Record] = {}
     for record in records:
         key = (record.cell, record.engine)

@@ -63,21 +63,21 @@ def own_matrix() -> Path:
 
     ``UsageError`` when there is none: what is written into an installed package is gone with the next upgrade.
     """
-    found = find_matrix()
-    if found.name != "_matrix" or os.environ.get(MATRIX_VARIABLE):
-        return found
+    folder = find_matrix()
+    if folder.name != "_matrix" or os.environ.get(MATRIX_VARIABLE):
+        return folder
     here = Path("matrix")
     if (here / "components.yaml").is_file():
         return here
     raise UsageError(
         "the knowledge that this envsmith reads belongs to its installed package: an upgrade would take away what is written there",
-        hint=f"take a copy: cp -r {shlex.quote(str(found))} matrix; then run this again here, or name a folder with --matrix. "
+        hint=f"take a copy: cp -r {shlex.quote(str(folder))} matrix; then run this again here, or name a folder with --matrix. "
         f"With {MATRIX_VARIABLE}=$PWD/matrix every verb reads it",
     )
 
 
 def list_files(root: Path) -> DataFiles:
-    """Return every file of the knowledge below ``root``; hidden files are not part of it."""
+    """Return every file of the knowledge below ``root``. Hidden files are not part of it."""
     names = ["components.yaml"]
     for folder, suffix in _PARTS:
         try:

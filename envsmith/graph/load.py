@@ -45,7 +45,7 @@ class VersionGraph:
         return cls(compile_graph(to_network(knowledge)), knowledge.components, {}, b"", rules, knowledge)
 
     def rule(self, rule_id: str) -> Rule:
-        """Return one rule; ``KeyError`` when there is none of that id."""
+        """Return one rule. ``KeyError`` when there is none of that id."""
         if rule_id not in self._rules:
             self._rules[rule_id] = _unpickled(self._pickled[rule_id])
         return self._rules[rule_id]
@@ -61,8 +61,8 @@ class VersionGraph:
         """Return what :func:`_from_pickle` reads again."""
         knowledge = self.knowledge()
         rules = {rule.id: pickle.dumps(rule, 5) for rule in knowledge.rules}
-        rest = pickle.dumps(replace(knowledge, rules=()), 5)
-        return pickle.dumps((self.compiled, self.components, rules, rest), 5)
+        others_pickled = pickle.dumps(replace(knowledge, rules=()), 5)
+        return pickle.dumps((self.compiled, self.components, rules, others_pickled), 5)
 
 
 def version_graph(files: DataFiles | None = None) -> VersionGraph:
@@ -76,8 +76,8 @@ def version_graph(files: DataFiles | None = None) -> VersionGraph:
             from envsmith.graph.read import read_knowledge
 
             graph = VersionGraph.of(read_knowledge(files.root))
-            kept = graph.pickled()
-            write_cached("graph", key[:32], key.encode() + hashlib.sha256(kept).digest() + kept)
+            body = graph.pickled()
+            write_cached("graph", key[:32], key.encode() + hashlib.sha256(body).digest() + body)
         _LOADED[key] = graph
     return _LOADED[key]
 
@@ -98,7 +98,7 @@ def gpu_names() -> dict[str, str]:
 
 
 def newest_day() -> str | None:
-    """Return the newest day on which a fact of the installed knowledge was read (``2026-11-21``); ``None`` without one.
+    """Return the newest day on which a fact of the installed knowledge was read (``2026-11-21``). ``None`` without one.
 
     The files are searched, not parsed: ``--version`` must not wait for the graph.
     """
@@ -124,9 +124,9 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("envsmith.model.") or module == "envsmith.graph.compile":
-            found = super().find_class(module, name)
-            if isinstance(found, type):
-                return found
+            kind = super().find_class(module, name)
+            if isinstance(kind, type):
+                return kind
         raise pickle.UnpicklingError(f"{module}.{name} has no place in the cache")
 
 

@@ -1,9 +1,9 @@
 """The version graph: a ``networkx.MultiDiGraph`` of facts, from which the solver's tables are compiled and which people can look at.
 
-Nodes are texts. A component (``torch``, ``kind="component"``), a release (``torch==2.9.1+cu128``, ``kind="release"``; a build of torch is its
-wheel) and a rule (``rule:torch-bundles-nccl``, ``kind="rule"``). Edges: a release belongs to its component (``release-of``); a rule speaks of a
-component, or of the release that it names exactly, once for each row and side (``bundles``, ``requires``, ``conflicts``; ``side`` is ``when`` or
-``needs``, ``spec`` what the row says of it); a framework was ``tested`` with a torch. Every edge carries its evidence. These are
+Nodes are texts. A component (``torch``, ``kind="component"``), a release (``torch==2.9.1+cu128``, ``kind="release"``. A build of torch is its
+wheel) and a rule (``rule:torch-bundles-nccl``, ``kind="rule"``). Edges: a release belongs to its component (``release-of``). A rule speaks of a
+component, or of the release that it names exactly, once for each row and side (``bundles``, ``requires``, ``conflicts``. ``side`` is ``when`` or
+``needs``, ``spec`` what the row says of it). A framework was ``tested`` with a torch. Every edge carries its evidence. These are
 facts, about seven thousand edges, not the expansion of all compatible pairs.
 """
 
@@ -103,15 +103,15 @@ def export(graph: nx.MultiDiGraph[str], form: str) -> str:
 
 
 def _texts(data: Mapping[str, Any]) -> dict[str, str | int]:
-    shown: dict[str, str | int] = {}
+    texts: dict[str, str | int] = {}
     for key, value in data.items():
         if key == "evidence":
-            shown[key] = "; ".join(dict.fromkeys(map(str, value)))
+            texts[key] = "; ".join(dict.fromkeys(map(str, value)))
         elif isinstance(value, tuple):
-            shown[key] = ",".join(value)
+            texts[key] = ",".join(value)
         elif isinstance(value, (str, int)):
-            shown[key] = value
-    return {key: value for key, value in shown.items() if value != ""}
+            texts[key] = value
+    return {key: value for key, value in texts.items() if value != ""}
 
 
 def _dot(graph: nx.MultiDiGraph[str]) -> str:

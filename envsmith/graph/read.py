@@ -242,11 +242,11 @@ _FACTS = tuple(
 
 
 def _versions_once(lines: tuple[ReleaseLine, ...], _context: object) -> tuple[ReleaseLine, ...]:
-    seen: set[str] = set()
+    versions: set[str] = set()
     for number, line in enumerate(lines):
-        if line.version in seen:
+        if line.version in versions:
             raise WrongValueError(f"{line.version} stands in this file twice", "remove one line", path=f"[{number}]")
-        seen.add(line.version)
+        versions.add(line.version)
     return lines
 
 
@@ -273,10 +273,10 @@ def _fold(name: str) -> str:
 
 
 def _one_architecture_each(lines: tuple[_GpuNames, ...], _context: object) -> tuple[_GpuNames, ...]:
-    seen: dict[str, str] = {}
+    architectures: dict[str, str] = {}
     for number, line in enumerate(lines):
         for place, name in enumerate(line.names):
-            first = seen.setdefault(_fold(name), line.gpu)
+            first = architectures.setdefault(_fold(name), line.gpu)
             if first != line.gpu:
                 path = f"[{number}].names[{place}]"
                 raise WrongValueError(f"names both {first} and {line.gpu}", path=path, part=name)
@@ -297,7 +297,7 @@ class GpuFile(ReleasesFile):
 
 
 def in_order(lines: Iterable[ReleaseLine]) -> list[ReleaseLine]:
-    """Sort by version, oldest first; words such as ``cpu`` come first of all."""
+    """Sort by version, oldest first. Words such as ``cpu`` come first of all."""
     return sorted(lines, key=lambda line: version_key(line.version) or Pep440("0.dev0"))
 
 
@@ -355,8 +355,8 @@ def _platform_apart(line: object) -> object:
     when = line.get("when") if isinstance(line, dict) else None
     if not isinstance(line, dict) or not isinstance(when, dict) or "platform" not in when:
         return line
-    rest = {name: spec for name, spec in when.items() if name != "platform"}
-    return {**line, "when": rest, "platform": when["platform"]}
+    specs = {name: spec for name, spec in when.items() if name != "platform"}
+    return {**line, "when": specs, "platform": when["platform"]}
 
 
 def _some_component(specs: Mapping[str, Spec], _context: object) -> Mapping[str, Spec]:
@@ -390,7 +390,7 @@ class _RuleLine(_RowLine):
 
 
 def _rule(line: _RuleLine, _context: object) -> Rule:
-    """Return the rule of a line; its rows take what they leave out from it."""
+    """Return the rule of a line. Its rows take what they leave out from it."""
     if line.rows is not None and line.when is not None:
         raise WrongValueError("`when` and `rows` together", "move `when` into a row")
     if line.rows == ():

@@ -95,12 +95,12 @@ def with_hash(evidence: tuple[Evidence, ...], sha256: str | None) -> tuple[Evide
 
 
 def _each_once(builds: tuple[Build, ...], _context: object) -> tuple[Build, ...]:
-    seen = set()
+    keys = set()
     for number, build in enumerate(builds):
-        if (build.version, build.platform) in seen:
+        if (build.version, build.platform) in keys:
             text = f"{build.version} on {build.platform.value} stands in this file twice"
             raise WrongValueError(text, "remove one line", path=f"[{number}]")
-        seen.add((build.version, build.platform))
+        keys.add((build.version, build.platform))
     return builds
 
 
@@ -164,7 +164,7 @@ def _needs(build: Build, component: str, spec: Spec, cause: str) -> Row:
 
 
 def _platform_rows(builds: Sequence[Build]) -> list[Row]:
-    """A version that is not built for a platform is bad there."""
+    """Return the rows by which a version that is not built for a platform is bad there."""
     by_version: dict[str, list[Build]] = {}
     for build in builds:
         by_version.setdefault(build.version, []).append(build)

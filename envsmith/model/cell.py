@@ -17,7 +17,7 @@ FLAVOURS = (RUNTIME, DEVEL)
 
 
 class Platform(str, Enum):
-    """A platform by its Conda name; ``machine`` is what ``uname -m`` prints there."""
+    """A platform by its Conda name. ``machine`` is what ``uname -m`` prints there."""
 
     LINUX_64 = "linux-64"
     LINUX_AARCH64 = "linux-aarch64"
@@ -34,7 +34,7 @@ class Platform(str, Enum):
 
     @classmethod
     def parse(cls, text: str) -> Platform:
-        """Accept Conda, OCI and ``uname`` spellings; ``ValueError`` names the two that exist."""
+        """Accept Conda, OCI and ``uname`` spellings. ``ValueError`` names the two that exist."""
         for member in cls:
             if text.strip().lower() in {
                 member.value,
@@ -48,7 +48,7 @@ class Platform(str, Enum):
 
     @classmethod
     def host(cls) -> Platform:
-        """The platform of this machine; anything that is not 64-bit Arm is treated as linux-64."""
+        """Return the platform of this machine. Anything that is not 64-bit Arm is treated as linux-64."""
         return cls.LINUX_AARCH64 if platform.machine() in {"aarch64", "arm64"} else cls.LINUX_64
 
 
@@ -56,12 +56,12 @@ class Platform(str, Enum):
 class Request:
     """What is wanted. Names are component names, already parsed.
 
-    ``frameworks`` and ``constraints`` map a component to a spec (``Spec.parse("*")`` when only presence is asked for); every
-    component named here is in the cell. ``driver`` is the version that the host has; ``gpus`` are ``sm_NN``, all of which the cell must
+    ``frameworks`` and ``constraints`` map a component to a spec (``Spec.parse("*")`` when only presence is asked for). Every
+    component named here is in the cell. ``driver`` is the version that the host has. ``gpus`` are ``sm_NN``, all of which the cell must
     run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are constraints that the program itself adds
     (``python`` to the interpreters of this host), each with the reason that a refusal or ``why`` tells.
 
-    For convenience ``frameworks`` may be a list of names, and a spec may be given as text; ``ValueError`` when it is malformed.
+    For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is malformed.
     """
 
     frameworks: Mapping[str, Spec] = field(default_factory=dict)
@@ -77,8 +77,8 @@ class Request:
             object.__setattr__(self, name, _specs(getattr(self, name)))
 
 
-def _specs(wanted: Mapping[str, Spec | str] | Iterable[str]) -> dict[str, Spec]:
-    pairs = wanted.items() if isinstance(wanted, Mapping) else ((name, "*") for name in wanted)
+def _specs(specs: Mapping[str, Spec | str] | Iterable[str]) -> dict[str, Spec]:
+    pairs = specs.items() if isinstance(specs, Mapping) else ((name, "*") for name in specs)
     return {name: Spec.parse(spec) if isinstance(spec, str) else spec for name, spec in pairs}
 
 
@@ -115,9 +115,9 @@ def short_names() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CellId:
-    """The name of a cell: what is chosen; what a wheel bundles and what the host is follow from it or stay outside.
+    """The name of a cell: what is chosen. What a wheel bundles and what the host is follow from it or stay outside.
 
-    ``str`` gives ``ds0.19.8-torch2.13.0-cu130-py312`` (``-aarch64`` at the end on that platform), a valid image tag; ``parse`` is its inverse.
+    ``str`` gives ``ds0.19.8-torch2.13.0-cu130-py312`` (``-aarch64`` at the end on that platform), a valid image tag. ``parse`` is its inverse.
     """
 
     components: tuple[tuple[str, str], ...]
@@ -154,12 +154,12 @@ class CellId:
         tokens = []
         names = short_names()
         for name, version in self.components:
-            shown = version.split("+", maxsplit=1)[0] if name == "torch" else version.replace("+", "_")
+            text = version.split("+", maxsplit=1)[0] if name == "torch" else version.replace("+", "_")
             short = names.get(name, name.replace("-", "_"))
             if name == "cuda" and version == "cpu":
                 tokens.append("cpu")
             else:
-                tokens.append(short + (shown.replace(".", "") if name in _DOTLESS else shown))
+                tokens.append(short + (text.replace(".", "") if name in _DOTLESS else text))
         if self.platform is Platform.LINUX_AARCH64:
             tokens.append("aarch64")
         return "-".join(tokens)

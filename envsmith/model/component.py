@@ -22,7 +22,7 @@ class Role(str, Enum):
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
-    """``distributions`` are its names on the package index; ``short`` its spelling in a cell id."""
+    """``distributions`` are its names on the package index. ``short`` is its spelling in a cell id."""
 
     name: Text
     role: Role
@@ -45,23 +45,23 @@ class ComponentTable:
 
     @classmethod
     def of(cls, components: Iterable[Component]) -> ComponentTable:
-        """Index them; ``ValueError`` when two claim one spelling."""
+        """Index components. ``ValueError`` when two claim one spelling."""
         by_name = {c.name: c for c in components}
         spellings: dict[str, str] = {}
         for c in by_name.values():
             for spelling in dict.fromkeys([c.name, *c.aliases, *c.distributions]):
-                other = spellings.setdefault(_fold(spelling), c.name)
-                if other != c.name:
-                    raise ValueError(f"{spelling!r} names both {other} and {c.name}")
+                owner = spellings.setdefault(_fold(spelling), c.name)
+                if owner != c.name:
+                    raise ValueError(f"{spelling!r} names both {owner} and {c.name}")
         return cls(by_name, spellings)
 
     def find(self, name: str) -> Component | None:
-        """The component that people mean by ``name`` (case, ``-`` and ``_`` do not matter), or ``None``."""
-        found = self.by_spelling.get(_fold(name))
-        return self.by_name[found] if found else None
+        """Return the component that people mean by ``name`` (case, ``-`` and ``_`` do not matter), or ``None``."""
+        component = self.by_spelling.get(_fold(name))
+        return self.by_name[component] if component else None
 
     def nearest(self, name: str, *, role: Role | None = None) -> list[str]:
-        """Up to three spellings near an unknown name, for the message that refuses it."""
+        """Return up to three spellings near an unknown name, for the message that refuses it."""
         import difflib
 
         pool = [s for s, n in self.by_spelling.items() if role is None or self.by_name[n].role is role]

@@ -1,4 +1,4 @@
-"""One thing that is wrong, and the whole judgement; the same shape wherever something is judged."""
+"""One thing that is wrong, and the whole judgement. The same shape wherever something is judged."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Finding:
     where: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The shape of DESIGN.md; ``symptom``, ``stage``, ``inferred`` and ``where`` only when known."""
-        shown: dict[str, object] = {
+        """Return the shape of DESIGN.md. ``symptom``, ``stage``, ``inferred`` and ``where`` only when known."""
+        document: dict[str, object] = {
             "rule": self.rule,
             "severity": self.severity.value,
             "components": dict(self.components),
@@ -37,8 +37,8 @@ class Finding:
             "evidence": [e.to_json() for e in self.evidence],
             "fix": self.fix,
         }
-        more = {"symptom": self.symptom, "stage": self.stage, "inferred": dict(self.inferred), "where": self.where}
-        return shown | {k: v for k, v in more.items() if v}
+        optional = {"symptom": self.symptom, "stage": self.stage, "inferred": dict(self.inferred), "where": self.where}
+        return document | {k: v for k, v in optional.items() if v}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class Conflict:
     evidence: tuple[Evidence, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """The shape of DESIGN.md."""
+        """Return the shape of DESIGN.md."""
         evidence = [e.to_json() for e in self.evidence]
         return {"rule": self.rule, "components": dict(self.components), "evidence": evidence, "message": self.message}
 
@@ -102,7 +102,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """What ``check`` and ``doctor`` say. ``unknown`` when the graph knows too little; never a guess."""
+    """What ``check`` and ``doctor`` say: ``unknown`` when the graph knows too little, never a guess."""
 
     status: str  # ok | bad | unknown
     findings: tuple[Finding, ...] = ()
@@ -111,7 +111,7 @@ class Judgement:
     repair: Repair | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The shape of DESIGN.md plus what was inferred and what is not known."""
+        """Return the shape of DESIGN.md plus what was inferred and what is not known."""
         return {
             "status": self.status,
             "findings": [f.to_json() for f in self.findings],

@@ -1,4 +1,4 @@
-"""A lock: the cell with everything that is installed pinned and hashed; the fields say how it is written to lock.json and read from it."""
+"""A lock: the cell with everything that is installed pinned and hashed. The fields say how it is written to lock.json and read from it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Artifact:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pin:
-    """One Python distribution. ``artifacts`` are every file that may be installed for it; ``requires`` are names of other pins."""
+    """One Python distribution. ``artifacts`` are every file that may be installed for it. ``requires`` are names of other pins."""
 
     name: Annotated[str, Parsed(_parse_name)]
     version: Annotated[str, Parsed(_parse_version)]
@@ -120,7 +120,7 @@ class OsPackage:
 class BuiltWheel:
     """What became of the source distribution of a pin when it was first built: the wheel's file name and its sha256 (64 hex digits).
 
-    ``content`` is a sha256 over the files that it installs, which can be read back from an image; empty in older locks.
+    ``content`` is a sha256 over the files that it installs, which can be read back from an image. Empty in older locks.
     """
 
     name: _Name
@@ -135,7 +135,7 @@ class CompiledSource:
     """A source distribution of the lock that is compiled against the cell's torch, in the pinned builder, from a fixed folder.
 
     ``variables`` are set while it is compiled: no binary that nobody hashed is fetched, no GPU of the builder's host is asked. ``toolkit``
-    says that nvcc is there, from the distributions of the lock's ``build_pins``. ``archive`` is empty for an archive of the index; of one that
+    says that nvcc is there, from the distributions of the lock's ``build_pins``. ``archive`` is empty for an archive of the index. Of one that
     the user gave it is the https address, or ``file``.
     """
 
@@ -150,7 +150,7 @@ class CompiledSource:
 class BaseImage:
     """The image a cell is built on. ``digest`` is ``sha256:…`` of its manifest (or of its image id, for a local base).
 
-    ``origin`` is ``registry``, ``local`` or ``bootstrapped`` (made here from the distribution's packages); ``python`` is the interpreter's path inside.
+    ``origin`` is ``registry``, ``local`` or ``bootstrapped`` (made here from the distribution's packages). ``python`` is the interpreter's path inside.
     """
 
     name: _Word
@@ -189,10 +189,10 @@ def _cell(file: _CellFile, _context: object) -> Cell:
 class Lock:
     """Everything that is installed for a cell on one platform.
 
-    ``build_pins`` are what source distributions are built with; ``constraints`` what rules added to the package resolution, with the rule id.
-    ``base`` and ``os_packages`` are ``None``/empty when no image was asked for (``image_note`` then says why); ``os_source`` is where the
+    ``build_pins`` are what source distributions are built with. ``constraints`` what rules added to the package resolution, with the rule id.
+    ``base`` and ``os_packages`` are ``None``/empty when no image was asked for (``image_note`` then says why). ``os_source`` is where the
     versions of the packages come from, ``snapshot DATE`` or ``mirror DATE``. ``wheels`` are what the source distributions became in the
-    pinned builder, once they were built; ``compiled`` are those of them that need torch, a compiler and often nvcc for it.
+    pinned builder, once they were built. ``compiled`` are those of them that need torch, a compiler and often nvcc for it.
 
     What locks did not have from the start is written only where it says something, so that an older lock keeps its digest.
     """
@@ -272,8 +272,8 @@ def parse_lock(text: str, *, where: str) -> Lock:
 class GivenArchive:
     """A source archive (``.tar.gz``) of the user's that was fetched, held against its ``sha256`` (64 hex digits) and looked into.
 
-    ``name`` is normalised; ``address`` is ``file:///…`` or ``https://…``; ``requires`` are the run-time requirements that it states without
-    being run; ``cuda`` says that there is CUDA code in it. ``size`` is in bytes.
+    ``name`` is normalised. ``address`` is ``file:///…`` or ``https://…``. ``requires`` are the run-time requirements that it states without
+    being run. ``cuda`` says that there is CUDA code in it. ``size`` is in bytes.
     """
 
     name: str
@@ -302,13 +302,13 @@ class GivenArchive:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compile:
-    """``archives`` stand for what the index has, or has not, under their names; ``variables`` are set while a distribution is compiled."""
+    """``archives`` stand for what the index has, or has not, under their names. ``variables`` are set while a distribution is compiled."""
 
     archives: tuple[GivenArchive, ...] = ()
     variables: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     def archive(self, name: str) -> GivenArchive | None:
-        """The archive that stands for a distribution."""
+        """Return the archive that stands for a distribution."""
         return next((a for a in self.archives if a.name == name), None)
 
 

@@ -84,7 +84,7 @@ class Verdict(str, Enum):
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseOutcome:
-    """``case`` is the case's name (``all_reduce[float32,sum,1027]``); ``seconds`` the slowest rank's time; ``blame`` one sentence."""
+    """``case`` is the case's name (``all_reduce[float32,sum,1027]``). ``seconds`` is the slowest rank's time, ``blame`` one sentence."""
 
     case: str
     verdict: Verdict
@@ -125,7 +125,7 @@ class StepOutcome:
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def trimmed(self) -> StepOutcome:
-        """Return the step with the facts that say what it proved; a trace stands in the failure's log."""
+        """Return the step with the facts that say what it proved. A trace stands in the failure's log."""
         facts = {k: v for k, v in self.facts.items() if k != "trace" and not k.startswith("losses")}
         seconds = None if self.seconds is None else round(self.seconds, 1)
         return replace(self, seconds=seconds, detail=_cut(self.detail, _MAX_TEXT), facts=facts)
@@ -145,7 +145,7 @@ class Expected(str, Enum):
 class Failure:
     """Why the climb ended: the ``rung`` that was not reached, ``symptom`` in one line as a user sees it, the ``log``'s last lines.
 
-    ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension); it says nothing against the cell.
+    ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension). It says nothing against the cell.
     """
 
     rung: Rung
@@ -181,11 +181,11 @@ _Time = Annotated[str, text_of(40), Checked(_time)]
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """The outcome of one run; made, written and read in this shape. ``name`` is that of the file it was read from.
+    """The outcome of one run, made, written and read in this shape. ``name`` is that of the file it was read from.
 
     ``lock``, ``environment`` and ``image`` are digests. ``loaded`` are versions as loaded in the cell, not as declared. Times are UTC ISO 8601,
-    durations seconds. ``expected`` and ``rules`` are what the graph said before; ``earlier`` are attempts of the same run that failed before
-    this one; ``bandwidth`` holds the peak of each operation when that tier was run; ``audit`` is what earlier releases wrote of pip-audit.
+    durations seconds. ``expected`` and ``rules`` are what the graph said before. ``earlier`` are attempts of the same run that failed before
+    this one. ``bandwidth`` holds the peak of each operation when that tier was run. ``audit`` is what earlier releases wrote of pip-audit.
     """
 
     schema: Annotated[
@@ -270,15 +270,15 @@ def _cut(text: str, most: int) -> str:
 
 
 def _last(lines: Sequence[str]) -> Sequence[str]:
-    """The last lines that fit."""
-    kept: list[str] = []
+    """Return the last lines that fit."""
+    last: list[str] = []
     room = _MAX_LOG
     for line in reversed(lines):
         room -= min(len(line), 200) + 4
         if room < 0:
             break
-        kept.append(_cut(line, 200))
-    return kept[::-1]
+        last.append(_cut(line, 200))
+    return last[::-1]
 
 
 # Records as files: written whole under a name that their content gives, and read back. Two campaigns never write one name for two records,
@@ -309,7 +309,7 @@ def record_name(cell: str, engine: str, text: str) -> str:
 
 
 def put_record(folder: Path, record: Record, **places: Path) -> Path:
-    """Write a record into ``folder``, complete or not at all; ``places`` as for :func:`record_text`. ``StorageError``."""
+    """Write a record into ``folder``, complete or not at all. ``places`` as for :func:`record_text`. ``StorageError``."""
     text = record_text(record, state=folder.parent, **places)
     path = folder / record_name(record.cell, record.engine, text)
     write_whole(path, text)
@@ -338,14 +338,14 @@ def _read(name: str, content: bytes, problems: Problems) -> Record | None:
 
 
 def check_record(document: Any, name: str, problems: Problems) -> Record | None:
-    """Return the record of a parsed document; ``None`` when there are problems, which are noted."""
+    """Return the record of a parsed document. ``None`` when there are problems, which are noted."""
     if isinstance(document, dict):
         document = {**document, "name": name}
     return check(Record, document, name, problems)
 
 
 def read_records(folder: Path) -> tuple[Record, ...]:
-    """Return every record of a folder, by name. ``DataError`` lists every file that is none; ``StorageError`` when it cannot be read."""
+    """Return every record of a folder, by name. ``DataError`` lists every file that is none. ``StorageError`` when it cannot be read."""
     try:
         names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json") and not e.name.startswith("."))
     except FileNotFoundError:
@@ -356,10 +356,10 @@ def read_records(folder: Path) -> tuple[Record, ...]:
     records = [_read(name, _content(folder / name, problems), problems) for name in names]
     if problems.lines:
         broken = len({line.split(":", maxsplit=1)[0] for line in problems.lines})
-        more = len(problems.lines) - _MAX_SHOWN
+        surplus = len(problems.lines) - _MAX_SHOWN
         raise DataError(
             f"{folder}: {broken} file{'s are' if broken > 1 else ' is'} no record",
-            details=[*problems.lines[:_MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])],
+            details=[*problems.lines[:_MAX_SHOWN], *([f"and {surplus} more"] if surplus > 0 else [])],
             hint="remove what is no record, or bring it to the present schema",
         )
     return tuple(record for record in records if record)
@@ -377,36 +377,36 @@ def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
     """Copy the records of ``sources`` into ``target``: the names that are new, and how many were there already.
 
     A source is a file, a folder of records, a folder with one in ``records/`` (a campaign's, a smoke test's), a cell's folder with its
-    ``record.json``, or a folder of cells' folders. A record is taken only when it parses; a build's ``record.json`` gets the name that its content
-    gives, any other file must have it. ``DataError`` and ``StorageError``; what was copied before an error stays.
+    ``record.json``, or a folder of cells' folders. A record is taken only when it parses. A build's ``record.json`` gets the name that its content
+    gives, any other file must have it. ``DataError`` and ``StorageError``. What was copied before an error stays.
     """
-    new, known = [], 0
+    new, present = [], 0
     for source in sources:
         for path in _records_of(source):
             name, text = _checked(path)
             if (target / name).exists():
-                known += 1
+                present += 1
                 continue
             write_whole(target / name, text)
             new.append(name)
-    return new, known
+    return new, present
 
 
 def _records_of(source: Path) -> list[Path]:
-    """The files that a source stands for. ``DataError`` when it is a folder without any."""
+    """Return the files that a source stands for. ``DataError`` when it is a folder without any."""
     if not source.is_dir():
         return [source]
     inside = source / "records"
     if inside.is_dir() or (source / "plan.json").is_file():  # a campaign that has just begun has no records yet
         return sorted(inside.glob("*.json"))
     one = source / _BUILT
-    found = [one] if one.is_file() else sorted(source.glob(f"*/{_BUILT}")) or sorted(source.glob("*.json"))
-    if not found:
+    files = [one] if one.is_file() else sorted(source.glob(f"*/{_BUILT}")) or sorted(source.glob("*.json"))
+    if not files:
         raise DataError(
             f"{source}: no records there",
             hint="name a record, a folder of records, a campaign's folder or what `envsmith build -o` wrote",
         )
-    return found
+    return files
 
 
 def _checked(path: Path) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from envsmith.schema import Day, Sha256, Text, strict
 
 
 class RuleKind(str, Enum):
-    """``bundles``: a wheel carries it; ``requires``: it needs it; ``conflicts``: known bad together."""
+    """``bundles``: a wheel carries it. ``requires``: it needs it. ``conflicts``: known bad together."""
 
     BUNDLES = "bundles"
     REQUIRES = "requires"
@@ -21,7 +21,7 @@ class RuleKind(str, Enum):
 
 
 class Severity(str, Enum):
-    """``error``: does not work; ``warning``: works with trouble, the solver avoids it; ``note``: worth knowing."""
+    """``error``: does not work. ``warning``: works with trouble, the solver avoids it. ``note``: worth knowing."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -32,8 +32,8 @@ class Severity(str, Enum):
 class Release:
     """One version of a component.
 
-    ``index`` is ``default`` or ``pytorch`` for torch builds (``pip install torch`` gives the default one of a platform); ``platforms`` is empty
-    when the release is the same everywhere; ``facts`` holds further fields of its line (``sdist_only``, ``build_imports``, ``cuda_majors``).
+    ``index`` is ``default`` or ``pytorch`` for torch builds (``pip install torch`` gives the default one of a platform). ``platforms`` is empty
+    when the release is the same everywhere. ``facts`` holds further fields of its line (``sdist_only``, ``build_imports``, ``cuda_majors``).
     """
 
     component: str
@@ -48,7 +48,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One statement. All of ``when`` hold => all of ``needs`` hold; with empty ``needs`` the combination itself is bad.
+    """One statement. All of ``when`` hold => all of ``needs`` hold. With empty ``needs`` the combination itself is bad.
 
     ``platforms`` empty means everywhere. Fields left ``None`` or empty are taken from the rule.
     """
@@ -90,7 +90,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tested:
-    """Somebody ran or ships ``framework`` ``version`` with these; orders the answers, forbids nothing."""
+    """Somebody ran or ships ``framework`` ``version`` with these. It orders the answers and forbids nothing."""
 
     framework: str
     version: Spec
@@ -117,7 +117,7 @@ class Knowledge:
 
 
 class EvidenceKind(str, Enum):
-    """How a fact was learned; a larger ``strength`` wins where two facts disagree."""
+    """How a fact was learned. A larger ``strength`` wins where two facts disagree."""
 
     VALIDATED = "validated"
     MEASURED = "measured"
@@ -134,7 +134,7 @@ class EvidenceKind(str, Enum):
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """One source. ``date`` is the ISO day on which it was read; ``sha256`` names the artifact that was read."""
+    """One source. ``date`` is the ISO day on which it was read. ``sha256`` names the artifact that was read."""
 
     kind: EvidenceKind
     source: Text
@@ -143,7 +143,7 @@ class Evidence:
     note: Text | None = None
 
     def to_json(self) -> dict[str, str]:
-        """The shape used in findings and records."""
+        """Return the shape used in findings and records."""
         optional = {"sha256": self.sha256, "note": self.note}
         return {"kind": self.kind.value, "source": self.source, "date": self.date} | {
             k: v for k, v in optional.items() if v

@@ -28,7 +28,7 @@ def _pep440(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def version_key(text: str) -> Pep440 | None:
-    """The PEP 440 key of a version text; ``None`` for the words of :data:`WORDS`. Raises ``ValueError`` for anything else."""
+    """Return the PEP 440 key of a version text. ``None`` for the words of :data:`WORDS`. Raises ``ValueError`` for anything else."""
     if text in WORDS:
         return None
     if not _TEXT.fullmatch(text):
@@ -40,7 +40,7 @@ def version_key(text: str) -> Pep440 | None:
 
 
 def parse_version(text: str) -> str:
-    """The version text, trimmed and without a leading ``v``; ``ValueError`` when it is not a version."""
+    """Return the version text, trimmed and without a leading ``v``. ``ValueError`` when it is not a version."""
     clean = text.strip()
     if re.match(r"[vV]\d", clean):
         clean = clean[1:]
@@ -70,13 +70,13 @@ def _part(text: str) -> SpecifierSet:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A set of versions. ``str(spec)`` parses back to an equal spec; ``Spec.parse("*")`` is any."""
+    """A set of versions. ``str(spec)`` parses back to an equal spec. ``Spec.parse("*")`` is any."""
 
     text: str
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Parse a spec; ``ValueError`` says what is malformed."""
+        """Parse a spec. ``ValueError`` says what is malformed."""
         clean = " || ".join(re.sub(r"\s+", "", part) for part in text.split("||")) if text.strip() else "*"
         if len(clean) > _MAX_SPEC:
             raise ValueError(f"spec of {len(clean)} characters is longer than {_MAX_SPEC}")
@@ -89,7 +89,7 @@ class Spec:
 
     @classmethod
     def exactly(cls, version: str) -> Spec:
-        """The spec that only ``version`` satisfies (a local part, ``+cu128``, included when it is given)."""
+        """Return the spec that only ``version`` satisfies (a local part, ``+cu128``, included when it is given)."""
         return cls.parse(version if version in WORDS else f"=={version}")
 
     @property
@@ -101,12 +101,12 @@ class Spec:
         """Does ``version`` satisfy this spec? Pre-releases count like any other version."""
         return _contains(self.text, version)
 
-    def meet(self, other: Spec) -> Spec:
-        """Return the spec of what satisfies both; unions are distributed."""
-        if self.is_any or other.is_any:
-            return other if self.is_any else self
+    def meet(self, spec: Spec) -> Spec:
+        """Return the spec of what satisfies both. Unions are distributed."""
+        if self.is_any or spec.is_any:
+            return spec if self.is_any else self
         return Spec.parse(
-            " || ".join(f"{a.strip()},{b.strip()}" for a in self.text.split("||") for b in other.text.split("||"))
+            " || ".join(f"{a.strip()},{b.strip()}" for a in self.text.split("||") for b in spec.text.split("||"))
         )
 
     def __str__(self) -> str:

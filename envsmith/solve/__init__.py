@@ -63,7 +63,7 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
 
 
 def check(
-    given: Mapping[str, str],
+    versions: Mapping[str, str],
     platform: Platform | None = None,
     *,
     keep: Collection[str] = frozenset(),
@@ -75,7 +75,7 @@ def check(
     """
     from envsmith.solve.judge import judge  # a solve does without it
 
-    return judge(solver or default_solver(), given, platform or Platform.LINUX_64, keep=keep)
+    return judge(solver or default_solver(), versions, platform or Platform.LINUX_64, keep=keep)
 
 
 def judge_cell(

@@ -28,9 +28,9 @@ _MEANS_CUDA = ("driver", "gpu", "toolkit")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Given:
-    """By variable: component, mask of releases it stands for, text; ``plain`` are single components with their text.
+    """By variable: component, mask of releases it stands for, text. ``plain`` are single components with their text.
 
-    ``extras`` are releases that the knowledge does not list; ``unknown`` says what follows from that.
+    ``extras`` are releases that the knowledge does not list. ``unknown`` says what follows from that.
     """
 
     components: Mapping[str, str]
@@ -46,29 +46,29 @@ class Case:
     """One judgement in the making. ``keep`` are the components that no repair may change."""
 
     solver: Solver
-    given: Given
+    subject: Given
     problem: Problem
     rules: Mapping[str, Rule]
     keep: frozenset[str] = frozenset()
 
     def masks(self) -> list[tuple[int, int]]:
-        """What is given, as ``(variable, mask of releases)``."""
-        return [(self.problem.names.index(name), mask) for name, mask in self.given.masks.items()]
+        """Return what is given, as ``(variable, mask of releases)``."""
+        return [(self.problem.names.index(name), mask) for name, mask in self.subject.masks.items()]
 
 
-def plausible(solver: Solver, given: Given, platform: Platform) -> Given:
+def plausible(solver: Solver, subject: Given, platform: Platform) -> Given:
     """Without the builds that a torch without a build tag cannot mean: those of other platforms, and those without CUDA beside a driver."""
     listed = solver.compiled.versions.get("torch", ())
-    mask = given.masks.get("torch", 0)
+    mask = subject.masks.get("torch", 0)
     if not mask & (mask - 1):
-        return given
+        return subject
     here = solver.compiled.torch_index.get(platform.value, {})
-    with_cuda = any(n in given.plain for n in _MEANS_CUDA)
+    with_cuda = any(n in subject.plain for n in _MEANS_CUDA)
     narrower = 0
     for index, version in enumerate(listed):
         if mask >> index & 1 and version in here and not (with_cuda and version.endswith("+cpu")):
             narrower |= 1 << index
-    return replace(given, masks={**given.masks, "torch": narrower or mask})
+    return replace(subject, masks={**subject.masks, "torch": narrower or mask})
 
 
 def bits_of(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -77,7 +77,7 @@ def bits_of(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, in
 
 
 def carrying(case: Case) -> Net:
-    """The rules about what torch wheels there are, and what they carry."""
+    """Return the rules about what torch wheels there are, and what they carry."""
     problem = case.problem
     bundles = {r.id for r in case.solver.compiled.rules if r.bundles} | {"torch-wheels-platform"}
     parts = [
@@ -87,45 +87,47 @@ def carrying(case: Case) -> Net:
 
 
 def infer(case: Case) -> tuple[list[tuple[int, int]], dict[str, str], frozenset[str]]:
-    """The given masks narrowed to what goes together, what follows, and which of it holds for the default build only."""
-    problem, given = case.problem, case.given
+    """Return the given masks narrowed to what goes together, what follows, and which of it holds for the default build only."""
+    problem, subject = case.problem, case.subject
     torch = problem.variable("torch")
-    if torch is None or "torch" not in given.masks:
+    if torch is None or "torch" not in subject.masks:
         return case.masks(), {}, frozenset()
     net = carrying(case)
-    domains = net.begin(case.masks()) or net.begin([(torch, given.masks["torch"])])
+    domains = net.begin(case.masks()) or net.begin([(torch, subject.masks["torch"])])
     if domains is None:
         return case.masks(), {}, frozenset()
-    narrowed = [(v, m) for v, m in enumerate(domains) if problem.names[v] in given.masks or problem.names[v] in CARRIED]
-    inferred = _single(problem, domains, given)
-    if inferred.keys() >= set(CARRIED) - given.masks.keys() and not domains[torch] & (domains[torch] - 1):
+    narrowed = [
+        (v, m) for v, m in enumerate(domains) if problem.names[v] in subject.masks or problem.names[v] in CARRIED
+    ]
+    inferred = _single(problem, domains, subject)
+    if inferred.keys() >= set(CARRIED) - subject.masks.keys() and not domains[torch] & (domains[torch] - 1):
         return narrowed, inferred, frozenset()
     default = _default_build(problem, torch, domains[torch])
     if default is None or not domains[torch] & (domains[torch] - 1):
         return narrowed, inferred, frozenset()
     closer = net.narrow(domains, torch, 1 << default)
-    more = _single(problem, closer, given) if closer else {}
-    more["torch"] = str(problem.values[torch][default])
-    assumed = frozenset(n for n in more if n not in inferred)
-    return narrowed, {**more, **inferred}, assumed
+    default_follows = _single(problem, closer, subject) if closer else {}
+    default_follows["torch"] = str(problem.values[torch][default])
+    assumed = frozenset(n for n in default_follows if n not in inferred)
+    return narrowed, {**default_follows, **inferred}, assumed
 
 
-def _single(problem: Problem, domains: Domains, given: Given) -> dict[str, str]:
+def _single(problem: Problem, domains: Domains, subject: Given) -> dict[str, str]:
     """Carried components that are not given and have one release left."""
-    found = {}
+    singles = {}
     for name in CARRIED:
         variable = problem.variable(name)
-        if variable is None or name in given.masks:
+        if variable is None or name in subject.masks:
             continue
         domain = domains[variable]
         value = problem.values[variable][domain.bit_length() - 1]
         if not domain & (domain - 1) and value is not None:
-            found[name] = value
-    return found
+            singles[name] = value
+    return singles
 
 
 def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
-    """The build that ``pip install torch`` gives, among those that are possible."""
+    """Return the build that ``pip install torch`` gives, among those that are possible."""
     index = problem.compiled.torch_index.get(problem.platform.value, {})
     return next((i for i in bits(domain) if index.get(str(problem.values[torch][i])) == "default"), None)
 
@@ -137,8 +139,8 @@ def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
 ANY, NONE = "*", "none"
 
 
-def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
-    """Read ``{component: version}``. Names may be aliases; several GPUs are joined by commas; ``*`` is some release, ``none`` is absent."""
+def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
+    """Read ``{component: version}``. Names may be aliases. Several GPUs are joined by commas. ``*`` is some release, ``none`` is absent."""
     compiled = solver.compiled
     components: dict[str, str] = {}
     masks: dict[str, int] = {}
@@ -146,7 +148,7 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
     plain: dict[str, str] = {}
     extras: dict[str, list[str]] = {}
     unknown: list[str] = []
-    for spelling, value in given.items():
+    for spelling, value in versions.items():
         name = spelling if spelling in compiled.roles else _find(solver, spelling)
         if name is None:
             unknown.append(f"{spelling} {value}: envsmith knows no such component")
@@ -180,7 +182,7 @@ def read_given(solver: Solver, given: Mapping[str, str]) -> Given:
 
 
 def _is_missed(role: Role, releases: tuple[str, ...], text: str) -> bool:
-    """Whether a release that is not listed leaves something unknown. Companions' files list every final release of the index; the host's not every patch."""
+    """Tell whether a release that is not listed leaves something unknown. Files of companions list every final release of the index, those of the host not every patch."""
     return role in (Role.FRAMEWORK, Role.CORE) or (role is Role.COMPANION and _is_a_gap(releases, text))
 
 
@@ -190,7 +192,7 @@ def _newest(versions: tuple[str, ...]) -> str:
 
 
 def _is_a_gap(versions: tuple[str, ...], text: str) -> bool:
-    """Whether a final release lies between the oldest and the newest that are listed and is none of them: mistyped, or never published."""
+    """Tell whether a final release lies between the oldest and the newest that are listed and is none of them: mistyped, or never published."""
     if not versions or (key := version_key(text)) is None or key.is_prerelease or key.is_postrelease or key.local:
         return False
     first, last = version_key(versions[0]), version_key(versions[-1])
@@ -204,7 +206,7 @@ def _find(solver: Solver, name: str) -> str | None:
 
 def _versions(solver: Solver, name: str, value: str) -> list[str]:
     parts = value.split(",") if name == "gpu" else [value]
-    found = []
+    versions = []
     for part in parts:
         text = part.strip()
         if name == "gpu":
@@ -213,10 +215,10 @@ def _versions(solver: Solver, name: str, value: str) -> list[str]:
             if re.fullmatch(r"\d{1,2}\.\d", text):
                 text = "sm_" + text.replace(".", "")
         try:
-            found.append(ANY if text == ANY else parse_version(text))
+            versions.append(ANY if text == ANY else parse_version(text))
         except ValueError as error:
             raise UsageError(f"{name}: {error}", hint=f"give a version, as {name}=={_example(name)}") from error
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(versions))
 
 
 def _example(name: str) -> str:
@@ -224,10 +226,10 @@ def _example(name: str) -> str:
 
 
 def stands_for(versions: tuple[str, ...], component: str, text: str) -> tuple[int, str | None]:
-    """The mask of listed releases that ``text`` stands for, or the release itself as one that is not listed.
+    """Return the mask of listed releases that ``text`` stands for, or the release itself as one that is not listed.
 
-    Exactly that release; the same version spelt otherwise (``0.16``, ``0.16.0``); for torch without a build tag all builds; for Python and
-    CUDA the minor series; for others than frameworks a shorter version stands for what begins with it (cuDNN ``9.1.0``).
+    Exactly that release. The same version spelt otherwise (``0.16``, ``0.16.0``). For torch without a build tag all builds. For Python and
+    CUDA the minor series. For others than frameworks a shorter version stands for what begins with it (cuDNN ``9.1.0``).
     """
     if text == ANY:
         return ((1 << len(versions)) - 1, None) if versions else (0, text)
@@ -242,20 +244,20 @@ def stands_for(versions: tuple[str, ...], component: str, text: str) -> tuple[in
             return 1 << versions.index(series), None
     mask = 0
     for index, version in enumerate(versions):
-        other = version_key(version)
-        if other is not None and _same(component, key, other):
+        listed = version_key(version)
+        if listed is not None and _same(component, key, listed):
             mask |= 1 << index
     return (mask, None) if mask else (0, text)
 
 
-def _same(component: str, key: Version, other: Version) -> bool:
-    if key == other:
+def _same(component: str, key: Version, listed: Version) -> bool:
+    if key == listed:
         return True
     if component == "torch":
-        return key.local is None and key == Version(other.public)
+        return key.local is None and key == Version(listed.public)
     plain = key.pre is None and key.post is None and not key.is_devrelease and key.local is None
-    shorter = len(key.release) < len(other.release) and other.release[: len(key.release)] == key.release
-    return plain and shorter and other.pre is None and component not in _EXACT
+    shorter = len(key.release) < len(listed.release) and listed.release[: len(key.release)] == key.release
+    return plain and shorter and listed.pre is None and component not in _EXACT
 
 
 _EXACT = frozenset({*FRAMEWORKS, "gpu", "gcc"})

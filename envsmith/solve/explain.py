@@ -20,7 +20,7 @@ from envsmith.solve.words import finding_of_row, join_words, name_release, rule_
 
 
 def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
-    """The error for a request without an answer, with its :class:`Refusal`."""
+    """Return the error for a request without an answer, with its :class:`Refusal`."""
     for name, component, values in zip(
         posed.problem.names, posed.problem.components, posed.problem.values, strict=True
     ):
@@ -41,24 +41,24 @@ def _error(refusal: Refusal) -> UnsatisfiableError:
 
 
 def conflict_members(solver: Solver, problem: Problem, stuck: Stuck, *, cause: bool = True) -> tuple[Conflict, ...]:
-    """Wishes first, then rules; ``cause`` adds why a hand-written rule holds."""
-    found = [_wish_member(problem, wish) for wish in stuck.wishes]
+    """Return the members of a conflict, wishes first, then rules. ``cause`` adds why a hand-written rule holds."""
+    members = [_wish_member(problem, wish) for wish in stuck.wishes]
     for group in stuck.groups:
-        others = [g for g in stuck.groups if g is not group]
-        domains = _left_over(problem, stuck.wishes, others)
-        found.append(_rule_member(problem, solver.rule(group.rule), group, domains, cause=cause))
-    return tuple(found)
+        remaining = [g for g in stuck.groups if g is not group]
+        domains = _left_over(problem, stuck.wishes, remaining)
+        members.append(_rule_member(problem, solver.rule(group.rule), group, domains, cause=cause))
+    return tuple(members)
 
 
 def _left_over(problem: Problem, wishes: Sequence[Wish], groups: Sequence[Group]) -> Domains:
-    """What the other members leave possible."""
+    """Return what the other members leave possible."""
     nets = [wish_net(problem.full, wish) for wish in wishes]
     nets += [problem.part(problem.groups.index(g)) for g in groups]
     return Net(problem.full).joined(nets).begin() or problem.full
 
 
 def relevant_rows(rule: Rule, group: Group, domains: Domains) -> tuple[list[Row], list[int], int]:
-    """Rows that speak of releases in ``domains``, newest first; what each variable has in them; how many nogoods had no row."""
+    """Return rows that speak of releases in ``domains``, newest first, what each variable has in them, and how many nogoods had no row."""
     rows: dict[int, int] = {}
     touched = [0] * len(domains)
     gaps = 0
@@ -108,7 +108,7 @@ def _parts(spec: str) -> list[str]:
 
 
 def wish_sentence(problem: Problem, wish: Wish) -> str:
-    """What was asked for, and whether there is any such release at all."""
+    """Return what was asked for, and whether there is any such release at all."""
     if wish.reason:
         return f"{wish.component} {wish.text}: {wish.reason}"
     if wish.component == "exclude-newer":
@@ -134,7 +134,7 @@ _TRIED = "tried"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """``sentences`` are complete by themselves; ``members`` are the rules they rest on, with evidence; ``repairs`` were solved."""
+    """``sentences`` are complete by themselves. ``members`` are the rules they rest on, with evidence. ``repairs`` were solved."""
 
     subject: str
     sentences: tuple[str, ...]
@@ -170,8 +170,8 @@ def _posed(solver: Solver, cell: CellId) -> Posed:
         if name not in roles:
             raise UsageError(f"{cell}: unknown component {name!r}", hint="example: ds0.19.8-torch2.13.0-cu130-py312")
     frameworks = {n: Spec.exactly(v) for n, v in versions.items() if roles[n] is Role.FRAMEWORK}
-    others = {n: Spec.exactly(v) for n, v in versions.items() if n not in frameworks}
-    return solver.pose(Request(frameworks=frameworks, constraints=others, platform=cell.platform))
+    constraints = {n: Spec.exactly(v) for n, v in versions.items() if n not in frameworks}
+    return solver.pose(Request(frameworks=frameworks, constraints=constraints, platform=cell.platform))
 
 
 def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explanation:
@@ -183,15 +183,15 @@ def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explana
     sentences = []
     if answer is None:
         stuck = solver.stuck(posed)
-        found = conflict_members(solver, posed.problem, stuck) if stuck else ()
-        sentences = [f"{cell} is no valid cell: " + "; ".join(m.message for m in found)]
+        own_members = conflict_members(solver, posed.problem, stuck) if stuck else ()
+        sentences = [f"{cell} is no valid cell: " + "; ".join(m.message for m in own_members)]
         repairs = solver.repairs(posed)
-        return Explanation(subject=str(cell), sentences=tuple(sentences), members=found, repairs=repairs)
+        return Explanation(subject=str(cell), sentences=tuple(sentences), members=own_members, repairs=repairs)
     sentences += _evidence_ladder(solver, answer.cell)
     for name in answer.cell.chosen:
-        told, found = _newer(solver, posed, name)
-        sentences.append(told)
-        members |= {m.rule: m for m in found if not m.rule.startswith("request:")}
+        sentence, own_members = _newer(solver, posed, name)
+        sentences.append(sentence)
+        members |= {m.rule: m for m in own_members if not m.rule.startswith("request:")}
     follows = [name_release(n, v) for n, v in answer.cell.components.items() if n not in answer.cell.chosen]
     if follows:
         sentences.append(f"torch {answer.cell.components['torch']} carries {join_words(follows)}.")
@@ -202,8 +202,8 @@ def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explana
 
 
 def _evidence_ladder(solver: Solver, cell: Cell) -> list[str]:
-    """Who is known to have run the frameworks of a cell with its torch."""
-    told = []
+    """Tell who is known to have run the frameworks of a cell with its torch."""
+    sentences = []
     knowledge = solver.knowledge()
     for name in (n for n in cell.chosen if solver.compiled.roles[n] is Role.FRAMEWORK):
         version, torch = cell.components[name], cell.components["torch"]
@@ -215,14 +215,16 @@ def _evidence_ladder(solver: Solver, cell: Cell) -> list[str]:
         if lines:
             sources = strongest((e for t in lines for e in t.evidence), limit=2)
             kinds = join_words(list(dict.fromkeys(t.kind for t in lines)))
-            told.append(f"{name} {version} with torch {torch} is tested ({kinds}): {'; '.join(map(str, sources))}.")
+            sentences.append(
+                f"{name} {version} with torch {torch} is tested ({kinds}): {'; '.join(map(str, sources))}."
+            )
         else:
-            told.append(f"No test of {name} {version} with torch {torch} is known; no rule speaks against it.")
-    return told
+            sentences.append(f"No test of {name} {version} with torch {torch} is known; no rule speaks against it.")
+    return sentences
 
 
 def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict, ...]]:
-    """What became of the newest release of one component when the rest of the cell stays."""
+    """Return what became of the newest release of one component when the rest of the cell stays."""
     problem = posed.problem
     variable = problem.names.index(name)
     if name == "cuda" and "torch" in problem.names:
@@ -251,9 +253,9 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
     )
     # The CUDA build follows its torch, and the torch build its CUDA: they do not hold each other back.
     tied = {"torch": ("torch", "cuda"), "cuda": ("torch", "cuda")}.get(name, (name,))
-    rest = [w for w in problem.wishes if w.component not in tied]
+    wishes = [w for w in problem.wishes if w.component not in tied]
     wish = Wish(name, newest, ((variable, mask),), reason=_TRIED)
-    tried = replace(posed, problem=problem.with_wishes([*rest, wish]))
+    tried = replace(posed, problem=problem.with_wishes([*wishes, wish]))
     stuck = solver.stuck(tried)
     if stuck is None:
         return _not_preferred(posed, name, label, newest, mask), ()
@@ -262,15 +264,15 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
     )
     rules = [m for m in members if not m.rule.startswith("request:")]
     because = " and ".join(m.message for m in rules)
-    others = [name_release(w.component, w.text.removeprefix("==")) for w in stuck.wishes if w is not wish]
-    with_what = f" with {join_words(others)}" if others else ""
-    told = f"{label}: {newest} is newer; {because}."
+    partners = [name_release(w.component, w.text.removeprefix("==")) for w in stuck.wishes if w is not wish]
+    with_what = f" with {join_words(partners)}" if partners else ""
+    sentence = f"{label}: {newest} is newer; {because}."
     lift = _lift(solver, tried, wish)
-    return told + (f" It could be had{with_what and ' by giving up'}{lift}." if lift else ""), tuple(rules)
+    return sentence + (f" It could be had{with_what and ' by giving up'}{lift}." if lift else ""), tuple(rules)
 
 
 def _not_preferred(posed: Posed, name: str, label: str, newest: str, mask: int) -> str:
-    """Why a newer release that breaks no rule was not taken."""
+    """Tell why a newer release that breaks no rule was not taken."""
     if name == "python":
         return f"{label}: {newest} would do too; the stated order prefers {label.removeprefix('python ')}."
     if name == "torch":
@@ -290,10 +292,10 @@ def _id(posed: Posed) -> list[tuple[str, str]]:
 
 
 def _lift(solver: Solver, tried: Posed, wish: Wish) -> str:
-    """What would have to change to have it."""
-    others = [w for w in tried.problem.wishes if w is not wish]
+    """Return what would have to change to have it."""
+    wishes = [w for w in tried.problem.wishes if w is not wish]
     fixed = replace(wish, host=True)
-    posed = replace(tried, problem=tried.problem.with_wishes([*others, fixed]))
+    posed = replace(tried, problem=tried.problem.with_wishes([*wishes, fixed]))
     repairs = solver.repairs(posed, limit=1)
     if not repairs or any(c.component == wish.component for c in repairs[0].changes):
         return ""
@@ -335,10 +337,10 @@ def explain_rule(rule_id: str, platform: Platform = Platform.LINUX_64, *, solver
 
 
 def _killed(solver: Solver, rule: Rule, platform: Platform) -> list[str]:
-    """How many combinations of releases a rule leaves no room for."""
+    """Tell how many combinations of releases a rule leaves no room for."""
     names = {c: c for c in rule.components}
     problem = pose(solver.compiled, platform, names, {}, gaps=False)
-    told = []
+    sentences = []
     for group in problem.groups:
         if group.rule != rule.id or not all(problem.values):
             continue
@@ -347,24 +349,26 @@ def _killed(solver: Solver, rule: Rule, platform: Platform) -> list[str]:
             mask = 0
             for _, nogood in group.nogoods:
                 mask |= nogood[0][1]
-            told.append(f"It {verb} {mask.bit_count()} of {len(problem.values[0])} releases of {rule.components[0]}.")
+            sentences.append(
+                f"It {verb} {mask.bit_count()} of {len(problem.values[0])} releases of {rule.components[0]}."
+            )
         elif len(names) == 2:
             rows = [0] * len(problem.values[0])
             for _, nogood in group.nogoods:
                 masks = dict(nogood)
                 for value in bits(masks.get(0, problem.full[0])):
                     rows[value] |= masks.get(1, problem.full[1])
-            count, whole = sum(r.bit_count() for r in rows), len(rows) * len(problem.values[1])
+            count, pairs = sum(r.bit_count() for r in rows), len(rows) * len(problem.values[1])
             touched = [problem.values[0][i] for i, r in enumerate(rows) if r]
             first, second = rule.components
-            told.append(
-                f"It {verb} {count} of {whole} pairs of {first} and {second} releases"
+            sentences.append(
+                f"It {verb} {count} of {pairs} pairs of {first} and {second} releases"
                 + (f" ({first} {these_versions(first, touched)})." if touched else ".")
             )
-    return told
+    return sentences
 
 
-def explain_upgrade(cell: CellId | str, wanted: Mapping[str, Spec], *, solver: Solver | None = None) -> Explanation:
+def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: Solver | None = None) -> Explanation:
     """Explain the way from a cell to ``{"torch": Spec(">=2.13")}``: what must change, which component blocks, and since when.
 
     ``UsageError`` for a component that the cell does not have.
@@ -372,17 +376,17 @@ def explain_upgrade(cell: CellId | str, wanted: Mapping[str, Spec], *, solver: S
     solver, cell = solver or default_solver(), _parsed(cell)
     posed = _posed(solver, cell)
     problem = posed.problem
-    for name in wanted:
+    for name in specs:
         if name not in problem.names:
             raise UsageError(f"{cell} has no {name}", hint="components of the cell: " + ", ".join(problem.names))
     new = [
         Wish(n, s.text, ((problem.names.index(n), problem.mask(problem.names.index(n), s)),), host=True)
-        for n, s in wanted.items()
+        for n, s in specs.items()
     ]
-    tied = {"cuda"} if "torch" in wanted and "cuda" not in wanted else set()
-    kept = [w for w in problem.wishes if w.component not in wanted and w.component not in tied]
-    aim = replace(posed, problem=problem.with_wishes([*kept, *new]))
-    told = join_words([f"{n} {s.text}" for n, s in wanted.items()])
+    tied = {"cuda"} if "torch" in specs and "cuda" not in specs else set()
+    wishes = [w for w in problem.wishes if w.component not in specs and w.component not in tied]
+    aim = replace(posed, problem=problem.with_wishes([*wishes, *new]))
+    aim_text = join_words([f"{n} {s.text}" for n, s in specs.items()])
     answer = solver.best(aim)
     if answer is not None:
         old = dict(cell.components)
@@ -392,9 +396,9 @@ def explain_upgrade(cell: CellId | str, wanted: Mapping[str, Spec], *, solver: S
             if n in old and old[n] != v
         ]
         sentences = (
-            f"Nothing blocks {told}: {join_words(changes) or 'nothing changes'}. The cell is {answer.cell.id}.",
+            f"Nothing blocks {aim_text}: {join_words(changes) or 'nothing changes'}. The cell is {answer.cell.id}.",
         )
-        return Explanation(subject=f"{cell} to {told}", sentences=sentences)
+        return Explanation(subject=f"{cell} to {aim_text}", sentences=sentences)
     stuck = solver.stuck(aim)
     members = conflict_members(solver, aim.problem, stuck) if stuck else ()
     blocking = [w for w in (stuck.wishes if stuck else ()) if w not in new]
@@ -402,18 +406,18 @@ def explain_upgrade(cell: CellId | str, wanted: Mapping[str, Spec], *, solver: S
     for wish in blocking:
         version = wish.text.removeprefix("==")
         sentences_list.append(
-            f"{name_release(wish.component, version)}{_published(solver, wish.component, version)} blocks {told}."
+            f"{name_release(wish.component, version)}{_published(solver, wish.component, version)} blocks {aim_text}."
         )
     rules = [m for m in members if not m.rule.startswith("request:")]
     sentences_list += [
         m.message + _since(solver, m, [(w.component, w.text.removeprefix("==")) for w in blocking]) + "." for m in rules
     ]
-    repairs = tuple(r for r in solver.repairs(aim) if not any(c.component in wanted for c in r.changes))
+    repairs = tuple(r for r in solver.repairs(aim) if not any(c.component in specs for c in r.changes))
     sentences_list += [f"What must change: {r.message}, which gives {r.cell.id}." for r in repairs]
     if not repairs:
         sentences_list.append("No cell with the frameworks of this one can have it.")
     return Explanation(
-        subject=f"{cell} to {told}", sentences=tuple(sentences_list), members=tuple(rules), repairs=repairs
+        subject=f"{cell} to {aim_text}", sentences=tuple(sentences_list), members=tuple(rules), repairs=repairs
     )
 
 
@@ -444,7 +448,7 @@ _MAX_ALTERNATIVES = 3
 
 
 def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
-    """The solution with its reasons."""
+    """Return the solution with its reasons."""
     why = [
         *_framework_reasons(solver, posed, answer),
         *_torch_reasons(solver, posed, answer),
@@ -478,30 +482,32 @@ def _plain(posed: Posed, variable: int) -> int:
 
 
 def _framework_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
-    told = []
+    sentences = []
     for name in posed.preference.frameworks:
         variable, index, version = _chosen(posed, answer, name)
         newer = _plain(posed, variable) >> (index + 1) << (index + 1)
-        asked = any(w.component == name for w in posed.problem.wishes)
+        wished = any(w.component == name for w in posed.problem.wishes)
         if not newer:
-            told.append(f"{name} {version}: the newest {'release that was asked for' if asked else 'stable release'}.")
+            sentences.append(
+                f"{name} {version}: the newest {'release that was asked for' if wished else 'stable release'}."
+            )
             continue
         newest = newer.bit_length() - 1
         label = str(posed.problem.values[variable][newest])
         support = posed.preference.support[name].releases
         if support >> index & 1 and not support >> newest & 1:
-            told.append(
+            sentences.append(
                 f"{name} {version}: the newest release that somebody is known to have tested; {label} was passed over"
                 f" (ask for it: --framework '{name}=={label}')."
             )
         else:
             because = blockers(solver, posed, variable, newest)
-            told.append(f"{name} {version}: {label} is newer, but {because or 'it does not go with the rest'}.")
-    return told
+            sentences.append(f"{name} {version}: {label} is newer, but {because or 'it does not go with the rest'}.")
+    return sentences
 
 
 def blockers(solver: Solver, posed: Posed, variable: int, index: int) -> str:
-    """Why a release cannot be had under the request: the sentences of the rules in the conflict, or ``""`` when it can."""
+    """Tell why a release cannot be had under the request: the sentences of the rules in the conflict, or ``""`` when it can."""
     problem = posed.problem
     name = problem.names[variable]
     wish = Wish(name, str(problem.values[variable][index]), ((variable, 1 << index),), reason="tried")
@@ -537,14 +543,14 @@ def _torch_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
         head += f": nobody is known to have tested it with {label}, and nothing that is tested satisfies the request"
     elif not newer:
         head += ": the newest release"
-    told = [head + "."]
+    sentences = [head + "."]
     if newer:
-        told += _passed_over(solver, posed, answer, variable, newer)
-    return told
+        sentences += _passed_over(solver, posed, answer, variable, newer)
+    return sentences
 
 
 def _passed_over(solver: Solver, posed: Posed, answer: Answer, variable: int, newer: list[int]) -> list[str]:
-    """What became of the newest torch that the request admits, for the frameworks that were chosen."""
+    """Return what became of the newest torch that the request admits, for the frameworks that were chosen."""
     problem = posed.problem
     fixed = [
         Wish(
@@ -568,7 +574,7 @@ def _passed_over(solver: Solver, posed: Posed, answer: Answer, variable: int, ne
 
 
 def blockers_of(solver: Solver, posed: Posed, wish: Wish) -> str:
-    """As :func:`blockers`, for a wish over several releases."""
+    """Do as :func:`blockers`, for a wish over several releases."""
     tried = replace(posed, problem=posed.problem.with_wishes([*posed.problem.wishes, wish]))
     stuck = solver.stuck(tried)
     members = conflict_members(solver, tried.problem, stuck, cause=False) if stuck else ()
@@ -589,7 +595,7 @@ def _python_reason(posed: Posed, answer: Answer) -> list[str]:
 
 
 def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]:
-    """The warning rows that the cell could not avoid."""
+    """Return the warning rows that the cell could not avoid."""
     domains = list(answer.domains)
     for group in posed.problem.groups:
         if group.severity is not Severity.WARNING:
@@ -598,15 +604,15 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
             if all(domains[v] & m for v, m in nogood):
                 rule = solver.rule(group.rule)
                 row = rule.rows[number]
-                shown = {c: answer.cell.components[c] for c in row.scope if c in answer.cell.components}
-                message = rule_sentence(rule, [row], {c: [v] for c, v in shown.items()})
-                yield finding_of_row(rule, row, Severity.WARNING, shown, message)
+                versions = {c: answer.cell.components[c] for c in row.scope if c in answer.cell.components}
+                message = rule_sentence(rule, [row], {c: [v] for c, v in versions.items()})
+                yield finding_of_row(rule, row, Severity.WARNING, versions, message)
                 break
 
 
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
-    """The same request with the newest torch at all, and with the CUDA majors next to this one: at most three cells."""
-    found: list[Cell] = []
+    """Return the same request with the newest torch at all, and with the CUDA majors next to this one: at most three cells."""
+    cells: list[Cell] = []
     newest = replace(posed, preference=_whatever_is_newest(posed))
     candidates = [solver.best(newest)]
     cuda = posed.problem.variable("cuda")
@@ -625,12 +631,12 @@ def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
             candidate
             and candidate.avoided == answer.avoided
             and candidate.cell.id != answer.cell.id
-            and candidate.cell not in found
+            and candidate.cell not in cells
         ):
-            found.append(candidate.cell)
-    return found[:_MAX_ALTERNATIVES]
+            cells.append(candidate.cell)
+    return cells[:_MAX_ALTERNATIVES]
 
 
 def _whatever_is_newest(posed: Posed) -> Preference:
-    """The preference that does not ask what was tested."""
+    """Return the preference that does not ask what was tested."""
     return Preference(posed.problem, posed.preference.frameworks, posed.preference.companions, supported_first=False)

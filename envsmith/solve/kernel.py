@@ -1,6 +1,6 @@
 """The search: sets of releases as bits of integers, arc consistency, and what is built on them. Knows nothing of versions.
 
-A *variable* has the values ``0..n-1``; a *domain* is an integer with a bit for each value still possible. A *nogood* is a tuple of
+A *variable* has the values ``0..n-1``. A *domain* is an integer with a bit for each value still possible. A *nogood* is a tuple of
 ``(variable, mask)``: not all of these variables may take a value of their mask at once. Nogoods over one variable narrow its domain, those
 over two become tables whose supports are memoised, longer ones are watched: when all but one hold, the last may not.
 """
@@ -17,7 +17,7 @@ Step = tuple[int, Callable[[Domains], Iterable[int]]]
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The values of a mask, highest first."""
+    """Return the values of a mask, highest first."""
     while mask:
         top = mask.bit_length() - 1
         yield top
@@ -36,16 +36,16 @@ class _Arc:
         self.memo: dict[int, int] = {}
 
     def support(self, domain: int) -> int:
-        """The values of ``target`` that some value of ``domain`` allows."""
-        found = self.memo.get(domain)
-        if found is None:
-            found, rest, full, rows = 0, domain, self.full, self.rows
-            while rest and found != full:
-                top = rest.bit_length() - 1
-                found |= rows[top]
-                rest ^= 1 << top
-            self.memo[domain] = found
-        return found
+        """Return the values of ``target`` that some value of ``domain`` allows."""
+        union = self.memo.get(domain)
+        if union is None:
+            union, remaining, full, rows = 0, domain, self.full, self.rows
+            while remaining and union != full:
+                top = remaining.bit_length() - 1
+                union |= rows[top]
+                remaining ^= 1 << top
+            self.memo[domain] = union
+        return union
 
 
 class Net:
@@ -69,15 +69,15 @@ class Net:
                 ((variable, mask),) = nogood
                 self.start[variable] &= ~mask
             elif len(nogood) == 2:
-                for (a, mask), (b, other) in (nogood, nogood[::-1]):
+                for (a, mask), (b, second) in (nogood, nogood[::-1]):
                     rows = tables.get((a, b))
                     if rows is None:
                         rows = tables[a, b] = [full[b]] * full[a].bit_length()
-                    keep, rest = ~other, mask & full[a]
-                    while rest:
-                        top = rest.bit_length() - 1
+                    keep, remaining = ~second, mask & full[a]
+                    while remaining:
+                        top = remaining.bit_length() - 1
                         rows[top] &= keep
-                        rest ^= 1 << top
+                        remaining ^= 1 << top
             else:
                 for variable, _ in nogood:
                     self.long[variable].append(nogood)
@@ -85,10 +85,10 @@ class Net:
             self.arcs[a].append(_Arc(b, rows, full[b]))
         self.touched = {v for v in range(len(full)) if self.arcs[v] or self.long[v]}
 
-    def joined(self, others: Sequence[Net]) -> Net:
-        """All nogoods of this and of ``others``; the tables are shared, not copied."""
+    def joined(self, nets: Sequence[Net]) -> Net:
+        """Return all nogoods of this and of ``nets``. The tables are shared, not copied."""
         net = Net(self.full)
-        for part in (self, *others):
+        for part in (self, *nets):
             net.take(part)
         return net
 
@@ -101,7 +101,7 @@ class Net:
             self.long[variable] += part.long[variable]
 
     def drop(self, part: Net) -> None:
-        """Take back the tables of the part that was added last; what it took from ``start`` is gone for good."""
+        """Take back the tables of the part that was added last. What it took from ``start`` is gone for good."""
         for variable in part.touched:
             arcs, longer = len(part.arcs[variable]), len(part.long[variable])
             if arcs:
@@ -110,18 +110,18 @@ class Net:
                 del self.long[variable][-longer:]
 
     def propagate(self, domains: Domains, todo: set[int]) -> bool:
-        """Make ``domains`` arc consistent, beginning with the changed variables ``todo``; false when one becomes empty."""
+        """Make ``domains`` arc consistent, beginning with the changed variables ``todo``. False when one becomes empty."""
         arcs, longer = self.arcs, self.long
         while todo:
             source = todo.pop()
             domain = domains[source]
             for arc in arcs[source]:
-                found = arc.memo.get(domain)
-                if found is None:
-                    found = arc.support(domain)
+                support = arc.memo.get(domain)
+                if support is None:
+                    support = arc.support(domain)
                 target = arc.target
                 old = domains[target]
-                new = old & found
+                new = old & support
                 if new != old:
                     if not new:
                         return False
@@ -144,7 +144,7 @@ class Net:
         return True
 
     def begin(self, wishes: Iterable[tuple[int, int]] = ()) -> Domains | None:
-        """The arc consistent domains under unary ``wishes`` (variable, mask of what is wanted), or ``None``."""
+        """Return the arc consistent domains under unary ``wishes`` (variable, mask of what is wanted), or ``None``."""
         domains = list(self.start)
         for variable, mask in wishes:
             domains[variable] &= mask
@@ -153,7 +153,7 @@ class Net:
         return None
 
     def narrow(self, domains: Domains, variable: int, mask: int) -> Domains | None:
-        """A consistent copy of ``domains`` with ``variable`` in ``mask``, or ``None``."""
+        """Return a consistent copy of ``domains`` with ``variable`` in ``mask``, or ``None``."""
         new = domains[variable] & mask
         if not new:
             return None
@@ -179,17 +179,17 @@ class Net:
             child = domains.copy()
             child[chosen] = 1 << value
             if self.propagate(child, {chosen}):
-                found = self.solvable(child)
-                if found:
-                    return found
+                solution = self.solvable(child)
+                if solution:
+                    return solution
         return None
 
     def search(self, domains: Domains, steps: Sequence[Step]) -> Iterator[Domains]:
-        """Every assignment within consistent ``domains``, best first: lexicographic over ``steps``."""
+        """Return every assignment within consistent ``domains``, best first: lexicographic over ``steps``."""
         if not steps:
-            found = self.solvable(domains)
-            if found is not None:
-                yield found
+            solution = self.solvable(domains)
+            if solution is not None:
+                yield solution
             return
         variable, parts = steps[0]
         if not domains[variable] & (domains[variable] - 1):
@@ -202,7 +202,7 @@ class Net:
 
 
 def nearest(net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], *, limit: int = 8) -> list[tuple[int, ...]]:
-    """The smallest sets of wishes to give up so that the rest can be had; ``[()]`` when all can, ``[]`` when not even none.
+    """Return the smallest sets of wishes to give up so that the rest can be had. ``[()]`` when all can, ``[]`` when not even none.
 
     A wish is a tuple of ``(variable, mask)`` that hold together. Sets are in the order of ``wishes``: those given up last come last.
     """
@@ -262,37 +262,37 @@ def minimal_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
 
 
 def smallest_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
-    """As :func:`minimal_conflict`, with the fewest members there are.
+    """Do as :func:`minimal_conflict`, with the fewest members there are.
 
     Every conflict shares a member with every correction (a set of parts without which the rest can hold). So the smallest set that hits all
-    corrections known so far is a lower bound; when it cannot hold itself, it is the answer, else it shows one more correction.
+    corrections known so far is a lower bound. When it cannot hold itself, it is the answer, else it shows one more correction.
     """
-    known = minimal_conflict(parts, full)
+    conflict = minimal_conflict(parts, full)
     corrections: list[frozenset[int]] = []
-    while len(known) > 1:
-        candidate = _smallest_hitting(corrections, len(known))
+    while len(conflict) > 1:
+        candidate = _smallest_hitting(corrections, len(conflict))
         if candidate is None:
             break
-        correction = _correction(parts, full, candidate, known)
+        correction = _correction(parts, full, candidate, conflict)
         if correction is None:
             return sorted(candidate)
         corrections.append(correction)
-    return known
+    return conflict
 
 
 def _correction(
-    parts: Sequence[Net], full: Sequence[int], kept: Sequence[int], first: Sequence[int]
+    parts: Sequence[Net], full: Sequence[int], parts_in: Sequence[int], first: Sequence[int]
 ) -> frozenset[int] | None:
-    """What must go so that ``kept`` and as much else as possible holds; ``None`` when ``kept`` itself cannot hold.
+    """Return what must go so that ``parts_in`` and as much else as possible holds. ``None`` when ``parts_in`` itself cannot hold.
 
     Parts of ``first`` are tried last, so that corrections speak of what the known conflict does not name as little as possible.
     """
-    net = Net(full).joined([parts[i] for i in kept])
+    net = Net(full).joined([parts[i] for i in parts_in])
     domains = net.begin()
     if net.solvable(domains) is None or domains is None:
         return None
     late = set(first)
-    order = sorted(set(range(len(parts))) - set(kept), key=lambda i: (i in late, i))
+    order = sorted(set(range(len(parts))) - set(parts_in), key=lambda i: (i in late, i))
     # Consistency is nearly always enough to tell whether one more part fits, and much cheaper than a search at every part.
     for thorough in (False, True):
         out, end = _grow(Net(full).joined([net]), domains, parts, order, thorough=thorough)
@@ -321,19 +321,19 @@ def _grow(
 
 
 def _smallest_hitting(sets: Sequence[frozenset[int]], below: int) -> tuple[int, ...] | None:
-    """A smallest set that meets each of ``sets``, or ``None`` when it would need ``below`` members or more."""
+    """Return a smallest set that meets each of ``sets``, or ``None`` when it would need ``below`` members or more."""
     best: list[tuple[int, ...] | None] = [None]
     bound = [below]
 
-    def walk(chosen: tuple[int, ...], rest: list[frozenset[int]]) -> None:
-        if not rest:
+    def walk(chosen: tuple[int, ...], remaining: list[frozenset[int]]) -> None:
+        if not remaining:
             if len(chosen) < bound[0]:
                 best[0], bound[0] = chosen, len(chosen)
             return
         if len(chosen) + 1 >= bound[0]:
             return
-        for member in sorted(rest[0]):
-            walk((*chosen, member), [s for s in rest if member not in s])
+        for member in sorted(remaining[0]):
+            walk((*chosen, member), [s for s in remaining if member not in s])
 
     walk((), sorted(sets, key=len))
     return best[0]

@@ -1,12 +1,12 @@
 """Which of many valid cells comes first. The order is stated here and nowhere else.
 
-1. The newest release of each framework, in the order in which they were asked for; a release that nobody is known to have tested comes
+1. The newest release of each framework, in the order in which they were asked for. A release that nobody is known to have tested comes
    after those that somebody has.
 2. A build with CUDA before one without.
 3. A torch release that is tested with the chosen framework release (or, when it has no line of its own, with its minor series) before one
-   that is not; among those the newest; of one torch release the default build first, then the newest CUDA.
+   that is not. Among those the newest. Of one torch release the default build first, then the newest CUDA.
 4. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
-5. Companions, newest first; then whatever else is open, newest first. Of driver and glibc the oldest that
+5. Companions, newest first. Then whatever else is open, newest first. Of driver and glibc the oldest that
    will do, because they are demands.
 
 Over all of this: no warning, no pre-release, no yanked release, as long as there is an answer without (see :data:`PHASES`).
@@ -45,7 +45,7 @@ class Support:
 
     @classmethod
     def of(cls, problem: Problem, framework: str) -> Support:
-        """The tested lines of a framework; ``series`` holds for each release the mask of its minor series."""
+        """Return the tested lines of a framework. ``series`` holds for each release the mask of its minor series."""
         lines = tuple((f, t) for name, f, t, _ in problem.compiled.tested if name == framework)
         variable = problem.variable(framework)
         values = problem.values[variable] if variable is not None else ()
@@ -58,7 +58,7 @@ class Support:
         return cls(lines, tuple(minors[key] for key in keys))
 
     def torch(self, release: int) -> int:
-        """The mask of torch releases tested with release number ``release``: its own lines, else those of its series."""
+        """Return the mask of torch releases tested with release number ``release``: its own lines, else those of its series."""
         bit = 1 << release
         own = 0
         for frameworks, torches in self.lines:
@@ -96,7 +96,7 @@ class Preference:
         self.support = {name: Support.of(self.problem, name) for name in self.frameworks}
 
     def steps(self) -> list[Step]:
-        """The decisions of the search, in order."""
+        """Return the decisions of the search, in order."""
         problem = self.problem
         steps: list[Step] = []
         for name in self.frameworks:
@@ -116,12 +116,12 @@ class Preference:
 
     def _others(self) -> list[Step]:
         problem = self.problem
-        done = {*self.frameworks, "torch"}
+        decided = {*self.frameworks, "torch"}
         later = [n for n in ("cuda", "python", *self.companions) if n in problem.names]
         later += [n for n in problem.names if n not in later]
         steps: list[Step] = []
         for name in later:
-            if name in done:
+            if name in decided:
                 continue
             variable = problem.names.index(name)
             order = self._newest(variable)
@@ -133,7 +133,7 @@ class Preference:
         return steps
 
     def _newest(self, variable: int) -> list[int]:
-        """Values newest first: stable, then pre-releases, then yanked; *not known* last."""
+        """Return values newest first: stable, then pre-releases, then yanked. *not known* last."""
         component = self.problem.components[variable]
         pre, yanked = self.problem.compiled.pre.get(component, 0), self.problem.compiled.yanked.get(component, 0)
         values = self.problem.values[variable]
@@ -147,7 +147,7 @@ class Preference:
         return (PYTHON_ORDER.index(minor) if minor in PYTHON_ORDER else len(PYTHON_ORDER), -index)
 
     def _torch_order(self, variable: int) -> list[int]:
-        """Newest release first; of one release the default build, then the newest CUDA, then the one without."""
+        """Return the newest release first. Of one release comes the default build, then the newest CUDA, then the one without."""
         values = self.problem.values[variable]
         index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
         position = {value: i for i, value in enumerate(self._newest(variable))}
@@ -181,36 +181,36 @@ class Preference:
 
     def _tested_torch(self, torch: int) -> Parts:
         def parts(domains: Domains) -> Iterator[int]:
-            seen = 0
+            covered = 0
             for mask in self.tested_torch(domains):
-                if domains[torch] & mask & ~seen:
-                    yield mask & ~seen
-                seen |= mask
-            if domains[torch] & ~seen:
-                yield ~seen
+                if domains[torch] & mask & ~covered:
+                    yield mask & ~covered
+                covered |= mask
+            if domains[torch] & ~covered:
+                yield ~covered
 
         return parts
 
 
 @dataclass(slots=True)
 class Nearest(Preference):
-    """The order for a repair: near to what somebody has, newer before older; ``start`` is the place of each given release.
+    """The order for a repair: near to what somebody has, newer before older. ``start`` is the place of each given release.
 
-    A framework that moves goes first to releases that were tested with the ``given`` torch (a mask). A torch that moves keeps its build tag where
+    A framework that moves goes first to releases that were tested with the torch that is there (a mask of ``torches``). A torch that moves keeps its build tag where
     it can.
     """
 
     start: Mapping[str, int] = field(default_factory=dict)
-    given: int = 0
+    torches: int = 0
 
     # Plain calls of the base class: a dataclass with slots makes the class anew, and super() without arguments does not survive that.
     def steps(self) -> list[Step]:
-        """The decisions of the search, in order."""
+        """Return the decisions of the search, in order."""
         steps: list[Step] = []
         for name in self.frameworks:
             support, variable = self.support[name], self.problem.names.index(name)
             count = len(self.problem.values[variable])
-            tested = sum(1 << i for i in range(count) if support.torch(i) & self.given)
+            tested = sum(1 << i for i in range(count) if support.torch(i) & self.torches)
             if tested:
                 steps.append((variable, _tiers(variable, tested)))
         return [*steps, *Preference.steps(self)]
@@ -236,12 +236,12 @@ class Nearest(Preference):
         versions = list(dict.fromkeys(v.split("+", maxsplit=1)[0] for v in values))
         version, _, tag = values[start].partition("+")
         here = versions.index(version)
-        single = not self.given & (self.given - 1)
+        single = not self.torches & (self.torches - 1)
 
         def far(index: int) -> tuple[int, bool, bool]:
-            public, _, other = values[index].partition("+")
+            public, _, build = values[index].partition("+")
             place = versions.index(public)
-            return abs(place - here), place < here, single and other != tag
+            return abs(place - here), place < here, single and build != tag
 
         return sorted(order, key=far)
 

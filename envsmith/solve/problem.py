@@ -1,6 +1,6 @@
 """A request (or a given set of releases) laid over the compiled knowledge: variables, nogoods by rule, wishes.
 
-A variable is a component of the cell; several GPUs are several variables of one component. A release that the knowledge does not list
+A variable is a component of the cell. Several GPUs are several variables of one component. A release that the knowledge does not list
 (a driver, a toolkit, a library of the host) becomes one more value, judged by evaluating the specs of the rows on it. A component that a
 wheel carries, but nobody knows in which version, has the value ``None``: it satisfies no wish and breaks no rule.
 """
@@ -45,7 +45,7 @@ class Group:
 
 @dataclass(slots=True)
 class Problem:
-    """Variables and groups; wishes are added by who poses it. Everything is indexed by variable."""
+    """Variables and groups, indexed by variable. Wishes are added by who poses the problem."""
 
     compiled: Compiled
     platform: Platform
@@ -62,34 +62,34 @@ class Problem:
         return [(1 << len(values)) - 1 for values in self.values]
 
     def variable(self, name: str) -> int | None:
-        """The (first) variable of a component."""
+        """Return the (first) variable of a component."""
         return self.names.index(name) if name in self.names else None
 
     def rules_net(self, *severities: Severity) -> Net:
-        """All rules of these severities."""
+        """Return all rules of these severities."""
         key = "+".join(s.value for s in severities)
         if key not in self._nets and len(severities) > 1:
-            first, *others = (self.rules_net(s) for s in severities)
-            self._nets[key] = first.joined(others)
+            first, *nets = (self.rules_net(s) for s in severities)
+            self._nets[key] = first.joined(nets)
         elif key not in self._nets:
             nogoods = [nogood for g in self.groups if g.severity is severities[0] for _, nogood in g.nogoods]
             self._nets[key] = Net(self.full, nogoods)
         return self._nets[key]
 
     def without_warnings(self, rules: Collection[str]) -> Problem:
-        """The same without the warnings of these rules."""
+        """Return the same without the warnings of these rules."""
         groups = tuple(g for g in self.groups if g.severity is not Severity.WARNING or g.rule not in rules)
         return replace(self, groups=groups, _nets={})
 
     def part(self, index: int) -> Net:
-        """The net of one group alone."""
+        """Return the net of one group alone."""
         key = f"#{index}"
         if key not in self._nets:
             self._nets[key] = Net(self.full, [nogood for _, nogood in self.groups[index].nogoods])
         return self._nets[key]
 
     def with_wishes(self, wishes: Iterable[Wish]) -> Problem:
-        """The same problem with other wishes; nets are shared."""
+        """Return the same problem with other wishes. Nets are shared."""
         return Problem(
             self.compiled,
             self.platform,
@@ -102,25 +102,25 @@ class Problem:
         )
 
     def mask(self, variable: int, spec: Spec) -> int:
-        """The known values of a variable that satisfy ``spec``."""
+        """Return the known values of a variable that satisfy ``spec``."""
         return spec_mask(self.components[variable], self.values[variable], spec)
 
     def bit(self, variable: int, version: str) -> int:
-        """The mask of one value."""
+        """Return the mask of one value."""
         return 1 << self.values[variable].index(version)
 
     def assignment(self, domains: Sequence[int]) -> dict[str, str]:
         """Names and releases of a full assignment, without what is not known."""
-        found = {}
+        versions = {}
         for name, values, domain in zip(self.names, self.values, domains, strict=True):
             value = values[domain.bit_length() - 1]
             if value is not None:
-                found[name] = value
-        return found
+                versions[name] = value
+        return versions
 
 
 def exact_version(spec: Spec) -> str | None:
-    """The one version that a spec names (``==2.9.1``, ``535.54.03``), or ``None`` for a range."""
+    """Return the one version that a spec names (``==2.9.1``, ``535.54.03``), or ``None`` for a range."""
     match = _EXACT.fullmatch(spec.text)
     if not match:
         return None
@@ -135,7 +135,7 @@ def exact_version(spec: Spec) -> str | None:
 
 
 def spec_mask(component: str, values: Sequence[str | None], spec: Spec) -> int:
-    """Which of ``values`` a spec of a request admits; where it speaks of patch releases of Python, a minor that has one."""
+    """Return which of ``values`` a spec admits. Where it speaks of patch releases of Python, a minor that has one is admitted."""
     by_patch = component == "python" and re.search(r"\d+\.\d+\.\d", spec.text)
     mask = 0
     for index, value in enumerate(values):
@@ -163,11 +163,11 @@ def pose(
     carried = _carriers(compiled, set(names.values())) if gaps else {}
     values: list[tuple[str | None, ...]] = []
     for component in names.values():
-        known: list[str | None] = [*compiled.versions.get(component, ())]
-        known += [v for v in extras.get(component, ()) if v not in known]
+        listed: list[str | None] = [*compiled.versions.get(component, ())]
+        listed += [v for v in extras.get(component, ()) if v not in listed]
         if component in carried:
-            known.append(None)
-        values.append(tuple(known))
+            listed.append(None)
+        values.append(tuple(listed))
     index: dict[str, list[int]] = {}
     for variable, component in enumerate(names.values()):
         index.setdefault(component, []).append(variable)
@@ -180,7 +180,7 @@ def pose(
 
 def _carriers(compiled: Compiled, active: set[str]) -> dict[str, str]:
     """Component -> the rule that says which release of it a torch wheel carries."""
-    found = {}
+    carriers = {}
     for rule in compiled.rules_of(["torch"]):
         if (
             rule.bundles
@@ -188,8 +188,8 @@ def _carriers(compiled: Compiled, active: set[str]) -> dict[str, str]:
             and rule.components[0] == "torch"
             and rule.components[1] in active
         ):
-            found[rule.components[1]] = rule.id
-    return found if "torch" in active else {}
+            carriers[rule.components[1]] = rule.id
+    return carriers if "torch" in active else {}
 
 
 class _Lay:
@@ -206,12 +206,12 @@ class _Lay:
     ) -> None:
         self.strict = gaps
         self.compiled, self.platform, self.index = compiled, platform.value, index
-        self.known = {c: compiled.versions.get(c, ()) for c in index}
-        self.extra = {c: tuple(v for v in extras.get(c, ()) if v not in self.known[c]) for c in index}
+        self.listed = {c: compiled.versions.get(c, ()) for c in index}
+        self.extra = {c: tuple(v for v in extras.get(c, ()) if v not in self.listed[c]) for c in index}
         self.masks: dict[int, tuple[str, int]] = {}
 
     def literal(self, number: int) -> tuple[str, int] | None:
-        """Component and mask of a spec number, negated for ``~n``; ``None`` when the component is not in the cell."""
+        """Return component and mask of a spec number, negated for ``~n``. ``None`` when the component is not in the cell."""
         if number in self.masks:
             return self.masks[number]
         component, text, mask = self.compiled.specs[number if number >= 0 else ~number]
@@ -219,24 +219,24 @@ class _Lay:
             return None
         extra = self.extra[component]
         if extra:
-            spec, size = Spec.parse(text), len(self.known[component])
+            spec, size = Spec.parse(text), len(self.listed[component])
             mask |= sum(
                 1 << (size + i) for i, version in enumerate(extra) if _meets(self.compiled, component, spec, version)
             )
         if number < 0:
             mask = self.everything(component) & ~mask
             # Some release of it: nobody can say that it does not meet the spec.
-            mask &= ~sum(1 << (len(self.known[component]) + i) for i, version in enumerate(extra) if version == "*")
+            mask &= ~sum(1 << (len(self.listed[component]) + i) for i, version in enumerate(extra) if version == "*")
         self.masks[number] = component, mask
         return component, mask
 
     def everything(self, component: str) -> int:
-        """All values of a component but *not known*."""
-        return (1 << (len(self.known[component]) + len(self.extra[component]))) - 1
+        """Return all values of a component but *not known*."""
+        return (1 << (len(self.listed[component]) + len(self.extra[component]))) - 1
 
     def groups(self, rule: CompiledRule, carried: Mapping[str, str]) -> list[Group]:
-        """The rule's nogoods, errors and warnings apart."""
-        found: dict[Severity, list[tuple[int, Nogood]]] = {}
+        """Return the rule's nogoods, errors and warnings apart."""
+        by_severity: dict[Severity, list[tuple[int, Nogood]]] = {}
         covered = 0
         for row in rule.rows:
             if row.platforms and self.platform not in row.platforms:
@@ -250,23 +250,25 @@ class _Lay:
                     joined[component] = joined.get(component, -1) & mask
                 if rule.components[0] == "torch" and len(rule.components) == 2:
                     covered |= joined.get("torch", 0)
-                found.setdefault(row.severity, []).extend((row.number, n) for n in self.spread(joined))
+                by_severity.setdefault(row.severity, []).extend((row.number, n) for n in self.spread(joined))
         gap = self.gaps(rule, covered, carried) if self.strict else []
         if gap:
-            found.setdefault(Severity.ERROR, []).extend(gap)
-        return [Group(rule.id, severity, tuple(nogoods)) for severity, nogoods in found.items()]
+            by_severity.setdefault(Severity.ERROR, []).extend(gap)
+        return [Group(rule.id, severity, tuple(nogoods)) for severity, nogoods in by_severity.items()]
 
     def spread(self, joined: Mapping[str, int]) -> list[Nogood]:
         """One nogood per choice of variables: a component with several variables (GPUs) is judged for each."""
         if not all(joined.values()):
             return []
-        found: list[Nogood] = [()]
+        spread_nogoods: list[Nogood] = [()]
         for component, mask in joined.items():
-            found = [(*nogood, (variable, mask)) for nogood in found for variable in self.index[component]]
-        return found
+            spread_nogoods = [
+                (*nogood, (variable, mask)) for nogood in spread_nogoods for variable in self.index[component]
+            ]
+        return spread_nogoods
 
     def gaps(self, rule: CompiledRule, covered: int, carried: Mapping[str, str]) -> list[tuple[int, Nogood]]:
-        """What follows where a fact about a torch wheel is missing.
+        """Return what follows where a fact about a torch wheel is missing.
 
         Carried in an unknown version: the component is *not known* there, and known everywhere else. Compiled for unknown GPUs: such a
         build is no answer when a GPU is named. Torch releases from outside the knowledge are left alone.
@@ -274,17 +276,17 @@ class _Lay:
         if "torch" not in self.index or rule.components[0] != "torch" or len(rule.components) != 2:
             return []
         (torch,) = self.index["torch"]
-        missing = ((1 << len(self.known["torch"])) - 1) & ~covered
+        missing = ((1 << len(self.listed["torch"])) - 1) & ~covered
         component = rule.components[1]
         if carried.get(component) == rule.id:
             (variable,) = self.index[component]
             everything = self.everything(component)
-            found: list[tuple[int, Nogood]] = []
+            nogoods: list[tuple[int, Nogood]] = []
             if covered:
-                found.append((-1, ((torch, covered), (variable, everything + 1))))
+                nogoods.append((-1, ((torch, covered), (variable, everything + 1))))
             if missing:
-                found.append((-1, ((torch, missing), (variable, everything))))
-            return found
+                nogoods.append((-1, ((torch, missing), (variable, everything))))
+            return nogoods
         if rule.id == "torch-runs-on-gpu" and component in self.index and missing:
             return [(-1, ((torch, missing),))]
         return []
@@ -300,5 +302,5 @@ def _meets(compiled: Compiled, component: str, spec: Spec, version: str) -> bool
 
 
 def open_to_any(compiled: Compiled, component: str) -> bool:
-    """Whether a release that the knowledge does not list may be named: facts of a host and companions, not what we choose between."""
+    """Tell whether a release that the knowledge does not list may be named: facts of a host and companions, not what we choose between."""
     return compiled.roles.get(component) in (Role.HOST, Role.COMPANION)

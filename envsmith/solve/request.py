@@ -25,7 +25,7 @@ FOLLOWS = ("nccl", "cudnn", "triton")
 
 @dataclass(frozen=True, slots=True)
 class Posed:
-    """A problem with its preference and the wish to avoid what was not asked for; ``chosen`` are the names of a cell's id."""
+    """A problem with its preference and the wish to avoid what was not asked for. ``chosen`` are the names of a cell's id."""
 
     request: Request
     problem: Problem
@@ -35,10 +35,10 @@ class Posed:
     yanked: tuple[tuple[int, int], ...]
 
 
-def pose_request(compiled: Compiled, request: Request, known: dict[object, Problem] | None = None) -> Posed:
+def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem] | None = None) -> Posed:
     """:class:`UsageError` when the request names what is no component or no version.
 
-    ``known`` keeps problems without their wishes, so that many requests over the same components share their tables.
+    ``problems`` keeps problems without their wishes, so that many requests over the same components share their tables.
     """
     specs = {**request.constraints, **request.frameworks}
     _check_names(compiled, [*specs, *request.narrowed])
@@ -57,36 +57,36 @@ def pose_request(compiled: Compiled, request: Request, known: dict[object, Probl
         names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
         extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
     key = (request.platform, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
-    found = known.get(key) if known is not None else None
-    if found is None:
-        found = pose(compiled, request.platform, names, {n: tuple(v) for n, v in extras.items()})
-        if known is not None:
-            if len(known) >= _KEEP_PROBLEMS:
-                known.pop(next(iter(known)))
-            known[key] = found
-    problem = found.with_wishes(_wishes(found, request, specs))
+    problem_base = problems.get(key) if problems is not None else None
+    if problem_base is None:
+        problem_base = pose(compiled, request.platform, names, {n: tuple(v) for n, v in extras.items()})
+        if problems is not None:
+            if len(problems) >= _KEEP_PROBLEMS:
+                problems.pop(next(iter(problems)))
+            problems[key] = problem_base
+    problem = problem_base.with_wishes(_wishes(problem_base, request, specs))
     pre, yanked = _avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
     return Posed(request, problem, Preference(problem, frameworks, companions), chosen, pre, yanked)
 
 
 def make_cell(assignment: Mapping[str, str], *, chosen: Iterable[str], compiled: Compiled, platform: Platform) -> Cell:
-    """Order the components as :class:`Cell` documents it; several GPUs become one text, joined by commas."""
+    """Order the components as :class:`Cell` documents it. Several GPUs become one text, joined by commas."""
     gpus = [v for n, v in assignment.items() if n == "gpu" or n.startswith("gpu#")]
     single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
     if gpus:
         single["gpu"] = ",".join(gpus)
     chosen = tuple(n for n in chosen if n in single)
-    rest = [n for n in FOLLOWS if n in single]
-    rest += [n for n in single if n not in rest]
-    rest.sort(key=lambda n: compiled.roles.get(n) is Role.HOST)
-    order = list(dict.fromkeys([*chosen, *rest]))
+    following = [n for n in FOLLOWS if n in single]
+    following += [n for n in single if n not in following]
+    following.sort(key=lambda n: compiled.roles.get(n) is Role.HOST)
+    order = list(dict.fromkeys([*chosen, *following]))
     index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
     return Cell(components={n: single[n] for n in order}, chosen=chosen, platform=platform, index=index)
 
 
 def cell_of(posed: Posed, domains: Domains) -> Cell:
-    """The cell of a full assignment."""
+    """Return the cell of a full assignment."""
     problem = posed.problem
     return make_cell(
         problem.assignment(domains), chosen=posed.chosen, compiled=problem.compiled, platform=problem.platform
@@ -155,7 +155,7 @@ _MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
 
 
 def _with_cuda(problem: Problem, request: Request) -> tuple[tuple[int, int], ...]:
-    """Who names a driver, a GPU or a toolkit wants to use it: a build without CUDA is no answer, unless ``cuda`` itself was asked for."""
+    """Return the wish for CUDA: a build without it is no answer to a driver, GPU or toolkit, unless ``cuda`` itself was asked for."""
     cuda = problem.variable("cuda")
     if cuda is None or "cuda" in request.constraints or "cpu" not in problem.values[cuda]:
         return ()
@@ -221,15 +221,15 @@ def demands_of(knowledge: Knowledge, components: Mapping[str, str], platform: Pl
     Only rules that make something fail count (severity error), and only such that speak of exactly one component outside the cell. What a
     release declares in its own metadata is left out: the resolver reads that itself.
     """
-    found: dict[tuple[str, str], None] = {}
+    demands: dict[tuple[str, str], None] = {}
     for rule in knowledge.rules:
         if "-declares-" in rule.id or rule.id.startswith("torch-"):
             continue
         for row in rule.rows:
             if row.severity is Severity.ERROR and (not row.platforms or platform in row.platforms):
                 for text in _row_demands(knowledge, row, components):
-                    found.setdefault((text, rule.id))
-    return tuple(found)
+                    demands.setdefault((text, rule.id))
+    return tuple(demands)
 
 
 def _row_demands(knowledge: Knowledge, row: Row, components: Mapping[str, str]) -> Iterable[str]:
@@ -253,7 +253,7 @@ def _admits(spec: Spec, version: str) -> bool:
 
 
 def _distribution(component: Component | None) -> str | None:
-    """The distribution that carries a component's version, when there is one and only one. Frameworks come in by choice alone."""
+    """Return the distribution that carries a component's version, when there is one and only one. Frameworks come in by choice alone."""
     if component is None or not component.distributions or component.role is Role.FRAMEWORK:
         return None
     if len(component.distributions) == 1 or component.name in component.distributions:
@@ -269,7 +269,7 @@ def _required(knowledge: Knowledge, name: str, distribution: str, spec: Spec) ->
 
 
 def _forbidden(knowledge: Knowledge, name: str, distribution: str, spec: Spec) -> Iterable[str]:
-    """The opposite of a spec: in one clause where that can be said, else by excluding the releases that are known."""
+    """Return the opposite of a spec: in one clause where that can be said, else by excluding the releases that are known."""
     match = _CLAUSE.fullmatch(_explicit(spec)) if "||" not in spec.text and "," not in spec.text else None
     if match and match[1] in _OPPOSITE:
         yield f"{distribution}{_OPPOSITE[match[1]]}{match[2]}{match[3] or ''}"
@@ -278,13 +278,13 @@ def _forbidden(knowledge: Knowledge, name: str, distribution: str, spec: Spec) -
 
 
 def _excluded(knowledge: Knowledge, name: str, distribution: str, bad: Callable[[str], bool]) -> Iterable[str]:
-    known = [r.version for r in knowledge.releases.get(name, ()) if bad(r.version)]
-    if known and len(known) <= _MAX_EXCLUDED:
-        yield distribution + ",".join(f"!={version}" for version in known)
+    versions = [r.version for r in knowledge.releases.get(name, ()) if bad(r.version)]
+    if versions and len(versions) <= _MAX_EXCLUDED:
+        yield distribution + ",".join(f"!={version}" for version in versions)
 
 
 def _explicit(spec: Spec) -> str:
-    """A spec as PEP 440: bare versions get their operator."""
+    """Return a spec as PEP 440: bare versions get their operator."""
     clauses = []
     for clause in spec.text.split(","):
         bare = clause[:1].isdigit()

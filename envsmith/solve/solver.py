@@ -45,7 +45,7 @@ class Solver:
     """Solves requests over one version graph."""
 
     graph: VersionGraph
-    known: dict[object, Problem] = field(default_factory=dict, repr=False)
+    problems: dict[object, Problem] = field(default_factory=dict, repr=False)
 
     @property
     def compiled(self) -> Compiled:
@@ -62,21 +62,21 @@ class Solver:
 
     def pose(self, request: Request) -> Posed:
         """See :func:`pose_request`."""
-        return pose_request(self.compiled, request, self.known)
+        return pose_request(self.compiled, request, self.problems)
 
     def best(self, posed: Posed, *, wishes: Sequence[Wish] | None = None) -> Answer | None:
-        """The first cell in the order of :mod:`envsmith.solve.prefer`, or ``None``."""
+        """Return the first cell in the order of :mod:`envsmith.solve.prefer`, or ``None``."""
         for domains, avoided in self._assignments(posed, posed.problem.wishes if wishes is None else wishes):
             return Answer(cell_of(posed, domains), tuple(domains), avoided)
         return None
 
     def cells(self, posed: Posed) -> Iterator[Answer]:
-        """Every cell once, best first: first those without warnings, pre-releases and yanked releases."""
-        seen: set[tuple[int, ...]] = set()
+        """Yield every cell once, best first: first those without warnings, pre-releases and yanked releases."""
+        keys: set[tuple[int, ...]] = set()
         for domains, avoided in self._assignments(posed, posed.problem.wishes, every=True):
             key = tuple(domains)
-            if key not in seen:
-                seen.add(key)
+            if key not in keys:
+                keys.add(key)
                 yield Answer(cell_of(posed, domains), key, avoided)
 
     def _assignments(
@@ -100,60 +100,60 @@ class Solver:
             domains = net.begin([*unary, *extra])
             if domains is None:
                 continue
-            for found in net.search(domains, steps):
-                yield found, avoided
+            for solution in net.search(domains, steps):
+                yield solution, avoided
                 if not every:
                     return
 
     def stuck(self, posed: Posed) -> Stuck | None:
-        """Why there is no cell: fewest members; ``None`` when there is one."""
+        """Tell why there is no cell: fewest members. ``None`` when there is one."""
         return self.stuck_of(posed.problem)
 
     def stuck_of(self, problem: Problem) -> Stuck | None:
-        """As :meth:`stuck`, for a problem with its wishes."""
+        """Return as :meth:`stuck`, for a problem with its wishes."""
         full = problem.full
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
-        found = smallest_conflict(parts, full)
-        if not found:
+        members = smallest_conflict(parts, full)
+        if not members:
             return None
         count = len(problem.wishes)
         return Stuck(
-            tuple(problem.wishes[i] for i in found if i < count),
-            tuple(problem.groups[hard[i - count]] for i in found if i >= count),
+            tuple(problem.wishes[i] for i in members if i < count),
+            tuple(problem.groups[hard[i - count]] for i in members if i >= count),
         )
 
     def repairs(
-        self, posed: Posed, *, limit: int = MAX_REPAIRS, known: frozenset[str] = frozenset()
+        self, posed: Posed, *, limit: int = MAX_REPAIRS, warned: frozenset[str] = frozenset()
     ) -> tuple[Repair, ...]:
         """Solved cells that give up the fewest wishes, best first. The host (driver, GPU) is kept whenever anything else can go.
 
-        ``known`` are rules whose warning the set at hand has already: a repair that leaves those is as clean as one that mends them, and comes after it.
+        ``warned`` are rules whose warning the set at hand has already: a repair that leaves those is as clean as one that mends them, and comes after it.
         """
         roles = self.compiled.roles
         wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
             net = posed.problem.rules_net(Severity.ERROR).joined([wish_net(posed.problem.full, w) for w in fixed])
-            found = []
+            candidates = []
             for given_up in nearest(net, [w.masks for w in loose], limit=max(limit, MAX_REPAIRS)):
                 gone = [loose[i] for i in given_up]
-                answer, trouble = self._cleanest(posed, [w for w in posed.problem.wishes if w not in gone], known)
+                answer, trouble = self._cleanest(posed, [w for w in posed.problem.wishes if w not in gone], warned)
                 if answer:
-                    found.append((_repair(posed, gone, answer), trouble))
-            if found:
+                    candidates.append((_repair(posed, gone, answer), trouble))
+            if candidates:
                 # Another GPU is nobody's repair, nor is a cell with a known trouble, as long as there is another way.
-                kept = [r for r in found if all(c.component != "gpu" for c in r[0].changes)] or found
-                clean = sorted((pair for pair in kept if pair[1] < _TROUBLE), key=lambda pair: pair[1])
-                return tuple(r for r, _ in clean or kept)[:limit]
+                possible = [r for r in candidates if all(c.component != "gpu" for c in r[0].changes)] or candidates
+                clean = sorted((pair for pair in possible if pair[1] < _TROUBLE), key=lambda pair: pair[1])
+                return tuple(r for r, _ in clean or possible)[:limit]
         return ()
 
-    def _cleanest(self, posed: Posed, wishes: Sequence[Wish], known: frozenset[str]) -> tuple[Answer | None, int]:
-        """The best cell, with 0 when it has no warning, 1 when only those of ``known``, else 2."""
+    def _cleanest(self, posed: Posed, wishes: Sequence[Wish], warned: frozenset[str]) -> tuple[Answer | None, int]:
+        """Return the best cell, with 0 when it has no warning, 1 when only those of ``warned``, else 2."""
         answer = self.best(posed, wishes=wishes)
-        if answer is None or "warning" in answer.avoided or not known:
+        if answer is None or "warning" in answer.avoided or not warned:
             return answer, 0 if answer and "warning" in answer.avoided else _TROUBLE
-        milder = self.best(replace(posed, problem=posed.problem.without_warnings(known)), wishes=wishes)
+        milder = self.best(replace(posed, problem=posed.problem.without_warnings(warned)), wishes=wishes)
         return (milder, 1) if milder and "warning" in milder.avoided else (answer, _TROUBLE)
 
 
@@ -172,12 +172,12 @@ def default_solver() -> Solver:
 
 
 def wish_net(full: Sequence[int], wish: Wish) -> Net:
-    """The net of one wish alone."""
+    """Return the net of one wish alone."""
     return Net(full, [((variable, full[variable] & ~mask),) for variable, mask in wish.masks])
 
 
 def _price(wish: Wish, role: Role | None) -> tuple[int, int, str]:
-    """What is dear to a user: the host above all, then frameworks, torch, CUDA, Python, what follows from them; companions least."""
+    """Return what is dear to a user: the host above all, then frameworks, torch, CUDA, Python, what follows from them. Companions least."""
     if wish.host or wish.reason:
         return (4 if wish.component == "gpu" else 3, 0, wish.component)
     if wish.component in _CHEAP_FIRST:
@@ -193,8 +193,8 @@ def _repair(posed: Posed, gone: Sequence[Wish], answer: Answer) -> Repair:
         if variable is not None and wish.component != "exclude-newer":
             new = posed.problem.values[variable][answer.domains[variable].bit_length() - 1]
         changes.append(Change(component=wish.component, old=wish.text, new=new))
-    told = " and ".join(_told(change) for change in changes)
-    return Repair(changes=tuple(changes), cell=answer.cell, message=told)
+    message = " and ".join(_told(change) for change in changes)
+    return Repair(changes=tuple(changes), cell=answer.cell, message=message)
 
 
 def _told(change: Change) -> str:

@@ -19,7 +19,7 @@ def join_words(words: Sequence[str], *, last: str = "and") -> str:
 
 
 def name_release(component: str, version: str) -> str:
-    """``torch 2.9.1+cu128``; a GPU by its architecture alone, a build without CUDA as such."""
+    """``torch 2.9.1+cu128``. A GPU by its architecture alone, a build without CUDA as such."""
     if component == "gpu":
         return f"GPU {version}"
     if component == "cuda":
@@ -30,15 +30,15 @@ def name_release(component: str, version: str) -> str:
 
 
 def these_versions(component: str, versions: Iterable[str | None]) -> str:
-    """A set of releases (oldest first) in few words: ``2.4.0 and 2.4.1``, ``0.9.0 to 0.14.0``. Builds of torch count by release."""
-    known = [v for v in versions if v is not None]
-    if component == "torch" and len(known) > 1:
-        known = list(dict.fromkeys(v.split("+", maxsplit=1)[0] for v in known))
-    return join_words(known) if len(known) <= _SHOWN else f"{known[0]} to {known[-1]}"
+    """Return a set of releases (oldest first) in few words: ``2.4.0 and 2.4.1``, ``0.9.0 to 0.14.0``. Builds of torch count by release."""
+    listed = [v for v in versions if v is not None]
+    if component == "torch" and len(listed) > 1:
+        listed = list(dict.fromkeys(v.split("+", maxsplit=1)[0] for v in listed))
+    return join_words(listed) if len(listed) <= _SHOWN else f"{listed[0]} to {listed[-1]}"
 
 
 def shown_spec(component: str, spec: Spec) -> str:
-    """``torch >=2.2.0,<=2.5.1``; an exact spec as the release it names."""
+    """``torch >=2.2.0,<=2.5.1``. An exact spec as the release it names."""
     exact = exact_version(spec)
     if exact:
         return name_release(component, exact)
@@ -47,7 +47,7 @@ def shown_spec(component: str, spec: Spec) -> str:
 
 
 def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence, ...]:
-    """Each source once (whatever artifact it was read from), the strongest kind first."""
+    """Return each source once (whatever artifact it was read from), the strongest kind first."""
     once: dict[tuple[str, str], Evidence] = {}
     for entry in evidence:
         once.setdefault((entry.kind.value, entry.source), entry)
@@ -55,7 +55,7 @@ def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence
 
 
 def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]], *, cause: bool = True) -> str:
-    """What ``rows`` of a rule say, in one sentence. ``affected`` are the releases of each component that are concerned."""
+    """Return what ``rows`` of a rule say, in one sentence. ``affected`` are the releases of each component that are concerned."""
     if not rows:
         return _gap_sentence(rule, affected)
     if rule.id in _BUNDLES:
@@ -65,13 +65,13 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
         return special(rows, affected)
     first = rows[0]
     if not first.needs:
-        told = join_words([shown_spec(c, s) for c, s in first.when.items()])
+        subjects = join_words([shown_spec(c, s) for c, s in first.when.items()])
         because = (first.cause or first.symptom or "known to be bad").rstrip(".")
         together = len(first.when) > 1 and first.severity is Severity.ERROR
-        return f"{told} do not work together: {because}" if together else f"{told}: {because}"
+        return f"{subjects} do not work together: {because}" if together else f"{subjects}: {because}"
     parts = [_needs_words(rule, row) for row in rows[:_SHOWN]]
-    more = len(rows) - _SHOWN
-    sentence = "; ".join(dict.fromkeys(parts)) + (f"; and likewise for {more} more" if more > 0 else "")
+    surplus = len(rows) - _SHOWN
+    sentence = "; ".join(dict.fromkeys(parts)) + (f"; and likewise for {surplus} more" if surplus > 0 else "")
     why = first.cause if cause and "-declares-" not in rule.id else None
     return sentence + (f" ({why.rstrip('.')})" if why else "")
 
@@ -125,7 +125,7 @@ def _archs(rows: Sequence[Row]) -> list[str]:
 
 
 def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
-    """``torch 2.15.0 carries nccl 2.30.7``; of many builds that carry another release than ``affected``, which ones do carry it."""
+    """``torch 2.15.0 carries nccl 2.30.7``. Of many builds that carry another release than ``affected``, which ones do carry it."""
     component = rule.id.removeprefix("torch-bundles-")
     wished = [v for v in affected.get(component, ()) if v != "none"]
     if len(rows) > 2 * _SHOWN and wished:
@@ -142,8 +142,8 @@ def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Seq
     verb = _verb(
         rows, affected, *(("is built with", "are built with") if component == "cuda" else ("carries", "carry"))
     )
-    shown = [name_release(component, v) for v in carried]
-    many = join_words(shown) if len(shown) <= _SHOWN else f"{shown[0]} to {shown[-1]}"
+    names = [name_release(component, v) for v in carried]
+    many = join_words(names) if len(names) <= _SHOWN else f"{names[0]} to {names[-1]}"
     return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {many}"
 
 
@@ -159,7 +159,7 @@ def _glibc_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) 
 
 
 def _verb(rows: Sequence[Row], affected: Mapping[str, Sequence[str]], one: str, many: str) -> str:
-    """The form of a verb for the torch releases that a sentence names."""
+    """Return the form of a verb for the torch releases that a sentence names."""
     return one if len({v.split("+", maxsplit=1)[0] for v in _builds(rows, affected)}) == 1 else many
 
 
@@ -178,12 +178,12 @@ _BUNDLES = frozenset(f"torch-bundles-{name}" for name in ("cuda", "nccl", "cudnn
 
 
 def message_of(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
-    """What the rule says, and what is there instead."""
+    """Return what the rule says, and what is there instead."""
     sentence = rule_sentence(rule, rows, affected, cause=False)
     needed = [c for row in rows[:1] for c in row.needs if c in affected]
-    there = [name_release(c, affected[c][0]) for c in needed]
-    if there and rule.id != "torch-runs-on-gpu":
-        sentence += f"; {join_words(there)} is there"
+    present = [name_release(c, affected[c][0]) for c in needed]
+    if present and rule.id != "torch-runs-on-gpu":
+        sentence += f"; {join_words(present)} is there"
     cause = rows[0].cause
     if cause and rows[0].needs and "-declares-" not in rule.id and not rule.id.startswith("torch-"):
         sentence += f". {cause.rstrip('.')}"
@@ -194,16 +194,16 @@ def finding_of_row(
     rule: Rule,
     row: Row,
     severity: Severity,
-    shown: Mapping[str, str],
+    versions: Mapping[str, str],
     message: str,
     *,
     inferred: Mapping[str, str] | None = None,
 ) -> Finding:
-    """The finding of one row of a rule; ``shown`` maps its components to releases."""
+    """Return the finding of one row of a rule. ``versions`` maps its components to releases."""
     return Finding(
         rule=rule.id,
         severity=severity,
-        components=shown,
+        components=versions,
         message=message,
         evidence=row.evidence,
         fix=row.fix,
