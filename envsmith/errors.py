@@ -1,7 +1,7 @@
 """Every failure that a user can meet, one class a kind, each with its own exit code.
 
-The command line prints ``message`` and ``hint`` and exits with ``exit_code``. No traceback unless ``--traceback`` is given.
-The table of exit codes in the documentation is generated from :data:`EXIT_CODES`.
+The command line prints ``message`` and ``hint`` and exits with ``exit_code``. No traceback unless ``--traceback`` is
+given. The table of exit codes in the documentation is generated from :data:`EXIT_CODES`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class EnvsmithError(Exception):
     """A failure with a sentence for the person in front of the screen.
 
-    ``message`` says what is wrong and where. ``hint`` what to do next. ``details`` are further lines (the last lines of a
-    failed step, or every problem of a file), shown below the message.
+    ``message`` says what is wrong and where. ``hint`` what to do next. ``details`` are further lines (the last lines of
+    a failed step, or every problem of a file), shown below the message.
     """
 
     exit_code: int = 1
@@ -138,9 +138,11 @@ EXIT_CODES: dict[int, str] = {
 }
 
 
-# Every environment variable that the program reads for itself, for the reference and for a test that holds the table to the code.
+# Every environment variable that the program reads for itself, for the reference and for a test that holds the table to
+# the code.
 #
-# Left out are those that are only looked at to judge a machine (``doctor``) or handed on to a program that reads them (uv, pip, torch).
+# Left out are those that are only looked at to judge a machine (``doctor``) or handed on to a program that reads them
+# (uv, pip, torch).
 
 
 # Name -> what it does here.

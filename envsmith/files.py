@@ -1,7 +1,8 @@
 """Files: read up to a bound, written whole or not at all, and kept in the cache between runs.
 
-Without the cache everything still works, only slower. A cache file is found by a key that changes with what it was made of. One that is
-damaged, or that somebody else may have written, is ignored and made again. Nothing from a cache is ever executed.
+Without the cache everything still works, only slower. A cache file is found by a key that changes with what it was made
+of. One that is damaged, or that somebody else may have written, is ignored and made again. Nothing from a cache is ever
+executed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def read_cached(name: str) -> bytes | None:
 
 
 def write_cached(kind: str, key: str, content: bytes) -> None:
-    """Keep bytes as ``<kind>-<key>`` and remove old files of the kind. A folder that cannot be written is not an error."""
+    """Keep bytes as ``<kind>-<key>`` and remove old files of the kind.
+
+    A folder that cannot be written is not an error.
+    """
     folder = cache_folder()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,10 @@ class Problems:
 
 
 class WrongValueError(ValueError):
-    """A value that a field refuses. ``path`` leads on from the field to the part that is wrong, ``part`` is that part."""
+    """A value that a field refuses.
+
+    ``path`` leads on from the field to the part that is wrong, ``part`` is that part.
+    """
 
     def __init__(self, what: str, advice: str = "", *, path: str = "", part: object = None) -> None:
         super().__init__(what)
@@ -75,7 +78,10 @@ class _Mark:
 
 
 class Parsed(_Mark):
-    """The function gets the raw value and the context of the check. It returns the value or raises :class:`WrongValueError`."""
+    """The function gets the raw value and the context of the check.
+
+    It returns the value or raises :class:`WrongValueError`.
+    """
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
         from pydantic_core import core_schema
@@ -224,7 +230,10 @@ UNWRITTEN = {"unwritten": True}
 
 
 def written(key: str | None = None, *, when_set: bool = False) -> dict[str, object]:
-    """Return the metadata of a field that a file has under another ``key``, or only ``when_set``: when it is neither empty nor the default."""
+    """Return the metadata of a field that a file has under another ``key``, or only ``when_set``.
+
+    When it is neither empty nor the default.
+    """
     return {"key": key, "when_set": when_set}
 
 
@@ -260,7 +269,10 @@ def to_json(value: Any) -> Any:
 def check(
     kind: type[_Value], value: object, file: str, problems: Problems, *, root: str = "", context: object = None
 ) -> _Value | None:
-    """Turn a parsed document into ``kind``. Every problem is noted with its key path, which begins at ``root``, and gives ``None``."""
+    """Turn a parsed document into ``kind``.
+
+    Every problem is noted with its key path, which begins at ``root``, and gives ``None``.
+    """
     from pydantic import ValidationError
 
     adapter: TypeAdapter[_Value] = _adapter(kind)  # type: ignore[arg-type] # every class is hashable
@@ -358,7 +370,10 @@ class UnreadableError(ValueError):
 
 
 def parse_document(name: str, content: bytes) -> Any:
-    """Return the parsed JSON of a file whose name ends so, else its YAML. ``UnreadableError`` says what is wrong, and where."""
+    """Return the parsed JSON of a file whose name ends so, else its YAML.
+
+    ``UnreadableError`` says what is wrong, and where.
+    """
     if name.endswith(".json"):
         try:
             return json.loads(content)

@@ -1,4 +1,6 @@
-"""What of a text is nobody's business when it is sent or published: logins, tokens, names, and where things stood on this machine.
+"""What of a text is nobody's business when it is sent or published.
+
+Logins, tokens, names, and where things stood on this machine.
 
 One place for the snapshots of the doctor (:func:`redact`) and the records of runs (:func:`redact_values`).
 """
@@ -19,7 +21,8 @@ _LONG_HEX = re.compile(r"\b[0-9a-fA-F]{40,}\b")
 _URL_LOGIN = re.compile(r"(\w+://)[^/\s:@]{1,200}(?::[^/\s@]{0,200})?@")
 _EMAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{2,64}\b")
 _HOME = re.compile(r"(/home/|/Users/|/export/home/|/data/home/|/scratch/)[^/\s:'\"]{1,64}")
-# An interpreter's or an environment's own folder, wherever it stands; what an operating system or an image has below /usr is the same everywhere.
+# An interpreter's or an environment's own folder, wherever it stands; what an operating system or an image has below
+# /usr is the same everywhere.
 _PYTHON = re.compile(r"(?<![\w.~>/-])(?!/usr/)/[^\s'\"<>]{0,400}?/lib/python3\.(\d{1,2})/(site-packages/)?")
 _SYSTEM_TMP = ("/tmp", "/var/tmp")  # noqa: S108 - not written to: names that are replaced
 # A host's name that could be an English word, or a framework, says nothing and would spoil a sentence.
@@ -36,7 +39,9 @@ def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
 
 
 def redact_values(value: object, places: Mapping[str, str]) -> object:
-    """``value`` (what JSON can hold) with every string made fit to be published: no login or token, no path of this machine, no name of it.
+    """``value`` (what JSON can hold) with every string made fit to be published.
+
+    No login or token, no path of this machine, no name of it.
 
     Digests stay: they are what a record is about. ``places`` as for :func:`redact_paths`.
     """
@@ -56,8 +61,9 @@ def redact_values(value: object, places: Mapping[str, str]) -> object:
 def redact_paths(text: str, places: Mapping[str, str]) -> str:
     """``text`` with folders of this machine by what they are: ``places`` maps a folder to what stands for it.
 
-    In this order: what ``.`` stands for, Python's own folders wherever they are (``<env>/lib/python3.12/site-packages/…``,
-    ``<python>/lib/python3.12/…``), the other places, the longest first, and other people's home folders.
+    In this order: what ``.`` stands for, Python's own folders wherever they are
+    (``<env>/lib/python3.12/site-packages/…``, ``<python>/lib/python3.12/…``), the other places, the longest first, and
+    other people's home folders.
     """
     inner = {folder: name for folder, name in places.items() if name == "."}
     text = _PYTHON.sub(_python_folder, _replaced(text, inner))
@@ -78,7 +84,10 @@ def _python_folder(match: re.Match[str]) -> str:
 
 
 def places_here(**folders: Path) -> dict[str, str]:
-    """Return the folders of this process, for :func:`redact_paths`: home, temporary files, caches. ``folders`` by the word that stands for each (``state=``)."""
+    """Return the folders of this process, for :func:`redact_paths`: home, temporary files, caches.
+
+    ``folders`` by the word that stands for each (``state=``).
+    """
     places: dict[str, str] = dict.fromkeys((*_SYSTEM_TMP, tempfile.gettempdir()), "<tmp>")
     places["/root"] = places[os.path.expanduser("~")] = "~"  # noqa: PTH111 - Path.home() raises where there is none
     for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR", "PIP_CACHE_DIR", "HF_HOME"):

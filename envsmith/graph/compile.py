@@ -1,7 +1,9 @@
-"""The version graph -> numbers: every spec as a mask over the releases of its component, every row as nogoods over specs.
+"""The version graph -> numbers.
 
-The tables are what a solver needs and nothing else. Texts, evidence and dates of rules stay in the :class:`Knowledge`, which is looked at
-when something has to be explained.
+Every spec as a mask over the releases of its component, every row as nogoods over specs.
+
+The tables are what a solver needs and nothing else. Texts, evidence and dates of rules stay in the :class:`Knowledge`,
+which is looked at when something has to be explained.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompiledRow:
-    """``nogoods`` are tuples of spec numbers: all these specs together are bad. ``~n`` stands for *not* in spec ``n``."""
+    """``nogoods`` are tuples of spec numbers: all these specs together are bad.
+
+    ``~n`` stands for *not* in spec ``n``.
+    """
 
     number: int
     severity: Severity
@@ -44,9 +49,9 @@ class CompiledRule:
 class Compiled:
     """Versions by component (oldest first) and the masks over them.
 
-    ``pre`` and ``yanked`` mark releases that are not taken by default. ``dates`` are ISO days or ``""``. ``torch_index`` tells per
-    platform where a build is found. ``tested`` holds ``(framework, mask of releases, mask of torch releases, is a record)``. ``about`` are the
-    numbers of the rules that speak of a component.
+    ``pre`` and ``yanked`` mark releases that are not taken by default. ``dates`` are ISO days or ``""``.
+    ``torch_index`` tells per platform where a build is found. ``tested`` holds ``(framework, mask of releases, mask of
+    torch releases, is a record)``. ``about`` are the numbers of the rules that speak of a component.
     """
 
     digest: str
@@ -180,7 +185,10 @@ def _position(data: Mapping[str, Any]) -> tuple[int, bool, int]:
 
 
 def _nogoods(row: Sequence[Mapping[str, Any]], specs: _Specs) -> tuple[tuple[int, ...], ...]:
-    """Return what is bad: all of ``when`` and not one of ``needs``, or ``when`` itself without ``needs``. ``*`` bars only a component that is known to be absent."""
+    """Return what is bad: all of ``when`` and not one of ``needs``, or ``when`` itself without ``needs``.
+
+    ``*`` bars only a component that is known to be absent.
+    """
     when = tuple(specs.number(data["component"], data["spec"]) for data in row if data["side"] == "when")
     needs = [~specs.number(data["component"], data["spec"]) for data in row if data["side"] == "needs"]
     return tuple((*when, need) for need in needs) if needs else (when,)

@@ -86,7 +86,10 @@ class Expiry:
 
 
 def load_expiry(root: Path, torches: Iterable[str] | None = None) -> Expiry:
-    """Read ``expiry.yaml`` below ``root``. ``torches`` are the known versions (default: the installed knowledge's). ``DataError``."""
+    """Read ``expiry.yaml`` below ``root``.
+
+    ``torches`` are the known versions (default: the installed knowledge's). ``DataError``.
+    """
     path, problems = root / "expiry.yaml", Problems()
     file = read_document(_ExpiryFile, path.name, read_bounded(path, MAX_FILE_BYTES), problems)
     problems.refuse(f"{path}: no table of expiry")

@@ -1,4 +1,6 @@
-"""The fields of the files of ``matrix/``: versions, specs, components and evidence, as marks for :mod:`envsmith.schema`.
+"""The fields of the files of ``matrix/``.
+
+Versions, specs, components and evidence, as marks for :mod:`envsmith.schema`.
 
 A reference (to a component, to a named source) is looked up in the :class:`Context` of the check.
 """

@@ -39,7 +39,10 @@ class DataFiles:
 
 
 def find_matrix() -> Path:
-    """Return the folder of the knowledge: what ``ENVSMITH_MATRIX`` names, else the packaged one, else the repository's. ``DataError`` without one."""
+    """Return the folder of the knowledge: what ``ENVSMITH_MATRIX`` names, else the packaged one, else the repository's.
+
+    ``DataError`` without one.
+    """
     named = os.environ.get(MATRIX_VARIABLE)
     if named:
         if not (Path(named) / "components.yaml").is_file():
@@ -59,7 +62,9 @@ def find_matrix() -> Path:
 
 
 def own_matrix() -> Path:
-    """Return the folder of the knowledge that may be written to: :func:`find_matrix`, but where that is the installed package's, ``matrix/`` here.
+    """Return the folder of the knowledge that may be written to.
+
+    :func:`find_matrix`, but where that is the installed package's, ``matrix/`` here.
 
     ``UsageError`` when there is none: what is written into an installed package is gone with the next upgrade.
     """

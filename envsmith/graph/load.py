@@ -1,6 +1,7 @@
 """The version graph as a solver uses it: read once per state of its files, kept compiled in the cache.
 
-A reading from the cache imports neither networkx nor YAML. A rule is unpickled when it is asked for, since most answers show few of them.
+A reading from the cache imports neither networkx nor YAML. A rule is unpickled when it is asked for, since most answers
+show few of them.
 """
 
 from __future__ import annotations

@@ -82,7 +82,10 @@ def read_components(root: Path) -> ComponentTable:
 
 
 def read_wheels(root: Path) -> tuple[Sequence[Build], Sequence[Device]]:
-    """Read what the wheels of torch carry, and which GPUs run what. ``DataError`` lists the problems of the two files."""
+    """Read what the wheels of torch carry, and which GPUs run what.
+
+    ``DataError`` lists the problems of the two files.
+    """
     table, problems = read_components(root), Problems()
     torch, gpu = (
         check_file(kind, name, _document(root, name, problems), problems, table)
@@ -302,7 +305,10 @@ def in_order(lines: Iterable[ReleaseLine]) -> list[ReleaseLine]:
 
 
 def declared_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
-    """Return the rules ``<component>-declares-<target>``: one row per run of consecutive releases that declare the same."""
+    """Return the rules ``<component>-declares-<target>``.
+
+    One row per run of consecutive releases that declare the same.
+    """
     targets = dict.fromkeys(t for line in lines for t in [*line.requires, *(["python"] if line.python else [])])
     rules = []
     for target in targets:
@@ -477,8 +483,9 @@ class _TestedFile:
         ]
 
 
-# Records of runs: one that passed supports its own cell; one that failed makes its cell known bad, even before anybody knows why. That is
-# a warning, not an error: it speaks of one cell on one machine. Where the cause is known there is a rule beside it, which says more.
+# Records of runs: one that passed supports its own cell; one that failed makes its cell known bad, even before anybody
+# knows why. That is a warning, not an error: it speaks of one cell on one machine. Where the cause is known there is a
+# rule beside it, which says more.
 
 
 # What follows from torch stands in no row: the cell is named by what was chosen.
@@ -495,7 +502,10 @@ _TRANSIENT = frozenset({Verdict.HANG, Verdict.CRASH, Verdict.NOT_RUN})
 
 
 def failed_runs(records: Mapping[str, Record], table: ComponentTable) -> list[Rule]:
-    """Return one rule a framework and stage, with a row for each cell whose newest run failed by its own fault. ``records`` are by file name."""
+    """Return one rule a framework and stage, with a row for each cell whose newest run failed by its own fault.
+
+    ``records`` are by file name.
+    """
     newest: dict[str, tuple[str, str]] = {}
     for name, record in records.items():
         newest[record.cell] = max(newest.get(record.cell, ("", "")), (record.started, name))

@@ -1,7 +1,7 @@
 """``releases/torch.yaml`` -> releases of torch, and the rules that follow from what lies in each wheel.
 
-A field that a line leaves out is not known: no row is made of it, and nothing follows. What a build is compiled for becomes the set of
-GPUs it runs on through the table ``runs_on`` of ``releases/gpu.yaml``.
+A field that a line leaves out is not known: no row is made of it, and nothing follows. What a build is compiled for
+becomes the set of GPUs it runs on through the table ``runs_on`` of ``releases/gpu.yaml``.
 """
 
 from __future__ import annotations

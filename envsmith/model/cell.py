@@ -56,12 +56,14 @@ class Platform(str, Enum):
 class Request:
     """What is wanted. Names are component names, already parsed.
 
-    ``frameworks`` and ``constraints`` map a component to a spec (``Spec.parse("*")`` when only presence is asked for). Every
-    component named here is in the cell. ``driver`` is the version that the host has. ``gpus`` are ``sm_NN``, all of which the cell must
-    run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are constraints that the program itself adds
-    (``python`` to the interpreters of this host), each with the reason that a refusal or ``why`` tells.
+    ``frameworks`` and ``constraints`` map a component to a spec (``Spec.parse("*")`` when only presence is asked for).
+    Every component named here is in the cell. ``driver`` is the version that the host has. ``gpus`` are ``sm_NN``, all
+    of which the cell must run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are
+    constraints that the program itself adds (``python`` to the interpreters of this host), each with the reason that a
+    refusal or ``why`` tells.
 
-    For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is malformed.
+    For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is
+    malformed.
     """
 
     frameworks: Mapping[str, Spec] = field(default_factory=dict)
@@ -84,7 +86,8 @@ def _specs(specs: Mapping[str, Spec | str] | Iterable[str]) -> dict[str, Spec]:
 
 # Components whose release is spelt without dots in an id, as wheel tags do: cu128, py312, sm90.
 _DOTLESS = frozenset({"cuda", "python"})
-# As components.yaml spells them (`short`); frameworks state theirs, every other component has its own name. A test keeps the two equal.
+# As components.yaml spells them (`short`); frameworks state theirs, every other component has its own name. A test
+# keeps the two equal.
 _SHORT = {
     "cuda": "cu",
     "python": "py",
@@ -117,7 +120,8 @@ def short_names() -> dict[str, str]:
 class CellId:
     """The name of a cell: what is chosen. What a wheel bundles and what the host is follow from it or stay outside.
 
-    ``str`` gives ``ds0.19.8-torch2.13.0-cu130-py312`` (``-aarch64`` at the end on that platform), a valid image tag. ``parse`` is its inverse.
+    ``str`` gives ``ds0.19.8-torch2.13.0-cu130-py312`` (``-aarch64`` at the end on that platform), a valid image tag.
+    ``parse`` is its inverse.
     """
 
     components: tuple[tuple[str, str], ...]
@@ -175,8 +179,9 @@ def _undot(digits: str) -> str:
 class Cell:
     """One release per component that satisfies every rule.
 
-    ``components`` is ordered: frameworks, torch, cuda, python, then what was asked for, then what follows (nccl, cudnn, triton), then the
-    host (driver, gpu). ``chosen`` are the names that stand in the id. ``index`` says where the torch build is found (``default`` or ``pytorch``).
+    ``components`` is ordered: frameworks, torch, cuda, python, then what was asked for, then what follows (nccl, cudnn,
+    triton), then the host (driver, gpu). ``chosen`` are the names that stand in the id. ``index`` says where the torch
+    build is found (``default`` or ``pytorch``).
     """
 
     components: Mapping[str, str]

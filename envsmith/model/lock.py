@@ -1,4 +1,7 @@
-"""A lock: the cell with everything that is installed pinned and hashed. The fields say how it is written to lock.json and read from it."""
+"""A lock: the cell with everything that is installed pinned and hashed.
+
+The fields say how it is written to lock.json and read from it.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,10 @@ _Origin = Annotated[str, _of_form(r"|file|https://[^\s@#\x00-\x20]{1,2000}", min
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Artifact:
-    """One file of a release: name, ``sha256`` (64 hex digits), bytes where the index tells, address as the index gave it."""
+    """One file of a release.
+
+    Name, ``sha256`` (64 hex digits), bytes where the index tells, address as the index gave it.
+    """
 
     filename: _FileName
     sha256: Sha256
@@ -96,7 +102,10 @@ class Artifact:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pin:
-    """One Python distribution. ``artifacts`` are every file that may be installed for it. ``requires`` are names of other pins."""
+    """One Python distribution.
+
+    ``artifacts`` are every file that may be installed for it. ``requires`` are names of other pins.
+    """
 
     name: Annotated[str, Parsed(_parse_name)]
     version: Annotated[str, Parsed(_parse_version)]
@@ -118,7 +127,9 @@ class OsPackage:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltWheel:
-    """What became of the source distribution of a pin when it was first built: the wheel's file name and its sha256 (64 hex digits).
+    """What became of the source distribution of a pin when it was first built.
+
+    The wheel's file name and its sha256 (64 hex digits).
 
     ``content`` is a sha256 over the files that it installs, which can be read back from an image. Empty in older locks.
     """
@@ -148,9 +159,12 @@ class CompiledSource:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaseImage:
-    """The image a cell is built on. ``digest`` is ``sha256:…`` of its manifest (or of its image id, for a local base).
+    """The image a cell is built on.
 
-    ``origin`` is ``registry``, ``local`` or ``bootstrapped`` (made here from the distribution's packages). ``python`` is the interpreter's path inside.
+    ``digest`` is ``sha256:…`` of its manifest (or of its image id, for a local base).
+
+    ``origin`` is ``registry``, ``local`` or ``bootstrapped`` (made here from the distribution's packages). ``python``
+    is the interpreter's path inside.
     """
 
     name: _Word
@@ -189,12 +203,14 @@ def _cell(file: _CellFile, _context: object) -> Cell:
 class Lock:
     """Everything that is installed for a cell on one platform.
 
-    ``build_pins`` are what source distributions are built with. ``constraints`` what rules added to the package resolution, with the rule id.
-    ``base`` and ``os_packages`` are ``None``/empty when no image was asked for (``image_note`` then says why). ``os_source`` is where the
-    versions of the packages come from, ``snapshot DATE`` or ``mirror DATE``. ``wheels`` are what the source distributions became in the
-    pinned builder, once they were built. ``compiled`` are those of them that need torch, a compiler and often nvcc for it.
+    ``build_pins`` are what source distributions are built with. ``constraints`` what rules added to the package
+    resolution, with the rule id. ``base`` and ``os_packages`` are ``None``/empty when no image was asked for
+    (``image_note`` then says why). ``os_source`` is where the versions of the packages come from, ``snapshot DATE`` or
+    ``mirror DATE``. ``wheels`` are what the source distributions became in the pinned builder, once they were built.
+    ``compiled`` are those of them that need torch, a compiler and often nvcc for it.
 
-    What locks did not have from the start is written only where it says something, so that an older lock keeps its digest.
+    What locks did not have from the start is written only where it says something, so that an older lock keeps its
+    digest.
     """
 
     cell: Annotated[Cell, Made(_CellFile, _cell)]
@@ -245,7 +261,10 @@ def folder_name(cell: Cell, flavour: str) -> str:
 
 
 def parse_lock(text: str, *, where: str) -> Lock:
-    """Return the lock that ``text`` is. ``DataError`` lists every problem of it, or says that it is not the text that the lock prints."""
+    """Return the lock that ``text`` is.
+
+    ``DataError`` lists every problem of it, or says that it is not the text that the lock prints.
+    """
     hint = "delete it and run envsmith lock again; a lock is not edited by hand"
     try:
         document: Any = json.loads(text)
@@ -265,7 +284,8 @@ def parse_lock(text: str, *, where: str) -> Lock:
     return lock
 
 
-# What a user says about distributions that are compiled from source: archives that are on no index, and variables that are set meanwhile.
+# What a user says about distributions that are compiled from source: archives that are on no index, and variables that
+# are set meanwhile.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,13 +316,19 @@ class GivenArchive:
 
     @property
     def origin(self) -> str:
-        """What a lock says of where it came from: the address, or ``file``, because a folder of one machine means nothing on another."""
+        """What a lock says of where it came from.
+
+        The address, or ``file``, because a folder of one machine means nothing on another.
+        """
         return self.address if self.address.startswith("https:") else "file"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compile:
-    """``archives`` stand for what the index has, or has not, under their names. ``variables`` are set while a distribution is compiled."""
+    """``archives`` stand for what the index has, or has not, under their names.
+
+    ``variables`` are set while a distribution is compiled.
+    """
 
     archives: tuple[GivenArchive, ...] = ()
     variables: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)

@@ -36,7 +36,8 @@ from envsmith.text import places_here, redact_values
 
 # Schema 1 (until 2026-11-21) listed every case by name and every case's seconds: 10 kB a record.
 SCHEMA = 2
-# A record is at most 4 kB, so that ten thousand of them are read in a second: what is long is cut, and the number of what was left out is told.
+# A record is at most 4 kB, so that ten thousand of them are read in a second: what is long is cut, and the number of
+# what was left out is told.
 _MAX_BAD = 6
 _MAX_TEXT = 220
 _MAX_LOG = 600
@@ -84,7 +85,10 @@ class Verdict(str, Enum):
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseOutcome:
-    """``case`` is the case's name (``all_reduce[float32,sum,1027]``). ``seconds`` is the slowest rank's time, ``blame`` one sentence."""
+    """``case`` is the case's name (``all_reduce[float32,sum,1027]``).
+
+    ``seconds`` is the slowest rank's time, ``blame`` one sentence.
+    """
 
     case: str
     verdict: Verdict
@@ -183,9 +187,10 @@ _Time = Annotated[str, text_of(40), Checked(_time)]
 class Record:
     """The outcome of one run, made, written and read in this shape. ``name`` is that of the file it was read from.
 
-    ``lock``, ``environment`` and ``image`` are digests. ``loaded`` are versions as loaded in the cell, not as declared. Times are UTC ISO 8601,
-    durations seconds. ``expected`` and ``rules`` are what the graph said before. ``earlier`` are attempts of the same run that failed before
-    this one. ``bandwidth`` holds the peak of each operation when that tier was run. ``audit`` is what earlier releases wrote of pip-audit.
+    ``lock``, ``environment`` and ``image`` are digests. ``loaded`` are versions as loaded in the cell, not as declared.
+    Times are UTC ISO 8601, durations seconds. ``expected`` and ``rules`` are what the graph said before. ``earlier``
+    are attempts of the same run that failed before this one. ``bandwidth`` holds the peak of each operation when that
+    tier was run. ``audit`` is what earlier releases wrote of pip-audit.
     """
 
     schema: Annotated[
@@ -281,8 +286,8 @@ def _last(lines: Sequence[str]) -> Sequence[str]:
     return last[::-1]
 
 
-# Records as files: written whole under a name that their content gives, and read back. Two campaigns never write one name for two records,
-# so their results are merged by copying.
+# Records as files: written whole under a name that their content gives, and read back. Two campaigns never write one
+# name for two records, so their results are merged by copying.
 
 
 _LADDER = {rung: number for number, rung in enumerate(Rung)}
@@ -295,7 +300,9 @@ _MAX_SHOWN = 40
 
 
 def record_text(record: Record, **places: Path) -> str:
-    """Return a record as it is written and published: JSON that people can read in a diff, without what is the business of this machine alone.
+    """Return a record as it is written and published.
+
+    JSON that people can read in a diff, without what is the business of this machine alone.
 
     ``places`` are folders by the word that stands for them (``cell`` is ``.``), besides those that every machine has.
     """
@@ -309,7 +316,10 @@ def record_name(cell: str, engine: str, text: str) -> str:
 
 
 def put_record(folder: Path, record: Record, **places: Path) -> Path:
-    """Write a record into ``folder``, complete or not at all. ``places`` as for :func:`record_text`. ``StorageError``."""
+    """Write a record into ``folder``, complete or not at all.
+
+    ``places`` as for :func:`record_text`. ``StorageError``.
+    """
     text = record_text(record, state=folder.parent, **places)
     path = folder / record_name(record.cell, record.engine, text)
     write_whole(path, text)
@@ -345,7 +355,10 @@ def check_record(document: Any, name: str, problems: Problems) -> Record | None:
 
 
 def read_records(folder: Path) -> tuple[Record, ...]:
-    """Return every record of a folder, by name. ``DataError`` lists every file that is none. ``StorageError`` when it cannot be read."""
+    """Return every record of a folder, by name.
+
+    ``DataError`` lists every file that is none. ``StorageError`` when it cannot be read.
+    """
     try:
         names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json") and not e.name.startswith("."))
     except FileNotFoundError:
@@ -376,9 +389,10 @@ def _content(path: Path, problems: Problems) -> bytes:
 def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
     """Copy the records of ``sources`` into ``target``: the names that are new, and how many were there already.
 
-    A source is a file, a folder of records, a folder with one in ``records/`` (a campaign's, a smoke test's), a cell's folder with its
-    ``record.json``, or a folder of cells' folders. A record is taken only when it parses. A build's ``record.json`` gets the name that its content
-    gives, any other file must have it. ``DataError`` and ``StorageError``. What was copied before an error stays.
+    A source is a file, a folder of records, a folder with one in ``records/`` (a campaign's, a smoke test's), a cell's
+    folder with its ``record.json``, or a folder of cells' folders. A record is taken only when it parses. A build's
+    ``record.json`` gets the name that its content gives, any other file must have it. ``DataError`` and
+    ``StorageError``. What was copied before an error stays.
     """
     new, present = [], 0
     for source in sources:

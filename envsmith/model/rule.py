@@ -32,8 +32,9 @@ class Severity(str, Enum):
 class Release:
     """One version of a component.
 
-    ``index`` is ``default`` or ``pytorch`` for torch builds (``pip install torch`` gives the default one of a platform). ``platforms`` is empty
-    when the release is the same everywhere. ``facts`` holds further fields of its line (``sdist_only``, ``build_imports``, ``cuda_majors``).
+    ``index`` is ``default`` or ``pytorch`` for torch builds (``pip install torch`` gives the default one of a
+    platform). ``platforms`` is empty when the release is the same everywhere. ``facts`` holds further fields of its
+    line (``sdist_only``, ``build_imports``, ``cuda_majors``).
     """
 
     component: str
@@ -103,7 +104,10 @@ class Tested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knowledge:
-    """All of ``matrix/``: releases oldest first, rules in file order. ``digest`` is the sha256 of the files it was read from."""
+    """All of ``matrix/``: releases oldest first, rules in file order.
+
+    ``digest`` is the sha256 of the files it was read from.
+    """
 
     components: ComponentTable
     releases: Mapping[str, tuple[Release, ...]]

@@ -1,7 +1,8 @@
 """Versions and specs: parsed once, compared ever after.
 
-A version is kept as the text people know it by (``535.54.03``, ``2.9.1+cu128``, ``sm_90``) beside a PEP 440 key. A spec is PEP 440
-with four additions: ``||`` (union), bare versions (that release and its patch releases), ``*`` (any), and ``sm_NN`` for GPUs.
+A version is kept as the text people know it by (``535.54.03``, ``2.9.1+cu128``, ``sm_90``) beside a PEP 440 key. A spec
+is PEP 440 with four additions: ``||`` (union), bare versions (that release and its patch releases), ``*`` (any), and
+``sm_NN`` for GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 from packaging.version import Version as Pep440
 
-# Words that stand where a version stands: a build without CUDA, a library that is not shipped. They match only themselves.
+# Words that stand where a version stands: a build without CUDA, a library that is not shipped. They match only
+# themselves.
 WORDS = frozenset({"cpu", "none"})
 _SM = re.compile(r"sm_?(\d{1,2})(\d)([af]?)(?![\w])", re.IGNORECASE)
 _TEXT = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]{0,63}")
@@ -28,7 +30,10 @@ def _pep440(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def version_key(text: str) -> Pep440 | None:
-    """Return the PEP 440 key of a version text. ``None`` for the words of :data:`WORDS`. Raises ``ValueError`` for anything else."""
+    """Return the PEP 440 key of a version text.
+
+    ``None`` for the words of :data:`WORDS`. Raises ``ValueError`` for anything else.
+    """
     if text in WORDS:
         return None
     if not _TEXT.fullmatch(text):

@@ -1,7 +1,7 @@
 """The solver: kernel on bit masks, preferences, conflict and repair, judging and explaining.
 
-The package is also the function of the Python interface, ``envsmith.solve(request)``: a package and a function of one name would take
-each other's place as soon as either is imported.
+The package is also the function of the Python interface, ``envsmith.solve(request)``: a package and a function of one
+name would take each other's place as soon as either is imported.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def check(
 ) -> Judgement:
     """Judge ``{component: version}`` (aliases welcome, ``platform`` defaults to linux-64) without changing it.
 
-    The version ``*`` says that some release is there, ``none`` that it is absent. A repair leaves ``keep`` alone where it can.
+    The version ``*`` says that some release is there, ``none`` that it is absent. A repair leaves ``keep`` alone where
+    it can.
     """
     from envsmith.solve.judge import judge  # a solve does without it
 

@@ -57,7 +57,10 @@ class Case:
 
 
 def plausible(solver: Solver, subject: Given, platform: Platform) -> Given:
-    """Without the builds that a torch without a build tag cannot mean: those of other platforms, and those without CUDA beside a driver."""
+    """Without the builds that a torch without a build tag cannot mean.
+
+    Those of other platforms, and those without CUDA beside a driver.
+    """
     listed = solver.compiled.versions.get("torch", ())
     mask = subject.masks.get("torch", 0)
     if not mask & (mask - 1):
@@ -132,7 +135,8 @@ def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
     return next((i for i in bits(domain) if index.get(str(problem.values[torch][i])) == "default"), None)
 
 
-# A given set of releases, read: which values of which component each text stands for, and what the knowledge does not list.
+# A given set of releases, read: which values of which component each text stands for, and what the knowledge does not
+# list.
 
 
 # Some release of it is there; it is known to be absent.
@@ -140,7 +144,10 @@ ANY, NONE = "*", "none"
 
 
 def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
-    """Read ``{component: version}``. Names may be aliases. Several GPUs are joined by commas. ``*`` is some release, ``none`` is absent."""
+    """Read ``{component: version}``.
+
+    Names may be aliases. Several GPUs are joined by commas. ``*`` is some release, ``none`` is absent.
+    """
     compiled = solver.compiled
     components: dict[str, str] = {}
     masks: dict[str, int] = {}
@@ -182,7 +189,10 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
 
 
 def _is_missed(role: Role, releases: tuple[str, ...], text: str) -> bool:
-    """Tell whether a release that is not listed leaves something unknown. Files of companions list every final release of the index, those of the host not every patch."""
+    """Tell whether a release that is not listed leaves something unknown.
+
+    Files of companions list every final release of the index, those of the host not every patch.
+    """
     return role in (Role.FRAMEWORK, Role.CORE) or (role is Role.COMPANION and _is_a_gap(releases, text))
 
 
@@ -228,8 +238,9 @@ def _example(name: str) -> str:
 def stands_for(versions: tuple[str, ...], component: str, text: str) -> tuple[int, str | None]:
     """Return the mask of listed releases that ``text`` stands for, or the release itself as one that is not listed.
 
-    Exactly that release. The same version spelt otherwise (``0.16``, ``0.16.0``). For torch without a build tag all builds. For Python and
-    CUDA the minor series. For others than frameworks a shorter version stands for what begins with it (cuDNN ``9.1.0``).
+    Exactly that release. The same version spelt otherwise (``0.16``, ``0.16.0``). For torch without a build tag all
+    builds. For Python and CUDA the minor series. For others than frameworks a shorter version stands for what begins
+    with it (cuDNN ``9.1.0``).
     """
     if text == ANY:
         return ((1 << len(versions)) - 1, None) if versions else (0, text)

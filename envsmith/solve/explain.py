@@ -134,7 +134,10 @@ _TRIED = "tried"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """``sentences`` are complete by themselves. ``members`` are the rules they rest on, with evidence. ``repairs`` were solved."""
+    """``sentences`` are complete by themselves.
+
+    ``members`` are the rules they rest on, with evidence. ``repairs`` were solved.
+    """
 
     subject: str
     sentences: tuple[str, ...]
@@ -175,7 +178,10 @@ def _posed(solver: Solver, cell: CellId) -> Posed:
 
 
 def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explanation:
-    """Explain each release of a cell: what is newer, which rule keeps it out, on what evidence, and what would let it in."""
+    """Explain each release of a cell.
+
+    What is newer, which rule keeps it out, on what evidence, and what would let it in.
+    """
     solver, cell = solver or default_solver(), _parsed(cell)
     posed = _posed(solver, cell)
     answer = solver.best(posed)
@@ -369,7 +375,9 @@ def _killed(solver: Solver, rule: Rule, platform: Platform) -> list[str]:
 
 
 def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: Solver | None = None) -> Explanation:
-    """Explain the way from a cell to ``{"torch": Spec(">=2.13")}``: what must change, which component blocks, and since when.
+    """Explain the way from a cell to ``{"torch".
+
+    Spec(">=2.13")}``: what must change, which component blocks, and since when.
 
     ``UsageError`` for a component that the cell does not have.
     """
@@ -507,7 +515,10 @@ def _framework_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str
 
 
 def blockers(solver: Solver, posed: Posed, variable: int, index: int) -> str:
-    """Tell why a release cannot be had under the request: the sentences of the rules in the conflict, or ``""`` when it can."""
+    """Tell why a release cannot be had under the request.
+
+    The sentences of the rules in the conflict, or ``""`` when it can.
+    """
     problem = posed.problem
     name = problem.names[variable]
     wish = Wish(name, str(problem.values[variable][index]), ((variable, 1 << index),), reason="tried")

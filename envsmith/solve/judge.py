@@ -1,13 +1,15 @@
 """Judging a set of releases that somebody has, without changing it.
 
-A set may be partial. It is judged on what is given. What a torch wheel carries is inferred and shown as inferred. ``torch==2.9.1`` stands for
-all builds of that release that can be meant. It is bad when every one of them is, and when the default build is, for that is what an index gives.
-Where the set hints at another build (a toolkit of another CUDA major) what the default build alone would break is a warning, and the judgement is
-then ``unknown``. A component of version ``*`` is there in some release: it is bad only when every release is. One of version ``none`` is known to be
+A set may be partial. It is judged on what is given. What a torch wheel carries is inferred and shown as inferred.
+``torch==2.9.1`` stands for all builds of that release that can be meant. It is bad when every one of them is, and when
+the default build is, for that is what an index gives. Where the set hints at another build (a toolkit of another CUDA
+major) what the default build alone would break is a warning, and the judgement is then ``unknown``. A component of
+version ``*`` is there in some release: it is bad only when every release is. One of version ``none`` is known to be
 absent.
 
-A torch without a build tag beside a CUDA that no published build of it has cannot exist as it was said, but says nothing wrong either: people mean the
-CUDA of nvcc or of nvidia-smi, or compiled it. That is a warning and ``unknown``. With a build tag the two contradict each other, and it is bad.
+A torch without a build tag beside a CUDA that no published build of it has cannot exist as it was said, but says
+nothing wrong either: people mean the CUDA of nvcc or of nvidia-smi, or compiled it. That is a warning and ``unknown``.
+With a build tag the two contradict each other, and it is bad.
 """
 
 from __future__ import annotations
@@ -89,7 +91,10 @@ def _warned(findings: Sequence[Finding]) -> frozenset[str]:
 
 
 def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
-    """Return a finding that holds for the default build only: what it says where nobody named a build, a doubt where the set hints at another one."""
+    """Return a finding that holds for the default build only.
+
+    What it says where nobody named a build, a doubt where the set hints at another one.
+    """
     mild = hinted and finding.severity is Severity.ERROR
     return replace(
         finding,
@@ -217,10 +222,12 @@ def _silent(case: Case, torches: int, torch: int) -> set[str]:
 
 
 def known_pair(solver: Solver, problem: Problem, subject: Given, framework: str) -> str | None:
-    """Tell why the knowledge cannot vouch for a framework with the given torch. ``None`` when it can, or when there is nothing to vouch for.
+    """Tell why the knowledge cannot vouch for a framework with the given torch.
 
-    It can when somebody tested this framework release (its series, or an older release) with this torch or a newer one, or when
-    the release itself declares a range that ends above this torch.
+    ``None`` when it can, or when there is nothing to vouch for.
+
+    It can when somebody tested this framework release (its series, or an older release) with this torch or a newer one,
+    or when the release itself declares a range that ends above this torch.
     """
     compiled = solver.compiled
     if compiled.roles[framework] is not Role.FRAMEWORK or "torch" not in subject.masks:
@@ -352,8 +359,9 @@ def _is_told(case: Case, rule: Rule, row: Row, versions: Mapping[str, str], plat
 
 # Known-bad cells: what every rule forbids, with releases in the place of specs and the text that a user would see.
 #
-# A rule says ``deepspeed <0.8.2 with torch >=2.0``; a known-bad cell is one pair of releases that it forbids. For each row the releases next to the
-# bounds are taken, for these are what people have: the newest that a ``when`` admits and, for a need, the newest that does not meet it.
+# A rule says ``deepspeed <0.8.2 with torch >=2.0``; a known-bad cell is one pair of releases that it forbids. For each
+# row the releases next to the bounds are taken, for these are what people have: the newest that a ``when`` admits and,
+# for a need, the newest that does not meet it.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -367,12 +375,18 @@ class KnownBad:
 
 
 def stated_by_metadata(rule: Rule) -> bool:
-    """Tell whether package metadata or the tags of files say it: declared requirements, and what torch wheels carry and exist for."""
+    """Tell whether package metadata or the tags of files say it.
+
+    Declared requirements, and what torch wheels carry and exist for.
+    """
     return "-declares-" in rule.id or rule.kind is RuleKind.BUNDLES or rule.id.startswith("torch-wheels-")
 
 
 def known_bad(knowledge: Knowledge, *, worst: bool = False) -> Iterator[KnownBad]:
-    """Return known-bad cells of all rules that metadata does not state and that say what a user sees, each set once. ``worst`` leaves warnings out."""
+    """Return known-bad cells of all rules that metadata does not state and that say what a user sees, each set once.
+
+    ``worst`` leaves warnings out.
+    """
     keys: set[tuple[tuple[str, str], ...]] = set()
     for rule in knowledge.rules:
         if stated_by_metadata(rule):
@@ -389,7 +403,10 @@ def known_bad(knowledge: Knowledge, *, worst: bool = False) -> Iterator[KnownBad
 
 
 def _sets(knowledge: Knowledge, row: Row) -> Iterator[dict[str, str]]:
-    """Return one set per need that is not met, or the set of ``when`` itself. There is none where no listed release fits."""
+    """Return one set per need that is not met, or the set of ``when`` itself.
+
+    There is none where no listed release fits.
+    """
     chosen = {name: _newest_known(knowledge, name, row.when[name], row.needs.get(name)) for name in row.when}
     if any(version is None for version in chosen.values()):
         return
@@ -436,7 +453,8 @@ def repair_of(
 ) -> Repair | None:
     """Return the nearest cell. What a wheel carries follows it and does not count as a change.
 
-    ``known`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those are mended with it.
+    ``known`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those
+    are mended with it.
     """
     problem = pose(case.solver.compiled, platform, names, case.subject.extras)
     carried = {n for n in CARRIED if n in case.subject.masks and "torch" in case.subject.masks and _agrees(case, n)}
@@ -465,7 +483,10 @@ def repair_of(
 
 
 def _nearest_first(case: Case, problem: Problem, frameworks: tuple[str, ...], companions: tuple[str, ...]) -> Nearest:
-    """Return the order of answers around what is given. Only what is one release (of torch: one version) has a place to be near to."""
+    """Return the order of answers around what is given.
+
+    Only what is one release (of torch: one version) has a place to be near to.
+    """
     start = {
         n: (m & -m).bit_length() - 1
         for n, m in case.subject.masks.items()
@@ -475,7 +496,10 @@ def _nearest_first(case: Case, problem: Problem, frameworks: tuple[str, ...], co
 
 
 def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]:
-    """Of repairs with equally few changes: companions and tools move first, then a framework upwards, then torch upwards, then anything downwards."""
+    """Of repairs with equally few changes.
+
+    Companions and tools move first, then a framework upwards, then torch upwards, then anything downwards.
+    """
 
     def dear(change: Change) -> int:
         role = roles.get(change.component)
@@ -507,7 +531,10 @@ def _stay_with_cuda(case: Case, problem: Problem) -> list[Wish]:
 
 
 def _without(problem: Problem, marked: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """Mask pre-releases or yanked releases for components that change. Those of the set may stay (the passes without this mask allow them)."""
+    """Mask pre-releases or yanked releases for components that change.
+
+    Those of the set may stay (the passes without this mask allow them).
+    """
     return tuple((v, problem.full[v] & ~marked[c]) for v, c in enumerate(problem.components) if marked.get(c))
 
 

@@ -1,8 +1,11 @@
-"""The search: sets of releases as bits of integers, arc consistency, and what is built on them. Knows nothing of versions.
+"""The search: sets of releases as bits of integers, arc consistency, and what is built on them.
 
-A *variable* has the values ``0..n-1``. A *domain* is an integer with a bit for each value still possible. A *nogood* is a tuple of
-``(variable, mask)``: not all of these variables may take a value of their mask at once. Nogoods over one variable narrow its domain, those
-over two become tables whose supports are memoised, longer ones are watched: when all but one hold, the last may not.
+Knows nothing of versions.
+
+A *variable* has the values ``0..n-1``. A *domain* is an integer with a bit for each value still possible. A *nogood* is
+a tuple of ``(variable, mask)``: not all of these variables may take a value of their mask at once. Nogoods over one
+variable narrow its domain, those over two become tables whose supports are memoised, longer ones are watched: when all
+but one hold, the last may not.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Nogood = tuple[tuple[int, int], ...]
 Domains = list[int]
-# One decision of a search: a variable, and the parts of its domain in the order in which they are wanted. The parts are disjoint and
-# cover the domain; the function sees the domains as they are when the decision is due.
+# One decision of a search: a variable, and the parts of its domain in the order in which they are wanted. The parts are
+# disjoint and cover the domain; the function sees the domains as they are when the decision is due.
 Step = tuple[int, Callable[[Domains], Iterable[int]]]
 
 
@@ -110,7 +113,10 @@ class Net:
                 del self.long[variable][-longer:]
 
     def propagate(self, domains: Domains, todo: set[int]) -> bool:
-        """Make ``domains`` arc consistent, beginning with the changed variables ``todo``. False when one becomes empty."""
+        """Make ``domains`` arc consistent, beginning with the changed variables ``todo``.
+
+        False when one becomes empty.
+        """
         arcs, longer = self.arcs, self.long
         while todo:
             source = todo.pop()
@@ -202,9 +208,12 @@ class Net:
 
 
 def nearest(net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], *, limit: int = 8) -> list[tuple[int, ...]]:
-    """Return the smallest sets of wishes to give up so that the rest can be had. ``[()]`` when all can, ``[]`` when not even none.
+    """Return the smallest sets of wishes to give up so that the rest can be had.
 
-    A wish is a tuple of ``(variable, mask)`` that hold together. Sets are in the order of ``wishes``: those given up last come last.
+    ``[()]`` when all can, ``[]`` when not even none.
+
+    A wish is a tuple of ``(variable, mask)`` that hold together. Sets are in the order of ``wishes``: those given up
+    last come last.
     """
     base = net.begin()
     if net.solvable(base) is None or base is None:
@@ -236,7 +245,9 @@ def nearest(net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], *, limit: i
 
 
 def minimal_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
-    """Indices of ``parts`` that cannot all hold, but any proper subset of them can: QuickXplain, so early parts are preferred.
+    """Indices of ``parts`` that cannot all hold, but any proper subset of them can.
+
+    QuickXplain, so early parts are preferred.
 
     Empty when all parts can hold together.
     """
@@ -264,8 +275,9 @@ def minimal_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
 def smallest_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
     """Do as :func:`minimal_conflict`, with the fewest members there are.
 
-    Every conflict shares a member with every correction (a set of parts without which the rest can hold). So the smallest set that hits all
-    corrections known so far is a lower bound. When it cannot hold itself, it is the answer, else it shows one more correction.
+    Every conflict shares a member with every correction (a set of parts without which the rest can hold). So the
+    smallest set that hits all corrections known so far is a lower bound. When it cannot hold itself, it is the answer,
+    else it shows one more correction.
     """
     conflict = minimal_conflict(parts, full)
     corrections: list[frozenset[int]] = []
@@ -283,9 +295,12 @@ def smallest_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
 def _correction(
     parts: Sequence[Net], full: Sequence[int], parts_in: Sequence[int], first: Sequence[int]
 ) -> frozenset[int] | None:
-    """Return what must go so that ``parts_in`` and as much else as possible holds. ``None`` when ``parts_in`` itself cannot hold.
+    """Return what must go so that ``parts_in`` and as much else as possible holds.
 
-    Parts of ``first`` are tried last, so that corrections speak of what the known conflict does not name as little as possible.
+    ``None`` when ``parts_in`` itself cannot hold.
+
+    Parts of ``first`` are tried last, so that corrections speak of what the known conflict does not name as little as
+    possible.
     """
     net = Net(full).joined([parts[i] for i in parts_in])
     domains = net.begin()
@@ -293,7 +308,8 @@ def _correction(
         return None
     late = set(first)
     order = sorted(set(range(len(parts))) - set(parts_in), key=lambda i: (i in late, i))
-    # Consistency is nearly always enough to tell whether one more part fits, and much cheaper than a search at every part.
+    # Consistency is nearly always enough to tell whether one more part fits, and much cheaper than a search at every
+    # part.
     for thorough in (False, True):
         out, end = _grow(Net(full).joined([net]), domains, parts, order, thorough=thorough)
         if end is not None:

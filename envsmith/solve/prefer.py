@@ -58,7 +58,10 @@ class Support:
         return cls(lines, tuple(minors[key] for key in keys))
 
     def torch(self, release: int) -> int:
-        """Return the mask of torch releases tested with release number ``release``: its own lines, else those of its series."""
+        """Return the mask of torch releases tested with release number ``release``.
+
+        Its own lines, else those of its series.
+        """
         bit = 1 << release
         own = 0
         for frameworks, torches in self.lines:
@@ -84,7 +87,10 @@ class Support:
 
 @dataclass(slots=True)
 class Preference:
-    """The order of answers for one problem. ``asked`` are framework, torch and companion names in the order of the request."""
+    """The order of answers for one problem.
+
+    ``asked`` are framework, torch and companion names in the order of the request.
+    """
 
     problem: Problem
     frameworks: tuple[str, ...]
@@ -147,7 +153,10 @@ class Preference:
         return (PYTHON_ORDER.index(minor) if minor in PYTHON_ORDER else len(PYTHON_ORDER), -index)
 
     def _torch_order(self, variable: int) -> list[int]:
-        """Return the newest release first. Of one release comes the default build, then the newest CUDA, then the one without."""
+        """Return the newest release first.
+
+        Of one release comes the default build, then the newest CUDA, then the one without.
+        """
         values = self.problem.values[variable]
         index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
         position = {value: i for i, value in enumerate(self._newest(variable))}
@@ -164,7 +173,10 @@ class Preference:
         )
 
     def tested_torch(self, domains: Domains) -> list[int]:
-        """Masks of torch releases for the frameworks chosen in ``domains``: tested with all of them, with all but one, and so on."""
+        """Masks of torch releases for the frameworks chosen in ``domains``.
+
+        Tested with all of them, with all but one, and so on.
+        """
         tiers: list[int] = []
         for name in self.frameworks:
             support = self.support[name]
@@ -194,16 +206,19 @@ class Preference:
 
 @dataclass(slots=True)
 class Nearest(Preference):
-    """The order for a repair: near to what somebody has, newer before older. ``start`` is the place of each given release.
+    """The order for a repair: near to what somebody has, newer before older.
 
-    A framework that moves goes first to releases that were tested with the torch that is there (a mask of ``torches``). A torch that moves keeps its build tag where
-    it can.
+    ``start`` is the place of each given release.
+
+    A framework that moves goes first to releases that were tested with the torch that is there (a mask of ``torches``).
+    A torch that moves keeps its build tag where it can.
     """
 
     start: Mapping[str, int] = field(default_factory=dict)
     torches: int = 0
 
-    # Plain calls of the base class: a dataclass with slots makes the class anew, and super() without arguments does not survive that.
+    # Plain calls of the base class: a dataclass with slots makes the class anew, and super() without arguments does not
+    # survive that.
     def steps(self) -> list[Step]:
         """Return the decisions of the search, in order."""
         steps: list[Step] = []

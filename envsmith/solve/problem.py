@@ -1,8 +1,9 @@
 """A request (or a given set of releases) laid over the compiled knowledge: variables, nogoods by rule, wishes.
 
-A variable is a component of the cell. Several GPUs are several variables of one component. A release that the knowledge does not list
-(a driver, a toolkit, a library of the host) becomes one more value, judged by evaluating the specs of the rows on it. A component that a
-wheel carries, but nobody knows in which version, has the value ``None``: it satisfies no wish and breaks no rule.
+A variable is a component of the cell. Several GPUs are several variables of one component. A release that the knowledge
+does not list (a driver, a toolkit, a library of the host) becomes one more value, judged by evaluating the specs of the
+rows on it. A component that a wheel carries, but nobody knows in which version, has the value ``None``: it satisfies no
+wish and breaks no rule.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _PATCHES = range(40)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Something that the request asks for: all of ``masks`` hold together. ``reason`` is set when the program added it itself."""
+    """Something that the request asks for: all of ``masks`` hold together.
+
+    ``reason`` is set when the program added it itself.
+    """
 
     component: str
     text: str
@@ -135,7 +139,10 @@ def exact_version(spec: Spec) -> str | None:
 
 
 def spec_mask(component: str, values: Sequence[str | None], spec: Spec) -> int:
-    """Return which of ``values`` a spec admits. Where it speaks of patch releases of Python, a minor that has one is admitted."""
+    """Return which of ``values`` a spec admits.
+
+    Where it speaks of patch releases of Python, a minor that has one is admitted.
+    """
     by_patch = component == "python" and re.search(r"\d+\.\d+\.\d", spec.text)
     mask = 0
     for index, value in enumerate(values):
@@ -157,8 +164,8 @@ def pose(
 ) -> Problem:
     """Lay the rules over ``names`` (variable -> component), with ``extras`` as further values of a component.
 
-    ``gaps`` says whether a missing fact about a torch wheel counts against it (an answer must rest on facts) or not (a judgement may
-    not hold it against anybody).
+    ``gaps`` says whether a missing fact about a torch wheel counts against it (an answer must rest on facts) or not (a
+    judgement may not hold it against anybody).
     """
     carried = _carriers(compiled, set(names.values())) if gaps else {}
     values: list[tuple[str | None, ...]] = []
@@ -211,7 +218,10 @@ class _Lay:
         self.masks: dict[int, tuple[str, int]] = {}
 
     def literal(self, number: int) -> tuple[str, int] | None:
-        """Return component and mask of a spec number, negated for ``~n``. ``None`` when the component is not in the cell."""
+        """Return component and mask of a spec number, negated for ``~n``.
+
+        ``None`` when the component is not in the cell.
+        """
         if number in self.masks:
             return self.masks[number]
         component, text, mask = self.compiled.specs[number if number >= 0 else ~number]
@@ -270,8 +280,9 @@ class _Lay:
     def gaps(self, rule: CompiledRule, covered: int, carried: Mapping[str, str]) -> list[tuple[int, Nogood]]:
         """Return what follows where a fact about a torch wheel is missing.
 
-        Carried in an unknown version: the component is *not known* there, and known everywhere else. Compiled for unknown GPUs: such a
-        build is no answer when a GPU is named. Torch releases from outside the knowledge are left alone.
+        Carried in an unknown version: the component is *not known* there, and known everywhere else. Compiled for
+        unknown GPUs: such a build is no answer when a GPU is named. Torch releases from outside the knowledge are left
+        alone.
         """
         if "torch" not in self.index or rule.components[0] != "torch" or len(rule.components) != 2:
             return []
@@ -302,5 +313,8 @@ def _meets(compiled: Compiled, component: str, spec: Spec, version: str) -> bool
 
 
 def open_to_any(compiled: Compiled, component: str) -> bool:
-    """Tell whether a release that the knowledge does not list may be named: facts of a host and companions, not what we choose between."""
+    """Tell whether a release that the knowledge does not list may be named.
+
+    Facts of a host and companions, not what we choose between.
+    """
     return compiled.roles.get(component) in (Role.HOST, Role.COMPANION)

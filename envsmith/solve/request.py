@@ -25,7 +25,10 @@ FOLLOWS = ("nccl", "cudnn", "triton")
 
 @dataclass(frozen=True, slots=True)
 class Posed:
-    """A problem with its preference and the wish to avoid what was not asked for. ``chosen`` are the names of a cell's id."""
+    """A problem with its preference and the wish to avoid what was not asked for.
+
+    ``chosen`` are the names of a cell's id.
+    """
 
     request: Request
     problem: Problem
@@ -155,7 +158,10 @@ _MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
 
 
 def _with_cuda(problem: Problem, request: Request) -> tuple[tuple[int, int], ...]:
-    """Return the wish for CUDA: a build without it is no answer to a driver, GPU or toolkit, unless ``cuda`` itself was asked for."""
+    """Return the wish for CUDA.
+
+    A build without it is no answer to a driver, GPU or toolkit, unless ``cuda`` itself was asked for.
+    """
     cuda = problem.variable("cuda")
     if cuda is None or "cuda" in request.constraints or "cpu" not in problem.values[cuda]:
         return ()
@@ -218,8 +224,8 @@ _MAX_EXCLUDED = 80
 def demands_of(knowledge: Knowledge, components: Mapping[str, str], platform: Platform) -> tuple[tuple[str, str], ...]:
     """``(requirement, rule id)``, as ``("pydantic<2", "deepspeed-pydantic-2")``, in file order, each once.
 
-    Only rules that make something fail count (severity error), and only such that speak of exactly one component outside the cell. What a
-    release declares in its own metadata is left out: the resolver reads that itself.
+    Only rules that make something fail count (severity error), and only such that speak of exactly one component
+    outside the cell. What a release declares in its own metadata is left out: the resolver reads that itself.
     """
     demands: dict[tuple[str, str], None] = {}
     for rule in knowledge.rules:
@@ -253,7 +259,10 @@ def _admits(spec: Spec, version: str) -> bool:
 
 
 def _distribution(component: Component | None) -> str | None:
-    """Return the distribution that carries a component's version, when there is one and only one. Frameworks come in by choice alone."""
+    """Return the distribution that carries a component's version, when there is one and only one.
+
+    Frameworks come in by choice alone.
+    """
     if component is None or not component.distributions or component.role is Role.FRAMEWORK:
         return None
     if len(component.distributions) == 1 or component.name in component.distributions:
@@ -269,7 +278,10 @@ def _required(knowledge: Knowledge, name: str, distribution: str, spec: Spec) ->
 
 
 def _forbidden(knowledge: Knowledge, name: str, distribution: str, spec: Spec) -> Iterable[str]:
-    """Return the opposite of a spec: in one clause where that can be said, else by excluding the releases that are known."""
+    """Return the opposite of a spec.
+
+    In one clause where that can be said, else by excluding the releases that are known.
+    """
     match = _CLAUSE.fullmatch(_explicit(spec)) if "||" not in spec.text and "," not in spec.text else None
     if match and match[1] in _OPPOSITE:
         yield f"{distribution}{_OPPOSITE[match[1]]}{match[2]}{match[3] or ''}"

@@ -126,9 +126,12 @@ class Solver:
     def repairs(
         self, posed: Posed, *, limit: int = MAX_REPAIRS, warned: frozenset[str] = frozenset()
     ) -> tuple[Repair, ...]:
-        """Solved cells that give up the fewest wishes, best first. The host (driver, GPU) is kept whenever anything else can go.
+        """Solved cells that give up the fewest wishes, best first.
 
-        ``warned`` are rules whose warning the set at hand has already: a repair that leaves those is as clean as one that mends them, and comes after it.
+        The host (driver, GPU) is kept whenever anything else can go.
+
+        ``warned`` are rules whose warning the set at hand has already: a repair that leaves those is as clean as one
+        that mends them, and comes after it.
         """
         roles = self.compiled.roles
         wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
@@ -177,7 +180,10 @@ def wish_net(full: Sequence[int], wish: Wish) -> Net:
 
 
 def _price(wish: Wish, role: Role | None) -> tuple[int, int, str]:
-    """Return what is dear to a user: the host above all, then frameworks, torch, CUDA, Python, what follows from them. Companions least."""
+    """Return what is dear to a user: the host above all, then frameworks, torch, CUDA, Python, what follows from them.
+
+    Companions least.
+    """
     if wish.host or wish.reason:
         return (4 if wish.component == "gpu" else 3, 0, wish.component)
     if wish.component in _CHEAP_FIRST:

@@ -30,7 +30,10 @@ def name_release(component: str, version: str) -> str:
 
 
 def these_versions(component: str, versions: Iterable[str | None]) -> str:
-    """Return a set of releases (oldest first) in few words: ``2.4.0 and 2.4.1``, ``0.9.0 to 0.14.0``. Builds of torch count by release."""
+    """Return a set of releases (oldest first) in few words: ``2.4.0 and 2.4.1``, ``0.9.0 to 0.14.0``.
+
+    Builds of torch count by release.
+    """
     listed = [v for v in versions if v is not None]
     if component == "torch" and len(listed) > 1:
         listed = list(dict.fromkeys(v.split("+", maxsplit=1)[0] for v in listed))
@@ -55,7 +58,10 @@ def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence
 
 
 def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]], *, cause: bool = True) -> str:
-    """Return what ``rows`` of a rule say, in one sentence. ``affected`` are the releases of each component that are concerned."""
+    """Return what ``rows`` of a rule say, in one sentence.
+
+    ``affected`` are the releases of each component that are concerned.
+    """
     if not rows:
         return _gap_sentence(rule, affected)
     if rule.id in _BUNDLES:
@@ -125,7 +131,10 @@ def _archs(rows: Sequence[Row]) -> list[str]:
 
 
 def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
-    """``torch 2.15.0 carries nccl 2.30.7``. Of many builds that carry another release than ``affected``, which ones do carry it."""
+    """``torch 2.15.0 carries nccl 2.30.7``.
+
+    Of many builds that carry another release than ``affected``, which ones do carry it.
+    """
     component = rule.id.removeprefix("torch-bundles-")
     wished = [v for v in affected.get(component, ()) if v != "none"]
     if len(rows) > 2 * _SHOWN and wished:
