@@ -132,7 +132,8 @@ class HttpWire:
         self._timeout = timeout
         self._connections = connections
         self._lock = threading.Lock()
-        self._client: httpx.Client | None = None
+        # One for each proxy, and one without.
+        self._clients: dict[str | None, httpx.Client] = {}
 
     def __call__(
         self, method: str, url: str, headers: Mapping[str, str], body: Iterable[bytes] | bytes | None = None
@@ -141,7 +142,7 @@ class HttpWire:
         import httpx
 
         self.requests += 1
-        client = self._connect()
+        client = self._connect(_proxy_of(url))
         try:
             request = client.build_request(method, url, headers=dict(headers), content=body)
             answer = client.send(request, stream=True)
@@ -150,28 +151,41 @@ class HttpWire:
         body_file = io.BufferedReader(_Body(self, answer, url), _CHUNK)
         return Response(status=answer.status_code, headers=dict(answer.headers), body=body_file)
 
-    def _connect(self) -> httpx.Client:
+    def _connect(self, proxy: str | None) -> httpx.Client:
         import httpx
 
         with self._lock:
-            if self._client is None:
+            if proxy not in self._clients:
+                limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
                 try:
-                    self._client = httpx.Client(
+                    client = httpx.Client(
                         verify=ssl_context(),
+                        proxy=proxy,
+                        trust_env=False,
                         timeout=httpx.Timeout(self._timeout, pool=None),
-                        limits=httpx.Limits(
-                            max_connections=self._connections, max_keepalive_connections=self._connections
-                        ),
+                        limits=limits,
                         headers={"User-Agent": f"envsmith/{__version__}", "Accept-Encoding": "identity"},
-                        mounts=dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]")),
                     )
                 except (ValueError, ImportError, httpx.InvalidURL) as error:
                     raise UsageError(
                         f"the proxy that the environment names cannot be used: {error}",
                         hint="set HTTPS_PROXY, HTTP_PROXY and ALL_PROXY to addresses of proxies, or unset them",
                     ) from None
-                weakref.finalize(self, self._client.close)
-            return self._client
+                weakref.finalize(self, client.close)
+                self._clients[proxy] = client
+            return self._clients[proxy]
+
+
+def _proxy_of(url: str) -> str | None:
+    """Return the proxy that the environment names for an address. httpx's own rule fails on IPv6 networks in ``NO_PROXY``."""
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(url)
+    if is_loopback(parts.hostname) or proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 class _Body(io.RawIOBase):
@@ -309,25 +323,13 @@ class HttpClient:
         offline: bool = False,
         timeout: float = 60.0,
         fresh_for: float = FRESH_SECONDS,
-        wire: Wire | None = None,
         wait: Callable[[float], None] | None = None,
     ) -> None:
         self.offline = offline
         self._cache = (cache if cache is not None else cache_folder()) / "http"
         self._fresh_for = fresh_for
-        self._counts = HttpWire(timeout=timeout, connections=max(1, jobs))
-        self._wire = wire or self._counts
+        self.wire = HttpWire(timeout=timeout, connections=max(1, jobs))
         self._wait = wait
-
-    @property
-    def requests(self) -> int:
-        """Return how many requests were sent."""
-        return self._counts.requests
-
-    @property
-    def bytes_read(self) -> int:
-        """Return how many bytes of bodies were read."""
-        return self._counts.bytes_read
 
     def get(
         self, url: str, *, max_bytes: int, accept: str | None = None, sha256: str | None = None, keep: bool = True
@@ -405,7 +407,7 @@ class HttpClient:
             )
         plain = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
         try:
-            return ask(self._wire, "GET", plain, headers, wait=self._wait)
+            return ask(self.wire, "GET", plain, headers, wait=self._wait)
         except OSError as error:
             raise NetworkError(
                 f"{redact(url)} cannot be reached: {error}", hint="check the network, the proxy and the CA settings"

@@ -13,12 +13,13 @@ from envsmith.matrix.refresh.run import plan_refresh
 from envsmith.model.cell import Platform
 from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.torch_wheel import TorchFacts, linux_wheels, read_torch_wheel
+from envsmith.schema import parse_value
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 
 ROOT = Path(__file__).parents[2]
 WHEELS = [
-    TorchFacts.parse(w)
+    parse_value(TorchFacts, w)
     for w in json.loads((ROOT / "tests/cases/wheels/torch.json").read_text(encoding="utf-8"))["wheels"]
 ]
 

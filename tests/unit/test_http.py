@@ -178,6 +178,24 @@ def test_the_proxy_of_the_environment_is_used_but_not_for_this_machine(tls_proxy
     assert client.get(server.url + "/x", max_bytes=100).body == b"near"
 
 
+@pytest.mark.parametrize(
+    "exceptions",
+    ["index.corp.invalid", ".corp.invalid", "fd00::/8,[::1],10.0.0.0/8,corp.invalid", "*", "a,index.corp.invalid:443"],
+)
+def test_what_no_proxy_names_is_not_asked_through_the_proxy(tls_proxy, client, monkeypatch, exceptions):
+    monkeypatch.setenv("NO_PROXY", exceptions)
+    with pytest.raises(NetworkError, match="cannot be reached"):
+        client.get("https://index.corp.invalid:443/x", max_bytes=100)
+    assert tls_proxy.seen == []
+
+
+def test_a_network_in_no_proxy_does_no_harm(tls_proxy, client, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_proxy.ca))
+    monkeypatch.setenv("NO_PROXY", "fd00::/8,[::1],10.0.0.0/8")
+    tls_proxy.routes["index.corp.invalid/x"] = lambda h: h.reply(200, b"far")
+    assert client.get("https://index.corp.invalid/x", max_bytes=100).body == b"far"
+
+
 def test_a_proxy_that_is_none_is_a_usage_error(client, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "nonsense://proxy:1")
     with pytest.raises(UsageError, match="proxy"):

@@ -138,8 +138,8 @@ def plan_refresh(
     return Plan(
         changes=run.changes(),
         problems=tuple(context.problems),
-        requests=client.requests if client else 0,
-        bytes_read=client.bytes_read if client else 0,
+        requests=client.wire.requests if client else 0,
+        bytes_read=client.wire.bytes_read if client else 0,
     )
 
 
