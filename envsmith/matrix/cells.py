@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -14,6 +14,36 @@ from envsmith.model.cell import CellId
 from envsmith.model.record import Expected, Record, Rung
 
 _LADDER = list(Rung)
+# What gives a cell, by tool: with the tool alone, and with what envsmith makes of the cell. The page's script fills in the same texts.
+ASK = "{chosen} --torch {torch} --cuda {cuda} --python {python}"
+TOOLS = {
+    "envsmith": "envsmith build {ask}",
+    "uv": "uv venv --python {python} && uv pip install {pins}",
+    "pip": "python{python} -m venv env && env/bin/pip install {pins}",
+    "conda": "envsmith lock {ask} --format conda\nconda-lock install envsmith-build/{id}/conda-lock.yml",
+    "docker": "envsmith build {ask} --engine docker",
+}
+LOCKED = {
+    "venv": "envsmith build {ask} --engine venv",
+    "docker": "envsmith build {ask} --engine docker",
+    "conda": "envsmith build {ask} --engine conda",
+    "lock": "envsmith lock {ask}",
+    "pip": "pip install --require-hashes --no-deps -r envsmith-build/{id}/requirements.txt",
+    "uv": "uv pip sync envsmith-build/{id}/pylock.toml",
+}
+
+
+def commands_of(cell: str, templates: Mapping[str, str]) -> dict[str, str]:
+    """Return what a user types for a cell, by tool. A cell of torch alone is nothing that envsmith builds: its own commands are left out."""
+    chosen = dict(CellId.parse(cell).components)
+    torch, cuda, python = (chosen.pop(name, "") for name in ("torch", "cuda", "python"))
+    torch = torch.partition("+")[0]
+    flags = [f"--{'framework' if n in FRAMEWORKS else 'with'} {n}=={v}" for n, v in chosen.items()]
+    values = {"id": cell, "torch": torch, "cuda": cuda, "python": python, "chosen": " ".join(flags)}
+    values["ask"] = ASK.format(**values)
+    values["pins"] = " ".join([f"torch=={torch}", *(f"{n}=={v}" for n, v in chosen.items())])
+    own = {tool: text for tool, text in templates.items() if chosen or not ("{ask}" in text or "{id}" in text)}
+    return {tool: text.format(**values) for tool, text in own.items()}
 
 
 class Status(str, Enum):

@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 from envsmith.errors import StorageError, UsageError
 from envsmith.files import write_whole
 from envsmith.frameworks import EXAMPLE
+from envsmith.matrix.cells import LOCKED, commands_of
 from envsmith.model.record import Record, read_records
 
 # ``matrix.json`` and what is made of it: the knowledge and its records as data for other programs and for the page.
@@ -65,23 +66,11 @@ def cell_texts(document: Mapping[str, Any], records: Mapping[str, Record]) -> di
 
 
 def commands(entry: Mapping[str, Any]) -> dict[str, str]:
-    """What a user types for a cell: envsmith's own commands, and what uv and pip do with the lock that they write.
-
-    A cell of torch alone (a smoke test in an environment without a framework) is nothing that envsmith builds.
-    """
+    """Return what a user types for a cell: envsmith's own commands, and what uv and pip do with the lock that they write."""
+    if entry["framework"] is not None:
+        return commands_of(entry["id"], LOCKED)
     torch = str(entry["torch"]).partition("+")[0]
-    if entry["framework"] is None:
-        return {"pip": f"pip install torch=={torch}", "smoke": "envsmith smoke --tier all --python /path/to/env"}
-    ask = f"--framework {entry['framework']}=={entry['version']} --torch {torch} --cuda {entry['cuda']} --python {entry['python']}"
-    folder = f"envsmith-build/{entry['id']}"
-    return {
-        "venv": f"envsmith build {ask} --engine venv",
-        "docker": f"envsmith build {ask} --engine docker",
-        "conda": f"envsmith build {ask} --engine conda",
-        "lock": f"envsmith lock {ask}",
-        "pip": f"pip install --require-hashes --no-deps -r {folder}/requirements.txt",
-        "uv": f"uv pip sync {folder}/pylock.toml",
-    }
+    return {"pip": f"pip install torch=={torch}", "smoke": "envsmith smoke --tier all --python /path/to/env"}
 
 
 def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:

@@ -16,11 +16,12 @@ from typing import Any
 
 from envsmith import __version__
 from envsmith.errors import StorageError, UnsatisfiableError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry, latest, load_expiry
-from envsmith.matrix.document import now
-from envsmith.matrix.site.plots import bandwidth_plot, freshness_plot
+from envsmith.matrix.cells import ASK, TOOLS, commands_of
+from envsmith.matrix.document import document, now
 from envsmith.matrix.tables import write_export
-from envsmith.model.cell import CellId, Platform, Request
+from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.record import Record, Rung, read_records
 from envsmith.model.rule import Severity
@@ -84,6 +85,7 @@ def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
     whys = sorted({why for r in newest if (why := _why(r))})
     return {
         **page.choices.to_json(),
+        "tools": {"ask": ASK, **TOOLS},
         "ladder": [r.value for r in _LADDER],
         "made": page.today.isoformat(),
         "days": days,
@@ -120,33 +122,6 @@ def _index(page: Page, newest: Sequence[Record]) -> str:
     return text
 
 
-def _commands(cell: str, components: Mapping[str, str]) -> list[tuple[str, str]]:
-    """``(tool, command)`` that give this cell. Everything in them was parsed as a cell id."""
-    parsed = CellId.parse(cell)
-    chosen = dict(parsed.components)
-    torch, python = chosen.get("torch", "").partition("+")[0], chosen.get("python", "")
-    frameworks = [(n, v) for n, v in chosen.items() if n not in ("torch", "python", "cuda")]
-    pins = " ".join([f"torch=={torch}", *(f"{n}=={v}" for n, v in frameworks)])
-    cuda = chosen.get("cuda", "")
-    asked = " ".join(
-        [*(f"--framework '{n}=={v}'" if n in components else f"--with '{n}=={v}'" for n, v in frameworks[:1])]
-        + [f"--with '{n}=={v}'" for n, v in frameworks[1:]]
-        + [f"--torch {torch}", f"--cuda {cuda}", f"--python {python}"]
-    )
-    installers = [
-        ("uv", f"uv venv --python {python} && uv pip install {pins}"),
-        ("pip", f"python{python} -m venv env && env/bin/pip install {pins}"),
-    ]
-    if not frameworks:  # torch alone: envsmith builds no such cell
-        return installers
-    return [
-        ("envsmith", f"envsmith build {asked}"),
-        *installers,
-        ("conda", f"envsmith lock {asked} --format conda"),
-        ("docker", f"envsmith build {asked} --engine docker"),
-    ]
-
-
 def _cell_page(page: Page, cell: str, records: Sequence[Record]) -> str:
     text = (_STATIC / "cell.html").read_text(encoding="utf-8")
     components = records[0].components
@@ -156,7 +131,7 @@ def _cell_page(page: Page, cell: str, records: Sequence[Record]) -> str:
     commands = "".join(
         f"<h3>{tool}</h3><div class='command'><pre tabindex='0'><code>{html.escape(command)}</code></pre>"
         f"<button type='button' class='copy' data-copy='{html.escape(command, quote=True)}'>copy<span class='hidden'> the {tool} command</span></button></div>"
-        for tool, command in _commands(cell, components)
+        for tool, command in commands_of(cell, TOOLS).items()
     )
     runs = "".join(_run(page, record) for record in records)
     for name, value in {
@@ -209,6 +184,72 @@ def _run(page: Page, record: Record) -> str:
     )
 
 
+# Small plots as SVG: how fresh the proofs are, and the bandwidth where any was measured.
+
+_ROW, _LEFT, _WIDTH = 18, 56, 420
+_KINDS = ("fresh", "stale", "failed", "unshown")  # classes of style.css
+
+
+def freshness_plot(records: Iterable[Record], expiry: Expiry, today: dt.date) -> str:
+    """Draw a bar for each torch series: cells that passed and count, that are stale, that failed, that the host could not show."""
+    series: dict[str, list[int]] = {}
+    for record in records:
+        key = version_key(record.components.get("torch", "0").split("+", maxsplit=1)[0])
+        if key is not None:
+            counts = series.setdefault(f"{key.major}.{key.minor}", [0] * len(_KINDS))
+            counts[_KINDS.index(_kind(record, expiry, today))] += 1
+    if not series:
+        return "<p>No cell was run yet.</p>"
+    names = sorted(series, key=lambda s: tuple(map(int, s.split("."))), reverse=True)
+    unit = (_WIDTH - _LEFT - 40) / max(sum(c) for c in series.values())
+    parts = []
+    for row, name in enumerate(names):
+        x, y = float(_LEFT), row * _ROW
+        parts.append(f"<text x='{_LEFT - 6}' y='{y + 13}' text-anchor='end'>{html.escape(name)}</text>")
+        for count, kind in zip(series[name], _KINDS, strict=True):
+            if count:
+                title = f"<title>torch {name}: {count} {kind}</title>"
+                parts.append(_bar(kind, f"{x:.1f}", y, count * unit, title))
+                x += count * unit
+        parts.append(f"<text x='{x + 5:.1f}' y='{y + 13}'>{sum(series[name])}</text>")
+    words = ", ".join("torch {}: {} passed, {} stale, {} failed, {} not shown".format(n, *series[n]) for n in names)
+    return _svg(f"Cells by torch series: {words}", _WIDTH, len(names), parts)
+
+
+def _kind(record: Record, expiry: Expiry, today: dt.date) -> str:
+    if record.passed:
+        return "stale" if expiry.is_stale(record, today) else "fresh"
+    return "unshown" if record.of_host else "failed"
+
+
+def bandwidth_plot(records: Iterable[Record]) -> str:
+    """Draw the peak bus bandwidth of each operation, for the records that measured it."""
+    rows = [
+        (f"{record.cell}, {record.backend}: {op}", peak)
+        for record in records
+        for op, figures in (record.bandwidth or {}).items()
+        if (peak := figures.get("peak_busbw", 0.0)) > 0
+    ][:40]
+    if not rows:
+        return "<p>No bandwidth is recorded yet: that tier needs GPUs to say anything.</p>"
+    most = max(value for _, value in rows)
+    parts = []
+    for row, (name, value) in enumerate(rows):
+        y, width = row * _ROW, value / most * 200
+        parts.append(_bar("fresh", "0", y, width))
+        parts.append(f"<text x='{width + 6:.1f}' y='{y + 13}'>{value:.1f} GB/s {html.escape(name)}</text>")
+    return _svg("Peak bus bandwidth", 700, len(rows), parts)
+
+
+def _bar(kind: str, x: str, y: int, width: float, inside: str = "") -> str:
+    return f"<rect class='{kind}' x='{x}' y='{y + 2}' width='{width:.1f}' height='{_ROW - 4}'>{inside}</rect>"
+
+
+def _svg(label: str, width: int, rows: int, parts: Iterable[str]) -> str:
+    size = f"viewBox='0 0 {width} {rows * _ROW}' width='{width}' height='{rows * _ROW}'"
+    return f"<svg role='img' aria-label='{html.escape(label, quote=True)}' {size}>{''.join(parts)}</svg>"
+
+
 # What can be chosen together, as small tables that a page can hold: no rule is repeated in JavaScript, its outcomes are listed.
 #
 # For each framework a table of releases by torch builds whose entries are sets of Pythons; for each torch build the GPUs that it runs on and the
@@ -259,6 +300,7 @@ class Choices:
             "frameworks": [
                 {
                     "name": f.name,
+                    "short": FRAMEWORKS[f.name].short,
                     "title": f.title,
                     "releases": f.releases,
                     "rows": [".".join(f"{mask:x}" if mask else "" for mask in row) for row in f.rows],
@@ -484,7 +526,5 @@ def write_all(
     progress: Callable[[str], None] = lambda _line: None,
 ) -> int:
     """The page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed); how many."""
-    from envsmith.matrix.document import document, now
-
     made = document(root, solver or default_solver(), moment=now(), progress=progress)
     return len(write_site(page, folder)) + write_export(folder, made, root, base_url)

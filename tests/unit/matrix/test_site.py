@@ -12,8 +12,7 @@ import pytest
 
 from envsmith.graph.expiry import latest
 from envsmith.graph.files import find_matrix
-from envsmith.matrix.site.build import make_choices, read_page, write_site
-from envsmith.matrix.site.plots import freshness_plot
+from envsmith.matrix.site.build import freshness_plot, make_choices, read_page, write_site
 from envsmith.model.cell import Request
 from envsmith.model.record import read_record
 from envsmith.model.version import Spec

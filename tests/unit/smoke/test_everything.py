@@ -178,12 +178,12 @@ def test_one_record_holds_cases_steps_and_bandwidth_and_can_be_merged(tmp_path) 
 
 
 def test_cell_of_torch_alone_asks_nobody_to_build_it() -> None:
-    from envsmith.matrix.site.build import _commands
+    from envsmith.matrix.cells import TOOLS, commands_of
     from envsmith.matrix.tables import commands
 
     told = commands({"id": FOUND.cell, "framework": None, "torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"})
     assert set(told) == {"pip", "smoke"}
-    assert [tool for tool, _ in _commands(FOUND.cell, FOUND.components)] == ["uv", "pip"]
+    assert list(commands_of(FOUND.cell, TOOLS)) == ["uv", "pip"]
 
 
 def test_steps_of_torch_alone_prove_no_framework(tmp_path) -> None:

@@ -7,7 +7,8 @@
   var rows = D.frameworks.map(function (f) {
     return f.rows.map(function (r) { return r.split(".").map(function (x) { return x ? parseInt(x, 16) : 0; }); });
   });
-  var NAMES = { ds: "deepspeed", mc: "megatron-core", ca: "colossalai" };
+  var NAMES = {};
+  D.frameworks.forEach(function (f) { NAMES[f.short] = f.name; });
   // A row is [cell, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]; framework, release and torch stand in the cell's name.
   D.records = D.records.map(function (x) {
     var name = /^([a-z]+)([^-]+)-torch([^-]+)-/.exec(x[0]) || [];
@@ -148,26 +149,23 @@
     if (focused) { var again = document.getElementById(focused); if (again) again.focus({ preventScroll: true }); }
   }
   function cellId(o) {
-    var short = { deepspeed: "ds", "megatron-core": "mc", colossalai: "ca" }[D.frameworks[o.f].name], b = D.builds[o.b];
-    return short + D.frameworks[o.f].releases[o.r] + "-torch" + D.torches[b[0]] + "-" + (b[1] === "cpu" ? "cpu" : "cu" + b[1].replace(".", "")) + "-py" + D.pythons[o.p].replace(".", "");
+    var b = D.builds[o.b];
+    return D.frameworks[o.f].short + D.frameworks[o.f].releases[o.r] + "-torch" + D.torches[b[0]] + "-" + (b[1] === "cpu" ? "cpu" : "cu" + b[1].replace(".", "")) + "-py" + D.pythons[o.p].replace(".", "");
   }
-  function commands(o) {
-    var f = D.frameworks[o.f], b = D.builds[o.b], v = f.releases[o.r], t = D.torches[b[0]], p = D.pythons[o.p];
-    var ask = "--framework '" + f.name + "==" + v + "' --torch " + t + " --cuda " + b[1] + " --python " + p;
-    var pins = "torch==" + t + " " + f.name + "==" + v;
-    return {
-      envsmith: "envsmith build " + ask,
-      uv: "uv venv --python " + p + " && uv pip install " + (b[2] ? "--torch-backend " + b[2] + " " : "") + pins,
-      pip: b[2] ? "# this build of torch is on PyTorch's own index; uv finds it:\nuv pip install --torch-backend " + b[2] + " " + pins : "python" + p + " -m venv env && env/bin/pip install " + pins,
-      conda: "envsmith lock " + ask + " --format conda\nconda-lock install envsmith-build/" + cellId(o) + "/conda-lock.yml",
-      docker: "envsmith build " + ask + " --engine docker",
-    };
+  function command(o, tool) {
+    var f = D.frameworks[o.f], b = D.builds[o.b], values = { id: cellId(o), torch: D.torches[b[0]], cuda: b[1], python: D.pythons[o.p] };
+    var fill = function (text) { return text.replace(/\{(\w+)\}/g, function (_, name) { return values[name]; }); };
+    values.chosen = "--framework " + f.name + "==" + f.releases[o.r];
+    values.pins = (b[2] ? "--torch-backend " + b[2] + " " : "") + "torch==" + values.torch + " " + f.name + "==" + f.releases[o.r];
+    values.ask = fill(D.tools.ask);
+    // pip does not know where a build lies that the default index does not have.
+    return tool === "pip" && b[2] ? "# this build of torch is on PyTorch's own index; uv finds it:\n" + fill(D.tools.uv) : fill(D.tools[tool]);
   }
   function show() {
     answer.textContent = "";
     var best = options({})[0];
     if (!best) { answer.appendChild(el("p", {}, "Nothing fits all of it.")); return; }
-    var id = cellId(best), text = commands(best)[state.tool], record = D.records.find(function (r) { return r.id === id; });
+    var id = cellId(best), text = command(best, state.tool), record = D.records.find(function (r) { return r.id === id; });
     var box = el("div", { class: "command" }), pre = el("pre", { tabindex: "0", id: "command" });
     pre.appendChild(el("code", {}, text));
     box.appendChild(pre);
@@ -183,8 +181,8 @@
     if (record && !record.ok && record.why) answer.appendChild(el("p", { class: "symptom" }, record.why));
   }
   function fromHash() {
-    var match = /^#(ds|mc|ca)([^-]+)-torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)$/.exec(decodeURIComponent(location.hash));
-    if (!match) return false;
+    var match = /^#([a-z]+)([^-]+)-torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)$/.exec(decodeURIComponent(location.hash));
+    if (!match || !NAMES[match[1]]) return false;
     var name = NAMES[match[1]];
     var f = D.frameworks.findIndex(function (x) { return x.name === name; });
     var r = D.frameworks[f].releases.indexOf(match[2]), t = D.torches.indexOf(match[3]), p = D.pythons.indexOf(match[5] + "." + match[6]);
