@@ -73,25 +73,15 @@ class Resolution:
     undated: tuple[str, ...] = ()
 
 
-def cutoff(exclude_newer: str) -> str:
-    """Return the first moment that is too new. An ISO day counts in full, in UTC, a time as it is.
+def cutoff(day: str) -> str:
+    """Return the first moment after an ISO day, in UTC. ``UsageError`` for what is no day.
 
-    ``UsageError`` for anything else. uv reads a bare day in the time zone of the host, which would give two hosts two
-    locks.
+    uv reads a bare day in the time zone of the host, which would give two hosts two locks.
     """
-    text = exclude_newer.strip()
     try:
-        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-            day = dt.date.fromisoformat(text) + dt.timedelta(days=1)
-            return f"{day.isoformat()}T00:00:00Z"
-        moment = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return f"{dt.date.fromisoformat(day.strip()) + dt.timedelta(days=1)}T00:00:00Z"
     except (ValueError, OverflowError):
-        raise UsageError(
-            f"{exclude_newer!r} is not a date", hint="give an ISO day (2026-11-20) or an RFC 3339 time"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.timezone.utc)
-    return moment.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise UsageError(f"{day!r} is not a date", hint="give an ISO day (2026-11-20)") from None
 
 
 def resolve(query: Query, uv: Uv, *, what: str, on_line: Callable[[str], None] | None = None) -> Resolution:
@@ -118,10 +108,7 @@ class _Run:
         run, undated = self._dated(query, ["--format", "pylock.toml", "--output-file", str(output)], on_line)
         if run.status != 0:
             raise explain_failure(run, what=self.what)
-        try:
-            packages = parse_pylock(output.read_text(encoding="utf-8"), {a.name for a in query.archives})
-        except UnicodeDecodeError:
-            raise LockError(f"{self.what}: uv wrote something that is not text") from None
+        packages = parse_pylock(output.read_text(encoding="utf-8"), {a.name for a in query.archives})
         own = (Resolved(name=a.name, version=a.version, artifacts=(a.artifact,), sdist=True) for a in query.archives)
         packages = tuple(sorted((*packages, *own), key=lambda r: r.name))
         requires = self._edges(query, packages, undated) if query.edges else {}
