@@ -340,7 +340,9 @@ def _add_conda(lock: Lock, directory: Path, options: Options, files: dict[str, s
         return note
     files.update(part.texts)
     notes = [*part.notes, *_add_conda_image(lock, part.lock, files)]
-    clock.done("conda lock", f"{', '.join(sorted(part.texts))} from {', '.join(part.lock.channels)}", cached=part.kept)
+    clock.done(
+        "conda lock", f"{', '.join(sorted(part.texts))} from {', '.join(part.lock.channels)}", cached=part.reused
+    )
     return "; ".join(notes) or None
 
 

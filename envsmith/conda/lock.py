@@ -362,7 +362,7 @@ class Part:
     lock: CondaLock
     texts: dict[str, str]
     notes: tuple[str, ...] = ()
-    kept: bool = False
+    reused: bool = False
 
 
 def conda_part(lock: Lock, directory: Path, conda: CondaRequest, *, progress: Progress = silent) -> Part:
@@ -406,7 +406,7 @@ def stored(lock: Lock, directory: Path, conda: CondaRequest) -> Part | None:
     except DataError:
         return None
     findings = [f.message for f in compare(lock.cell, lock.pins, existing) if f.severity is not Severity.NOTE]
-    return Part(lock=existing, texts=texts, notes=tuple(dict.fromkeys(findings)), kept=True)
+    return Part(lock=existing, texts=texts, notes=tuple(dict.fromkeys(findings)), reused=True)
 
 
 def difference(lock: Lock, directory: Path, conda: CondaRequest, *, required: bool) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ _RANK = (
 class CondaFile:
     """The versions in a file.
 
-    ``conda`` and ``pip`` map names to versions; ``builds`` Conda names to build strings, ``wanted`` names to specs that
+    ``conda`` and ``pip`` map names to versions, ``builds`` Conda names to build strings, ``specs`` names to specs that
     fix no version (``environment.yml``). ``platforms`` are those the file speaks of, the versions are of the one that
     was asked for.
     """
@@ -67,7 +67,7 @@ class CondaFile:
     conda: dict[str, str] = field(default_factory=dict)
     pip: dict[str, str] = field(default_factory=dict)
     builds: dict[str, str] = field(default_factory=dict)
-    wanted: dict[str, str] = field(default_factory=dict)
+    specs: dict[str, str] = field(default_factory=dict)
     platforms: tuple[str, ...] = ()
 
     @property
@@ -267,9 +267,9 @@ def _read_environment(text: str, platform: str | None, where: str) -> CondaFile:
         if version:
             file.add(name, version, build)
         elif spec:
-            file.wanted[name] = spec
+            file.specs[name] = spec
         else:
-            file.wanted.setdefault(name, "*")
+            file.specs.setdefault(name, "*")
     return file
 
 
@@ -305,7 +305,7 @@ def _note_requirement(line: str, file: CondaFile) -> None:
     if exact:
         file.pip[fold(match[1])] = exact[1]
     else:
-        file.wanted[fold(match[1])] = match[2].strip() or "*"
+        file.specs[fold(match[1])] = match[2].strip() or "*"
 
 
 def _read_list(text: str, _platform: str | None, where: str) -> CondaFile:

@@ -126,11 +126,6 @@ def _text(path: Path) -> str:
         raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
 
 
-def up_to_date(lock: Lock, cell: Cell) -> bool:
-    """Return whether ``lock`` pins exactly ``cell``: the same components, platform and index."""
-    return lock.cell.to_json() == cell.to_json()
-
-
 def reusable(
     directory: Path, *, cell: Cell, request: str, exclude_newer: str, judge: Judge = judge_cell
 ) -> Lock | None:
@@ -139,7 +134,9 @@ def reusable(
         lock = read(directory)
     except (DataError, StorageError):
         return None
-    if lock is None or not up_to_date(lock, cell) or lock.request != request or lock.exclude_newer != exclude_newer:
+    if lock is None or (lock.request, lock.exclude_newer) != (request, exclude_newer):
+        return None
+    if lock.cell.to_json() != cell.to_json():
         return None
     if any(a.url is None for pin in lock.pins for a in pin.artifacts):
         # Its pylock.toml is gone or older: written again it would have other bytes.
