@@ -50,6 +50,11 @@ class Conflict:
     message: str
     evidence: tuple[Evidence, ...] = ()
 
+    @property
+    def is_wish(self) -> bool:
+        """Whether the request asks for it, not a rule."""
+        return self.rule.startswith("request:")
+
     def to_json(self) -> dict[str, object]:
         """Return the shape of DESIGN.md."""
         evidence = [e.to_json() for e in self.evidence]

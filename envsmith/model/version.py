@@ -44,6 +44,11 @@ def version_key(text: str) -> Pep440 | None:
         raise ValueError(f"{text!r} is not a version") from error
 
 
+def public(version: str | None) -> str:
+    """Return a version without its build tag: ``2.9.1`` of ``2.9.1+cu128``."""
+    return str(version).partition("+")[0]
+
+
 def parse_version(text: str) -> str:
     """Return the version text, trimmed and without a leading ``v``. ``ValueError`` when it is not a version."""
     clean = text.strip()

@@ -10,7 +10,7 @@ from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution
 from envsmith.model.rule import Evidence, Row, Rule, Severity
-from envsmith.model.version import Spec
+from envsmith.model.version import Spec, public
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import Preference
 from envsmith.solve.problem import Group, Problem, Wish, pose
@@ -197,7 +197,7 @@ def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explana
     for name in answer.cell.chosen:
         sentence, own_members = _newer(solver, posed, name)
         sentences.append(sentence)
-        members |= {m.rule: m for m in own_members if not m.rule.startswith("request:")}
+        members |= {m.rule: m for m in own_members if not m.is_wish}
     follows = [name_release(n, v) for n, v in answer.cell.components.items() if n not in answer.cell.chosen]
     if follows:
         sentences.append(f"torch {answer.cell.components['torch']} carries {join_words(follows)}.")
@@ -247,34 +247,38 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
     current = values.index(version)
     newer = [i for i in bits(stable & problem.full[variable]) if i > current and values[i] not in (None, "cpu")]
     if name == "torch":
-        release = version.split("+", maxsplit=1)[0]
-        newer = [i for i in newer if str(values[i]).split("+", maxsplit=1)[0] != release]
+        release = public(version)
+        newer = [i for i in newer if public(values[i]) != release]
     if not newer:
         return f"{label}: the newest release.", ()
-    newest = str(values[newer[0]]).split("+", maxsplit=1)[0] if name == "torch" else str(values[newer[0]])
-    mask = (
-        sum(1 << i for i in newer if str(values[i]).split("+", maxsplit=1)[0] == newest)
-        if name == "torch"
-        else 1 << newer[0]
-    )
+    newest = public(values[newer[0]]) if name == "torch" else str(values[newer[0]])
+    mask = _builds(values, newer, newest) if name == "torch" else 1 << newer[0]
     # The CUDA build follows its torch, and the torch build its CUDA: they do not hold each other back.
     tied = {"torch": ("torch", "cuda"), "cuda": ("torch", "cuda")}.get(name, (name,))
     wishes = [w for w in problem.wishes if w.component not in tied]
     wish = Wish(name, newest, ((variable, mask),), reason=_TRIED)
-    tried = replace(posed, problem=problem.with_wishes([*wishes, wish]))
+    tried = posed.with_wishes([*wishes, wish])
     stuck = solver.stuck(tried)
     if stuck is None:
         return _not_preferred(posed, name, label, newest, mask), ()
-    members = tuple(
-        m for m in conflict_members(solver, tried.problem, stuck, cause=False) if not m.message.endswith(f": {_TRIED}")
-    )
-    rules = [m for m in members if not m.rule.startswith("request:")]
+    rules = tuple(m for m in _against(solver, tried, stuck) if not m.is_wish)
     because = " and ".join(m.message for m in rules)
     partners = [name_release(w.component, w.text.removeprefix("==")) for w in stuck.wishes if w is not wish]
     with_what = f" with {join_words(partners)}" if partners else ""
     sentence = f"{label}: {newest} is newer; {because}."
     lift = _lift(solver, tried, wish)
-    return sentence + (f" It could be had{with_what and ' by giving up'}{lift}." if lift else ""), tuple(rules)
+    return sentence + (f" It could be had{with_what and ' by giving up'}{lift}." if lift else ""), rules
+
+
+def _builds(values: Sequence[str | None], among: Iterable[int], release: str) -> int:
+    """Return the mask of the builds of one torch release."""
+    return sum(1 << i for i in among if public(values[i]) == release)
+
+
+def _against(solver: Solver, tried: Posed, stuck: Stuck | None) -> tuple[Conflict, ...]:
+    """Return the members of a conflict but the wish that was tried."""
+    members = conflict_members(solver, tried.problem, stuck, cause=False) if stuck else ()
+    return tuple(m for m in members if not m.message.endswith(f": {_TRIED}"))
 
 
 def _not_preferred(posed: Posed, name: str, label: str, newest: str, mask: int) -> str:
@@ -300,8 +304,7 @@ def _id(posed: Posed) -> list[tuple[str, str]]:
 def _lift(solver: Solver, tried: Posed, wish: Wish) -> str:
     """Return what would have to change to have it."""
     wishes = [w for w in tried.problem.wishes if w is not wish]
-    fixed = replace(wish, host=True)
-    posed = replace(tried, problem=tried.problem.with_wishes([*wishes, fixed]))
+    posed = tried.with_wishes([*wishes, replace(wish, host=True)])
     repairs = solver.repairs(posed, limit=1)
     if not repairs or any(c.component == wish.component for c in repairs[0].changes):
         return ""
@@ -393,7 +396,7 @@ def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: So
     ]
     tied = {"cuda"} if "torch" in specs and "cuda" not in specs else set()
     wishes = [w for w in problem.wishes if w.component not in specs and w.component not in tied]
-    aim = replace(posed, problem=problem.with_wishes([*wishes, *new]))
+    aim = posed.with_wishes([*wishes, *new])
     aim_text = join_words([f"{n} {s.text}" for n, s in specs.items()])
     answer = solver.best(aim)
     if answer is not None:
@@ -416,7 +419,7 @@ def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: So
         sentences_list.append(
             f"{name_release(wish.component, version)}{_published(solver, wish.component, version)} blocks {aim_text}."
         )
-    rules = [m for m in members if not m.rule.startswith("request:")]
+    rules = [m for m in members if not m.is_wish]
     sentences_list += [
         m.message + _since(solver, m, [(w.component, w.text.removeprefix("==")) for w in blocking]) + "." for m in rules
     ]
@@ -509,27 +512,11 @@ def _framework_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str
                 f" (ask for it: --framework '{name}=={label}')."
             )
         else:
-            because = blockers(solver, posed, variable, newest)
+            tried = posed.and_also(Wish(name, label, ((variable, 1 << newest),), reason=_TRIED))
+            members = sorted(_against(solver, tried, solver.stuck(tried)), key=lambda m: m.is_wish)
+            because = " and ".join(m.message for m in members)
             sentences.append(f"{name} {version}: {label} is newer, but {because or 'it does not go with the rest'}.")
     return sentences
-
-
-def blockers(solver: Solver, posed: Posed, variable: int, index: int) -> str:
-    """Tell why a release cannot be had under the request.
-
-    The sentences of the rules in the conflict, or ``""`` when it can.
-    """
-    problem = posed.problem
-    name = problem.names[variable]
-    wish = Wish(name, str(problem.values[variable][index]), ((variable, 1 << index),), reason="tried")
-    tried = replace(posed, problem=problem.with_wishes([*problem.wishes, wish]))
-    stuck = solver.stuck(tried)
-    if stuck is None:
-        return ""
-    members = conflict_members(solver, tried.problem, stuck, cause=False)
-    wishes = [m.message for m in members if m.rule.startswith("request:") and not m.message.endswith(": tried")]
-    rules = [m.message for m in members if not m.rule.startswith("request:")]
-    return " and ".join([*rules, *wishes])
 
 
 def _torch_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
@@ -543,9 +530,9 @@ def _torch_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
     names = [f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks]
     label = " and ".join(names)
     allowed = _plain(posed, variable)
-    release = version.split("+", maxsplit=1)[0]
+    release = public(version)
     values = posed.problem.values[variable]
-    newer = [i for i in bits(allowed) if i > index and str(values[i]).split("+", maxsplit=1)[0] != release]
+    newer = [i for i in bits(allowed) if i > index and public(values[i]) != release]
     head = f"torch {version}{where}"
     if tested:
         head += f": the newest that is tested with {label}" if newer else f": tested with {label}"
@@ -568,28 +555,20 @@ def _passed_over(solver: Solver, posed: Posed, answer: Answer, variable: int, ne
             n,
             str(answer.cell.components[n]),
             ((problem.names.index(n), answer.domains[problem.names.index(n)]),),
-            reason="tried",
+            reason=_TRIED,
         )
         for n in posed.preference.frameworks
     ]
-    with_frameworks = replace(posed, problem=problem.with_wishes([*problem.wishes, *fixed]))
-    newest = str(problem.values[variable][newer[0]]).split("+", maxsplit=1)[0]
-    builds = sum(1 << i for i in newer if str(problem.values[variable][i]).split("+", maxsplit=1)[0] == newest)
-    wish = Wish("torch", newest, ((variable, builds),), reason="tried")
-    if solver.best(with_frameworks, wishes=[*with_frameworks.problem.wishes, wish]):
+    with_frameworks = posed.and_also(*fixed)
+    newest = public(problem.values[variable][newer[0]])
+    builds = _builds(problem.values[variable], newer, newest)
+    tried = with_frameworks.and_also(Wish("torch", newest, ((variable, builds),), reason=_TRIED))
+    if solver.best(tried):
         return [
             f"torch {newest} was passed over: no evidence supports it with {_named(posed, answer)} yet (ask for it: --torch {newest})."
         ]
-    because = blockers_of(solver, with_frameworks, wish)
+    because = " and ".join(m.message for m in _against(solver, tried, solver.stuck(tried)))
     return [f"torch {newest} is newer, but {because}."] if because else []
-
-
-def blockers_of(solver: Solver, posed: Posed, wish: Wish) -> str:
-    """Do as :func:`blockers`, for a wish over several releases."""
-    tried = replace(posed, problem=posed.problem.with_wishes([*posed.problem.wishes, wish]))
-    stuck = solver.stuck(tried)
-    members = conflict_members(solver, tried.problem, stuck, cause=False) if stuck else ()
-    return " and ".join(m.message for m in members if not m.message.endswith(": tried"))
 
 
 def _named(posed: Posed, answer: Answer) -> str:

@@ -22,7 +22,7 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
-from envsmith.model.version import Spec, version_key
+from envsmith.model.version import Spec, public, version_key
 from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, plausible, read_given
 from envsmith.solve.explain import conflict_members
 from envsmith.solve.kernel import Domains, Net, bits
@@ -171,8 +171,8 @@ def _derived(case: Case) -> list[Finding]:
     if stuck is None:
         return []
     members = conflict_members(case.solver, posed, stuck)
-    rule_members = [m for m in members if not m.rule.startswith("request:")]
-    wishes_met = [m for m in members if m.rule.startswith("request:")]
+    rule_members = [m for m in members if not m.is_wish]
+    wishes_met = [m for m in members if m.is_wish]
     versions = {c: v for m in wishes_met for c, v in m.components.items()}
     what = join_words([name_release(c, v) for c, v in versions.items()]) or "this set"
     return [
@@ -427,9 +427,8 @@ def _newest_known(knowledge: Knowledge, name: str, admitted: Spec | None, unmet:
         key = version_key(version)
         if key is None or key.is_prerelease or release.yanked:
             continue
-        public = version.split("+", maxsplit=1)[0]
         if (admitted is None or admitted.contains(version)) and (unmet is None or not unmet.contains(version)):
-            return public if name == "torch" else version
+            return public(version) if name == "torch" else version
     return None
 
 
@@ -513,7 +512,7 @@ def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]
 
 def _is_older(new: str | None, old: str | None) -> bool:
     try:
-        after, before = version_key((new or "none").split("+")[0]), version_key((old or "none").split("+")[0])
+        after, before = version_key(public(new or "none")), version_key(public(old or "none"))
     except ValueError:
         return False
     return after is not None and before is not None and after < before

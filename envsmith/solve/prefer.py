@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envsmith.model.version import version_key
+from envsmith.model.version import public, version_key
 from envsmith.solve.kernel import Domains, Step, bits
 from envsmith.solve.problem import Problem
 
@@ -160,13 +160,13 @@ class Preference:
         values = self.problem.values[variable]
         index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
         position = {value: i for i, value in enumerate(self._newest(variable))}
-        public: dict[str, int] = {}
+        places: dict[str, int] = {}
         for place in self._newest(variable):
-            public.setdefault(str(values[place]).split("+", maxsplit=1)[0], position[place])
+            places.setdefault(public(values[place]), position[place])
         return sorted(
             range(len(values)),
             key=lambda i: (
-                public[str(values[i]).split("+", maxsplit=1)[0]],
+                places[public(values[i])],
                 index.get(str(values[i])) != "default",
                 position[i],
             ),
@@ -248,14 +248,14 @@ class Nearest(Preference):
         if start is None:
             return order
         values = [str(v) for v in self.problem.values[variable]]
-        versions = list(dict.fromkeys(v.split("+", maxsplit=1)[0] for v in values))
+        versions = list(dict.fromkeys(public(v) for v in values))
         version, _, tag = values[start].partition("+")
         here = versions.index(version)
         single = not self.torches & (self.torches - 1)
 
         def far(index: int) -> tuple[int, bool, bool]:
-            public, _, build = values[index].partition("+")
-            place = versions.index(public)
+            release, _, build = values[index].partition("+")
+            place = versions.index(release)
             return abs(place - here), place < here, single and build != tag
 
         return sorted(order, key=far)

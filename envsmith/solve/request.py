@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from envsmith.errors import UsageError
@@ -36,6 +36,14 @@ class Posed:
     chosen: tuple[str, ...]
     pre: tuple[tuple[int, int], ...]
     yanked: tuple[tuple[int, int], ...]
+
+    def with_wishes(self, wishes: Iterable[Wish]) -> Posed:
+        """Return the same with other wishes."""
+        return replace(self, problem=self.problem.with_wishes(wishes))
+
+    def and_also(self, *wishes: Wish) -> Posed:
+        """Return the same with further wishes."""
+        return self.with_wishes([*self.problem.wishes, *wishes])
 
 
 def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem] | None = None) -> Posed:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, Row, Rule, RuleKind, Severity
-from envsmith.model.version import Spec
+from envsmith.model.version import Spec, public
 from envsmith.solve.problem import exact_version
 
 _SHOWN = 3
@@ -36,7 +36,7 @@ def these_versions(component: str, versions: Iterable[str | None]) -> str:
     """
     listed = [v for v in versions if v is not None]
     if component == "torch" and len(listed) > 1:
-        listed = list(dict.fromkeys(v.split("+", maxsplit=1)[0] for v in listed))
+        listed = list(dict.fromkeys(public(v) for v in listed))
     return join_words(listed) if len(listed) <= _SHOWN else f"{listed[0]} to {listed[-1]}"
 
 
@@ -169,7 +169,7 @@ def _glibc_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) 
 
 def _verb(rows: Sequence[Row], affected: Mapping[str, Sequence[str]], one: str, many: str) -> str:
     """Return the form of a verb for the torch releases that a sentence names."""
-    return one if len({v.split("+", maxsplit=1)[0] for v in _builds(rows, affected)}) == 1 else many
+    return one if len({public(v) for v in _builds(rows, affected)}) == 1 else many
 
 
 def _builds(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> list[str]:
