@@ -177,14 +177,17 @@ class HttpWire:
 
 
 def _proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for an address. httpx's own rule fails on IPv6 networks in ``NO_PROXY``."""
+    """Return the proxy for an address: of the environment, else of pip, as uv is told it.
+
+    httpx's own rule fails on IPv6 networks in ``NO_PROXY``.
+    """
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)
     if is_loopback(parts.hostname) or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    proxy = proxies.get(parts.scheme) or proxies.get("all") or pip_values(os.environ).get("proxy")
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 

@@ -30,7 +30,7 @@ from envsmith.errors import (
     StorageError,
 )
 from envsmith.http import ca_bundle
-from envsmith.pip_settings import read_pip_settings
+from envsmith.pip_settings import pip_values
 
 OnLine = Callable[[str], None]
 
@@ -106,22 +106,22 @@ def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     env.setdefault("UV_PYTHON_DOWNLOADS", "never")
     env |= {"NO_COLOR": "1", "UV_NO_PROGRESS": "1"}
     env.pop("FORCE_COLOR", None)
-    settings = read_pip_settings(user)
+    pip = pip_values(user)
     if not _uv_is_configured(user):
-        if settings.index_url:
-            env["UV_DEFAULT_INDEX"] = settings.index_url
-        if settings.extra_index_urls:
+        if index := _remote(pip.get("index-url", "")):
+            env["UV_DEFAULT_INDEX"] = index[0]
+        if extra := _remote(pip.get("extra-index-url", "")):
             # pip takes the best version of all its indexes; uv's default would stop at the first that knows the name.
-            env["UV_INDEX"] = " ".join(settings.extra_index_urls)
+            env["UV_INDEX"] = " ".join(extra)
             env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-    if settings.trusted_hosts:
-        env.setdefault("UV_INSECURE_HOST", " ".join(settings.trusted_hosts))
-    if settings.timeout:
-        env.setdefault("UV_HTTP_TIMEOUT", settings.timeout)
-    if settings.proxy:
+    if hosts := pip.get("trusted-host", "").split():
+        env.setdefault("UV_INSECURE_HOST", " ".join(hosts))
+    if (timeout := pip.get("timeout") or pip.get("default-timeout", "")).isdigit():
+        env.setdefault("UV_HTTP_TIMEOUT", timeout)
+    if proxy := pip.get("proxy"):
         for name in ("HTTPS_PROXY", "HTTP_PROXY"):
             if not (env.get(name) or env.get(name.lower())):
-                env[name] = settings.proxy
+                env[name] = proxy
     if bundle := ca_bundle(user):
         env["SSL_CERT_FILE"] = str(bundle)
     elif (
@@ -129,6 +129,15 @@ def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     ):
         env["UV_SYSTEM_CERTS"] = "true"
     return env
+
+
+def _remote(urls: str) -> list[str]:
+    """Return the indexes that can be reached from elsewhere.
+
+    One in a folder of this machine (``file://``) and ``find-links`` are left out on purpose: another machine cannot see
+    them, and a local build (``torch 2.13.0+cpu``) would silently take the place of the wheel that a cell names.
+    """
+    return [url for url in dict.fromkeys(urls.split()) if re.match(r"https?://(\[[0-9A-Fa-f:]+\]|[^/\[\]])", url)]
 
 
 def clean(line: str) -> str:

@@ -178,6 +178,15 @@ def test_the_proxy_of_the_environment_is_used_but_not_for_this_machine(tls_proxy
     assert client.get(server.url + "/x", max_bytes=100).body == b"near"
 
 
+def test_the_proxy_of_pip_is_used_where_none_is_set(tls_proxy, client, monkeypatch):
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_PROXY", tls_proxy.url)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_proxy.ca))
+    tls_proxy.routes["index.corp.invalid/x"] = lambda h: h.reply(200, b"far")
+    assert client.get("https://index.corp.invalid/x", max_bytes=100).body == b"far"
+
+
 @pytest.mark.parametrize(
     "exceptions",
     ["index.corp.invalid", ".corp.invalid", "fd00::/8,[::1],10.0.0.0/8,corp.invalid", "*", "a,index.corp.invalid:443"],

@@ -155,6 +155,19 @@ def test_the_index_of_pip_reaches_uv() -> None:
     assert (env["UV_HTTP_TIMEOUT"], env["UV_INSECURE_HOST"]) == ("180", "h")
 
 
+def test_an_index_in_a_folder_of_this_host_is_left_out() -> None:
+    env = environment(
+        {}, index_url="file:///srv/simple", extra_index_url="file:///srv/simple https://b.example.invalid/simple"
+    )
+    assert "UV_DEFAULT_INDEX" not in env
+    assert env["UV_INDEX"] == "https://b.example.invalid/simple"
+
+
+@pytest.mark.parametrize("url", ["https://", "http://[bad", "ftp://x.example.invalid/simple", "https:///simple"])
+def test_an_address_without_a_host_is_ignored(url: str) -> None:
+    assert not {"UV_DEFAULT_INDEX", "UV_INDEX"} & environment({}, index_url=url, extra_index_url=url).keys()
+
+
 @pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_CONFIG_FILE"])
 def test_a_uv_that_is_configured_is_left_as_it_is(name: str) -> None:
     env = environment({name: "value"}, index_url="https://index.example.invalid/simple")
