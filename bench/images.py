@@ -38,8 +38,8 @@ from envsmith.solve import solve
 def options_of(framework, how, output):
     """What `envsmith build --framework F --torch T --python P --no-smoke --no-conda` makes of its flags."""
     flags = RequestFlags(
-        framework=(framework,), with_=(), python=how.python, torch=how.torch, cuda=None, nccl=None, driver=None, gpu=(),
-        platform="linux-64", exclude_newer=None,
+        framework=(framework,), python=how.python, torch=how.torch,
+
     )  # fmt: skip
     return Options(request=flags.request(), request_text=flags.text(), output=output, smoke=False, conda=None)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +17,12 @@ from envsmith.cli.options import (
     Talk,
     cells_option,
     flavour_option,
-    gather,
-    lock_options,
-    request_options,
-    talk_options,
+    group,
+    option,
+    takes,
 )
 from envsmith.cli.solve import show_refusal
-from envsmith.cli.sources import SourceFlags, source_options
+from envsmith.cli.sources import SourceFlags
 from envsmith.errors import StorageError, UnsatisfiableError, UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.model.cell import CellId
@@ -38,95 +36,89 @@ _MAX_CELLS = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildFlags:
-    """What only ``build`` is told."""
+    """What ``build`` is told."""
 
-    output: Path
-    engine: str | None
-    base: str | None
-    tier: str
-    ranks: int
-    flavour: str
-    no_smoke: bool
-    oci: bool
-    all_frameworks: bool
-    cells: Path | None
-    jobs: int
-    again: bool
-    as_json: bool
+    request: RequestFlags = group(RequestFlags)
+    engine: str | None = option(
+        "--engine",
+        metavar="NAME",
+        help="docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual "
+        "environment.",
+    )
+    base: str | None = option(
+        "--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest."
+    )
+    output: Path = cells_option("Folder for the cell's own folder.")
+    tier: str = option(
+        "--tier",
+        type=click.Choice(["quick", "full", "framework", "bandwidth"]),
+        default="quick",
+        show_default=True,
+        help="How much the smoke test tries.",
+    )
+    ranks: int = option(
+        "--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test."
+    )
+    flavour: str = flavour_option()
+    sources: SourceFlags = group(SourceFlags)
+    locking: LockFlags = group(LockFlags)
+    no_smoke: bool = option(
+        "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
+    )
+    oci: bool = option(
+        "--oci",
+        is_flag=True,
+        help="Write the image as an OCI layout into the cell's folder: what is published, by its final digest.",
+    )
+    all_frameworks: bool = option(
+        "--all-frameworks", is_flag=True, help="A cell of each framework under the same flags."
+    )
+    cells: Path | None = option(
+        "--cells",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        help="Build many cells: one a line, a cell id or request flags; # begins a comment.",
+    )
+    jobs: int = option(
+        "--jobs",
+        type=click.IntRange(0, 64),
+        default=0,
+        help="Cells at a time. Default: one for every four cores and 8 GB.",
+    )
+    again: bool = option("--again", is_flag=True, help="With many cells: also those that are built and proved already.")
+    as_json: bool = option("--json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
+    talk: Talk = group(Talk)
 
 
 @click.command()
-@request_options
-@click.option(
-    "--engine",
-    metavar="NAME",
-    help="docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual "
-    "environment.",
-)
-@click.option("--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.")
-@cells_option("Folder for the cell's own folder.")
-@click.option(
-    "--tier",
-    type=click.Choice(["quick", "full", "framework", "bandwidth"]),
-    default="quick",
-    show_default=True,
-    help="How much the smoke test tries.",
-)
-@click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test.")
-@flavour_option
-@source_options
-@lock_options
-@click.option(
-    "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
-)
-@click.option(
-    "--oci",
-    is_flag=True,
-    help="Write the image as an OCI layout into the cell's folder: what is published, by its final digest.",
-)
-@click.option("--all-frameworks", is_flag=True, help="A cell of each framework under the same flags.")
-@click.option(
-    "--cells",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Build many cells: one a line, a cell id or request flags; # begins a comment.",
-)
-@click.option(
-    "--jobs", type=click.IntRange(0, 64), default=0, help="Cells at a time. Default: one for every four cores and 8 GB."
-)
-@click.option("--again", is_flag=True, help="With many cells: also those that are built and proved already.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
-@gather(BuildFlags, "settings")
-@talk_options
-def build(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, settings: BuildFlags, talk: Talk) -> int:
+@takes(BuildFlags)
+def build(settings: BuildFlags) -> int:
     """Solve, lock, build an image (or a virtual environment), prove it, write the record.
 
     Interrupted or failed, the same command takes up what is done. Exit code 0 when the smoke test passed.
     """
     from envsmith import build
 
-    options_of = partial(_options, sources=sources, locking=locking, settings=settings)
     if settings.all_frameworks or settings.cells:
-        requests = _requests(flags, locking, settings)
-        return _build_many([options_of(each) for each in requests], settings, talk)
-    if not flags.framework:
+        return _build_many([_options(replace(settings, request=each)) for each in _requests(settings)], settings)
+    if not settings.request.framework:
         raise UsageError("nothing to build", hint=f"name a framework: envsmith build --framework {EXAMPLE}")
-    options = options_of(flags)
+    options = _options(settings)
     try:
-        with Console(verbose=talk.verbose, quiet=talk.quiet) as console:
+        with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
             outcome = build.build(options, progress=console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:
         click.echo(dumps(outcome_json(outcome)))
     else:
-        _show(outcome, quiet=talk.quiet)
+        _show(outcome, quiet=settings.talk.quiet)
     return 0 if outcome.record is None or outcome.record.passed else 1
 
 
-def _options(flags: RequestFlags, *, sources: SourceFlags, locking: LockFlags, settings: BuildFlags) -> Options:
+def _options(settings: BuildFlags) -> Options:
     from envsmith.options import Options
 
-    archives = sources.parse()
+    flags, locking, archives = settings.request, settings.locking, settings.sources.parse()
     request, compiled = archives.read(flags.request(), offline=locking.offline)
     conda = locking.conda(request.exclude_newer)
     return Options(
@@ -205,7 +197,8 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
 # ``envsmith build --all-frameworks`` and ``--cells FILE``: many cells in one go.
 
 
-def _requests(flags: RequestFlags, locking: LockFlags, settings: BuildFlags) -> tuple[RequestFlags, ...]:
+def _requests(settings: BuildFlags) -> tuple[RequestFlags, ...]:
+    flags, locking = settings.request, settings.locking
     if flags.framework or (settings.all_frameworks and settings.cells):
         raise UsageError("--framework, --all-frameworks and --cells exclude each other")
     if locking.locked or locking.frozen:
@@ -220,8 +213,8 @@ def _requests(flags: RequestFlags, locking: LockFlags, settings: BuildFlags) -> 
 
 
 @click.command()
-@request_options
-def _line(*, flags: RequestFlags) -> RequestFlags:
+@takes(RequestFlags)
+def _line(flags: RequestFlags) -> RequestFlags:
     """Parse one line of a file of cells."""
     return flags
 
@@ -271,13 +264,13 @@ def _flags_of_cell(cell: CellId) -> RequestFlags:
     )
 
 
-def _build_many(options: Sequence[Options], settings: BuildFlags, talk: Talk) -> int:
+def _build_many(options: Sequence[Options], settings: BuildFlags) -> int:
     """Build the cells and return the exit code: 0 when every one is good."""
     from envsmith.batch import build_many
     from envsmith.image.companions import BAKE_FILE, bake
     from envsmith.lock import store
 
-    with Console(verbose=talk.verbose, quiet=talk.quiet) as console:
+    with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
         results = build_many(options, jobs=settings.jobs, again=settings.again, progress=console)
     outcomes = [r.outcome for r in results if r.outcome]
     # One bake file over all cells that have a Dockerfile, beside their folders.

@@ -15,13 +15,12 @@ from envsmith.cli.options import (
     Talk,
     cells_option,
     flavour_option,
-    gather,
-    lock_options,
-    request_options,
-    talk_options,
+    group,
+    option,
+    takes,
 )
 from envsmith.cli.solve import show_refusal
-from envsmith.cli.sources import SourceFlags, source_options
+from envsmith.cli.sources import SourceFlags
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.frameworks import EXAMPLE
 
@@ -30,41 +29,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LockOnlyFlags:
-    """What only ``lock`` is told."""
+class PinFlags:
+    """What ``lock`` is told."""
 
-    output: Path
-    base: str | None
-    form: str
-    flavour: str
-    check: bool
-    as_json: bool
+    request: RequestFlags = group(RequestFlags)
+    output: Path = cells_option("Folder for the cell's own folder.")
+    base: str | None = option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
+    form: str = option(
+        "--format",
+        type=click.Choice(["pip", "conda", "all"]),
+        default="all",
+        show_default=True,
+        help="What is written; with 'conda' a channel that refuses or cannot be reached is an error, with 'all' a note.",
+    )
+    flavour: str = flavour_option()
+    sources: SourceFlags = group(SourceFlags)
+    locking: LockFlags = group(LockFlags)
+    check: bool = option(
+        "--check",
+        is_flag=True,
+        help="Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
+    )
+    as_json: bool = option("--json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
+    talk: Talk = group(Talk)
 
 
 @click.command()
-@request_options
-@cells_option("Folder for the cell's own folder.")
-@click.option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["pip", "conda", "all"]),
-    default="all",
-    show_default=True,
-    help="What is written; with 'conda' a channel that refuses or cannot be reached is an error, with 'all' a note.",
-)
-@flavour_option
-@source_options
-@lock_options
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
-@gather(LockOnlyFlags, "settings")
-@talk_options
-def lock(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, settings: LockOnlyFlags, talk: Talk) -> int:
+@takes(PinFlags)
+def lock(settings: PinFlags) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
 
     The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
@@ -75,11 +67,12 @@ def lock(*, flags: RequestFlags, sources: SourceFlags, locking: LockFlags, setti
     from envsmith import build
     from envsmith.options import Options
 
+    flags, locking, talk = settings.request, settings.locking, settings.talk
     if not flags.framework and not flags.with_ and flags.torch is None:
         raise UsageError("nothing to lock", hint=f"name a framework: envsmith lock --framework {EXAMPLE}")
     if settings.form == "conda" and locking.no_conda:
         raise UsageError("--format conda and --no-conda exclude each other")
-    archives = sources.parse()
+    archives = settings.sources.parse()
     request, compiled = archives.read(flags.request(), offline=locking.offline)
     conda = locking.conda(request.exclude_newer)
     options = Options(

@@ -7,7 +7,7 @@ import datetime as dt
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from envsmith.conda.model import CondaRequest
     from envsmith.model.finding import Finding
 
-F = TypeVar("F", bound=Callable[..., Any])
+_Flags = TypeVar("_Flags")
+_Result = TypeVar("_Result")
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
 _LONGEST = 300
 
@@ -36,20 +37,99 @@ def alternatives(names: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+# The flags of a command are a frozen dataclass: each field declares its option, in the order of ``--help``.
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """Declare a field that is an option of a command, with click's default as its own."""
+    absent = () if settings.get("multiple") else False if settings.get("is_flag") else None
+    metadata = {"click": (click.option, names, settings)}
+    return dataclasses.field(default=settings.get("default", absent), metadata=metadata)
+
+
+def argument(**settings: Any) -> Any:
+    """Declare a field that is an argument of a command."""
+    return dataclasses.field(metadata={"click": (click.argument, (), settings)})
+
+
+def group(kind: type) -> Any:
+    """Declare a field whose value is a dataclass of flags itself."""
+    return dataclasses.field(metadata={"group": kind})
+
+
+def takes(kind: type[_Flags]) -> Callable[[Callable[[_Flags], _Result]], Callable[..., _Result]]:
+    """Decorate a command that takes one value: its flags."""
+
+    def decorate(function: Callable[[_Flags], _Result]) -> Callable[..., _Result]:
+        @functools.wraps(function)
+        def command(**parameters: Any) -> _Result:
+            return function(_value(kind, parameters))
+
+        decorated: Any = command
+        for parameter in reversed(list(_parameters(kind))):
+            decorated = parameter(decorated)
+        return cast("Callable[..., _Result]", decorated)
+
+    return decorate
+
+
+def _parameters(kind: type) -> Iterator[Callable[[Any], Any]]:
+    for field in dataclasses.fields(kind):
+        if "group" in field.metadata:
+            yield from _parameters(field.metadata["group"])
+        else:
+            declare, names, settings = field.metadata["click"]
+            yield declare(*names, field.name, **settings)
+
+
+def _value(kind: type[_Flags], parameters: Mapping[str, Any]) -> _Flags:
+    groups = {field.name: field.metadata.get("group") for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{n: _value(group, parameters) if group else parameters[n] for n, group in groups.items()})
+
+
+def _completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestFlags:
     """The flags as they were typed; :meth:`request` parses them against the components that the graph knows."""
 
-    framework: tuple[str, ...] = ()
-    with_: tuple[str, ...] = ()
-    python: str | None = None
-    torch: str | None = None
-    cuda: str | None = None
-    nccl: str | None = None
-    driver: str | None = None
-    gpu: tuple[str, ...] = ()
-    platform: str = "linux-64"
-    exclude_newer: str | None = None
+    framework: tuple[str, ...] = option(
+        "--framework",
+        "-f",
+        multiple=True,
+        metavar="NAME[SPEC]",
+        shell_complete=_completion(lambda: FRAMEWORKS),
+        help=f"{alternatives(FRAMEWORKS)}; repeatable.",
+    )
+    with_: tuple[str, ...] = option(
+        "--with",
+        multiple=True,
+        metavar="COMPONENT[SPEC]",
+        shell_complete=_completion(lambda: components().by_name),
+        help="Any component that must be in the cell; repeatable.",
+    )
+    python: str | None = option("--python", metavar="SPEC", help="Python, e.g. 3.12.")
+    torch: str | None = option("--torch", metavar="SPEC", help="PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126.")
+    cuda: str | None = option(
+        "--cuda", metavar="SPEC", help="CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without."
+    )
+    nccl: str | None = option("--nccl", metavar="SPEC", help="NCCL, e.g. '>=2.27'.")
+    driver: str | None = option("--driver", metavar="VERSION", help="The NVIDIA driver of the host, e.g. 535.54.03.")
+    gpu: tuple[str, ...] = option(
+        "--gpu",
+        multiple=True,
+        metavar="NAME|sm_NN",
+        shell_complete=_completion(gpu_names),
+        help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
+    )
+    platform: str = option(
+        "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
+    )
+    exclude_newer: str | None = option(
+        "--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."
+    )
 
     def request(self) -> Request:
         """Parse the flags. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one."""
@@ -98,76 +178,6 @@ class RequestFlags:
         parts += [f"--flavour {flavour}"] if flavour != "runtime" else []
         parts += [sources] if sources else []
         return " ".join([*parts, f"--platform {self.platform}"])
-
-
-def add_options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Add several options to a command, in the order of ``--help``."""
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-def gather(kind: type, name: str) -> Callable[[F], F]:
-    """Give the parameters that are fields of the frozen dataclass ``kind`` to a command as one value, ``name``."""
-    fields = [field.name for field in dataclasses.fields(kind)]
-
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def wrapper(**parameters: Any) -> Any:
-            value = kind(**{field: parameters.pop(field) for field in fields})
-            return function(**{name: value}, **parameters)
-
-        return cast("F", wrapper)
-
-    return decorate
-
-
-def _completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
-
-
-# The command receives ``flags: RequestFlags``.
-request_options = add_options(
-    click.option(
-        "--framework",
-        "-f",
-        multiple=True,
-        metavar="NAME[SPEC]",
-        shell_complete=_completion(lambda: FRAMEWORKS),
-        help=f"{alternatives(FRAMEWORKS)}; repeatable.",
-    ),
-    click.option(
-        "--with",
-        "with_",
-        multiple=True,
-        metavar="COMPONENT[SPEC]",
-        shell_complete=_completion(lambda: components().by_name),
-        help="Any component that must be in the cell; repeatable.",
-    ),
-    click.option("--python", metavar="SPEC", help="Python, e.g. 3.12."),
-    click.option("--torch", metavar="SPEC", help="PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126."),
-    click.option(
-        "--cuda", metavar="SPEC", help="CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without."
-    ),
-    click.option("--nccl", metavar="SPEC", help="NCCL, e.g. '>=2.27'."),
-    click.option("--driver", metavar="VERSION", help="The NVIDIA driver of the host, e.g. 535.54.03."),
-    click.option(
-        "--gpu",
-        multiple=True,
-        metavar="NAME|sm_NN",
-        shell_complete=_completion(gpu_names),
-        help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
-    ),
-    click.option(
-        "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
-    ),
-    click.option("--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."),
-    gather(RequestFlags, "flags"),
-)
 
 
 def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
@@ -318,25 +328,24 @@ def _day(text: str | None) -> str | None:
 # Flags that mean the same on several verbs: where cells lie, the flavour, Conda, how much is said, what fails.
 
 
-def cells_option(what: str) -> Callable[[F], F]:
+def cells_option(what: str) -> Any:
     """Return ``--output``, the folder under which every cell has its own. ``what`` says what this verb does with it."""
-    return click.option(
-        "--output",
-        "-o",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=Path("envsmith-build"),
+    folder = click.Path(path_type=Path, file_okay=False)
+    return option("--output", "-o", type=folder, default=Path("envsmith-build"), show_default=True, help=what)
+
+
+def flavour_option() -> Any:
+    """Return ``--flavour``."""
+    return option(
+        "--flavour",
+        type=click.Choice(FLAVOURS),
+        default=RUNTIME,
         show_default=True,
-        help=what,
+        help="runtime: what the cell needs to train; "
+        "devel: the CUDA compiler and all that compiles its operators as well.",
     )
 
 
-flavour_option = click.option(
-    "--flavour",
-    type=click.Choice(FLAVOURS),
-    default=RUNTIME,
-    show_default=True,
-    help="runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
-)
 matrix_option = click.option(
     "--matrix",
     "folder",
@@ -362,13 +371,29 @@ def exit_code(findings: Iterable[Finding], fail_on: str) -> int:
 class LockFlags:
     """What ``lock`` and ``build`` are told about the Conda part, an existing lock, and the network."""
 
-    channel: tuple[str, ...]
-    conda_platform: tuple[str, ...]
-    conda_tolerate: tuple[str, ...]
-    no_conda: bool
-    locked: bool
-    frozen: bool
-    offline: bool
+    channel: tuple[str, ...] = option(
+        "--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."
+    )
+    conda_platform: tuple[str, ...] = option(
+        "--conda-platform",
+        multiple=True,
+        metavar="PLATFORM",
+        help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
+    )
+    conda_tolerate: tuple[str, ...] = option(
+        "--conda-tolerate",
+        multiple=True,
+        type=click.Choice(["nccl", "cudnn", "triton"]),
+        help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
+    )
+    no_conda: bool = option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
+    locked: bool = option(
+        "--locked",
+        is_flag=True,
+        help="Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
+    )
+    frozen: bool = option("--frozen", is_flag=True, help="Use the lock that is there; ask neither index nor channel.")
+    offline: bool = option("--offline", is_flag=True, help="Use no network: what is in the caches must be enough.")
 
     def conda(self, exclude_newer: str | None) -> CondaRequest:
         """Return what is asked of the channels.
@@ -390,51 +415,16 @@ class LockFlags:
         )
 
 
-# The command receives ``locking: LockFlags``.
-lock_options = add_options(
-    click.option("--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."),
-    click.option(
-        "--conda-platform",
-        multiple=True,
-        metavar="PLATFORM",
-        help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
-    ),
-    click.option(
-        "--conda-tolerate",
-        multiple=True,
-        type=click.Choice(["nccl", "cudnn", "triton"]),
-        help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
-    ),
-    click.option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml."),
-    click.option(
-        "--locked",
-        is_flag=True,
-        help="Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
-    ),
-    click.option("--frozen", is_flag=True, help="Use the lock that is there; ask neither index nor channel."),
-    click.option("--offline", is_flag=True, help="Use no network: what is in the caches must be enough."),
-    gather(LockFlags, "locking"),
-)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Talk:
     """How much is said while something runs."""
 
-    verbose: bool
-    quiet: bool
+    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
+    quiet: bool = option("--quiet", "-q", is_flag=True, help="Say nothing but warnings, errors and the result.")
 
     def __post_init__(self) -> None:
         if self.verbose and self.quiet:
             raise UsageError("--verbose and --quiet exclude each other")
-
-
-# The command receives ``talk: Talk``.
-talk_options = add_options(
-    click.option("--verbose", "-v", is_flag=True, help="Show every line of every step."),
-    click.option("--quiet", "-q", is_flag=True, help="Say nothing but warnings, errors and the result."),
-    gather(Talk, "talk"),
-)
 
 
 # What ``--from`` names, the same on ``check`` and ``doctor``.

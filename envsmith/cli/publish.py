@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, clean, dumps, say, table
-from envsmith.cli.options import cells_option, gather
+from envsmith.cli.options import argument, cells_option, option, takes
 from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,20 +22,40 @@ if TYPE_CHECKING:
 class PublishFlags:
     """What ``publish`` is told."""
 
-    cell: str | None
-    to: str | None
-    bundle: Path | None
-    key: Path | None
-    keyless: bool
-    tags: tuple[str, ...]
-    replace: bool
-    layout: Path | None
-    also: tuple[str, ...]
-    source: str | None
-    images_dir: Path | None
-    output: Path
-    as_json: bool
-    verbose: bool
+    cell: str | None = argument(required=False)
+    to: str | None = option(
+        "--to", metavar="REGISTRY/REPO", help="Where the image goes, without a tag: ghcr.io/me/cells."
+    )
+    bundle: Path | None = option(
+        "--bundle",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write image and proof into one tar file instead (or as well), for a place without a network.",
+    )
+    key: Path | None = option(
+        "--key", type=click.Path(path_type=Path, dir_okay=False), help="Private key (PEM) that signs the statement."
+    )
+    keyless: bool = option(
+        "--keyless", is_flag=True, help="Sign with the identity of this CI job through sigstore instead."
+    )
+    tags: tuple[str, ...] = option(
+        "--tag", multiple=True, metavar="TAG", help="A further, moving tag (repeatable): ds0.19, latest."
+    )
+    replace: bool = option("--replace", is_flag=True, help="Move the cell's own tag when it leads to another image.")
+    layout: Path | None = option(
+        "--layout", type=click.Path(path_type=Path, exists=True), help="OCI layout of the image (folder or tar)."
+    )
+    also: tuple[str, ...] = option(
+        "--mount", multiple=True, metavar="REPO", help="Repository of that registry to take layers over from."
+    )
+    source: str | None = option("--source", metavar="URL", help="Address of the source, for the annotations.")
+    images_dir: Path | None = option(
+        "--images-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Also write the cell's folder of images/: Dockerfile, locks, record, digests.",
+    )
+    output: Path = cells_option("Folder of the cells' folders.")
+    as_json: bool = option("--json", is_flag=True, help="One JSON object on stdout.")
+    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every blob.")
 
     def targets(self) -> list[Target | Path]:
         """Return where the image goes. ``UsageError`` for a repository with a tag or digest."""
@@ -53,34 +73,8 @@ class PublishFlags:
 
 
 @click.command()
-@click.argument("cell", required=False)
-@click.option("--to", "to", metavar="REGISTRY/REPO", help="Where the image goes, without a tag: ghcr.io/me/cells.")
-@click.option(
-    "--bundle",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write image and proof into one tar file instead (or as well), for a place without a network.",
-)
-@click.option(
-    "--key", type=click.Path(path_type=Path, dir_okay=False), help="Private key (PEM) that signs the statement."
-)
-@click.option("--keyless", is_flag=True, help="Sign with the identity of this CI job through sigstore instead.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A further, moving tag (repeatable): ds0.19, latest.")
-@click.option("--replace", is_flag=True, help="Move the cell's own tag when it leads to another image.")
-@click.option("--layout", type=click.Path(path_type=Path, exists=True), help="OCI layout of the image (folder or tar).")
-@click.option(
-    "--mount", "also", multiple=True, metavar="REPO", help="Repository of that registry to take layers over from."
-)
-@click.option("--source", metavar="URL", help="Address of the source, for the annotations.")
-@click.option(
-    "--images-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Also write the cell's folder of images/: Dockerfile, locks, record, digests.",
-)
-@cells_option("Folder of the cells' folders.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("--verbose", "-v", is_flag=True, help="Show every blob.")
-@gather(PublishFlags, "settings")
-def publish(*, settings: PublishFlags) -> int:
+@takes(PublishFlags)
+def publish(settings: PublishFlags) -> int:
     """Push the image of a cell by digest, with lock, record, bill of materials and a signed statement; the tag comes last.
 
     CELL is a cell's folder, or its id below --output; it may be left out where there is only one. A cell without a
@@ -146,40 +140,36 @@ def _text(published: list[Published], seal: Seal) -> str:
 class VerifyFlags:
     """What ``verify`` is told."""
 
-    image: str | None
-    bundle: Path | None
-    keys: tuple[Path, ...]
-    identity: str | None
-    issuer: str | None
-    layers: bool
-    rebuild: bool
-    as_json: bool
-    verbose: bool
+    image: str | None = argument(required=False)
+    bundle: Path | None = option(
+        "--bundle",
+        type=click.Path(path_type=Path, exists=True),
+        help="Verify what is in this file (or OCI layout) without a network; "
+        "IMAGE is then a tag or digest in it, or left out.",
+    )
+    keys: tuple[Path, ...] = option(
+        "--key",
+        multiple=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Public key (PEM) of a signer you trust; repeatable.",
+    )
+    identity: str | None = option(
+        "--identity", metavar="WHO", help="Keyless: who must have signed (address or workflow)."
+    )
+    issuer: str | None = option("--issuer", metavar="URL", help="Keyless: who vouches for the identity.")
+    layers: bool = option(
+        "--layers/--no-layers", default=True, show_default=True, help="Read every layer and compare its digest."
+    )
+    rebuild: bool = option(
+        "--rebuild", is_flag=True, help="Also build the image again from its lock and compare the digests."
+    )
+    as_json: bool = option("--json", is_flag=True, help="One JSON object on stdout.")
+    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every layer as it is read.")
 
 
 @click.command()
-@click.argument("image", required=False)
-@click.option(
-    "--bundle",
-    type=click.Path(path_type=Path, exists=True),
-    help="Verify what is in this file (or OCI layout) without a network; "
-    "IMAGE is then a tag or digest in it, or left out.",
-)
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Public key (PEM) of a signer you trust; repeatable.",
-)
-@click.option("--identity", metavar="WHO", help="Keyless: who must have signed (address or workflow).")
-@click.option("--issuer", metavar="URL", help="Keyless: who vouches for the identity.")
-@click.option("--layers/--no-layers", default=True, show_default=True, help="Read every layer and compare its digest.")
-@click.option("--rebuild", is_flag=True, help="Also build the image again from its lock and compare the digests.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-@click.option("--verbose", "-v", is_flag=True, help="Show every layer as it is read.")
-@gather(VerifyFlags, "settings")
-def verify(*, settings: VerifyFlags) -> int:
+@takes(VerifyFlags)
+def verify(settings: VerifyFlags) -> int:
     """Check an image against its proof: manifest, configuration, layers, lock, labels, record, bill of materials, signature, tag.
 
     IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest). Exit code 0:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import Console, clean, dumps, mark, say, table, write_file
-from envsmith.cli.options import gather
+from envsmith.cli.options import option, takes
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.files import write_whole
 from envsmith.model.record import Record, put_record
@@ -47,29 +47,108 @@ _COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
 class SmokeFlags:
     """What ``smoke`` is told."""
 
-    python: Path | None
-    tier: str
-    output: Path | None
-    budget: float
-    ranks: int
-    backend: str
-    nccl_engine: str | None
-    sharing: str | None
-    machine: str | None
-    plot: Path | None
-    nodes: str | None
-    rdzv: str | None
-    rsh: str | None
-    narrow: bool
-    emit: str | None
-    image: str | None
-    gpus: int
-    read_logs: tuple[Path, ...]
-    no_steps: bool
-    framework_only: bool
-    plan_only: bool
-    as_json: bool
-    verbose: bool
+    python: Path | None = option(
+        "--python",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="The environment's interpreter, or its folder. Default: the one on PATH.",
+    )
+    tier: str = option(
+        "--tier",
+        type=click.Choice(["import", "quick", "full", "framework", "bandwidth", "all"]),
+        default="quick",
+        show_default=True,
+        help="How much is tried; all: every tier in turn, with a record and a plot in --output.",
+    )
+    output: Path | None = option(
+        "--output",
+        "-o",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="FOLDER",
+        help="Tier all: where results, record and plot go. [default: envsmith-smoke]",
+    )
+    budget: float = option(
+        "--budget",
+        type=click.FloatRange(60, 86400),
+        default=600,
+        show_default=True,
+        metavar="SECONDS",
+        help="Tier all: what does not fit is left out, and said.",
+    )
+    ranks: int = option(
+        "--ranks", type=click.IntRange(1, 64), default=4, show_default=True, help="Processes, per node with --nodes."
+    )
+    backend: str = option(
+        "--backend",
+        type=click.Choice(["auto", "gloo", "nccl"]),
+        default="auto",
+        show_default=True,
+        help="auto: NCCL where there is a GPU.",
+    )
+    nccl_engine: str | None = option(
+        "--nccl-engine", type=click.Choice(["legacy", "2"]), help="Which of torch 2.15's two NCCL engines."
+    )
+    sharing: str | None = option(
+        "--sharing",
+        type=click.Choice(["hostid", "multi-rank"]),
+        help="Put two ranks on the first GPU, in this way. Default: only where there are fewer GPUs than ranks.",
+    )
+    machine: str | None = option(
+        "--machine", metavar="NAME", help="Bandwidth tier: hold it against the published floors of a machine type."
+    )
+    plot: Path | None = option(
+        "--plot",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE.svg",
+        help="Bandwidth tier: draw bus bandwidth over size.",
+    )
+    nodes: str | None = option(
+        "--nodes",
+        metavar="a,b,c|N",
+        help="Many nodes: their names (a=ADDRESS where the name does not resolve), or how many.",
+    )
+    rdzv: str | None = option(
+        "--rdzv",
+        metavar="HOST:PORT",
+        help="With --nodes N: this command runs on every node, torchrun brings them together.",
+    )
+    rsh: str | None = option(
+        "--rsh",
+        metavar="COMMAND",
+        help="How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}",
+    )
+    narrow: bool = option(
+        "--narrow/--no-narrow", default=True, help="When a run of 3 nodes or more fails: find the bad one, in pairs."
+    )
+    emit: str | None = option(
+        "--emit",
+        type=click.Choice(["jobset", "trainjob"]),
+        help="Print a Kubernetes job instead (with --nodes N --image).",
+    )
+    image: str | None = option("--image", metavar="IMAGE", help="For --emit.")
+    gpus: int = option(
+        "--gpus", type=click.IntRange(0, 64), default=0, help="GPUs per node to ask Slurm or Kubernetes for."
+    )
+    read_logs: tuple[Path, ...] = option(
+        "--read-logs",
+        type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+        multiple=True,
+        metavar="FILE",
+        help="Run nothing: the verdict of a Kubernetes job from the logs of its pods (repeatable; - is standard input).",
+    )
+    no_steps: bool = option("--no-steps", is_flag=True, help="Collectives only, no framework step.")
+    framework_only: bool = option(
+        "--framework-only",
+        is_flag=True,
+        help="Framework steps only, no collectives; with --tier framework every step that is known.",
+    )
+    plan_only: bool = option(
+        "--plan-only",
+        is_flag=True,
+        help="Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing.",
+    )
+    as_json: bool = option("--json", is_flag=True, help="Everything as one JSON object.")
+    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every event.")
 
     def refuse_idle(self) -> None:
         """Refuse flags that would have no effect or leave nothing to run."""
@@ -91,101 +170,8 @@ class SmokeFlags:
 
 
 @click.command()
-@click.option(
-    "--python",
-    "python",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The environment's interpreter, or its folder. Default: the one on PATH.",
-)
-@click.option(
-    "--tier",
-    type=click.Choice(["import", "quick", "full", "framework", "bandwidth", "all"]),
-    default="quick",
-    show_default=True,
-    help="How much is tried; all: every tier in turn, with a record and a plot in --output.",
-)
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Tier all: where results, record and plot go. [default: envsmith-smoke]",
-)
-@click.option(
-    "--budget",
-    type=click.FloatRange(60, 86400),
-    default=600,
-    show_default=True,
-    metavar="SECONDS",
-    help="Tier all: what does not fit is left out, and said.",
-)
-@click.option(
-    "--ranks", type=click.IntRange(1, 64), default=4, show_default=True, help="Processes, per node with --nodes."
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "gloo", "nccl"]),
-    default="auto",
-    show_default=True,
-    help="auto: NCCL where there is a GPU.",
-)
-@click.option("--nccl-engine", type=click.Choice(["legacy", "2"]), help="Which of torch 2.15's two NCCL engines.")
-@click.option(
-    "--sharing",
-    type=click.Choice(["hostid", "multi-rank"]),
-    help="Put two ranks on the first GPU, in this way. Default: only where there are fewer GPUs than ranks.",
-)
-@click.option(
-    "--machine", metavar="NAME", help="Bandwidth tier: hold it against the published floors of a machine type."
-)
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE.svg",
-    help="Bandwidth tier: draw bus bandwidth over size.",
-)
-@click.option(
-    "--nodes",
-    metavar="a,b,c|N",
-    help="Many nodes: their names (a=ADDRESS where the name does not resolve), or how many.",
-)
-@click.option(
-    "--rdzv",
-    metavar="HOST:PORT",
-    help="With --nodes N: this command runs on every node, torchrun brings them together.",
-)
-@click.option(
-    "--rsh", metavar="COMMAND", help="How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}"
-)
-@click.option(
-    "--narrow/--no-narrow", default=True, help="When a run of 3 nodes or more fails: find the bad one, in pairs."
-)
-@click.option(
-    "--emit", type=click.Choice(["jobset", "trainjob"]), help="Print a Kubernetes job instead (with --nodes N --image)."
-)
-@click.option("--image", metavar="IMAGE", help="For --emit.")
-@click.option("--gpus", type=click.IntRange(0, 64), default=0, help="GPUs per node to ask Slurm or Kubernetes for.")
-@click.option(
-    "--read-logs",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    multiple=True,
-    metavar="FILE",
-    help="Run nothing: the verdict of a Kubernetes job from the logs of its pods (repeatable; - is standard input).",
-)
-@click.option("--no-steps", is_flag=True, help="Collectives only, no framework step.")
-@click.option(
-    "--framework-only",
-    is_flag=True,
-    help="Framework steps only, no collectives; with --tier framework every step that is known.",
-)
-@click.option(
-    "--plan-only", is_flag=True, help="Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing."
-)
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
-@click.option("--verbose", "-v", is_flag=True, help="Show every event.")
-@gather(SmokeFlags, "settings")
-def smoke(*, settings: SmokeFlags) -> int:
+@takes(SmokeFlags)
+def smoke(settings: SmokeFlags) -> int:
     """Run collectives with checked values, then one step of each framework that is installed.
 
     Exit code 0 when everything passed, 1 when something failed: the last line names the rank, the case and the step.

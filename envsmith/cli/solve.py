@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from envsmith.cli.console import dumps, table
-from envsmith.cli.options import RequestFlags, request_options
+from envsmith.cli.options import RequestFlags, group, option, takes
 from envsmith.errors import UnsatisfiableError, UsageError
 
 if TYPE_CHECKING:
@@ -16,12 +17,19 @@ if TYPE_CHECKING:
     from envsmith.model.finding import Refusal, Repair, Solution
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SolveFlags:
+    """What ``solve`` is told."""
+
+    request: RequestFlags = group(RequestFlags)
+    every: bool = option("--all", is_flag=True, help="Every valid cell, best first.")
+    limit: int | None = option("--limit", type=click.IntRange(min=1), help="With --all: stop after this many.")
+    as_json: bool = option("--json", is_flag=True, help="One JSON object (with --all one object a line).")
+
+
 @click.command()
-@request_options
-@click.option("--all", "every", is_flag=True, help="Every valid cell, best first.")
-@click.option("--limit", type=click.IntRange(min=1), help="With --all: stop after this many.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object (with --all one object a line).")
-def solve(*, flags: RequestFlags, every: bool, limit: int | None, as_json: bool) -> int:
+@takes(SolveFlags)
+def solve(settings: SolveFlags) -> int:
     """Choose one release per component, newest that is known to work first.
 
     Preference: newest framework, newest torch that evidence supports, the default wheel of that torch, Python 3.12.
@@ -29,16 +37,16 @@ def solve(*, flags: RequestFlags, every: bool, limit: int | None, as_json: bool)
     """
     from envsmith import solve
 
-    if limit is not None and not every:
+    if settings.limit is not None and not settings.every:
         raise UsageError("--limit is for --all", hint="envsmith solve --all --limit 3")
-    request = flags.request()
+    request = settings.request.request()
     try:
-        if every:
-            return _stream(solve.cells(request), limit, as_json=as_json)
+        if settings.every:
+            return _stream(solve.cells(request), settings.limit, as_json=settings.as_json)
         solution = solve.solve(request)
     except UnsatisfiableError as error:
-        return show_refusal(error, as_json=as_json)
-    if as_json:
+        return show_refusal(error, as_json=settings.as_json)
+    if settings.as_json:
         click.echo(dumps(_solution_json(solution)))
     else:
         click.echo("\n".join(_solution_lines(solution)))

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import click
 from packaging.utils import canonicalize_name
 
-from envsmith.cli.options import add_options, gather
+from envsmith.cli.options import option
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
 from envsmith.model.cell import Request
@@ -27,8 +26,19 @@ _VARIABLE = re.compile(
 class SourceFlags:
     """The flags as they were typed."""
 
-    source: tuple[str, ...] = ()
-    compile_: tuple[str, ...] = ()
+    source: tuple[str, ...] = option(
+        "--source",
+        multiple=True,
+        metavar="NAME@ARCHIVE#sha256=HEX",
+        help="Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. "
+        "NAME==VERSION@… where the archive does not state its version.",
+    )
+    compile_: tuple[str, ...] = option(
+        "--compile",
+        multiple=True,
+        metavar="NAME:VARIABLE=VALUE",
+        help="Set while NAME is compiled in the pinned builder, e.g. deepspeed:DS_BUILD_FUSED_ADAM=1; repeatable.",
+    )
 
     def parse(self) -> Sources:
         """Parse both. ``UsageError`` for a flag that does not parse, or a distribution that is named twice."""
@@ -42,26 +52,6 @@ class SourceFlags:
             if variables.setdefault(name, {}).setdefault(variable, value) != value:
                 raise UsageError(f"--compile {name}: {variable} is given twice")
         return Sources(wishes=wishes, variables={n: tuple(sorted(v.items())) for n, v in sorted(variables.items())})
-
-
-# The command receives ``sources: SourceFlags``.
-source_options = add_options(
-    click.option(
-        "--source",
-        multiple=True,
-        metavar="NAME@ARCHIVE#sha256=HEX",
-        help="Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. "
-        "NAME==VERSION@… where the archive does not state its version.",
-    ),
-    click.option(
-        "--compile",
-        "compile_",
-        multiple=True,
-        metavar="NAME:VARIABLE=VALUE",
-        help="Set while NAME is compiled in the pinned builder, e.g. deepspeed:DS_BUILD_FUSED_ADAM=1; repeatable.",
-    ),
-    gather(SourceFlags, "sources"),
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
