@@ -94,9 +94,9 @@ def apptainer(lock: Lock) -> str:
     label_text = "\n".join(
         f"    {plain.label_key(key)} {plain.label_value(value)}" for key, value in sorted(labels(lock).items()) if value
     )
+    command = f"apptainer build {plain.tag(lock.name)}.sif {APPTAINER_FILE}; run with apptainer run --nv."
     return f"""# Cell {plain.cell_id(str(lock.cell.id))}, lock {plain.digest(lock.digest)}. {GENERATED}
-# In this folder, after envsmith build --oci: apptainer build {plain.tag(lock.name)}.sif {APPTAINER_FILE}; run with
-# apptainer run --nv.
+# In this folder, after envsmith build --oci: {command}
 Bootstrap: oci
 From: ./oci
 
