@@ -117,6 +117,14 @@ def altered(info, **fields):
     return copy
 
 
+def test_the_digest_of_the_same_files_is_the_same_in_every_release(tmp_path):
+    """Whoever published an image wants to prove it again with a later envsmith."""
+    assert (
+        layout(tmp_path / "one", BASE, tar(*CELL)).digest
+        == "sha256:a68d846f857644ebd4507696fcc7869035847b73ea555bafee5ec9f98a1cff5a"
+    )
+
+
 def test_the_base_stays_byte_for_byte(tmp_path):
     import hashlib
 
