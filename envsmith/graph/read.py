@@ -341,7 +341,7 @@ _RuleId = Annotated[
     text_of(
         80,
         re.compile(r"[a-z0-9]+(-[a-z0-9_.]+)*"),
-        "kebab case, topic first: deepspeed-elastic-log",
+        "kebab case, topic first: torch-elastic-log",
         "not a rule id",
     ),
 ]
