@@ -7,16 +7,21 @@ executed.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import io
 import json
 import os
+import pickle
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from envsmith.errors import DataError, EnvsmithError, StorageError
 
+_Value = TypeVar("_Value")
 # Raised when the shape of what is kept changes.
 SCHEMA = 3
 _KEEP = 12
@@ -51,6 +56,40 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
         _replace(folder / f"{kind}-{key}", content)
         for path in sorted(folder.glob(f"{kind}-*"), key=lambda p: p.stat().st_mtime, reverse=True)[_KEEP:]:
             path.unlink(missing_ok=True)
+
+
+def cached(kind: str, made_of: str, make: Callable[[], _Value], *, modules: tuple[str, ...]) -> _Value:
+    """Return what was kept of ``kind`` for the same ``made_of``, else what ``make`` returns, which is kept.
+
+    The value consists of classes of ``modules`` (prefixes of their names) and of plain values.
+    """
+    key = hashlib.sha256(made_of.encode()).hexdigest()[:32]
+    content = read_cached(f"{kind}-{key}") or b""
+    if content[:32] == hashlib.sha256(content[32:]).digest():
+        with suppress(Exception):  # a foreign pickle can fail in any way, and is then made again
+            kept_value: _Value = unpickle(content[32:], modules)
+            return kept_value
+    value = make()
+    body = pickle.dumps(value, 5)
+    write_cached(kind, key, hashlib.sha256(body).digest() + body)
+    return value
+
+
+def unpickle(content: bytes, modules: tuple[str, ...]) -> Any:
+    """Return a value of classes of ``modules`` and nothing else, so that a foreign file runs no code."""
+    return _Unpickler(content, modules).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, modules: tuple[str, ...]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._modules = modules
+
+    def find_class(self, module: str, name: str) -> Any:
+        kind = super().find_class(module, name) if module.startswith(self._modules) else None
+        if not isinstance(kind, type):
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in the cache")
+        return kind
 
 
 def read_cache(kind: str, key: str) -> Any | None:

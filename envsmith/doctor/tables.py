@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import envsmith
 from envsmith.errors import DataError
-from envsmith.files import read_cached, write_cached
+from envsmith.files import cached
 from envsmith.graph.fields import check_file
 from envsmith.graph.files import DataFiles, find_matrix
 from envsmith.graph.load import components
@@ -31,31 +28,14 @@ def cached_table(kind: str, names: tuple[str, ...], read: Callable[[DataFiles], 
         hint = "take the whole of matrix/"
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}", hint=hint) from error
     if (kind, stamp) not in _LOADED:
-        _LOADED[kind, stamp] = _from_cache(kind, stamp, lambda: read(files))
+        _LOADED[kind, stamp] = cached(
+            kind,
+            f"{envsmith.__version__} {_SHAPE} {stamp}",
+            lambda: read(files),
+            modules=("envsmith.model.", "envsmith.doctor."),
+        )
     value: _Value = _LOADED[kind, stamp]
     return value
-
-
-def _from_cache(kind: str, stamp: str, make: Callable[[], _Value]) -> _Value:
-    key = hashlib.sha256(f"{envsmith.__version__} {_SHAPE} {stamp}".encode()).hexdigest()
-    content = read_cached(f"{kind}-{key[:32]}") or b""
-    if content[:32] == hashlib.sha256(content[32:]).digest():
-        cached: _Value = _Unpickler(io.BytesIO(content[32:])).load()
-        return cached
-    value = make()
-    pickled = pickle.dumps(value, protocol=5)
-    write_cached(kind, key[:32], hashlib.sha256(pickled).digest() + pickled)
-    return value
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes values of our own classes and nothing else, so that a foreign cache file runs no code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        kind = super().find_class(module, name) if module.startswith(("envsmith.model.", "envsmith.doctor.")) else None
-        if not isinstance(kind, type):
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in the cache")
-        return kind
 
 
 def read_table(kind: type[_Value], name: str, content: bytes, problems: Problems | None = None) -> _Value:
