@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -16,7 +14,8 @@ from typing import Any, Protocol, TypeVar
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from envsmith.errors import ContentError, NetworkError
+from envsmith.errors import ContentError, NetworkError, StorageError
+from envsmith.files import write_whole
 from envsmith.model.component import ComponentTable
 from envsmith.python.index import IndexFile, PackageIndex, Project
 
@@ -54,13 +53,9 @@ class FactStore:
         """Keep facts; a store that cannot be written only costs time later."""
         if self._folder is None:
             return
-        path = self._folder / kind / f"{sha256}.json"
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                json.dump({"version": _FACTS_VERSION, "facts": facts}, out)
-            Path(temporary).replace(path)
+        with contextlib.suppress(StorageError):
+            text = json.dumps({"version": _FACTS_VERSION, "facts": facts})
+            write_whole(self._folder / kind / f"{sha256}.json", text)
 
 
 @dataclass(kw_only=True)

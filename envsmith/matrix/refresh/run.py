@@ -7,18 +7,16 @@
 from __future__ import annotations
 
 import difflib
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
-from envsmith.errors import DataError, NetworkError, StorageError, UsageError
-from envsmith.files import cache_folder
+from envsmith.errors import DataError, NetworkError, UsageError
+from envsmith.files import cache_folder, write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient
+from envsmith.matrix.document import now
 from envsmith.matrix.refresh.base import Context, FactStore, Progress
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
 from envsmith.matrix.refresh.releases import update_releases
@@ -63,13 +61,6 @@ class Plan:
     problems: tuple[str, ...] = ()
     requests: int = 0
     bytes_read: int = 0
-
-
-def today() -> str:
-    """The ISO day (UTC) that new evidence carries; ``SOURCE_DATE_EPOCH`` is honoured."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    moment = datetime.fromtimestamp(int(epoch), tz=timezone.utc) if epoch.isdigit() else datetime.now(tz=timezone.utc)
-    return moment.date().isoformat()
 
 
 def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
@@ -124,7 +115,12 @@ def plan_refresh(
         index = PackageIndex(client, find_index())
     table = read_components(matrix_dir)
     context = Context(
-        index=index, components=table, today=day or today(), jobs=jobs, again=again, facts=FactStore(store / "facts")
+        index=index,
+        components=table,
+        today=day or now().date().isoformat(),
+        jobs=jobs,
+        again=again,
+        facts=FactStore(store / "facts"),
     )
     if progress is not None:
         context.progress = progress
@@ -151,7 +147,7 @@ class _Run:
         self._context = context
         self._tables: dict[str, tuple[str, Table]] = {}
         self._summary: dict[str, list[str]] = {}
-        self._others: list[FileChange] = []
+        self._apart: list[FileChange] = []
         self._record = tests / _WHEELS_RECORD
         self._recorded = read_recorded(self._record) if (tests / "cases").is_dir() else None
         self._recorded_before = self._record.read_text(encoding="utf-8") if self._record.is_file() else None
@@ -160,10 +156,7 @@ class _Run:
         """The table of a component; ``DataError`` when its file is not one that can be edited line by line."""
         if name not in self._tables:
             path = self._releases / f"{name}.yaml"
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise DataError(f"{path} cannot be read: {error}") from None
+            text = _text(path)
             self._tables[name] = (text, Table.parse(text, f"releases/{path.name}"))
         return self._tables[name][1]
 
@@ -181,16 +174,15 @@ class _Run:
 
     def _updater(self, name: str) -> Callable[[], list[str]]:
         table, context = self.table(name), self._context
-        if name == "torch":
-            return lambda: update_torch(table, context, self._recorded)
-        if name == "nccl":
-            return lambda: update_cuda_wheels(table, context, name, None)
-        if name == "cudnn":
-            return lambda: update_cuda_wheels(table, context, name, self.table("torch"))
-        if name == "cuda":
-            return lambda: update_cuda(table, context, self.table("torch"))
-        if name == "toolkit":
-            return lambda: update_toolkit(table, context)
+        own: dict[str, Callable[[], list[str]]] = {
+            "torch": lambda: update_torch(table, context, self._recorded),
+            "nccl": lambda: update_cuda_wheels(table, context, name, None),
+            "cudnn": lambda: update_cuda_wheels(table, context, name, self.table("torch")),
+            "cuda": lambda: update_cuda(table, context, self.table("torch")),
+            "toolkit": lambda: update_toolkit(table, context),
+        }
+        if name in own:
+            return own[name]
         framework = FRAMEWORKS.get(name)
         if framework and framework.toolkit_table:
             toolkit_rule = ToolkitRule(name, framework.toolkit_table)
@@ -204,14 +196,11 @@ class _Run:
                 f"--checkout {framework}: nothing is read from it", hint="it can be one of: " + ", ".join(checkouts())
             )
         path = self._releases.parent / "tested" / f"{framework}.yaml"
-        try:
-            old = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from None
+        old = _text(path)
         table = Table.parse(old, f"tested/{path.name}")
         summary = update_tested(table, self.table(framework), framework, folder, self._context.today)
         if table.text() != old:
-            self._others.append(FileChange(path=path, old=old, new=table.text(), summary=tuple(summary)))
+            self._apart.append(FileChange(path=path, old=old, new=table.text(), summary=tuple(summary)))
 
     def _builder(self, rule: ToolkitRule) -> list[str]:
         """Update the rows of the toolkit rule after the tables of the framework's releases that were opened."""
@@ -226,7 +215,7 @@ class _Run:
         new, summary, doubts = rule.update(old, read, releases, minors, self._context.today)
         self._context.problems += doubts
         if new != old:
-            self._others.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
+            self._apart.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
         return summary
 
     def changes(self) -> tuple[FileChange, ...]:
@@ -241,15 +230,9 @@ class _Run:
             used = {r.get("sha256") for r in self.table("torch").records}
             new = record_facts(f for f in self._recorded.values() if f.sha256 in used)
             if new != self._recorded_before:
-                found.append(
-                    FileChange(
-                        path=self._record,
-                        old=self._recorded_before,
-                        new=new,
-                        summary=("recorded METADATA of torch wheels",),
-                    )
-                )
-        return (*found, *self._others)
+                summary = ("recorded METADATA of torch wheels",)
+                found.append(FileChange(path=self._record, old=self._recorded_before, new=new, summary=summary))
+        return (*found, *self._apart)
 
 
 def apply(changes: Iterable[FileChange]) -> list[Path]:
@@ -257,23 +240,15 @@ def apply(changes: Iterable[FileChange]) -> list[Path]:
     written = []
     for change in changes:
         path = change.path
-        try:
-            now = path.read_text(encoding="utf-8") if path.exists() else None
-            if now != change.old:
-                raise DataError(f"{path} was changed by somebody else in the meantime", hint="run the refresh again")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
-                    out.write(change.new)
-                Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-                Path(temporary).replace(path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise StorageError(
-                f"{path} cannot be written: {error.strerror or error}", hint="free space or mend the permissions"
-            ) from None
+        if (_text(path) if path.exists() else None) != change.old:
+            raise DataError(f"{path} was changed by somebody else in the meantime", hint="run the refresh again")
+        write_whole(path, change.new)
         written.append(path)
     return written
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None

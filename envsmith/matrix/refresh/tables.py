@@ -7,8 +7,8 @@ line in flow style, comments between them allowed. Reading and writing without a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from envsmith.errors import DataError
@@ -33,26 +33,20 @@ def _quoted(text: str) -> str:
     return '"' + "".join(map(_escaped, text)) + '"'
 
 
-def _scalar(value: object, *, bare: bool) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    text = str(value)
-    plain = bare and _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
-    return text if plain else _quoted(text)
-
-
 def _value(value: object, *, bare: bool) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {_value(v, bare=bare)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(v, bare=bare) for v in value) + "]"
-    return _scalar(value, bare=bare)
+    if isinstance(value, int):
+        return str(value).lower()  # true and false
+    text = str(value)
+    plain = bare and _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
+    return text if plain else _quoted(text)
 
 
 def flow(record: Mapping[str, Any]) -> str:
-    """One record as it stands in a file: ``{version: "2.9.1+cu128", platform: linux-64, …}``."""
+    """Return one record as it stands in a file: ``{version: "2.9.1+cu128", platform: linux-64, …}``."""
     return "{" + ", ".join(f"{k}: {_value(v, bare=k in _BARE)}" for k, v in record.items()) + "}"
 
 
@@ -72,11 +66,10 @@ class Table:
     head: list[str]
     lines: list[Line]
     named: dict[str, dict[str, Any]]
-    _quiet: set[int] = field(default_factory=set)
 
     @classmethod
     def parse(cls, text: str, name: str) -> Table:
-        """Raises ``DataError`` with every line that is not a record."""
+        """Read a file. ``DataError`` has every line that is not a record."""
         rows = text.split("\n")
         start = next((i for i, row in enumerate(rows) if _SECTION.fullmatch(row)), None)
         if start is None:
@@ -99,8 +92,7 @@ class Table:
             if row.strip() and not row.lstrip().startswith("#"):
                 problems.append(f"{where}: {row[:60]}")
             return Line(row)
-        loaded = parse_record(row[2:], where)
-        return Line(row, loaded)
+        return Line(row, parse_record(row[2:], where))
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -112,7 +104,7 @@ class Table:
         return "\n".join([*self.head, *(line.text for line in self.lines)])
 
     def replace(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-        """Put ``new`` in the place of ``old``; a record that is equal keeps its line. Says whether something changed."""
+        """Put ``new`` in the place of ``old`` and return whether something changed. A record that is equal keeps its line."""
         if dict(old) == dict(new):
             return False
         line = next(line for line in self.lines if line.record is old)
@@ -123,19 +115,15 @@ class Table:
     def insert(self, record: Mapping[str, Any], key: Callable[[Mapping[str, Any]], Any]) -> None:
         """Add a record before the first one whose ``key`` is greater (files are oldest first)."""
         line = Line("- " + flow(record), dict(record))
-        mine = key(record)
-        at = next(
-            (i for i, other in enumerate(self.lines) if other.record is not None and key(other.record) > mine), None
-        )
-        if at is None:
-            last = max((i for i, other in enumerate(self.lines) if other.record is not None), default=-1)
-            at = last + 1
-        self.lines.insert(at, line)
+        numbered = [(i, one.record) for i, one in enumerate(self.lines) if one.record is not None]
+        end = numbered[-1][0] + 1 if numbered else 0
+        place = next((i for i, one in numbered if key(one) > key(record)), end)
+        self.lines.insert(place, line)
 
     # -- evidence ------------------------------------------------------------------------------------------------------
 
     def evidence_key(self, base: str, kind: str, source: str, date: str) -> str:
-        """The key of an entry of that kind and source read on ``date``; added to the head when there is none.
+        """Return the key of an entry of that kind and source read on ``date``; it is added to the head when there is none.
 
         An entry under ``base`` that says the same but for its date is not touched, so that older lines keep their day.
         """
@@ -150,20 +138,13 @@ class Table:
     def add_evidence(self, key: str) -> None:
         """Write the entry ``named[key]`` as the last line of the head's ``evidence:``."""
         entry = self.named[key]
-        texts = {k: str(entry[k]) if k in {"kind", "date"} else _quoted(str(entry[k])) for k in entry}
-        self.head.insert(
-            self._end_of_evidence(), f"  {key}: {{" + ", ".join(f"{k}: {v}" for k, v in texts.items()) + "}"
-        )
-
-    def _end_of_evidence(self) -> int:
-        start = next((i for i, row in enumerate(self.head) if row.startswith("evidence:")), None)
-        if start is None:
+        texts = (f"{k}: {v if k in {'kind', 'date'} else _quoted(str(v))}" for k, v in entry.items())
+        if not any(row.startswith("evidence:") for row in self.head):
             self.head.insert(len(self.head) - 1, "evidence:")
-            return len(self.head) - 1
-        end = start + 1
+        end = next(i for i, row in enumerate(self.head) if row.startswith("evidence:")) + 1
         while end < len(self.head) and self.head[end].startswith((" ", "#")):
             end += 1
-        return end
+        self.head.insert(end, f"  {key}: {{{', '.join(texts)}}}")
 
     def fold_evidence(self, base: str, key: str) -> None:
         """Where every line that named ``base`` now names ``key`` (all were read again), let ``base`` carry the new day and drop ``key``."""
@@ -191,11 +172,11 @@ class Table:
 
 
 def used_evidence(record: Mapping[str, Any]) -> list[str]:
-    """The keys of evidence that a record names."""
-    said = record.get("evidence")
-    listed: Iterable[Any] = said if isinstance(said, list) else [said]
-    apart = record.get("evidence_of")
-    return [k for k in [*listed, *(apart.values() if isinstance(apart, dict) else ())] if isinstance(k, str)]
+    """Return the keys of evidence that a record names."""
+    named, by_field = record.get("evidence"), record.get("evidence_of")
+    keys: list[Any] = [*(named if isinstance(named, list) else [named])]
+    keys += by_field.values() if isinstance(by_field, dict) else ()
+    return [key for key in keys if isinstance(key, str)]
 
 
 def _renamed(value: Any, old: str, new: str) -> Any:
