@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,51 +27,45 @@ SCHEMA = 1
 
 
 def now() -> dt.datetime:
-    """The present in UTC; ``SOURCE_DATE_EPOCH`` sets another."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return (
-        dt.datetime.fromtimestamp(int(epoch), tz=dt.timezone.utc)
-        if epoch.isdigit()
-        else dt.datetime.now(dt.timezone.utc)
-    )
+    """Return the present in UTC; ``SOURCE_DATE_EPOCH`` sets another."""
+    epoch, utc = os.environ.get("SOURCE_DATE_EPOCH", ""), dt.timezone.utc
+    return dt.datetime.fromtimestamp(int(epoch), tz=utc) if epoch.isdigit() else dt.datetime.now(utc)
 
 
-def states(root: Path, known: Knowledge, today: dt.date) -> tuple[list[CellState], Expiry]:
-    """Every cell that has a record, and the table of expiry."""
-    expiry = load_expiry(root, [r.version for r in known.releases.get("torch", ())])
+def states(root: Path, knowledge: Knowledge, today: dt.date) -> tuple[list[CellState], Expiry]:
+    """Return every cell that has a record, and the table of expiry."""
+    expiry = load_expiry(root, [r.version for r in knowledge.releases.get("torch", ())])
     return cell_states(read_records(root / "records"), expiry, today), expiry
 
 
 def document(
     root: Path, solver: Solver, *, moment: dt.datetime, progress: Callable[[str], None] = lambda _line: None
 ) -> dict[str, Any]:
-    """The whole document. The same knowledge, records and moment give the same bytes."""
-    known = solver.knowledge()
-    found, expiry = states(root, known, moment.date())
+    """Return the document. The same knowledge, records and moment give the same bytes."""
+    knowledge = solver.knowledge()
+    cells, expiry = states(root, knowledge, moment.date())
     return {
         "schema": SCHEMA,
         "generated": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "envsmith": __version__,
-        "knowledge": f"sha256:{known.digest}",
+        "knowledge": f"sha256:{knowledge.digest}",
         "ladder": [rung.value for rung in Rung],
         "expiry": [{"torch": x.torch.value, "passed": x.passed, "days": x.days} for x in expiry.lines],
-        "summary": _summary(found),
-        "frameworks": [_framework(known, name) for name in FRAMEWORKS],
-        "torch": torch_json(root, known),
-        "gpus": gpus_json(known),
-        "cells": [state.to_json() for state in found],
+        "summary": _summary(cells),
+        "frameworks": [_framework(knowledge, name) for name in FRAMEWORKS],
+        "torch": torch_json(root, knowledge),
+        "gpus": gpus_json(knowledge),
+        "cells": [state.to_json() for state in cells],
         "grid": grid_json(solver, progress=progress),
-        "rules": {rule.id: _rule(rule) for rule in known.rules},
+        "rules": {rule.id: _rule(rule) for rule in knowledge.rules},
     }
 
 
-def _summary(found: Sequence[CellState]) -> dict[str, Any]:
-    counts: dict[str, int] = {}
-    for state in found:
-        counts[state.status.value] = counts.get(state.status.value, 0) + 1
+def _summary(cells: Sequence[CellState]) -> dict[str, Any]:
+    counts = Counter(state.status.value for state in cells)
     per = {
         name: {
-            "cells": len(own := [s for s in found if name in s.best.components]),
+            "cells": len(own := [s for s in cells if name in s.best.components]),
             "proved": sum(s.status.value == "proved" for s in own),
             "failed": sum(s.status.value == "failed" for s in own),
             "stale": sum(s.stale for s in own),
@@ -78,22 +73,22 @@ def _summary(found: Sequence[CellState]) -> dict[str, Any]:
         }
         for name in FRAMEWORKS
     }
-    return {"cells": len(found), **{k.replace(" ", "_"): v for k, v in sorted(counts.items())}, "frameworks": per}
+    return {"cells": len(cells), **{k.replace(" ", "_"): v for k, v in sorted(counts.items())}, "frameworks": per}
 
 
-def _framework(known: Knowledge, name: str) -> dict[str, Any]:
-    component = known.components.by_name[name]
+def _framework(knowledge: Knowledge, name: str) -> dict[str, Any]:
+    component = knowledge.components.by_name[name]
     return {
         "name": name,
         "title": component.title,
         "short": component.short,
-        "releases": [{"version": r.version, "date": r.date} for r in stable(known.releases.get(name, ()))],
+        "releases": [{"version": r.version, "date": r.date} for r in stable(knowledge.releases.get(name, ()))],
     }
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    """A rule in words; rows only of those that metadata does not state (the grid holds what follows from the others)."""
-    told = {
+    """Return a rule in words; rows only of those that metadata does not state (the grid holds what follows from the others)."""
+    words = {
         "kind": rule.kind.value,
         "stage": rule.stage,
         "symptom": rule.symptom,
@@ -103,10 +98,10 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "by_metadata": stated_by_metadata(rule),
         "severity": "error" if any(r.severity is Severity.ERROR for r in rule.rows) else rule.rows[0].severity.value,
     }
-    if told["by_metadata"]:
-        return told | {"rows": [], "evidence": [_evidence(e) for e in rule.rows[-1].evidence[:1]]}
-    seen = {e: None for row in rule.rows for e in row.evidence}
-    return told | {"rows": [_row(row, rule) for row in rule.rows], "evidence": [_evidence(e) for e in seen]}
+    if words["by_metadata"]:
+        return words | {"rows": [], "evidence": [_evidence(e) for e in rule.rows[-1].evidence[:1]]}
+    sources = dict.fromkeys(e for row in rule.rows for e in row.evidence)
+    return words | {"rows": [_row(row, rule) for row in rule.rows], "evidence": [_evidence(e) for e in sources]}
 
 
 def _row(row: Row, rule: Rule) -> dict[str, Any]:
@@ -123,19 +118,19 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
     return {"kind": evidence.kind.value, "source": evidence.source, "date": evidence.date}
 
 
-# What the solver says of every framework release with every torch release: possible, with which Pythons, or forbidden by which rules.
+# -- what the solver says of every framework release with every torch release: possible, or forbidden by which rules ------
 
 
 def stable(releases: Sequence[Release]) -> list[Release]:
-    """Releases that are neither withdrawn nor pre-releases, newest first."""
-    found = [r for r in releases if not r.yanked and (k := version_key(r.version)) and not k.is_prerelease]
-    return sorted(found, key=lambda r: version_key(r.version), reverse=True)  # type: ignore[arg-type,return-value]
+    """Return the releases that are neither withdrawn nor pre-releases, newest first."""
+    finals = [r for r in releases if not r.yanked and (k := version_key(r.version)) and not k.is_prerelease]
+    return sorted(finals, key=lambda r: version_key(r.version), reverse=True)  # type: ignore[arg-type,return-value]
 
 
-def default_builds(known: Knowledge, platform: Platform = Platform.LINUX_64) -> list[str]:
-    """The build that the default index gives of each torch release, newest first."""
+def default_builds(knowledge: Knowledge, platform: Platform = Platform.LINUX_64) -> list[str]:
+    """Return the build that the default index gives of each torch release, newest first."""
     builds: dict[str, str] = {}
-    for release in stable(known.releases.get("torch", ())):
+    for release in stable(knowledge.releases.get("torch", ())):
         public, _, local = release.version.partition("+")
         if release.index == "default" and platform in release.platforms and (local != "cpu" or public not in builds):
             builds[public] = release.version if local != "cpu" else builds.get(public, release.version)
@@ -145,16 +140,16 @@ def default_builds(known: Knowledge, platform: Platform = Platform.LINUX_64) -> 
 def grid_json(
     solver: Solver, *, progress: Callable[[str], None] = lambda _line: None, platform: Platform = Platform.LINUX_64
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """``{framework: {version: {torch build: entry}}}``; an entry is ``{"status", "rules", "cell"}``.
+    """Return ``{framework: {version: {torch build: entry}}}``; an entry is ``{"status", "rules", "cell"}``.
 
     ``status`` is possible, warned (possible, a rule warns) or forbidden; ``rules`` say why; ``cell`` is the id of the best cell.
     """
-    known = solver.knowledge()
-    builds = default_builds(known, platform)
+    knowledge = solver.knowledge()
+    builds = default_builds(knowledge, platform)
     grid: dict[str, dict[str, dict[str, Any]]] = {}
     for framework in FRAMEWORKS:
         rows = grid[framework] = {}
-        for release in stable(known.releases.get(framework, ())):
+        for release in stable(knowledge.releases.get(framework, ())):
             progress(f"{framework} {release.version}")
             rows[release.version] = {
                 build: _entry(solver, framework, release.version, build, platform) for build in builds
@@ -176,17 +171,16 @@ def _entry(solver: Solver, framework: str, version: str, build: str, platform: P
     return {"status": "warned" if warned else "possible", "rules": [], "cell": str(answer.cell.id)}
 
 
-# The torch builds for a selector: what each carries, on which GPUs it runs, which driver it needs at least.
-
+# -- the torch builds for a selector: what each carries, on which GPUs it runs, which driver it needs at least -------------
 
 _DRIVER_RULE = "cuda-driver-floor"
 _GPU_RULE = "gpu-driver-floor"
 
 
-def torch_json(root: Path, known: Knowledge) -> list[dict[str, Any]]:
-    """One entry a build, newest first; a field that is not known is ``null``, never a guess. ``DataError`` as for the loader."""
+def torch_json(root: Path, knowledge: Knowledge) -> list[dict[str, Any]]:
+    """Return one entry a build, newest first; a field that is not known is ``null``, never a guess. ``DataError`` as for the loader."""
     builds, devices = read_wheels(root)
-    gpus = [release.version for release in known.releases.get("gpu", ())]
+    gpus = [release.version for release in knowledge.releases.get("gpu", ())]
     found = []
     for build in sorted(builds, key=lambda b: (version_key(b.version) or 0, b.platform.value), reverse=True):
         release, _, local = build.version.partition("+")
@@ -201,10 +195,10 @@ def torch_json(root: Path, known: Knowledge) -> list[dict[str, Any]]:
                 "default": build.index == "default" and (cuda != "cpu" or build.platform.machine != "x86_64"),
                 "index": build.index,
                 "date": build.date,
-                "python": list(pythons) if isinstance(pythons, list) else _pythons(build, known),
+                "python": list(pythons) if isinstance(pythons, list) else _pythons(build, knowledge),
                 **{name: getattr(build, name) for name in ("cuda", "nccl", "cudnn", "triton")},
                 "glibc": build.glibc,
-                "driver": _floor(known, _DRIVER_RULE, "cuda", cuda) if cuda and cuda != "cpu" else None,
+                "driver": _floor(knowledge, _DRIVER_RULE, "cuda", cuda) if cuda and cuda != "cpu" else None,
                 "archs": list(build.gpu or ()) or None,
                 "gpus": _runs_on(build, devices, gpus),
             }
@@ -212,30 +206,30 @@ def torch_json(root: Path, known: Knowledge) -> list[dict[str, Any]]:
     return found
 
 
-def gpus_json(known: Knowledge) -> list[dict[str, Any]]:
-    """Architectures with the names that people call them by and the oldest driver that knows them (``null``: any that CUDA needs)."""
+def gpus_json(knowledge: Knowledge) -> list[dict[str, Any]]:
+    """Return architectures with the names that people call them by and the oldest driver that knows them (``null``: any that CUDA needs)."""
     names: dict[str, list[str]] = {}
-    for name, arch in known.gpus.items():
+    for name, arch in knowledge.gpus.items():
         names.setdefault(arch, []).append(name)
     return [
         {
             "gpu": release.version,
             "names": sorted(names.get(release.version, [])),
-            "driver": _floor(known, _GPU_RULE, "gpu", release.version),
+            "driver": _floor(knowledge, _GPU_RULE, "gpu", release.version),
         }
-        for release in known.releases.get("gpu", ())
+        for release in knowledge.releases.get("gpu", ())
     ]
 
 
-def _pythons(build: Build, known: Knowledge) -> list[str] | None:
+def _pythons(build: Build, knowledge: Knowledge) -> list[str] | None:
     if build.python is None:
         return None
     spec = build.python
-    return [r.version for r in known.releases.get("python", ()) if spec.contains(r.version)]
+    return [r.version for r in knowledge.releases.get("python", ()) if spec.contains(r.version)]
 
 
 def _runs_on(build: Build, devices: Iterable[Device], gpus: Iterable[str]) -> list[str] | None:
-    """The architectures that the machine code of a build (or its PTX, for later ones) runs on."""
+    """Return the architectures that the machine code of a build (or its PTX, for later ones) runs on."""
     if not build.gpu:
         return None
     cuda = build.cuda
@@ -254,9 +248,9 @@ def _runs_on(build: Build, devices: Iterable[Device], gpus: Iterable[str]) -> li
     return found
 
 
-def _floor(known: Knowledge, rule_id: str, component: str, version: str | None) -> str | None:
-    """The driver that a row of a floor rule needs for a version, as the row says it (``>=580``)."""
-    rule = next((r for r in known.rules if r.id == rule_id), None)
+def _floor(knowledge: Knowledge, rule_id: str, component: str, version: str | None) -> str | None:
+    """Return the driver that a row of a floor rule needs for a version, as the row says it (``>=580``)."""
+    rule = next((r for r in knowledge.rules if r.id == rule_id), None)
     for row in rule.rows if rule and version else ():
         wanted: Mapping[str, Any] = row.when
         if component in wanted and wanted[component].contains(version) and "driver" in row.needs:

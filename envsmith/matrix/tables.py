@@ -1,4 +1,4 @@
-"""What is published beside ``matrix.json``: a file a cell, badges, a feed of changes, CSV, and a table between the markers of a README. Pure texts."""
+"""What is published beside ``matrix.json``: a file a cell, badges, a feed of changes, CSV, and a table between the markers of a README."""
 
 from __future__ import annotations
 
@@ -19,12 +19,6 @@ from envsmith.frameworks import EXAMPLE
 from envsmith.matrix.cells import LOCKED, commands_of
 from envsmith.model.record import Record, read_records
 
-# ``matrix.json`` and what is made of it: the knowledge and its records as data for other programs and for the page.
-#
-# ``document`` puts it together out of ``torch`` (builds and what they run on), ``grid`` (what the solver says of every framework with every
-# torch) and ``cells`` (what was run); ``files`` writes it with badges, feed and a file a cell.
-
-
 COLUMNS = (
     "id", "framework", "version", "torch", "cuda", "python", "platform", "status", "rung", "counts_as", "date", "expires", "stale", "flaky",
     "expected", "agrees", "failed_at", "symptom",
@@ -40,28 +34,28 @@ _WORDS = {
     "possible": "possible",
     "warned": "warned",
 }
+_LEGEND = (
+    "proved, fails: run by envsmith, by its newest record (in brackets the release that was run, if it is not the one of the row); "
+    "not shown: run, but the machine lacked something; possible: no rule forbids it, not run; warned: the same, but a rule warns of it; "
+    "empty: forbidden."
+)
 # What a table of a README shows at most: the newest of each.
 _ROWS, _TORCHES = 5, 8
 
 
 def dumped(value: object) -> str:
-    """JSON as it is published: compact, the same bytes for the same value."""
+    """Return JSON as it is published: compact, the same bytes for the same value."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def cell_texts(document: Mapping[str, Any], records: Mapping[str, Record]) -> dict[str, str]:
-    """``cells/<id>.json``: the entry of ``matrix.json`` with the whole records and the commands that install the cell."""
+    """Return ``cells/<id>.json``: the entry of ``matrix.json`` with its records in full and the commands that install the cell."""
     texts = {}
+    head = {key: document[key] for key in ("schema", "generated")}
     for entry in document["cells"]:
-        whole = [dict(records[r["name"]].to_json(), name=r["name"]) for r in entry["records"] if r["name"] in records]
-        value = {
-            "schema": document["schema"],
-            "generated": document["generated"],
-            **entry,
-            "records": whole,
-            "commands": commands(entry),
-        }
-        texts[f"cells/{entry['id']}.json"] = dumped(value)
+        names = [r["name"] for r in entry["records"] if r["name"] in records]
+        full = [{**records[name].to_json(), "name": name} for name in names]
+        texts[f"cells/{entry['id']}.json"] = dumped({**head, **entry, "records": full, "commands": commands(entry)})
     return texts
 
 
@@ -74,33 +68,25 @@ def commands(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
-    """``badges/<framework>.json``, each a shields.io endpoint: the newest proved release with its newest torch, and how many cells are proved."""
+    """Return ``badges/<framework>.json``, each a shields.io endpoint: the newest proved release with its newest torch, and the count of proved cells."""
     texts = {}
+    torches = [build["version"] for build in document["torch"]]
     for framework in document["frameworks"]:
-        name = framework["name"]
-        proved = [c for c in document["cells"] if c["framework"] == name and c["status"] == "proved"]
-        fresh = [c for c in proved if not c["stale"]]
-        order = [release["version"] for release in framework["releases"]]
-        torches = [build["version"] for build in document["torch"]]
-        known = [c for c in fresh if c["version"] in order and c["torch"] in torches]
-        best = min(known, key=lambda c: (order.index(c["version"]), torches.index(c["torch"])), default=None)
-        told = (
-            f"{best['version']} on torch {best['torch'].partition('+')[0]}, {len(fresh)} cells proved"
-            if best
-            else "nothing proved lately"
-        )
-        value = {
-            "schemaVersion": 1,
-            "label": framework["title"],
-            "message": told,
-            "color": "brightgreen" if best else "lightgrey",
-        }
-        texts[f"badges/{name}.json"] = dumped(value)
+        name, order = framework["name"], [release["version"] for release in framework["releases"]]
+        cells = [c for c in document["cells"] if c["framework"] == name and c["status"] == "proved" and not c["stale"]]
+        listed = [c for c in cells if c["version"] in order and c["torch"] in torches]
+        best = min(listed, key=lambda c: (order.index(c["version"]), torches.index(c["torch"])), default=None)
+        message, colour = "nothing proved lately", "lightgrey"
+        if best:
+            torch = best["torch"].partition("+")[0]
+            message, colour = f"{best['version']} on torch {torch}, {len(cells)} cells proved", "brightgreen"
+        badge = {"schemaVersion": 1, "label": framework["title"], "message": message, "color": colour}
+        texts[f"badges/{name}.json"] = dumped(badge)
     return texts
 
 
 def feed_text(document: Mapping[str, Any], records: Iterable[Record], base_url: str) -> str:
-    """An Atom feed of changes: a cell's first record, and every record that says something else than the one before."""
+    """Return an Atom feed of changes: a cell's first record, and every record that says something else than the one before."""
     ET.register_namespace("", _ATOM)
     feed = ET.Element(f"{{{_ATOM}}}feed")
     _add(feed, "title", "envsmith matrix: what changed")
@@ -127,22 +113,22 @@ def _add(parent: ET.Element, name: str, text: str) -> None:
 
 
 def _changes(records: Iterable[Record]) -> list[tuple[Record, str]]:
-    """Newest first."""
+    """Return the records that say something new, and what, newest first."""
     last: dict[tuple[str, str], str] = {}
-    found = []
+    news = []
     for record in sorted(records, key=lambda r: (r.started, r.name)):
         state = "proved" if record.passed else "not shown" if record.of_host else "failed"
         before = last.get((record.cell, record.engine))
         last[record.cell, record.engine] = state
         if before is None:
-            found.append((record, f"{state} ({record.engine})"))
+            news.append((record, f"{state} ({record.engine})"))
         elif before != state:
-            found.append((record, f"{before} before, {state} now ({record.engine})"))
-    return found[::-1]
+            news.append((record, f"{before} before, {state} now ({record.engine})"))
+    return news[::-1]
 
 
 def csv_text(cells: Iterable[Mapping[str, Any]]) -> str:
-    """The cells as CSV with a head; a text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return the cells as CSV with a head; a text that a spreadsheet would take for a formula gets a quote before it."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -159,9 +145,10 @@ def _plain(value: object) -> str:
 
 
 def markdown_table(document: Mapping[str, Any], framework: str) -> str:
-    """A row for each of the newest series of a framework, against the newest torch releases that they can have.
+    """Return a row for each of the newest series of a framework, against the newest torch releases that they can have.
 
-    The row bears its series' newest release; where another release of the series was run instead, its version stands beside the word. ``UsageError`` for a framework that the matrix does not have.
+    The row bears its series' newest release. Where another release of the series was run instead, its version stands beside the word.
+    ``UsageError`` for a framework that the matrix does not have.
     """
     grid = document["grid"].get(framework)
     if not grid:
@@ -170,20 +157,18 @@ def markdown_table(document: Mapping[str, Any], framework: str) -> str:
     tested = _tested(document, framework)
     table = {(v, b): _words(grid, tested, v, b) for v in rows for b in _newest_of_series(grid[rows[0]])}
     builds = [b for b in _newest_of_series(grid[rows[0]]) if any(table[v, b] for v in rows)][:_TORCHES]
-    lines = [f"| {framework} | " + " | ".join(f"torch {b.partition('+')[0]}" for b in builds) + " |"]
-    lines.append("|---|" + "---|" * len(builds))
-    lines += [f"| {version} | " + " | ".join(table[version, b] for b in builds) + " |" for version in rows]
-    day = str(document["generated"])[:10]
-    lines.append("")
-    lines.append(
-        "proved, fails: run by envsmith, by its newest record (in brackets the release that was run, if it is not the one of the row); not shown: run, but "
-        f"the machine lacked something; possible: no rule forbids it, not run; warned: the same, but a rule warns of it; empty: forbidden. {day}."
-    )
+    lines = [
+        f"| {framework} | " + " | ".join(f"torch {b.partition('+')[0]}" for b in builds) + " |",
+        "|---|" + "---|" * len(builds),
+        *(f"| {version} | " + " | ".join(table[version, b] for b in builds) + " |" for version in rows),
+        "",
+        f"{_LEGEND} {str(document['generated'])[:10]}.",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _newest_of_series(versions: Iterable[str]) -> list[str]:
-    """The newest release of each minor series, newest first; ``versions`` are in that order."""
+    """Return the newest release of each minor series, newest first; ``versions`` are in that order."""
     series: dict[str, str] = {}
     for version in versions:
         series.setdefault(_series(version), version)
@@ -195,7 +180,7 @@ def _series(version: str) -> str:
 
 
 def _tested(document: Mapping[str, Any], framework: str) -> dict[tuple[str, str], str]:
-    """(release, torch) -> the best status among its cells (Pythons, CUDA builds)."""
+    """Return the best status of a release on a torch among its cells (Pythons, CUDA builds)."""
     tested: dict[tuple[str, str], str] = {}
     for cell in document["cells"]:
         if cell["framework"] == framework:
@@ -208,18 +193,17 @@ def _tested(document: Mapping[str, Any], framework: str) -> dict[tuple[str, str]
 def _words(
     grid: Mapping[str, Mapping[str, Any]], tested: Mapping[tuple[str, str], str], newest: str, build: str
 ) -> str:
-    """What is said of a series on one torch: its newest release that was proved, else the newest that was run, else what the solver says."""
-    run = [(tested[v, build], v) for v in grid if _series(v) == _series(newest) and (v, build) in tested]
-    run.sort(key=lambda pair: pair[0] != "proved")
-    if run:
-        status, version = run[0]
+    """Return what a table says of a series on one torch: its newest proved release, else the newest that was run, else the solver's word."""
+    runs = [(tested[v, build], v) for v in grid if _series(v) == _series(newest) and (v, build) in tested]
+    if runs:
+        status, version = min(runs, key=lambda pair: pair[0] != "proved")
         word = _WORDS.get(status, "")
         return word if version == newest or not word else f"{word} ({version})"
     return _WORDS.get(grid[newest].get(build, {}).get("status") or "", "")
 
 
 def with_table(text: str, document: Mapping[str, Any]) -> str:
-    """``text`` with every part between ``<!-- envsmith:matrix FRAMEWORK -->`` and ``<!-- envsmith:end -->`` made anew. ``UsageError`` without any."""
+    """Return ``text`` with every table between its markers made anew. ``UsageError`` without markers."""
     if not _MARKERS.search(text):
         raise UsageError(
             "no markers are in that file",
@@ -228,15 +212,11 @@ def with_table(text: str, document: Mapping[str, Any]) -> str:
     return _MARKERS.sub(lambda m: m[1] + markdown_table(document, m["ask"].strip()) + m[3], text)
 
 
-# Writes an export into a folder: every file whole, what is no longer published removed.
-
-
-# The folders that are wholly ours: what stands there and is not written is of an older export.
-_OURS = ("cells", "badges")
-
-
 def write_export(output: Path, document: Mapping[str, Any], root: Path, base_url: str = "") -> int:
-    """Write everything; the number of files. ``StorageError``; ``matrix.json`` is written last, so that what it names is there."""
+    """Write everything and return the number of files. ``matrix.json`` is written last, so that what it names is there. ``StorageError``.
+
+    What stands in the folders of an export and is not written is of an older one: it is removed.
+    """
     records = {record.name: record for record in read_records(root / "records")}
     schema = root / "matrix.schema.json"
     texts = {
@@ -253,15 +233,10 @@ def write_export(output: Path, document: Mapping[str, Any], root: Path, base_url
             if path.read_text(encoding="utf-8") == text:
                 continue
         write_whole(path, text)
-    _remove_old(output, texts)
-    return len(texts)
-
-
-def _remove_old(output: Path, texts: Mapping[str, str]) -> None:
     try:
-        for folder in _OURS:
-            for path in (output / folder).glob("*.json"):
-                if f"{folder}/{path.name}" not in texts:
-                    path.unlink()
+        for path in output.glob("*/*.json"):
+            if path.parent.name in {"cells", "badges"} and f"{path.parent.name}/{path.name}" not in texts:
+                path.unlink()
     except OSError as error:
         raise StorageError(f"{output}: an old file cannot be removed: {error.strerror or error}") from None
+    return len(texts)
