@@ -26,7 +26,7 @@ SECRET = "s3cr3t-Tok3n"
 @pytest.fixture(scope="module")
 def access(load_file) -> ModuleType:
     """The guarded server of the unit tests."""
-    return load_file("tests/unit/conda/test_access.py")
+    return load_file("tests/unit/conda/test_channels_access.py")
 
 
 @pytest.fixture

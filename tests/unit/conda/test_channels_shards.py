@@ -16,7 +16,7 @@ from envsmith.conda.lock import lock_conda
 from envsmith.conda.model import CondaRequest
 from envsmith.errors import LockError, NetworkError
 
-from .test_access import Guarded
+from .test_channels_access import Guarded
 
 msgpack = pytest.importorskip("msgpack")
 zstandard = pytest.importorskip("zstandard")
