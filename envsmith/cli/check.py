@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +10,7 @@ import click
 from envsmith import solve
 from envsmith.cli.console import dumps, say
 from envsmith.cli.findings import FORMATS, judgement_text
-from envsmith.cli.options import open_source, parse_pairs, parse_platform
+from envsmith.cli.options import argument, open_source, option, parse_pairs, parse_platform, takes
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
@@ -20,48 +21,43 @@ if TYPE_CHECKING:
     from envsmith.model.finding import Judgement
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckFlags:
+    """What ``check`` is told."""
+
+    pairs: tuple[str, ...] = argument(nargs=-1, metavar="[NAME==VERSION...]")
+    sources: tuple[str, ...] = option(
+        "--from",
+        multiple=True,
+        metavar="FILE",
+        help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', a pip lock "
+        "or freeze), or all of an environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
+    )
+    facts: tuple[str, ...] = option(
+        "--fact",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Something that is no version: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; "
+        "--fact help lists all).",
+    )
+    variables: tuple[str, ...] = option(
+        "--env",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="An environment variable of the job; NAME alone is known to be unset (repeatable).",
+    )
+    platform: str = option(
+        "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
+    )
+    form: str = option(
+        "--format", type=click.Choice(FORMATS), default="text", show_default=True, help="How findings are written."
+    )
+    as_json: bool = option("--json", is_flag=True, help="The same as --format json.")
+
+
 @click.command()
-@click.argument("pairs", nargs=-1, metavar="[NAME==VERSION...]")
-@click.option(
-    "--from",
-    "sources",
-    multiple=True,
-    metavar="FILE",
-    help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', a pip lock "
-    "or freeze), or all of an environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
-)
-@click.option(
-    "--fact",
-    "facts",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Something that is no version: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; "
-    "--fact help lists all).",
-)
-@click.option(
-    "--env",
-    "variables",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="An environment variable of the job; NAME alone is known to be unset (repeatable).",
-)
-@click.option(
-    "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
-)
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How findings are written."
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def check(
-    *,
-    pairs: tuple[str, ...],
-    sources: tuple[str, ...],
-    facts: tuple[str, ...],
-    variables: tuple[str, ...],
-    platform: str,
-    form: str,
-    as_json: bool,
-) -> int:
+@takes(CheckFlags)
+def check(settings: CheckFlags) -> int:
     """Judge a given set: any component, e.g. deepspeed==0.14.0 torch==2.6.0 driver==535.54.03 gpu==sm_90 nvcc==12.4.
 
     A version may be '*' (some release of it is there) or none (it is known to be absent).
@@ -70,24 +66,30 @@ def check(
     """
     from envsmith.doctor.facts import Draft
 
-    if as_json and form not in {"text", "json"}:
-        raise UsageError(f"--json and --format {form} exclude each other")
-    if "help" in facts:
+    if settings.as_json and settings.form not in {"text", "json"}:
+        raise UsageError(f"--json and --format {settings.form} exclude each other")
+    if "help" in settings.facts:
         click.echo(_keys())
         return 0
-    where = parse_platform(platform)
+    where = parse_platform(settings.platform)
     names = gpu_names()
-    versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
-    if not (pairs or sources or facts or variables):
+    versions = [
+        f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in settings.pairs
+    ]
+    if not (settings.pairs or settings.sources or settings.facts or settings.variables):
         raise UsageError(
             "nothing to check",
             hint=f"envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml",
         )
     draft = Draft()
-    stated = _told(sources, draft)
-    _stated(facts, variables, draft)
+    stated = _told(settings.sources, draft)
+    _stated(settings.facts, settings.variables, draft)
     judgement = _judge({**stated, **parse_pairs(versions, components())}, draft, where)
-    click.echo(dumps(judgement.to_json()) if as_json or form == "json" else judgement_text(judgement, form))
+    click.echo(
+        dumps(judgement.to_json())
+        if settings.as_json or settings.form == "json"
+        else judgement_text(judgement, settings.form)
+    )
     return 1 if judgement.status == "bad" else 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +21,7 @@ from envsmith.ci.since import changed, compare
 from envsmith.cli import findings
 from envsmith.cli.console import Console, clean, dumps, say, table, write_file
 from envsmith.cli.findings import finding_lines
-from envsmith.cli.options import exit_code, fail_on_option
+from envsmith.cli.options import argument, exit_code, fail_on_option, option, takes
 from envsmith.errors import StorageError, UsageError
 from envsmith.graph.load import components
 from envsmith.solve import default_solver
@@ -41,47 +42,54 @@ def ci() -> None:
     """The matrix of a library's CI, and whether what it declares agrees with the version graph."""
 
 
-_root = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path())
+def _root() -> Any:
+    return argument(type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixFlags:
+    """What ``ci matrix`` is told."""
+
+    directory: Path = _root()
+    form: str = option(
+        "--format",
+        type=click.Choice(_MATRIX_FORMATS),
+        default="table",
+        show_default=True,
+        help="How the jobs are written.",
+    )
+    since: str | None = option(
+        "--since",
+        metavar="REF",
+        help="When nothing that decides the matrix differs from this git revision, only the newest and the oldest cell.",
+    )
+    known: Path | None = option(
+        "--known",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="An earlier matrix (--format json): its cells are kept where that costs nothing.",
+    )
+    output: Path | None = option(
+        "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write it there instead of stdout."
+    )
+    github_output: bool = option(
+        "--github-output", is_flag=True, help="Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names."
+    )
 
 
 @ci.command(short_help="Jobs that cover every pair of versions.")
-@_root
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(_MATRIX_FORMATS),
-    default="table",
-    show_default=True,
-    help="How the jobs are written.",
-)
-@click.option(
-    "--since",
-    metavar="REF",
-    help="When nothing that decides the matrix differs from this git revision, only the newest and the oldest cell.",
-)
-@click.option(
-    "--known",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="An earlier matrix (--format json): its cells are kept where that costs nothing.",
-)
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write it there instead of stdout."
-)
-@click.option("--github-output", is_flag=True, help="Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names.")
-def matrix(
-    *, directory: Path, form: str, since: str | None, known: Path | None, output: Path | None, github_output: bool
-) -> int:
+@takes(MatrixFlags)
+def matrix(settings: MatrixFlags) -> int:
     """Jobs that cover every pair of versions that can occur, newest and oldest always, known-bad ones as expected failures."""
-    library = read_library(directory)
+    library = read_library(settings.directory)
     small = None
-    if since and not changed(directory, since):
-        small = f"nothing that decides the matrix differs from {since}"
-    result = make_matrix(library, small=small, earlier=_known(known, library))
-    text = _table(result) if form == "table" else write_matrix(result, form)
-    if github_output:
+    if settings.since and not changed(settings.directory, settings.since):
+        small = f"nothing that decides the matrix differs from {settings.since}"
+    result = make_matrix(library, small=small, earlier=_known(settings.known, library))
+    text = _table(result) if settings.form == "table" else write_matrix(result, settings.form)
+    if settings.github_output:
         _append("GITHUB_OUTPUT", f"matrix={write_matrix(result, 'github')}\njobs={len(result.jobs)}\n")
-    _write(text, output)
+    _write(text, settings.output)
     failing = sum(job.expect == "fail" for job in result.jobs)
     covered = f"{len(result.jobs) - failing} jobs cover the pairs of {result.possible} possible combinations"
     say(
@@ -139,50 +147,49 @@ def _append(variable: str, text: str) -> None:
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckFlags:
+    """What ``ci check`` is told."""
+
+    directory: Path = _root()
+    metadata: Path | None = option(
+        "--metadata",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Judge a wheel's METADATA (or PKG-INFO) instead of a checkout.",
+    )
+    since: str | None = option(
+        "--since",
+        metavar="REF",
+        help="Compare with a git revision: what becomes possible or impossible, which release it asks for.",
+    )
+    form: str = option(
+        "--format",
+        type=click.Choice(_CHECK_FORMATS),
+        default="text",
+        show_default=True,
+        help="How findings are written.",
+    )
+    output: Path | None = option(
+        "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write them there instead of stdout."
+    )
+    summary: bool = option(
+        "--summary", is_flag=True, help="Append Markdown to the file that $GITHUB_STEP_SUMMARY names."
+    )
+    fail_on: str = fail_on_option()
+
+
 @ci.command(short_help="Do the declared ranges agree with the version graph?")
-@_root
-@click.option(
-    "--metadata",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Judge a wheel's METADATA (or PKG-INFO) instead of a checkout.",
-)
-@click.option(
-    "--since",
-    metavar="REF",
-    help="Compare with a git revision: what becomes possible or impossible, which release it asks for.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(_CHECK_FORMATS),
-    default="text",
-    show_default=True,
-    help="How findings are written.",
-)
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write them there instead of stdout."
-)
-@click.option("--summary", is_flag=True, help="Append Markdown to the file that $GITHUB_STEP_SUMMARY names.")
-@fail_on_option
-def check(
-    *,
-    directory: Path,
-    metadata: Path | None,
-    since: str | None,
-    form: str,
-    output: Path | None,
-    summary: bool,
-    fail_on: str,
-) -> int:
+@takes(CheckFlags)
+def check(settings: CheckFlags) -> int:
     """Ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
-    library = _library(directory, metadata)
+    library = _library(settings.directory, settings.metadata)
     located = list(check_library(library))
     comparison = None
-    if since:
-        comparison = compare(directory, since, library)
+    if settings.since:
+        comparison = compare(settings.directory, settings.since, library)
         located += comparison.findings
-    if summary:
+    if settings.summary:
         _append("GITHUB_STEP_SUMMARY", findings.summary(library.name, located, comparison) + "\n")
     texts = {
         "json": lambda: findings.to_json(library.name, located, comparison),
@@ -192,8 +199,8 @@ def check(
         "markdown": lambda: findings.summary(library.name, located, comparison),
         "text": lambda: _text(library, located, comparison),
     }
-    _write(texts[form](), output)
-    return exit_code((each.finding for each in located), fail_on)
+    _write(texts[settings.form](), settings.output)
+    return exit_code((each.finding for each in located), settings.fail_on)
 
 
 def _library(directory: Path, metadata: Path | None) -> Library:
@@ -229,40 +236,61 @@ def _text(library: Library, findings_: list[Located], comparison: Comparison | N
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFlags:
+    """What ``ci run`` is told."""
+
+    job: str = argument()
+    directory: Path = _root()
+    environment: Path | None = option(
+        "--environment",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Keep the environment there; else it is removed.",
+    )
+    ranks: int = option(
+        "--ranks",
+        type=click.IntRange(2, 64),
+        default=2,
+        show_default=True,
+        help="Processes of envsmith's own smoke test.",
+    )
+    record: Path | None = option(
+        "--record",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write the outcome there as JSON.",
+    )
+    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every line.")
+
+
 @ci.command(short_help="Run one job of the matrix here.")
-@click.argument("job")
-@_root
-@click.option(
-    "--environment",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Keep the environment there; else it is removed.",
-)
-@click.option(
-    "--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Processes of envsmith's own smoke test."
-)
-@click.option(
-    "--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the outcome there as JSON."
-)
-@click.option("--verbose", "-v", is_flag=True, help="Show every line.")
-def run(*, job: str, directory: Path, environment: Path | None, ranks: int, record: Path | None, verbose: bool) -> int:
+@takes(RunFlags)
+def run(settings: RunFlags) -> int:
     """Run one JOB of the matrix (its id) here: environment, library, test. Exit code 0 when it ended as expected: known-bad jobs must fail."""
-    library = read_library(directory)
+    library = read_library(settings.directory)
     jobs = {j.id: j for j in make_matrix(library).jobs}
-    if job not in jobs:
-        near = difflib.get_close_matches(job, jobs, n=3)
+    if settings.job not in jobs:
+        near = difflib.get_close_matches(settings.job, jobs, n=3)
         raise UsageError(
-            f"no job {job!r} in the matrix",
+            f"no job {settings.job!r} in the matrix",
             hint=f"did you mean {' or '.join(near)}?" if near else "envsmith ci matrix lists them",
         )
-    with Console(verbose=verbose) as console:
-        verdict = run_job(library, jobs[job], directory, environment=environment, ranks=ranks, progress=console)
-    if record is not None:
-        _write(dumps(verdict.to_json()), record)
+    with Console(verbose=settings.verbose) as console:
+        verdict = run_job(
+            library,
+            jobs[settings.job],
+            settings.directory,
+            environment=settings.environment,
+            ranks=settings.ranks,
+            progress=console,
+        )
+    if settings.record is not None:
+        _write(dumps(verdict.to_json()), settings.record)
     mark = (
         click.style("ok", fg="green", bold=True) if verdict.as_expected else click.style("not ok", fg="red", bold=True)
     )
-    click.echo(f"{mark}: {job}: {clean(verdict.sentence)}")
+    click.echo(f"{mark}: {settings.job}: {clean(verdict.sentence)}")
     return 0 if verdict.as_expected else 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import click
 from envsmith import solve
 from envsmith.cli.console import dumps, say, write_file
 from envsmith.cli.findings import judgement_text
-from envsmith.cli.options import exit_code, fail_on_option, open_source, parse_platform
+from envsmith.cli.options import exit_code, fail_on_option, open_source, option, parse_platform, takes
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
@@ -32,96 +33,90 @@ _FORMATS = ("text", "json", "sarif", "github", "markdown")
 Texts = list[tuple[str, str]]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DoctorFlags:
+    """What ``doctor`` is told."""
+
+    sources: tuple[str, ...] = option(
+        "--from",
+        multiple=True,
+        metavar="FILE",
+        help="Judge a pasted text (log, report, list of packages, Dockerfile, snapshot); '-' is stdin; repeatable.",
+    )
+    python: str | None = option(
+        "--python", metavar="PATH", help="The interpreter whose environment is judged (default: the active one)."
+    )
+    deep: bool = option("--deep", is_flag=True, help="Also import what is installed (a few seconds).")
+    save: Path | None = option(
+        "--save",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write all facts to one file, without secrets and user names.",
+    )
+    compare: tuple[Path, Path] | None = option(
+        "--compare",
+        nargs=2,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="A.json B.json",
+        help="Compare the snapshots of two nodes.",
+    )
+    fix_to: Path | None = option(
+        "--fix-to",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Write the repair as a lock and a Dockerfile (resolves packages).",
+    )
+    verify: bool = option("--verify", is_flag=True, help="Judge the repaired set again.")
+    platform: str | None = option(
+        "--platform", metavar="PLATFORM", help="linux-64 or linux-aarch64 (default: what the facts say)."
+    )
+    form: str = option(
+        "--format", type=click.Choice(_FORMATS), default="text", show_default=True, help="How findings are written."
+    )
+    as_json: bool = option("--json", is_flag=True, help="The same as --format json.")
+    everything: bool = option("--all", is_flag=True, help="Show every note.")
+    fail_on: str = fail_on_option()
+
+    def refuse_idle(self) -> None:
+        """Refuse options that would silently have no effect."""
+        source = "--from" if self.sources else "--compare" if self.compare else None
+        beside = "--python" if self.python else "--deep" if self.deep else None
+        if source and beside:
+            raise UsageError(
+                f"{beside} and {source} exclude each other: "
+                f"{source} judges what files tell, and looks at no environment",
+                hint="run doctor twice; with --save the first writes a snapshot that --from reads beside other texts",
+            )
+        if self.compare and self.sources:
+            raise UsageError("--from and --compare exclude each other")
+        if self.as_json and self.form not in {"text", "json"}:
+            raise UsageError(f"--json and --format {self.form} exclude each other")
+
+
 @click.command()
-@click.option(
-    "--from",
-    "sources",
-    multiple=True,
-    metavar="FILE",
-    help="Judge a pasted text (log, report, list of packages, Dockerfile, snapshot); '-' is stdin; repeatable.",
-)
-@click.option("--python", metavar="PATH", help="The interpreter whose environment is judged (default: the active one).")
-@click.option("--deep", is_flag=True, help="Also import what is installed (a few seconds).")
-@click.option(
-    "--save",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all facts to one file, without secrets and user names.",
-)
-@click.option(
-    "--compare",
-    nargs=2,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="A.json B.json",
-    help="Compare the snapshots of two nodes.",
-)
-@click.option(
-    "--fix-to",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write the repair as a lock and a Dockerfile (resolves packages).",
-)
-@click.option("--verify", is_flag=True, help="Judge the repaired set again.")
-@click.option("--platform", metavar="PLATFORM", help="linux-64 or linux-aarch64 (default: what the facts say).")
-@click.option(
-    "--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="How findings are written."
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--all", "everything", is_flag=True, help="Show every note.")
-@fail_on_option
-def doctor(
-    *,
-    sources: tuple[str, ...],
-    python: str | None,
-    deep: bool,
-    save: Path | None,
-    compare: tuple[Path, Path] | None,
-    fix_to: Path | None,
-    verify: bool,
-    platform: str | None,
-    form: str,
-    as_json: bool,
-    everything: bool,
-    fail_on: str,
-) -> int:
+@takes(DoctorFlags)
+def doctor(settings: DoctorFlags) -> int:
     """What is wrong with this machine's environment, or with the one a text tells of, and what to do.
 
     Without --from this machine is looked at (torch is not imported). Exit code 0 when nothing of the --fail-on severity
     was found, 1 otherwise.
     """
-    _consistent(sources, python, deep=deep, compare=bool(compare), form=form, as_json=as_json)
-    form = "json" if as_json else form
-    if compare:
-        return _compare(compare, form, fail_on)
+    settings.refuse_idle()
+    form = "json" if settings.as_json else settings.form
+    if settings.compare:
+        return _compare(settings.compare, form, settings.fail_on)
 
-    where = None if platform is None else parse_platform(platform)
-    facts, texts = _gather(sources, _interpreter(python), deep=deep)
-    if save:
-        write_file(save, dump(facts, () if sources else tuple(texts)), "--save")
-        say(f"snapshot written to {save}")
-    diagnosis = diagnose(facts, texts, platform=where, live=not sources)
-    if verify:
+    where = None if settings.platform is None else parse_platform(settings.platform)
+    facts, texts = _gather(settings.sources, _interpreter(settings.python), deep=settings.deep)
+    if settings.save:
+        write_file(settings.save, dump(facts, () if settings.sources else tuple(texts)), "--save")
+        say(f"snapshot written to {settings.save}")
+    diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources)
+    if settings.verify:
         say(_verified(diagnosis) if diagnosis.repair else "--verify: there is no repair to judge again")
-    if fix_to:
-        say(_write_fix(diagnosis, fix_to))
-    click.echo(_render(diagnosis, form, everything=everything))
-    return exit_code((d.finding for d in diagnosis.found), fail_on)
-
-
-def _consistent(
-    sources: tuple[str, ...], python: str | None, *, deep: bool, compare: bool, form: str, as_json: bool
-) -> None:
-    """Refuse options that would silently have no effect."""
-    source = "--from" if sources else "--compare" if compare else None
-    beside = "--python" if python else "--deep" if deep else "--from" if compare and sources else None
-    if source and beside and source != beside:
-        raise UsageError(
-            f"{beside} and {source} exclude each other: {source} judges what files tell, and looks at no environment",
-            hint="run doctor twice; with --save the first writes a snapshot that --from reads beside other texts",
-        )
-    if compare and sources:
-        raise UsageError("--from and --compare exclude each other")
-    if as_json and form not in {"text", "json"}:
-        raise UsageError(f"--json and --format {form} exclude each other")
+    if settings.fix_to:
+        say(_write_fix(diagnosis, settings.fix_to))
+    click.echo(_render(diagnosis, form, everything=settings.everything))
+    return exit_code((d.finding for d in diagnosis.found), settings.fail_on)
 
 
 def _interpreter(text: str | None) -> str | None:

@@ -352,13 +352,17 @@ matrix_option = click.option(
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="The folder of the knowledge. [default: the one envsmith uses]",
 )
-fail_on_option = click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "note", "never"]),
-    default="error",
-    show_default=True,
-    help="The least severity that makes the exit code 1.",
-)
+
+
+def fail_on_option() -> Any:
+    """Return ``--fail-on``."""
+    return option(
+        "--fail-on",
+        type=click.Choice(["error", "warning", "note", "never"]),
+        default="error",
+        show_default=True,
+        help="The least severity that makes the exit code 1.",
+    )
 
 
 def exit_code(findings: Iterable[Finding], fail_on: str) -> int:
