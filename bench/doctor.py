@@ -90,7 +90,7 @@ def judge(record: dict[str, Any]) -> Diagnosis:
 
 def first_of(diagnosis: Diagnosis) -> Diagnosed | None:
     """What a reader sees first: the root, else the first note that the text itself gives."""
-    return diagnosis.root or next(iter(diagnosis.found), None)
+    return diagnosis.root or next(iter(diagnosis.diagnosed), None)
 
 
 def components_of(record: dict[str, Any]) -> set[str]:
@@ -262,7 +262,7 @@ def show(row: Any, *, always: bool) -> None:
         return
     print(f"\n{record['id']} [{record['cause_key']}] cause={cause} fix={fix}{' FALSE ALARM' if bad else ''}")
     print(f"  text: {text_of(record)[:300]!r}\n  accepted: {record['accepted_fix']}")
-    for d in diagnosis.found[:3]:
+    for d in diagnosis.diagnosed[:3]:
         told = f"{d.role:<11} {d.score:>3} {d.finding.severity.value:<7} {d.finding.rule} ({d.taxonomy.cause})"
         print(f"    {told} fix: {(d.finding.fix or '')[:140]}")
 

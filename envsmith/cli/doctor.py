@@ -116,7 +116,7 @@ def doctor(settings: DoctorFlags) -> int:
     if settings.fix_to:
         say(_write_fix(diagnosis, settings.fix_to))
     click.echo(_render(diagnosis, form, everything=settings.everything))
-    return exit_code((d.finding for d in diagnosis.found), settings.fail_on)
+    return exit_code((d.finding for d in diagnosis.diagnosed), settings.fail_on)
 
 
 def _interpreter(text: str | None) -> str | None:
@@ -171,7 +171,7 @@ def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
     bad = any(d.finding.severity is Severity.ERROR for d in differences)
     diagnosis = Diagnosis(
         status="bad" if bad else "ok",
-        found=tuple(differences),
+        diagnosed=tuple(differences),
         checked=("versions, distributions, variables, limits, libraries, GPUs and interfaces of two nodes",),
     )
     click.echo(_render(diagnosis, form, everything=True))
@@ -182,7 +182,7 @@ def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
     if form == "json":
         return dumps(diagnosis.to_json())
     if form in {"sarif", "github"}:
-        findings = tuple(dataclasses.replace(d.finding, where=d.where) for d in diagnosis.found)
+        findings = tuple(dataclasses.replace(d.finding, where=d.where) for d in diagnosis.diagnosed)
         return judgement_text(Judgement(status=diagnosis.status, findings=findings), form)
 
     return as_markdown(diagnosis) if form == "markdown" else as_text(diagnosis, notes=everything)

@@ -1,8 +1,9 @@
 """The small language of ``matrix/doctor/rules.yaml``: names of facts, conditions on them, texts with places for them.
 
-A condition is ``true`` or ``false`` (there is a value, or none), a text that the value equals, ``~PATTERN``, ``LOW..HIGH``, ``<VERSION`` or
-``>=VERSION`` (several by comma), a list of those (any), and ``!`` before a text negates it. A place in a text is ``{name}``, ``{name:40}`` (cut),
-``{name/1024}`` (divided), ``{a|b|'otherwise'}`` (the first that has a value). matrix/README.md lists the names.
+A condition is ``true`` or ``false`` (there is a value, or none), a text that the value equals, ``~PATTERN``,
+``LOW..HIGH``, ``<VERSION`` or ``>=VERSION`` (several by comma), a list of those (any), and ``!`` before a text negates
+it. A place in a text is ``{name}``, ``{name:40}`` (cut), ``{name/1024}`` (divided), ``{a|b|'otherwise'}`` (the first
+that has a value). matrix/README.md lists the names.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Scene:
         return any(all(fits(self.value(name), each) for name, each in one.items()) for one in conditions)
 
     def fill(self, text: str) -> str | None:
-        """Return ``text`` with a value in each place; ``None`` where a place has none."""
+        """Return ``text`` with a value in each place, or ``None`` where a place has none."""
         values = [self._shown(match) for match in _PLACE.finditer(text)]
         if None in values:
             return None

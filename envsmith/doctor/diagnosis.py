@@ -13,7 +13,7 @@ from envsmith.model.rule import Severity
 
 
 class Weight(IntEnum):
-    """What orders findings, the heaviest first: what the log proves, says and suggests, what versions alone give, what follows.
+    """What orders findings, the heaviest first: what the log proves, says and suggests, then versions, then what follows.
 
     The numbers say an order and nothing more. Between two of them is room for what is a little heavier or lighter.
     """
@@ -63,7 +63,9 @@ class Taxonomy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosed:
-    """One finding. ``role``: root, also (another cause), consequence, note. ``confidence``: high, medium, low. ``score`` orders them.
+    """One finding. ``role``: root, also (another cause), consequence, note.
+
+    ``confidence``: high, medium, low. ``score`` orders them.
 
     ``where`` is ``source:line`` of the message, ``quote`` that line; ``lines`` are exact lines to type.
     """
@@ -88,10 +90,13 @@ class Diagnosed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """``status`` as ``check`` has it. ``checked`` and ``not_checked`` are sentences: what was looked at, what could not be."""
+    """``status`` as ``check`` has it.
+
+    ``checked`` and ``not_checked`` are sentences: what was looked at, what could not be.
+    """
 
     status: str
-    found: tuple[Diagnosed, ...] = ()
+    diagnosed: tuple[Diagnosed, ...] = ()
     facts: Facts = field(default_factory=Facts)
     inferred: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
@@ -103,18 +108,18 @@ class Diagnosis:
     @property
     def root(self) -> Diagnosed | None:
         """Return the finding that comes first and is more than a note."""
-        return next((d for d in self.found if d.role == "root"), None)
+        return next((d for d in self.diagnosed if d.role == "root"), None)
 
     def worst(self) -> Severity | None:
         """Return the gravest severity among the findings."""
         order = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-        return next((s for s in order if any(d.finding.severity is s for d in self.found)), None)
+        return next((s for s in order if any(d.finding.severity is s for d in self.diagnosed)), None)
 
     def to_json(self) -> dict[str, object]:
         """Return the shape of ``check`` with what was understood, checked and not checked."""
         return {
             "status": self.status,
-            "findings": [d.to_json() for d in self.found],
+            "findings": [d.to_json() for d in self.diagnosed],
             "repair": None if self.repair is None else self.repair.to_json() | {"commands": dict(self.commands)},
             "inferred": dict(self.inferred),
             "unknown": list(self.unknown),

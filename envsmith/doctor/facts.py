@@ -1,6 +1,7 @@
 """What is known about an environment, whoever says so: this machine, a pasted report, a log.
 
-Readers write into a :class:`Draft`. :class:`Facts` is what judging works on. A fact that nothing says is absent, never a default.
+Readers write into a :class:`Draft`. :class:`Facts` is what judging works on. A fact that nothing says is absent, never
+a default.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stated:
-    """One version as somebody said it. ``strength``: 4 read from the thing itself, 3 a tool's report, 2 a line of a log, 1 prose.
+    """One version as somebody said it.
 
-    ``exact`` is false when the text gives a bound, a list or words around the number (``>=1.24``, ``1.13 / 2.0 tried``).
+    ``strength``: 4 read from the thing itself, 3 a tool's report, 2 a line of a log, 1 prose.
+
+    ``exact`` is false when the text gives a bound, a list or words around the number (``>=1.24``, ``1.13 / 2.0
+    tried``).
     """
 
     version: str
@@ -26,7 +30,10 @@ class Stated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    """One copy of a shared library. ``how`` says how the loader gets to it: preload, ld_library_path, rpath, system, wheel, conda."""
+    """One copy of a shared library.
+
+    ``how`` says how the loader gets to it: preload, ld_library_path, rpath, system, wheel, conda.
+    """
 
     name: str
     path: str
@@ -39,8 +46,9 @@ class Library:
 class Launch:
     """One start command or configuration: the tool, its options, and the line it stands on.
 
-    ``tool`` is one of the launchers, docker, hostfile, or a configuration that ``matrix/doctor/words.yaml`` names. ``source`` is the text
-    it stands in, ``places`` the line (from 1) of it (under ``""``) and of its options, as far as they are known.
+    ``tool`` is one of the launchers, docker, hostfile, or a configuration that ``matrix/doctor/words.yaml`` names.
+    ``source`` is the text it stands in, ``places`` the line (from 1) of it (under ``""``) and of its options, as far
+    as they are known.
     """
 
     tool: str
@@ -66,8 +74,9 @@ class Read:
 class Facts:
     """Everything that is known.
 
-    ``variables`` are environment variables, ``limits`` bytes or counts (``memlock``, ``nofile``, ``shm``; -1 is unlimited), ``tools``
-    programs with their path (``None``: known to be absent), ``host`` further facts by name (``os``, ``container``, ``fabric_manager`` …).
+    ``variables`` are environment variables, ``limits`` bytes or counts (``memlock``, ``nofile``, ``shm``; -1 is
+    unlimited), ``tools`` programs with their path (``None``: known to be absent), ``host`` further facts by name
+    (``os``, ``container``, ``fabric_manager`` …).
     """
 
     components: Mapping[str, Stated] = field(default_factory=dict)
@@ -110,7 +119,10 @@ _MOST = 4000
 
 @dataclass(slots=True)
 class Draft:
-    """Facts while they are gathered. The stronger statement about a component wins, a contradiction of equals is kept as a note."""
+    """Facts while they are gathered.
+
+    The stronger statement about a component wins, a contradiction of equals is kept as a note.
+    """
 
     components: dict[str, Stated] = field(default_factory=dict)
     distributions: dict[str, str] = field(default_factory=dict)

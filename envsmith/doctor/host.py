@@ -28,21 +28,24 @@ from envsmith.doctor.read.lines import (
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import FRAMEWORKS
 
-# The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not imported.
+# The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not
+# imported.
 #
-# Under one second: distributions are read by their ``METADATA`` heads, libraries found by looking into the folders that the loader and the wheels use,
-# the driver through ``/proc`` and NVML. ``deep`` starts the environment's Python and imports what is installed.
+# Under one second: distributions are read by their ``METADATA`` heads, libraries found by looking into the folders
+# that the loader and the wheels use, the driver through ``/proc`` and NVML. ``deep`` starts the environment's Python
+# and imports what is installed.
 
 
 # Environment variables that anything we judge reads.
 WATCHED = re.compile(
     rf"(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|DS|NVTE|UCX|OMPI_MCA|FI|TRITON|ACCELERATE|MASTER|MPI|{OWN_PREFIXES})_\w+"
-    r"|LD_LIBRARY_PATH|LD_PRELOAD|CPATH|LIBRARY_PATH|PATH|CUDA_HOME|CUDA_PATH|CC|CXX|NVCC_PREPEND_FLAGS|RANK|WORLD_SIZE|LOCAL_RANK|OMP_NUM_THREADS|MAX_JOBS|PYTHONPATH|CONDA_PREFIX|VIRTUAL_ENV|SLURM_\w{1,40}"
+    r"|LD_LIBRARY_PATH|LD_PRELOAD|CPATH|LIBRARY_PATH|PATH|CUDA_HOME|CUDA_PATH|CC|CXX|NVCC_PREPEND_FLAGS|RANK|WORLD_SIZE"
+    r"|LOCAL_RANK|OMP_NUM_THREADS|MAX_JOBS|PYTHONPATH|CONDA_PREFIX|VIRTUAL_ENV|SLURM_\w{1,40}"
 )
 
 
 def interpreter_of(python: str | None) -> Path:
-    """The interpreter whose environment is judged: the one named, else that of the active environment, else our own."""
+    """Return the interpreter whose environment is judged: the one named, that of the active environment, or our own."""
     if python:
         return Path(python)
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -53,7 +56,10 @@ def interpreter_of(python: str | None) -> Path:
 
 
 def collect(python: str | None = None, *, deep: bool = False) -> Facts:
-    """The facts of this machine and of the environment of ``python``. Nothing raises: what cannot be read is not told."""
+    """Return the facts of this machine and of the environment of ``python``.
+
+    What cannot be read is left out, and nothing is raised.
+    """
     draft = Draft()
     interpreter = interpreter_of(python)
     draft.host["environment"] = str(interpreter.parent.parent)
@@ -86,7 +92,8 @@ def _variables(draft: Draft) -> None:
         draft.host["cuda_home_exists"] = "yes" if os.path.isdir(home) else "no"
 
 
-# The environment of one interpreter: its Python, its distributions, its torch, files that are gone; with ``deep``, what can be imported.
+# The environment of one interpreter: its Python, its distributions, its torch, files that are gone; with ``deep``,
+# what can be imported.
 
 
 _OWN = "|".join(name.replace("-", "_") for name in FRAMEWORKS)
@@ -94,7 +101,7 @@ _VITAL = re.compile(rf"torch|nvidia_\w+|triton|flash_attn|transformer_engine\w*|
 
 
 def python_of(draft: Draft, interpreter: Path, notes: list[str]) -> list[Path]:
-    """Version of the interpreter and its site folders, without starting it where the layout tells."""
+    """Add the version of the interpreter and return its site folders, without starting it where that is possible."""
     if interpreter.resolve() == Path(sys.executable).resolve() and interpreter.parent == Path(sys.executable).parent:
         draft.component("python", ".".join(map(str, sys.version_info[:3])), str(interpreter), 4)
         draft.tools["python"] = str(interpreter)
@@ -106,7 +113,7 @@ def python_of(draft: Draft, interpreter: Path, notes: list[str]) -> list[Path]:
     if version and folders and not _reaches_out(text, folders):
         draft.component("python", version[1], str(interpreter), 4)
         return folders
-    told = output_of(
+    answer = output_of(
         [
             str(interpreter),
             "-I",
@@ -115,15 +122,15 @@ def python_of(draft: Draft, interpreter: Path, notes: list[str]) -> list[Path]:
         ],
         5.0,
     ).split("\n")
-    if told and (found := first_version(told[0])):
-        draft.component("python", found, str(interpreter), 4)
-        return [Path(p) for p in told[1:] if p and os.path.isdir(p)]
+    if answer and (candidates := first_version(answer[0])):
+        draft.component("python", candidates, str(interpreter), 4)
+        return [Path(p) for p in answer[1:] if p and os.path.isdir(p)]
     notes.append(f"{interpreter} cannot be started: its packages were not looked at")
     return folders
 
 
 def _reaches_out(config: str, folders: Iterable[Path]) -> bool:
-    """True when the environment sees more than its own folder: the system's packages, or what a ``.pth`` file names."""
+    """Return whether the environment sees more than its own folder: the system's, or what a ``.pth`` file names."""
     if re.search(r"^include-system-site-packages\s*=\s*true", config, re.MULTILINE):
         return True
     lines = (line for folder in folders for path in folder.glob("*.pth") for line in text_of(path, 20_000).split("\n"))
@@ -131,7 +138,10 @@ def _reaches_out(config: str, folders: Iterable[Path]) -> bool:
 
 
 def distributions(draft: Draft, site: Iterable[Path]) -> None:
-    """Name and version from the folder names of ``*.dist-info``, as pip and importlib.metadata find them; a folder without METADATA is a torso."""
+    """Add name and version of every ``*.dist-info``, as pip finds them.
+
+    A folder without METADATA is a broken installation.
+    """
     torsos = []
     for folder in site:
         try:
@@ -161,7 +171,7 @@ def distributions(draft: Draft, site: Iterable[Path]) -> None:
 
 
 def lost_files(draft: Draft, site: Iterable[Path]) -> None:
-    """Shared libraries that ``RECORD`` of torch and its companions names and that are gone (another package overwrote or removed them)."""
+    """Add shared libraries that ``RECORD`` of torch and its companions names and that are gone."""
     lost = []
     for folder in site:
         for info in folder.glob("*.dist-info"):
@@ -174,7 +184,7 @@ def lost_files(draft: Draft, site: Iterable[Path]) -> None:
 
 
 def torch_of(draft: Draft, site: Iterable[Path]) -> None:
-    """Build facts of torch from the files it was installed with: version.py names CUDA, config strings the ABI."""
+    """Add what the files of torch say: version.py names CUDA, a header names NCCL."""
     for folder in site:
         text = text_of(folder / "torch" / "version.py", 4000)
         if not text:
@@ -228,7 +238,10 @@ print("ENVSMITH " + json.dumps(out))
 
 
 def import_what_is_there(draft: Draft, interpreter: Path, notes: list[str]) -> None:
-    """Import what is installed in the judged environment; the errors become a text that signatures are looked for in (``host["deep"]``)."""
+    """Import what is installed in the judged environment.
+
+    Its errors become a text for the signatures (``host["deep"]``).
+    """
     import json
 
     text = output_of([str(interpreter), "-c", _PROBE, *_MODULES], 120.0)
@@ -237,21 +250,21 @@ def import_what_is_there(draft: Draft, interpreter: Path, notes: list[str]) -> N
         notes.append("--deep: the interpreter ended without an answer")
         draft.host["deep"] = text[-4000:]
         return
-    told = json.loads(line.removeprefix("ENVSMITH "))
-    notes.append("--deep: imported " + ", ".join(f"{n} {v}" for n, v in told.items() if not n.startswith("!"))[:400])
-    errors = [f"{name.removeprefix('!')}: {value}" for name, value in told.items() if name.startswith("!")]
+    answer = json.loads(line.removeprefix("ENVSMITH "))
+    notes.append("--deep: imported " + ", ".join(f"{n} {v}" for n, v in answer.items() if not n.startswith("!"))[:400])
+    errors = [f"{name.removeprefix('!')}: {value}" for name, value in answer.items() if name.startswith("!")]
     draft.host["deep"] = "\n".join([*errors, *(row for row in text.split("\n") if not row.startswith("ENVSMITH "))])[
         :20_000
     ]
-    if "nccl" in told:
-        draft.component("nccl", told["nccl"], "torch.cuda.nccl.version()", 4)
+    if "nccl" in answer:
+        draft.component("nccl", answer["nccl"], "torch.cuda.nccl.version()", 4)
 
 
 # The NVIDIA driver and the GPUs, through ``/proc`` and NVML, without torch.
 
 
 def driver(draft: Draft) -> None:
-    """The version of the kernel driver."""
+    """Add the version of the kernel driver."""
     text = text_of("/proc/driver/nvidia/version", 4000)
     match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d{3}\.\d+(?:\.\d+)?)", text)
     if match:
@@ -259,7 +272,7 @@ def driver(draft: Draft) -> None:
 
 
 def gpus(draft: Draft) -> None:
-    """NVML first (milliseconds), then the banner of nvidia-smi, old or new."""
+    """Add the GPUs: by NVML (milliseconds), else by the banner of nvidia-smi."""
     draft.host["gpu_number"] = "known"
     if _nvml(draft):
         return
@@ -288,9 +301,9 @@ def _nvml(draft: Draft) -> bool:
             draft.component("driver", version, "NVML", 4)
         level = ctypes.c_int()
         if nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(level)) == 0 and (
-            told := cuda_of_level(str(level.value))
+            answer := cuda_of_level(str(level.value))
         ):
-            draft.host["driver_cuda"] = told
+            draft.host["driver_cuda"] = answer
         count = ctypes.c_uint()
         nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
         for index in range(min(count.value, 64)):
@@ -317,7 +330,7 @@ def _nvml_device(draft: Draft, nvml: object, index: int) -> None:
 
 
 def _loadable(name: str) -> bool:
-    """True when a usual folder of the loader holds it: ``CDLL`` of what is absent costs a search of everything."""
+    """Return whether a usual folder of the loader has it. ``CDLL`` of what is absent costs a search of everything."""
     folders = [*SYSTEM, *os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/usr/local/nvidia/lib64"]
     return any(folder and os.path.exists(os.path.join(folder, name)) for folder in folders)
 
@@ -337,9 +350,9 @@ SYSTEM = (
 
 
 def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
-    """Every copy of the watched libraries, in the order in which the loader would come to them for torch."""
-    seen: set[str] = set()
-    taken: set[str] = set()
+    """Add every copy of the watched libraries, in the order in which the loader comes to them for torch."""
+    real_paths: set[str] = set()
+    loaded_names: set[str] = set()
     for how, folder in _folders(draft, site):
         try:
             entries = sorted(os.listdir(folder))
@@ -350,11 +363,11 @@ def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
             if name is None:
                 continue
             real = os.path.realpath(os.path.join(folder, entry))
-            if real in seen:
+            if real in real_paths:
                 continue
-            seen.add(real)
-            first = name not in taken and how != "system elsewhere"
-            taken.add(name)
+            real_paths.add(real)
+            first = name not in loaded_names and how != "system elsewhere"
+            loaded_names.add(name)
             draft.libraries.append(
                 Library(
                     name=name,
@@ -369,17 +382,17 @@ def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
 
 
 def _preload(draft: Draft, path: str) -> None:
-    """What ``LD_PRELOAD`` names comes before every other copy."""
+    """Put what ``LD_PRELOAD`` names before every other copy."""
     name = next((n for n in _LIBRARIES if n in os.path.basename(path)), None)
     if name is None:
         return
-    others = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]
+    later_copies = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]
     version = _library_version(name, path)
-    draft.libraries = [Library(name=name, path=path, version=version, how="preload", first=True), *others]
+    draft.libraries = [Library(name=name, path=path, version=version, how="preload", first=True), *later_copies]
 
 
 def _folders(draft: Draft, site: Iterable[Path]) -> Iterator[tuple[str, str]]:
-    """LD_LIBRARY_PATH comes before the RUNPATH of torch (``$ORIGIN/../../nvidia/*/lib``), the system's folders last."""
+    """Give the loader's folders: LD_LIBRARY_PATH, torch's RUNPATH (``$ORIGIN/../../nvidia/*/lib``), the system's."""
     for folder in draft.variables.get("LD_LIBRARY_PATH", "").split(":"):
         if folder:
             yield "ld_library_path", folder
@@ -395,7 +408,7 @@ def _folders(draft: Draft, site: Iterable[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _library_version(name: str, path: str) -> str | None:
-    """From the file's own name, else (NCCL) from the banner inside the file, read in the last megabytes where the data section lies."""
+    """Return the version in the file's own name, else for NCCL that of the banner in its last megabytes."""
     match = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)*)$", path)
     if match:
         return match[1]
@@ -412,8 +425,8 @@ def _library_version(name: str, path: str) -> str | None:
             data = file.read(4 << 20)
     except OSError:
         return None
-    found = re.search(rb"NCCL version (2\.\d{1,2}\.\d{1,2})", data)
-    return found[1].decode() if found else None
+    candidates = re.search(rb"NCCL version (2\.\d{1,2}\.\d{1,2})", data)
+    return candidates[1].decode() if candidates else None
 
 
 # How this machine is looked at: short commands and small files; what cannot be had is an empty text.
@@ -423,16 +436,18 @@ _SECONDS = 2.0
 
 
 def output_of(command: list[str], seconds: float = _SECONDS) -> str:
-    """Standard output and error of a command, or nothing when it is absent, fails or takes too long."""
+    """Return standard output and error of a command, or nothing when it is absent, fails or takes too long."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
+        completed_run = subprocess.run(
+            command, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return (done.stdout[:200_000] + done.stderr[:20_000]).decode(errors="replace")
+    return (completed_run.stdout[:200_000] + completed_run.stderr[:20_000]).decode(errors="replace")
 
 
 def text_of(path: str | Path, most: int = 100_000) -> str:
-    """The first ``most`` bytes of a file as text, or nothing when it cannot be read."""
+    """Return the first bytes of a file as text, or nothing when it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(most).decode(errors="replace")
@@ -464,21 +479,21 @@ _TOOLS = (
 
 
 def toolkit(draft: Draft) -> None:
-    """The nvcc that a build takes: of CUDA_HOME, else of PATH, else of /usr/local/cuda, as torch.utils.cpp_extension looks for it."""
+    """Add the nvcc that torch.utils.cpp_extension takes: of CUDA_HOME, else of PATH, else of /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    found = [os.path.join(home, "bin", "nvcc")] if home else []
+    candidates = [os.path.join(home, "bin", "nvcc")] if home else []
     on_path = shutil.which("nvcc")
-    found += [on_path] if on_path else []
-    found.append("/usr/local/cuda/bin/nvcc")
-    nvcc = next((path for path in found if os.path.isfile(path)), None)
+    candidates += [on_path] if on_path else []
+    candidates.append("/usr/local/cuda/bin/nvcc")
+    nvcc = next((path for path in candidates if os.path.isfile(path)), None)
     draft.tools["nvcc"] = nvcc
     if nvcc is None:
         return
-    told = re.search(
+    answer = re.search(
         r"\"version\"\s*:\s*\"(\d+\.\d+)", text_of(Path(nvcc).resolve().parent.parent / "version.json", 3000)
     )
-    text = "" if told else output_of([nvcc, "--version"])
-    match = told or re.search(r"release (\d+\.\d+)", text)
+    text = "" if answer else output_of([nvcc, "--version"])
+    match = answer or re.search(r"release (\d+\.\d+)", text)
     if match:
         draft.component("toolkit", match[1], nvcc, 4)
     if on_path and home and Path(on_path).resolve() != Path(nvcc).resolve():
@@ -486,7 +501,7 @@ def toolkit(draft: Draft) -> None:
 
 
 def compilers(draft: Draft) -> None:
-    """The host compiler: what ``CXX`` names, else the first on PATH."""
+    """Add the host compiler: what ``CXX`` names, else the first on PATH."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler:
         text = output_of([compiler, "--version"])
@@ -496,7 +511,7 @@ def compilers(draft: Draft) -> None:
 
 
 def limits(draft: Draft) -> None:
-    """Limits of the process: locked memory and open files."""
+    """Add the limits of locked memory and open files."""
     import resource
 
     for name, what in (("memlock", resource.RLIMIT_MEMLOCK), ("nofile", resource.RLIMIT_NOFILE)):
@@ -505,14 +520,14 @@ def limits(draft: Draft) -> None:
 
 
 def shm(draft: Draft) -> None:
-    """The size of /dev/shm and what is free of it, in bytes."""
+    """Add the size of /dev/shm and what is free of it."""
     status = os.statvfs("/dev/shm")
     draft.limits["shm"] = status.f_frsize * status.f_blocks
     draft.limits["shm_free"] = status.f_frsize * status.f_bavail
 
 
 def network(draft: Draft) -> None:
-    """The names of the network interfaces, and whether there are InfiniBand cards."""
+    """Add the network interfaces, and whether there are InfiniBand cards."""
     draft.interfaces += sorted(os.listdir("/sys/class/net"))
     draft.host["interfaces"] = "all"
     cards = os.listdir("/sys/class/infiniband") if os.path.isdir("/sys/class/infiniband") else []
@@ -520,7 +535,7 @@ def network(draft: Draft) -> None:
 
 
 def container(draft: Draft) -> None:
-    """Whether this is a container, and of which kind."""
+    """Add which kind of container this is, if it is one."""
     control = text_of("/proc/1/cgroup", 4000)
     marks = (
         ("docker", os.path.exists("/.dockerenv") or "docker" in control),
@@ -528,12 +543,12 @@ def container(draft: Draft) -> None:
         ("kubernetes", "kubepods" in control or "KUBERNETES_SERVICE_HOST" in os.environ),
         ("apptainer", "APPTAINER_CONTAINER" in os.environ or "SINGULARITY_CONTAINER" in os.environ),
     )
-    inside = [name for name, seen in marks if seen]
+    inside = [name for name, real_paths in marks if real_paths]
     draft.host["in_container"] = ", ".join(inside) or "no"
 
 
 def fabric(draft: Draft) -> None:
-    """Whether NVIDIA's fabric manager runs; asked only where there are GPUs."""
+    """Add whether NVIDIA's fabric manager runs, where there are GPUs."""
     if not draft.gpus:
         return
     names = [text_of(f"/proc/{pid}/comm", 40).strip() for pid in os.listdir("/proc") if pid.isdigit()]
@@ -541,7 +556,7 @@ def fabric(draft: Draft) -> None:
 
 
 def system(draft: Draft) -> None:
-    """Distribution, kernel, machine type and C library."""
+    """Add distribution, kernel, machine type and C library."""
     import platform
 
     text = text_of("/etc/os-release", 4000)
@@ -555,7 +570,7 @@ def system(draft: Draft) -> None:
 
 
 def programs(draft: Draft, interpreter: Path) -> None:
-    """Programs that builds and launchers call; the environment's own ``bin`` counts, as when it is active."""
+    """Add the programs that builds and launchers call. The environment's own ``bin`` counts, as when it is active."""
     path = f"{interpreter.parent}:{os.environ.get('PATH', '')}"
     for name in _TOOLS:
         if name != "nvcc":

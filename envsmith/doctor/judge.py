@@ -1,7 +1,7 @@
-"""Facts and texts -> a diagnosis: rules over versions (``check``), rules over facts, messages of logs, and the order of all.
+"""Facts and texts -> a diagnosis: rules over versions, rules over facts, messages of logs, and the order of all.
 
-The order is what matters: a message that names a cause comes before a set of versions that merely could fail, and what only follows from
-something else comes after it. :class:`~envsmith.doctor.diagnosis.Weight` says which weighs more.
+The order is what matters: a message that names a cause comes before a set of versions that merely could fail, and what
+only follows from something else comes after it. :class:`~envsmith.doctor.diagnosis.Weight` says which weighs more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LAST = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the judges look at. ``own`` are the hits of messages, ``of_rules`` those of rules over versions by rule id."""
+    """What the judges look at: the hits of messages, and of rules over versions by rule id."""
 
     facts: Facts
     own: Sequence[Hit]
@@ -77,12 +77,15 @@ def diagnose(
         of_rules={hit.signature.id: hit for hit in hits if hit.signature.rule and _speaks(hit)},
         judgement=_check(facts, platform or _platform(facts)),
     )
-    found = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
-    return _diagnosis(_ranked(_merged(found)), case, texts, live=live)
+    diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
+    return _diagnosis(_ranked(_merged(diagnosed_all)), case, texts, live=live)
 
 
 def _hits(text: str, source: str) -> list[Hit]:
-    """Return what stands in the text, with the packages it is about; of an undefined symbol only what its owner's failure is."""
+    """Return the messages of a text with the packages they are about.
+
+    An undefined symbol is a message of its owner only.
+    """
     hits = find_hits(text, source, catalogue().signatures)
     explained = {hit.line for hit in hits if hit.signature.id not in INTERFACES and not hit.signature.rule}
     named = []
@@ -124,12 +127,12 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
 
 
 def _check(facts: Facts, platform: Platform) -> Judgement:
-    """Judge the versions; those that the solver cannot read are left out."""
-    given = _versions_of(facts)
+    """Judge the versions without those that the solver cannot read."""
+    versions = _versions_of(facts)
     try:
-        return solve.check(given, platform) if given else Judgement(status="unknown")
+        return solve.check(versions, platform) if versions else Judgement(status="unknown")
     except EnvsmithError:
-        readable = {name: version for name, version in given.items() if _is_readable(name, version, platform)}
+        readable = {name: version for name, version in versions.items() if _is_readable(name, version, platform)}
     try:
         return solve.check(readable, platform) if readable else Judgement(status="unknown")
     except EnvsmithError as error:
@@ -146,20 +149,20 @@ def _is_readable(name: str, version: str, platform: Platform) -> bool:
 
 def _versions_of(facts: Facts) -> dict[str, str]:
     """Return what ``check`` is asked: components with a version, ``gpu`` for several architectures joined by commas."""
-    given = {n: s.version for n, s in facts.components.items() if component_of(n) and n not in _NO_RULES}
-    cuda = given.get("cuda")
+    versions = {n: s.version for n, s in facts.components.items() if component_of(n) and n not in _NO_RULES}
+    cuda = versions.get("cuda")
     if cuda and cuda != "cpu" and cuda.count(".") > 1:
-        given["cuda"] = ".".join(cuda.split(".")[:2])
-    if cuda and local_cuda(given.get("torch", "")) == cuda:
-        del given["cuda"]
-    return given
+        versions["cuda"] = ".".join(cuda.split(".")[:2])
+    if cuda and local_cuda(versions.get("torch", "")) == cuda:
+        del versions["cuda"]
+    return versions
 
 
 # The judges: each gives what it finds in a case.
 
 
 def _judge_versions(case: Case) -> list[Diagnosed]:
-    """Return what the rules over versions find; what the log shows to have happened weighs most."""
+    """Return what the rules over versions find."""
     return [_of_finding(finding, case) for finding in case.judgement.findings]
 
 
@@ -247,7 +250,7 @@ def _of_message(hit: Hit, case: Case) -> Diagnosed:
         weight = min(weight, Weight.SUGGESTED)
     elif severity is Severity.NOTE:
         weight = Weight.OTHER if signature.kind == "other" else Weight.REMARK
-    if set(signature.consequence_of) & {other.signature.id for other in case.own}:
+    if set(signature.consequence_of) & {each_hit.signature.id for each_hit in case.own}:
         weight = Weight.EXPLAINED
     owner = hit.groups.get("owner")
     names = dict.fromkeys([*signature.components, *([owner] if owner else [])])
@@ -281,14 +284,14 @@ def _shown_at(hit: Hit, finding: Finding, confidence: str, weight: Weight, taxon
 
 
 def _class_with_facts(signature: Signature, facts: Facts) -> Taxonomy:
-    """Return the signature's class; what usually follows from a foreign toolkit does not where nvcc and torch have the same CUDA."""
+    """Return the signature's class, but not that of a foreign toolkit where nvcc and torch have the same CUDA."""
     toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
     same = toolkit and cuda and toolkit.split(".")[:2] == cuda.split(".")[:2]
     taxonomy = _taxonomy_of(signature)
     if not (same and signature.kind == "consequence" and signature.cause == "cuda-major-mismatch"):
         return taxonomy
-    other = {"group": "toolchain-missing", "cause": "op-not-built", "pattern": "environment-or-toolchain-setup"}
-    return dataclasses.replace(taxonomy, **other)
+    each_hit = {"group": "toolchain-missing", "cause": "op-not-built", "pattern": "environment-or-toolchain-setup"}
+    return dataclasses.replace(taxonomy, **each_hit)
 
 
 def _is_warning(line: str) -> bool:
@@ -302,14 +305,14 @@ def _is_mere_warning(hit: Hit) -> bool:
 
 
 def _speaks(hit: Hit) -> bool:
-    """Return whether a rule's message shows something: not in a line that only warns, but for the driver, whose failure torch warns of."""
+    """Return whether a rule's message shows something: warnings do not, but torch warns of a driver that fails."""
     return "driver" in hit.signature.components or not _is_warning(hit.text)
 
 
 def _judge_messages_of_rules(case: Case) -> list[Diagnosed]:
     """Return the messages of rules that no version confirms and that no other signature knows."""
     judged = {finding.rule for finding in case.judgement.findings}
-    found = []
+    diagnosed_all = []
     for hit in case.of_rules.values():
         signature = hit.signature
         if signature.id in judged or _twin(hit, case.own):
@@ -324,8 +327,8 @@ def _judge_messages_of_rules(case: Case) -> list[Diagnosed]:
             symptom=hit.text[:300],
             stage=signature.stage or None,
         )
-        found.append(_shown_at(hit, finding, "medium", Weight.OF_RULE, taxonomy_of(finding)))
-    return found
+        diagnosed_all.append(_shown_at(hit, finding, "medium", Weight.OF_RULE, taxonomy_of(finding)))
+    return diagnosed_all
 
 
 def _judge_possible(case: Case) -> list[Diagnosed]:
@@ -334,13 +337,13 @@ def _judge_possible(case: Case) -> list[Diagnosed]:
     present = {name for name in facts.host.get("present", "").split(",") if name and name not in facts.components}
     if not present or not facts.components:
         return []
-    found = []
+    diagnosed_all = []
     for rule in knowledge().rules:
         for row in rule.rows if rule.kind is RuleKind.CONFLICTS else ():
             if name := _only_missing(row, facts, present):
-                found.append(_note(rule, row, name, facts))
+                diagnosed_all.append(_note(rule, row, name, facts))
                 break
-    return found[:4]
+    return diagnosed_all[:4]
 
 
 def _only_missing(row: Row, facts: Facts, present: set[str]) -> str | None:
@@ -363,12 +366,15 @@ def _only_missing(row: Row, facts: Facts, present: set[str]) -> str | None:
 
 
 def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
-    others = ", ".join(f"{n} {facts.version(n)}" for n in row.when if n != name)
+    companions = ", ".join(f"{n} {facts.version(n)}" for n in row.when if n != name)
     finding = Finding(
         rule=rule.id,
         severity=Severity.NOTE,
         components={n: (facts.version(n) or str(spec)) for n, spec in row.when.items()},
-        message=f"If {name} is {row.when[name]} (its version was not told), it does not go with {others}: {row.cause or rule.cause or rule.id}",
+        message=(
+            f"If {name} is {row.when[name]} (its version was not told), it does not go with {companions}:"
+            f" {row.cause or rule.cause or rule.id}"
+        ),
         evidence=row.evidence,
         fix=row.fix or rule.fix,
         symptom=row.symptom or rule.symptom,
@@ -387,11 +393,14 @@ JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
 )
 
 
-def _merged(found: list[Diagnosed]) -> list[Diagnosed]:
-    """A rule over versions that the log proves absorbs the message of the same line or class; equal findings are kept once."""
-    proved = [d for d in found if d.score >= Weight.PROVED]
+def _merged(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
+    """Return each finding once.
+
+    A rule over versions that the log proves absorbs the message of the same line or class.
+    """
+    proved = [d for d in diagnosed_all if d.score >= Weight.PROVED]
     unique: dict[tuple[str, str], Diagnosed] = {}
-    for d in found:
+    for d in diagnosed_all:
         absorbed = (d.score < Weight.PROVED and d.where is not None) and any(
             p.where == d.where or (p.taxonomy.cause == d.taxonomy.cause and d.score >= Weight.SYMPTOM) for p in proved
         )
@@ -400,15 +409,15 @@ def _merged(found: list[Diagnosed]) -> list[Diagnosed]:
     return list(unique.values())
 
 
-def _ranked(found: list[Diagnosed]) -> list[Diagnosed]:
-    """Return the findings in order with their roles: the first that is more than a note is the root, notes come last."""
-    found = sorted(found, key=_order)
-    root = next((d for d in found if d.finding.severity is not Severity.NOTE), None)
-    return [dataclasses.replace(d, role=_role(d, root)) for d in found]
+def _ranked(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
+    """Return the findings in order with their roles: the first that is more than a note is the root."""
+    diagnosed_all = sorted(diagnosed_all, key=_order)
+    root = next((d for d in diagnosed_all if d.finding.severity is not Severity.NOTE), None)
+    return [dataclasses.replace(d, role=_role(d, root)) for d in diagnosed_all]
 
 
 def _order(d: Diagnosed) -> tuple[int, int, int, int]:
-    """The heavier first, then the earlier in the text, the graver, and what fails at an earlier stage."""
+    """Return what sorts findings: the heavier first, then the earlier in the text, the graver, the earlier stage."""
     stage = _STAGES.index(d.finding.stage) if d.finding.stage in _STAGES else len(_STAGES)
     return (-d.score, d.position, _GRAVITY.index(d.finding.severity), stage)
 
@@ -422,17 +431,19 @@ def _role(d: Diagnosed, root: Diagnosed | None) -> str:
     return "consequence" if follows and d.confirmed else "also"
 
 
-def _diagnosis(found: list[Diagnosed], case: Case, texts: Sequence[tuple[str, str]], *, live: bool) -> Diagnosis:
+def _diagnosis(
+    diagnosed_all: list[Diagnosed], case: Case, texts: Sequence[tuple[str, str]], *, live: bool
+) -> Diagnosis:
     facts, judgement = case.facts, case.judgement
-    if any(d.finding.severity is Severity.ERROR for d in found):
+    if any(d.finding.severity is Severity.ERROR for d in diagnosed_all):
         status = "bad"
-    elif (not facts.count and not found) or (live and "torch" not in facts.components):
+    elif (not facts.count and not diagnosed_all) or (live and "torch" not in facts.components):
         status = "unknown"
     else:
         status = "ok" if judgement.status == "bad" else judgement.status
     return Diagnosis(
         status=status,
-        found=tuple(found),
+        diagnosed=tuple(diagnosed_all),
         facts=facts,
         inferred=judgement.inferred,
         unknown=tuple(judgement.unknown),
@@ -445,11 +456,11 @@ def _diagnosis(found: list[Diagnosed], case: Case, texts: Sequence[tuple[str, st
 
 def _checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return sentences that say what was judged."""
-    given = _versions_of(facts)
+    versions = _versions_of(facts)
     sentences = []
-    if given:
-        names = ", ".join(f"{name} {version}" for name, version in list(given.items())[:24])
-        sentences.append(f"{len(given)} components against every rule of the matrix: {names}")
+    if versions:
+        names = ", ".join(f"{name} {version}" for name, version in list(versions.items())[:24])
+        sentences.append(f"{len(versions)} components against every rule of the matrix: {names}")
     if texts:
         lines = sum(text.count("\n") + 1 for _, text in texts)
         sentences.append(f"{lines} lines of text against {len(catalogue().signatures)} signatures")
@@ -490,9 +501,9 @@ def _not_checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, .
 _TOOLS = {"toolkit": "nvcc", "gcc": "c++", "ninja": "ninja", "pybind11": "pybind11"}
 
 
-def facts_of(given: Mapping[str, str], draft: Draft) -> Facts:
-    """Return the facts of ``draft`` with the versions of a given set; ``*`` is in use, ``none`` is absent."""
-    for name, version in given.items():
+def facts_of(versions: Mapping[str, str], draft: Draft) -> Facts:
+    """Return the facts of ``draft`` with the versions of a given set, where ``*`` is in use and ``none`` is absent."""
+    for name, version in versions.items():
         if version == "none":
             draft.components.pop(name, None)
             if name in _TOOLS:
@@ -511,22 +522,22 @@ def facts_of(given: Mapping[str, str], draft: Draft) -> Facts:
 
 def findings_of(facts: Facts) -> list[Diagnosed]:
     """Return what the rules over facts find, the gravest first, each finding once."""
-    found = [*judge_setup(facts), *judge_launches(facts), *judge_stated(facts)]
-    unique = {(d.finding.rule, d.finding.message): d for d in found}
+    diagnosed_all = [*judge_setup(facts), *judge_launches(facts), *judge_stated(facts)]
+    unique = {(d.finding.rule, d.finding.message): d for d in diagnosed_all}
     return sorted(unique.values(), key=lambda d: _GRAVITY.index(d.finding.severity))
 
 
-def check_environment(given: Mapping[str, str], draft: Draft, platform: Platform | None = None) -> Judgement:
-    """Judge a set of versions together with the facts that were stated beside it (see :mod:`envsmith.doctor.stated`).
+def check_environment(versions: Mapping[str, str], draft: Draft, platform: Platform | None = None) -> Judgement:
+    """Judge a set of versions together with the facts beside it (see :mod:`envsmith.doctor.stated`).
 
-    Findings of both kinds are in one list; the repair is that of the versions, for no release mends a limit or a variable.
-    :class:`envsmith.errors.UsageError` when a version is none.
+    Findings of both kinds are in one list. The repair is that of the versions, for no release mends a limit or a
+    variable. Raises ``UsageError`` when a version is not one.
     """
-    facts = facts_of(given, copy.deepcopy(draft))
+    facts = facts_of(versions, copy.deepcopy(draft))
     glibc = facts.components.get("glibc")
-    if glibc is not None and "glibc" not in given:  # that of the distribution that was named
-        given = {**given, "glibc": glibc.version}
-    judgement = solve.check(given, platform) if given or not facts.count else Judgement(status="ok")
+    if glibc is not None and "glibc" not in versions:  # that of the distribution that was named
+        versions = {**versions, "glibc": glibc.version}
+    judgement = solve.check(versions, platform) if versions or not facts.count else Judgement(status="ok")
     of_versions = {(finding.rule, finding.severity) for finding in judgement.findings}
     of_facts = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
     findings = (*judgement.findings, *(f for f in of_facts if (f.rule, f.severity) not in of_versions))

@@ -1,7 +1,8 @@
 """Of an interface that is not there: which package lacks it (the owner) and which one asks for it (the user).
 
-The generic signatures say only that one package uses a name, an argument or a module of another that does not have it. The module in the
-message, the names that a package gives its own classes (``owners`` of ``matrix/signatures.yaml``) and the calls of the traceback say who they are.
+The generic signatures say only that one package uses a name, an argument or a module of another that does not have it.
+The module in the message, the names that a package gives its own classes (``owners`` of ``matrix/signatures.yaml``)
+and the calls of the traceback say who they are.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _STANDARD = frozenset({"importlib", "self", "cls", "torch-nn", "runpy", "os", "s
 
 
 def with_parties(hit: Hit, text: str) -> Hit | None:
-    """The hit with groups ``owner`` and ``user`` where they are known; ``None`` for an attribute of an object that no package owns."""
+    """Return the hit with its ``owner`` and ``user``, or ``None`` for an attribute that no package owns."""
     if hit.signature.id == "pip-resolution":
         around = text[max(0, hit.position - 400) : hit.position + 4000]
         needs = dict.fromkeys(f"{name}{spec}" for name, spec in _DEPENDS.findall(around))
@@ -56,8 +57,8 @@ def with_parties(hit: Hit, text: str) -> Hit | None:
     if owner is None and hit.signature.id == "object-attribute":
         return None
     user = next((f.package for f in reversed(frames) if f.package and f.package != owner), None)
-    more = {name: value for name, value in (("owner", owner), ("user", user)) if value and name not in hit.groups}
-    return dataclasses.replace(hit, groups={**hit.groups, **more}) if more else hit
+    names = {name: value for name, value in (("owner", owner), ("user", user)) if value and name not in hit.groups}
+    return dataclasses.replace(hit, groups={**hit.groups, **names}) if names else hit
 
 
 def _owner(hit: Hit, frames: list[Frame]) -> str | None:
@@ -66,8 +67,8 @@ def _owner(hit: Hit, frames: list[Frame]) -> str | None:
         return component_of(root) or root
     if hit.signature.id == "object-attribute" and (match := _CLASS.search(hit.text)):
         return owner_of(match[1]) or owner_of(match[2])
-    if (match := _METHOD.search(hit.text)) and (known := owner_of(match[1])):
-        return known
+    if (match := _METHOD.search(hit.text)) and (owner_of_method := owner_of(match[1])):
+        return owner_of_method
     # The line of code that was run names what it calls: ``with package.Init(``.
     if hit.signature.id == "argument-unknown" and frames and (call := _CALL.search(frames[-1].source)):
         root = fold(call[1])
@@ -76,7 +77,7 @@ def _owner(hit: Hit, frames: list[Frame]) -> str | None:
 
 
 def owner_of(name: str) -> str | None:
-    """The package that a class, or an attribute that a package puts into the objects of others, belongs to."""
+    """Return the package that a class, or an attribute that a package puts into the objects of others, belongs to."""
     return next((owner for owner, pattern in _owners() if pattern.fullmatch(name)), None)
 
 
@@ -86,7 +87,7 @@ def _owners() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def class_of(hit: Hit) -> Taxonomy | None:
-    """The failure class, where the owner has one of its own."""
+    """Return the failure class, where the owner has one of its own."""
     named = hit.groups.get("owner", "")
     if hit.signature.id == "release-floor-told":  # the message names the package whose release is refused
         named = component_of(hit.groups.get("need", "")) or ""
@@ -100,12 +101,13 @@ def class_of(hit: Hit) -> Taxonomy | None:
 
 
 def fix_of_parties(hit: Hit, facts: Facts) -> str | None:
-    """What to do, with the two packages and what is known of their versions; ``None`` where neither is known."""
+    """Return what to do, with the two packages and their versions, or ``None`` where neither is known."""
     owner, user = hit.groups.get("owner"), hit.groups.get("user")
     if hit.signature.id in _REMOVED:
         if user is None or user in words().own_fixes:
             return None
-        return f"{hit.signature.fix} Here it is {user} that asks for it: a newer {user} (pip install -U {user}) no longer does."
+        asks = f"Here it is {user} that asks for it: a newer {user} (pip install -U {user}) no longer does."
+        return f"{hit.signature.fix} {asks}"
     if hit.signature.id not in INTERFACES or owner is None:
         return None
     has = _version(facts, owner)
@@ -125,11 +127,13 @@ def _folded(distributions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _before(name: str, version: str) -> str | None:
-    """The release before ``version`` that the matrix knows."""
+    """Return the release before ``version`` that the matrix knows."""
     try:
         mine = version_key(version)
-        known = knowledge().releases.get(name, ())
-        older = [str(r.version) for r in known if mine and (key := version_key(str(r.version))) and key < mine]
+        owner_of_method = knowledge().releases.get(name, ())
+        older = [
+            str(r.version) for r in owner_of_method if mine and (key := version_key(str(r.version))) and key < mine
+        ]
     except (EnvsmithError, ValueError):
         return None
     return older[-1] if older else None
@@ -176,7 +180,7 @@ OWNED = frozenset(cause for _, cause in [*_NAMESPACES.values(), *(who for _, who
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Symbol:
-    """``readable`` is the demangled name, ``component`` whose it is, ``cause`` the failure class; ``library`` where the loader wanted it from."""
+    """A symbol with its demangled name, whose it is, the failure class, and the library where the loader wanted it."""
 
     name: str
     readable: str
@@ -186,7 +190,7 @@ class Symbol:
 
     @property
     def wheel(self) -> str | None:
-        """The distribution that brings the library: ``nvidia-cublas`` for CUDA 13, ``nvidia-cublas-cu12`` before."""
+        """Return the distribution that brings the library, with ``-cu12`` for CUDA 12."""
         text = self.library or self.name
         base = next((wheel for key, wheel in _WHEELS.items() if key.lower() in text.lower()), None)
         if base is None:
@@ -198,7 +202,7 @@ class Symbol:
 
 
 def symbol_in(line: str) -> Symbol | None:
-    """The symbol that ``line`` says is undefined, with its owner; ``None`` without one, or for a symbol that nobody here is known to have."""
+    """Return the symbol that ``line`` says is undefined, or ``None`` without one or when its owner is not known."""
     match = _MISSING.search(line)
     if match is None:
         return None
@@ -213,7 +217,7 @@ def symbol_in(line: str) -> Symbol | None:
 
 
 def _nested(symbol: str) -> list[str]:
-    """The names of an Itanium-mangled symbol, outermost first: ``["c10", "cuda", "SetDevice"]`` of ``_ZN3c104cuda9SetDeviceEa``."""
+    """Return the names of an Itanium-mangled symbol, outermost first: ``["c10", "cuda"]`` of ``_ZN3c104cuda…``."""
     head = re.match(r"_Z(?:T[ISV]|GV)?(N)?(?:[rVK]{0,3}[RO]?)", symbol)
     if head is None:
         return []

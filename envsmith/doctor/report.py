@@ -36,7 +36,10 @@ def _plain(text: str) -> str:
 
 
 def _title(d: Diagnosed) -> str:
-    """A root that no message proves and that is no error is only the first thing to look at."""
+    """Return what a finding is called.
+
+    A root that no message proves and that is not an error is only the first thing to look at.
+    """
     if d.role == "root" and not d.confirmed and d.finding.severity is not Severity.ERROR:
         return "first to look at"
     return _HEAD[d.role]
@@ -57,15 +60,15 @@ def _block(d: Diagnosed) -> list[str]:
 
 
 def as_text(diagnosis: Diagnosis, *, notes: bool = False) -> str:
-    """Root cause first, then what follows, other findings, the repair, and plainly what was and was not looked at."""
+    """Return the root cause, what follows, other findings, the repair, and what was and was not looked at."""
     lines = [f"status: {diagnosis.status}"]
-    shown = [d for d in diagnosis.found if d.role != "note" or notes or d.where or d.score >= 20]
+    visible = [d for d in diagnosis.diagnosed if d.role != "note" or notes or d.where or d.score >= 20]
     for role in ("root", "also", "consequence", "note"):
-        for d in shown:
+        for d in visible:
             if d.role == role:
                 lines += _block(d)
-    hidden = len(diagnosis.found) - len(shown)
-    if not diagnosis.found:
+    hidden = len(diagnosis.diagnosed) - len(visible)
+    if not diagnosis.diagnosed:
         lines.append("nothing was found that speaks against this environment")
     elif diagnosis.root is None:
         lines.append("nothing but notes was found")
@@ -102,7 +105,7 @@ def _understood(diagnosis: Diagnosis) -> list[str]:
 
 
 def as_markdown(diagnosis: Diagnosis) -> str:
-    """A block for a bug report: versions, findings, what was not looked at; without names and secrets."""
+    """Return a block for a bug report, without names and secrets: versions, findings, what was not looked at."""
     facts = diagnosis.facts
     lines = ["### Environment (envsmith doctor)", "", "| component | version | read from |", "|---|---|---|"]
     names = [n for n in _ORDER if n in facts.components] + sorted(set(facts.components) - set(_ORDER))
@@ -125,16 +128,15 @@ def as_markdown(diagnosis: Diagnosis) -> str:
             "Limits: " + ", ".join(f"{k} {'unlimited' if v < 0 else v}" for k, v in sorted(facts.limits.items())),
         ]
     lines += ["", f"### Findings: {diagnosis.status}", ""]
-    for d in diagnosis.found:
+    for d in diagnosis.diagnosed:
         lines += _item(d) if d.role != "note" or d.where else []
-    if not diagnosis.found:
+    if not diagnosis.diagnosed:
         lines.append("- nothing was found")
     lines += ["", *(f"Not checked: {_cell(text)}" for text in diagnosis.not_checked)]
     return "\n".join(lines)
 
 
 def _item(d: Diagnosed) -> list[str]:
-    """A finding as an item of a Markdown list."""
     title = f"{_title(d)}** ({d.finding.severity.value}, confidence {d.confidence})"
     lines = [f"- **{title} `{d.finding.rule}`: {_cell(d.finding.message)}"]
     if d.where:
@@ -160,7 +162,7 @@ _NAMED = ("package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gp
 
 
 def better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts, twin: Hit | None) -> str | None:
-    """Return the fix of a rule, or a nearer one: what the message itself asks for, or with the versions that are known."""
+    """Return the fix of a rule, or a nearer one that the message itself or the known versions give."""
     if twin and {"spec", "floor", "limit"} & set(twin.groups):
         return fix_of(twin, facts)
     if taxonomy.group == "cuda-torch-mismatch" and {"toolkit", "cuda"} <= set(finding.components):
@@ -242,8 +244,8 @@ def _cuda_fix(facts: Facts) -> str | None:
     major = has.split(".")[0]
     build = _BUILD.get(major, "cu" + has.replace(".", ""))
     return (
-        f"Align nvcc and torch: install the CUDA toolkit {needs} beside {has} and export CUDA_HOME=/usr/local/cuda-{needs};"
-        f" or install the torch build of the toolkit's major ({major}.x): uv pip install torch --torch-backend={build}"
+        f"Align nvcc and torch: install the CUDA toolkit {needs} beside {has}"
+        f" and export CUDA_HOME=/usr/local/cuda-{needs}; or install the torch build of the toolkit's major ({major}.x): uv pip install torch --torch-backend={build}"
         f" (pip: PyTorch's index for {build})."
     )
 
@@ -274,7 +276,7 @@ def _is_host(name: str) -> bool:
 
 
 def commands_of(repair: Repair) -> Mapping[str, str]:
-    """Return the ``pip``, ``uv`` and ``conda`` command of the changed components, and ``host`` for what no package manager changes."""
+    """Return a repair as commands of ``pip``, ``uv`` and ``conda``, and what no package manager changes as ``host``."""
     changed = {c.component: c.new for c in repair.changes if c.new is not None}
     removed = [c.component for c in repair.changes if c.new is None and not _is_host(c.component)]
     cell = repair.cell.components
@@ -298,7 +300,7 @@ def commands_of(repair: Repair) -> Mapping[str, str]:
 def _installations(
     torch: str | None, backend: str | None, pins: Mapping[str, str], index: str | None
 ) -> dict[str, str]:
-    """Return what installs torch and the pinned packages; Conda takes from pip what its channel does not have."""
+    """Return what installs torch and the pinned packages. Conda takes from pip what its channel does not have."""
     if not torch and not pins:
         return {}
     names = words()
@@ -334,7 +336,7 @@ def _single_libraries(changed: Mapping[str, str], cell: Mapping[str, str]) -> di
 
 
 def _put_before(commands: dict[str, str], libraries: Mapping[str, str]) -> None:
-    """Pin single libraries before whatever else is installed; Conda has its own packages of them."""
+    """Pin single libraries before whatever else is installed. Conda has its own packages of them."""
     pip, conda = (" ".join(f"'{name}'" for name in names) for names in (libraries, libraries.values()))
     first = {
         "pip": f"pip install --force-reinstall --no-deps {pip}",
@@ -353,17 +355,20 @@ def _backend(torch: str | None, cuda: str | None) -> str | None:
 
 
 def repaired(facts: Facts, repair: Repair) -> dict[str, str]:
-    """The given set after the repair: what it changed is changed, what it left out is gone, what follows from torch follows again."""
+    """Return the given set after the repair, without what follows from torch where torch changed."""
     changed = {c.component: c.new for c in repair.changes}
-    given = {n: s.version for n, s in facts.components.items() if component_of(n)}
+    versions = {n: s.version for n, s in facts.components.items() if component_of(n)}
     if "torch" in changed or "cuda" in changed:
-        given = {n: v for n, v in given.items() if n not in _FOLLOWS}
-    given |= {n: v for n, v in changed.items() if v is not None}
-    return {n: v for n, v in given.items() if changed.get(n, v) is not None}
+        versions = {n: v for n, v in versions.items() if n not in _FOLLOWS}
+    versions |= {n: v for n, v in changed.items() if v is not None}
+    return {n: v for n, v in versions.items() if changed.get(n, v) is not None}
 
 
 def request_of(repair: Repair) -> tuple[Request, str]:
-    """The request whose answer is the repair's cell, for the lock; :class:`UsageError` when the cell has no framework or no torch."""
+    """Return the request whose answer is the repair's cell, for the lock.
+
+    ``UsageError`` when it has no framework or no torch.
+    """
     pins = repair.cell.components
     if not repair.cell.frameworks or "torch" not in pins:
         raise UsageError(

@@ -1,7 +1,8 @@
 """Judge facts that are not versions: each rule is a row of ``matrix/doctor/rules.yaml``, tried by one evaluator.
 
-A rule names conditions, texts and its evidence. What no condition can say is computed by a check of :data:`CHECKS`, which gives the words
-that conditions and texts of the rule name. Nothing here looks at the world. Rules over versions stand in ``matrix/rules``.
+A rule names conditions, texts and its evidence. What no condition can say is computed by a check of :data:`CHECKS`,
+which gives the words that conditions and texts of the rule name. Nothing here looks at the world. Rules over versions
+stand in ``matrix/rules``.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ class Variant:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One row: ``launch`` names the tools of start commands it is tried for, ``check`` what gives its words, ``let`` further words.
+    """One row of the file, which matrix/README.md describes.
 
-    It gives a finding where one of ``when`` is met and none of ``unless``. Every variant that is met is laid over it, in order.
+    It gives a finding where one of ``when`` is met and none of ``unless``. Variants that are met are laid over it in order.
     """
 
     id: Text
@@ -180,15 +181,15 @@ def judge_stated(facts: Facts) -> list[Diagnosed]:
 def judge_launches(facts: Facts) -> list[Diagnosed]:
     """Return what the start commands and configurations give, each finding once, with the line it stands on."""
     rules = rule_book().launch
-    found = [
+    diagnosed = [
         _placed(finding, launch)
         for launch in facts.launches
         for rule in rules
         if launch.tool in rule.launch
         for finding in _of(rule, facts, launch)
     ]
-    found += [finding for rule in rules if not rule.launch for finding in _of(rule, facts)]
-    return list({(d.finding.rule, d.finding.message): d for d in found}.values())
+    diagnosed += [finding for rule in rules if not rule.launch for finding in _of(rule, facts)]
+    return list({(d.finding.rule, d.finding.message): d for d in diagnosed}.values())
 
 
 def _tried(rule: Rule, facts: Facts) -> Iterator[Diagnosed]:
@@ -247,17 +248,17 @@ def _finding(rule: Rule, scene: Scene) -> Diagnosed:
     )
 
 
-def _placed(found: Diagnosed, launch: Launch) -> Diagnosed:
-    """Return the finding with file and line: those of the first option that its message names, else of the command or configuration."""
+def _placed(diagnosed: Diagnosed, launch: Launch) -> Diagnosed:
+    """Return the finding with file and line: of the first option that its message names, else of the command."""
     if not launch.source:
-        return found
-    message = found.finding.message
+        return diagnosed
+    message = diagnosed.finding.message
     dotted = [name for name in launch.places if "." in name]
     named = [n for n in launch.places if n and re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", message)]
     last = [n for n in dotted if "_" in n.rpartition(".")[2] and n.rpartition(".")[2] in message]
     groups = [n for n in dotted if re.search(rf"\b{re.escape(n.partition('.')[0])}\b", message)]
     line = launch.places.get(next(iter([*named, *last, *groups]), ""), launch.places.get(""))
-    return dataclasses.replace(found, where=f"{launch.source}:{line}" if line else launch.source)
+    return dataclasses.replace(diagnosed, where=f"{launch.source}:{line}" if line else launch.source)
 
 
 # How many ranks and nodes a start command asks for.
@@ -318,16 +319,16 @@ def _wheels(scene: Scene, libraries: list[str]) -> Iterator[Words]:
         if len(wheels) < 2:
             continue
         own = f"nvidia-{library}-cu{(scene.facts.version('cuda') or '?').split('.')[0]}"
-        others = [name for name in sorted(wheels) if name != own]
+        foreign = [name for name in sorted(wheels) if name != own]
         yield {
             "library": library,
             "title": library.upper(),
             "wheels": ", ".join(f"{name} {version}" for name, version in sorted(wheels.items())),
             "own": own,
-            "others": " ".join(others),
+            "others": " ".join(foreign),
             "own_version": wheels.get(own),
             "any_version": next(iter(wheels.values())),
-            "older": own in wheels and any(below(wheels[name], wheels[own]) for name in others),
+            "older": own in wheels and any(below(wheels[name], wheels[own]) for name in foreign),
         }
 
 
@@ -397,7 +398,8 @@ def _unread_variables(scene: Scene, _argument: None) -> Iterator[Words]:
 
 # Variables of plug-ins and wrappers, which NCCL's own source does not name.
 _PLUGINS = re.compile(
-    r"NCCL_(?:OFI|FASTRAK|GPUDIRECTTCPX|TUNER|NET|PROFILER|HOME|ROOT|VERSION|INCLUDE|LIB|DIR|CONF|TESTS|UNIQUE|TOPO_DUMP|DEBUG)"
+    r"NCCL_(?:OFI|FASTRAK|GPUDIRECTTCPX|TUNER|NET|PROFILER|HOME|ROOT|VERSION|INCLUDE|LIB|DIR|CONF|TESTS|UNIQUE"
+    r"|TOPO_DUMP|DEBUG)"
 )
 
 
@@ -501,9 +503,9 @@ def _built_for(scene: Scene, _argument: None) -> Iterator[Words]:
     for name, component in facts.components.items():
         if tag := re.search(r"\+.*torch(\d+\.\d+)", component.version):
             stated.setdefault(name, tag[1])
-    for name, other in stated.items():
-        if torch is not None and _series(other) not in {None, _series(torch)}:
-            yield {"name": name, "other": other, "series": _series(torch), "version": facts.version(name)}
+    for name, built_torch in stated.items():
+        if torch is not None and _series(built_torch) not in {None, _series(torch)}:
+            yield {"name": name, "other": built_torch, "series": _series(torch), "version": facts.version(name)}
 
 
 def _checkouts(scene: Scene, _argument: None) -> Iterator[Words]:

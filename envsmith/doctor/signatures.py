@@ -1,4 +1,4 @@
-"""Messages and what they mean: the signatures of ``matrix/signatures`` and of the rules, and where they stand in a text."""
+"""Messages and what they mean: the signatures of ``matrix/signatures`` and of the rules, and where they stand."""
 
 from __future__ import annotations
 
@@ -73,11 +73,10 @@ class Variant:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """One failure class. ``group``, ``cause`` and ``pattern`` are the study's taxonomy (group and key of the root cause, pattern of the fix).
+    """One failure class, as matrix/README.md describes it.
 
-    ``match`` has the literals of each pattern of which one stands in every match. ``rule`` is set when this is the signature of a rule over versions: the rule then says cause and fix, and ``check`` judges it. ``tells``
-    names the package whose release the message asks for: one, or ``need`` for the one in the group of that name. ``look_up`` makes words
-    of groups by a table, the first variant that is met says more than ``message`` and ``fix``.
+    ``match`` maps each pattern to literals of which one stands in every match. ``rule`` is set when this is the
+    signature of a rule over versions: the rule then says cause and fix, and ``check`` judges it.
     """
 
     id: Text
@@ -105,7 +104,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All signatures, those of rules last. ``taxonomy`` classes rules over versions, ``owners`` says whose a name is."""
+    """All signatures, those of rules last, the ``taxonomy`` of rules over versions and the ``owners`` of names."""
 
     signatures: tuple[Signature, ...]
     taxonomy: Mapping[str, Mapping[str, str]]
@@ -157,7 +156,7 @@ def _own_files() -> list[str]:
 
 
 def rule_taxonomy() -> Mapping[str, Mapping[str, str]]:
-    """Return the study's taxonomy of rules over versions by rule id; rules that are not named have none."""
+    """Return the study's taxonomy of rules over versions by rule id. Rules that are not named have none."""
     return catalogue().taxonomy
 
 
@@ -183,8 +182,9 @@ def _of_rule(rule: Rule) -> Signature:
 
 # Signatures and a text -> hits: which messages stand where, and the versions they name.
 #
-# A pattern has a *needle*, a literal that every match holds: the text is searched for needles (fast, linear), and only the lines around
-# them meet the regular expression, cut to a bounded length. So a hostile text of any size costs at most a bounded time a line.
+# A pattern has a *needle*, a literal that every match holds: the text is searched for needles (fast, linear), and only
+# the lines around them meet the regular expression, cut to a bounded length. So a hostile text of any size costs at
+# most a bounded time a line.
 
 
 _LINE = 1600
@@ -193,7 +193,8 @@ _MOST_HITS = 40
 _CONTEXT = 700
 # Longer texts are files, not what somebody copied from a terminal.
 _WRAPPED = 400_000
-# A log says the same few things over and over with other numbers: from this length on, needles are first looked for in its distinct lines.
+# A log says the same few things over and over with other numbers: from this length on, needles are first looked for in
+# its distinct lines.
 _LONG, _CHUNK, _MOST_SHAPES = 300_000, 1 << 20, 4_000_000
 _DIGITS = str.maketrans("123456789", "0" * 9)
 
@@ -238,39 +239,39 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
     hits = [hit for signature in likely if (hit := _find(original, signature))]
     for changed, place in _rewritten(original.text) if len(text) <= _WRAPPED else ():
         ids = {hit.signature.id for hit in hits}
-        whole = _Text.of(changed, source)
+        rewritten = _Text.of(changed, source)
         later = [s for s in every if s.id not in ids and not s.last]
-        hits += [dataclasses.replace(h, position=place(h.position)) for s in later if (h := _find(whole, s))]
+        hits += [dataclasses.replace(h, position=place(h.position)) for s in later if (h := _find(rewritten, s))]
     order = {signature.id: number for number, signature in enumerate(every)}  # of one place the more special one first
     hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))
     return _count_lines(original.text, hits)
 
 
 def _rewritten(text: str) -> Iterator[tuple[str, Callable[[int], int]]]:
-    """Give the text without line breaks of a terminal or a writer, then with import errors completed; and where its places lie in ``text``."""
+    """Give the text without broken lines, then with import errors completed, and where its places lie in ``text``."""
     for joined, breaks in unwrapped(text):
         yield joined, lambda at, breaks=breaks: at + bisect_right(breaks, at)  # type: ignore[misc]
-    if whole := completed(text):
+    if rewritten := completed(text):
         starts = [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n"))]
-        yield whole, lambda at: starts[whole.count("\n", 0, at)]
+        yield rewritten, lambda at: starts[rewritten.count("\n", 0, at)]
 
 
 def _shapes(lower: str) -> str | None:
-    """The distinct lines of a long text with every digit as 0; ``None`` for a short one, and for one that does not repeat itself."""
+    """Return the distinct lines of a long text with every digit as 0, or ``None`` when that is not worth it."""
     if len(lower) < _LONG:
         return None
-    found: set[str] = set()
+    distinct: set[str] = set()
     size = at = 0
     while at < len(lower):
         end = lower.find("\n", at + _CHUNK)
         end = len(lower) if end < 0 else end
-        new = set(lower[at:end].translate(_DIGITS).split("\n")) - found
-        found |= new
+        new = set(lower[at:end].translate(_DIGITS).split("\n")) - distinct
+        distinct |= new
         size += sum(map(len, new))
         if size > min(_MOST_SHAPES, len(lower) // 4):
             return None
         at = end
-    return "\n".join(found)
+    return "\n".join(distinct)
 
 
 def _may_stand(signature: Signature, shapes: str) -> bool:
@@ -287,7 +288,7 @@ def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:
 
 
 def _find(text: _Text, signature: Signature) -> Hit | None:
-    """Return the first hit of any pattern (the last for what must stand last), with the groups of all patterns that match near it."""
+    """Return the first hit of any pattern (or the last), with the groups of all patterns that match near it."""
     hits = [hit for pattern, needles in signature.match.items() if (hit := _search(text, signature, pattern, needles))]
     if not hits:
         return None
@@ -326,7 +327,10 @@ def _search(text: _Text, signature: Signature, pattern: str, needles: Iterable[s
 
 
 def _lines_with(needle: str, text: _Text, *, last: bool) -> Iterator[tuple[int, int]]:
-    """Give where the first lines begin and end that hold ``needle``, or the ``last`` one; long lines are cut around it."""
+    """Give where the first lines begin and end that hold ``needle``, or the ``last`` one.
+
+    Long lines are cut around it.
+    """
     position = text.lower.rfind(needle) if last else text.lower.find(needle)
     for _ in range(1 if last else _MOST_HITS):
         if position < 0:
@@ -338,15 +342,15 @@ def _lines_with(needle: str, text: _Text, *, last: bool) -> Iterator[tuple[int, 
 
 
 def _over_lines(compiled: re.Pattern[str], text: str, start: int, end: int) -> re.Match[str] | None:
-    """A match that begins on this line and ends on one of the next two: messages of several lines, and lines that a writer broke at a blank."""
+    """Return a match that begins on this line and ends on one of the next two, as messages of several lines have."""
     stop = end
     for _ in range(2):
         following = text.find("\n", stop + 1)
         stop = following if following >= 0 else len(text)
     if end - start > _LINE or stop - end > _LINE:
         return None
-    first, *more = unprefixed(text[start:stop]).split("\n")
-    joined = " ".join([first.rstrip(), *(part.strip() for part in more)])
+    first, *continued = unprefixed(text[start:stop]).split("\n")
+    joined = " ".join([first.rstrip(), *(part.strip() for part in continued)])
     match = compiled.search(joined)
     return match if match and match.start() < len(first) else None
 
@@ -366,15 +370,17 @@ def _is_last(text: str, hit: Hit) -> bool:
     return not any(line.strip() and "NCCL INFO" not in line for line in following.split("\n"))
 
 
-# The literal that every match of a pattern holds, so that a text is searched for literals and only their lines meet the expression.
+# The literal that every match of a pattern holds, so that a text is searched for literals and only their lines meet
+# the expression.
 
 
-# An escape, a class in brackets, or one character: a `|` that is a piece of its own, outside of groups, parts two branches.
+# An escape, a class in brackets, or one character: a `|` that is a piece of its own, outside of groups, parts two
+# branches.
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", re.DOTALL)
 
 
 def alternatives(pattern: str) -> list[str]:
-    """A pattern at its top-level ``|``, so that each part has a needle of its own; parts without one are left out."""
+    """Return a pattern parted at its top-level ``|``, without the parts that have no needle."""
     parts, depth = [""], 0
     for piece in _PIECE.findall(pattern):
         depth += {"(": 1, ")": -1}.get(piece, 0)
@@ -394,19 +400,22 @@ def _has_needle(pattern: str) -> bool:
 
 
 def needle_of(pattern: str) -> tuple[str, ...]:
-    """Literals (lower case), one of which is in every match of ``pattern``. ``ValueError`` when there are none of four characters."""
+    """Return literals (lower case), one of which is in every match.
+
+    ``ValueError`` when there are none of four characters.
+    """
     try:
         from re import _parser as parser  # type: ignore[attr-defined,unused-ignore]
     except ImportError:  # Python 3.10
         import sre_parse as parser  # type: ignore[no-redef,unused-ignore]
-    found = _literals(parser.parse(pattern, re.IGNORECASE))
-    if not found or min(map(len, found)) < 4:
+    distinct = _literals(parser.parse(pattern, re.IGNORECASE))
+    if not distinct or min(map(len, distinct)) < 4:
         raise ValueError(f"{pattern!r} has no literal of four characters that every match holds")
-    return tuple(found)
+    return tuple(distinct)
 
 
 def _literals(parsed: Any) -> list[str]:
-    """The best set of alternatives of a sequence: longest shortest member wins; an optional part gives nothing."""
+    """Return the best alternatives of a sequence: the longest shortest member wins, an optional part gives nothing."""
     best: list[str] = []
     run = ""
     for op, argument in parsed:

@@ -1,4 +1,4 @@
-"""One file with all facts of a machine, fit to be sent to somebody else: written without secrets and names, read back, compared between nodes."""
+"""One file with all facts of a machine, without secrets and names: written, read back, compared between nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _SECRET_NAME = re.compile(
 )
 # Kept as they are: differing by rank or by node is their purpose.
 _OWN = re.compile(
-    r"RANK|LOCAL_RANK|NODE_RANK|CUDA_VISIBLE_DEVICES|SLURM_\w+|OMPI_\w*RANK\w*|NCCL_HOSTID|PATH|VIRTUAL_ENV|CONDA_PREFIX|PYTHONPATH|MASTER_\w+"
+    r"RANK|LOCAL_RANK|NODE_RANK|CUDA_VISIBLE_DEVICES|SLURM_\w+|OMPI_\w*RANK\w*|NCCL_HOSTID|PATH|VIRTUAL_ENV"
+    r"|CONDA_PREFIX|PYTHONPATH|MASTER_\w+"
 )
 _MUST_AGREE = frozenset({"torch", "cuda", "nccl", *FRAMEWORKS, "transformer-engine", "flash-attn", "python"})
 _SHOULD_AGREE = frozenset({"driver", "gpu", "cudnn", "triton", "toolkit"})
@@ -120,10 +121,10 @@ _Difference = tuple[str, Severity, str, object, object, str | None]
 
 
 def compare(a: Facts, b: Facts, names: tuple[str, str] = ("a", "b")) -> list[Diagnosed]:
-    """Return what differs between two nodes, the gravest first: what must be equal for one job, what may hurt, the rest."""
+    """Return what differs between two nodes, the gravest first."""
     pairs = [*_versions(a, b), *_mappings(a, b), *_libraries(a, b), *_host(a, b)]
-    found = [_differ(pair, names) for pair in pairs if pair[3] != pair[4]]
-    return sorted(found, key=lambda d: -d.score)
+    differences = [_differ(pair, names) for pair in pairs if pair[3] != pair[4]]
+    return sorted(differences, key=lambda d: -d.score)
 
 
 def _differ(difference: _Difference, names: tuple[str, str]) -> Diagnosed:

@@ -1,7 +1,7 @@
-"""Facts of an environment that are no versions, as ``check`` takes them: one at a time, or a JSON file with all of them.
+"""Facts of an environment that are not versions, as ``check`` takes them: one at a time, or all in a JSON file.
 
-One spelling for both: ``KEY=VALUE`` with the keys of ``matrix/doctor/words.yaml``. ``none`` says that the thing is known to be absent. What is read goes into
-the same :class:`~envsmith.doctor.facts.Draft` that the doctor's readers fill, and is judged by the same rules.
+One spelling for both: ``KEY=VALUE`` with the keys of ``matrix/doctor/words.yaml``. ``none`` says that the thing is
+known to be absent. What is read goes into the same :class:`~envsmith.doctor.facts.Draft` that the doctor's readers fill.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX = 1_000_000
 
 
 def read_fact(draft: Draft, key: str, value: str, where: str = "--fact") -> None:
-    """Add one fact; :class:`UsageError` names the key, what it takes, and what was given instead."""
+    """Add one fact. ``UsageError`` names the key, what it takes, and what was given instead."""
     kind, dot, name = key.partition(".")
     value = value.strip()
     if not value or len(value) > 400:
@@ -94,7 +94,7 @@ def _limit(name: str, value: str) -> int | None:
 
 
 def read_variable(draft: Draft, text: str, where: str = "--env") -> None:
-    """``NAME=VALUE`` is set, ``NAME`` alone is known to be unset. Raises :class:`UsageError`."""
+    """Add a variable: ``NAME=VALUE`` is set, ``NAME`` alone is known to be unset. Raises ``UsageError``."""
     name, is_set, value = text.partition("=")
     if not _VARIABLE.fullmatch(name):
         raise UsageError(
@@ -113,9 +113,9 @@ def note_unset(draft: Draft, name: str) -> None:
 
 
 def read_environment(text: str, draft: Draft, where: str) -> dict[str, str] | None:
-    """The components of a JSON object ``{"components": {…}, "variables": {…}, "facts": {…}}``, its other facts added to ``draft``.
+    """Return the components of a JSON object of components, variables and facts, and add its other facts.
 
-    ``None`` when the text is no such object; :class:`UsageError` with the key path when it is one and a value is not understood.
+    ``None`` when the text is not such an object. ``UsageError`` with the key path when a value is not understood.
     """
     if not text.lstrip().startswith("{") or len(text) > _MAX:
         return None

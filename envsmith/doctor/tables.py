@@ -1,4 +1,4 @@
-"""The doctor's own files of ``matrix/``: read when they are needed, checked, and kept as values until one of them changes."""
+"""The doctor's own files of ``matrix/``: read when they are needed, checked, kept until one of them changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def cached_table(kind: str, names: tuple[str, ...], read: Callable[[DataFiles], 
 
 
 def read_table(kind: type[_Value], name: str, content: bytes, problems: Problems | None = None) -> _Value:
-    """Return the value of a YAML file that names its sources under ``evidence``. ``DataError`` lists every problem with its key path."""
+    """Return the value of a YAML file that names its sources under ``evidence``.
+
+    ``DataError`` lists every problem with its key path.
+    """
     problems = problems or Problems()
     value = None
     try:

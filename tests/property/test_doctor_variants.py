@@ -31,7 +31,7 @@ SLOW = settings(
 
 def cause_of(text: str) -> str | None:
     diagnosis = diagnose(read_texts([("t", clean(text))]), [("t", clean(text))])
-    first = diagnosis.root or next(iter(diagnosis.found), None)
+    first = diagnosis.root or next(iter(diagnosis.diagnosed), None)
     return first.taxonomy.cause if first else None
 
 

@@ -1,6 +1,7 @@
 """Texts that people paste -> facts. The kind is recognised by content; several kinds may stand in one text.
 
-Every reader runs over the whole text and takes what it knows; what nobody knows is no error. Nothing here raises for bad input.
+Every reader runs over the whole text and takes what it knows; what nobody knows is no error. Nothing here raises for
+bad input.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["Draft", "Facts", "Read", "clean", "decode", "read_bounded", "read_te
 
 
 def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ()) -> Read:
-    """Add what ``text`` (already :func:`~envsmith.doctor.read.text.clean`) tells to ``draft``; what was understood is returned."""
+    """Add what ``text`` (already cleaned) says to ``draft``, and return what was understood."""
     before = draft.size()
     text = unprefixed(text)
     kinds = kinds_of_log(text)
@@ -29,8 +30,8 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
     read_lines(text, draft, source)
     read_files(text, draft, source)
     _settle(draft)
-    found = draft.size() - before
-    if found and not kinds:
+    new_facts = draft.size() - before
+    if new_facts and not kinds:
         kinds.append("named versions")
     if not text.strip():
         notes = (*notes, "the text is empty")
@@ -39,7 +40,7 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
         kinds=tuple(dict.fromkeys(kinds)),
         lines=text.count("\n") + 1,
         characters=len(text),
-        facts=found,
+        facts=new_facts,
         notes=notes,
     )
     draft.read.append(read)
@@ -47,7 +48,7 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
 
 
 def read_texts(texts: list[tuple[str, str]]) -> Facts:
-    """Facts of several ``(source, text)`` together."""
+    """Return the facts of several ``(source, text)`` together."""
     draft = Draft()
     for source, text in texts:
         read_text(clean(text), draft, source)
@@ -55,15 +56,15 @@ def read_texts(texts: list[tuple[str, str]]) -> Facts:
 
 
 def _settle(draft: Draft) -> None:
-    """Of several NCCL wheels the one of torch's CUDA major is what torch loads."""
+    """Keep, of several NCCL wheels, the one that torch loads: that of its CUDA major."""
     cuda = draft.components.get("cuda")
     if cuda is None or cuda.version == "cpu":
         return
     major = cuda.version.split(".")[0]
     for name in ("nccl", "cudnn"):
         own = draft.distributions.get(f"nvidia-{name}-cu{major}")
-        others = [d for d in draft.distributions if d.startswith(f"nvidia-{name}-cu")]
-        if own and len(others) > 1:
+        wheels = [d for d in draft.distributions if d.startswith(f"nvidia-{name}-cu")]
+        if own and len(wheels) > 1:
             draft.components.pop(name, None)
             draft.component(name, own, f"nvidia-{name}-cu{major}", 4)
             draft.disagreements = [line for line in draft.disagreements if not line.startswith(f"{name}:")]

@@ -14,19 +14,20 @@ from envsmith.doctor.words import words
 _OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
 _HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})[ \t]{1,80}slots=(\d{1,4})[ \t]{0,80}(?:#.*)?$", re.MULTILINE)
 _HOST_LIKE = re.compile(
-    r"[A-Za-z0-9][\w.:-]{0,100}(?:[ \t]{1,40}(?:max[-_])?(?:slots?|gpus?)[ \t]?[=:]?[ \t]?\w{0,8}){0,2}(?:[ \t]{0,40}#.*)?"
+    r"[A-Za-z0-9][\w.:-]{0,100}(?:[ \t]{1,40}(?:max[-_])?(?:slots?|gpus?)[ \t]?[=:]?[ \t]?\w{0,8}){0,2}"
+    r"(?:[ \t]{0,40}#.*)?"
 )
 _MAX_JSON = 200_000
 
 
 def read_launches(text: str, draft: Draft, source: str) -> list[str]:
-    """Every command, hostfile and DeepSpeed configuration; the kinds that were recognised."""
+    """Add every command, hostfile and configuration, and return the kinds that were recognised."""
     kinds = []
     for number, line in _joined(text[:2_000_000]):
         tool = next((tool for tool, mark in words().launchers.items() if re.search(mark, line)), None)
         if tool:
-            shown = f"{source}: {line.strip()[:300]}"
-            draft.launch(tool, _options(line), shown, source=source, places={"": number})
+            excerpt = f"{source}: {line.strip()[:300]}"
+            draft.launch(tool, _options(line), excerpt, source=source, places={"": number})
             kinds.append(f"{tool} command")
     hosts = _HOST.findall(text[:500_000])[:2000]
     if hosts:
@@ -53,7 +54,7 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
 
 
 def _bad_host_line(text: str) -> str | None:
-    """The first line that DeepSpeed's launcher cannot read, of a text that is nothing but a hostfile: hosts, each with a word or two."""
+    """Return the first line of a hostfile that is not ``HOST slots=N``, of a text that is nothing but a hostfile."""
     lines = [line.strip() for line in text[:50_000].split("\n")]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not all(_HOST_LIKE.fullmatch(line) for line in lines):
@@ -62,25 +63,25 @@ def _bad_host_line(text: str) -> str | None:
 
 
 def _line_of(text: str, part: str) -> int:
-    """The line (from 1) on which ``part`` stands first."""
+    """Return the line (from 1) on which ``part`` stands first."""
     return text.count("\n", 0, max(0, text.find(part))) + 1
 
 
 def _places(text: str, start: int, end: int, options: Mapping[str, str]) -> dict[str, int]:
-    """The lines of a configuration and of its keys; a key inside another is looked for after that one."""
+    """Return the lines of a configuration and of its keys. A key inside another is looked for after that one."""
     first = text.count("\n", 0, start) + 1
     places = {"": first}
     for name in list(options)[:200]:
         at = start
         for part in name.split("."):
-            found = text.find(f'"{part}"', at, end)
-            at = found if found >= 0 else at
+            place = text.find(f'"{part}"', at, end)
+            at = place if place >= 0 else at
         places[name] = first + text.count("\n", start, at)
     return places
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that could hold a command, with their number from 1, those that a backslash continues joined; at most 6,000 characters each."""
+    """Give the lines that could hold a command with their number, joined where a backslash continues them."""
     hints = words().launcher_hints
     pending, begun = "", 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -89,10 +90,10 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
         if stripped.endswith("\\") and len(pending) < 6000:
             pending += stripped[:-1] + " "
             continue
-        whole = (pending + stripped)[:6000]
+        command = (pending + stripped)[:6000]
         pending = ""
-        if any(hint in whole for hint in hints):
-            yield begun, whole
+        if any(hint in command for hint in hints):
+            yield begun, command
     if pending:
         yield begun, pending[:6000]
 
@@ -108,7 +109,7 @@ def _options(line: str) -> dict[str, str]:
 
 
 def _configs(text: str, keys: tuple[str, ...]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """JSON objects that hold a key of a DeepSpeed configuration: where they begin and end, and what they say."""
+    """Give the JSON objects that hold a key of a configuration: where they begin and end, and what they say."""
     position = 0
     for _ in range(20):
         hit = min((p for p in (text.find(f'"{key}"', position) for key in keys) if p >= 0), default=-1)
@@ -123,7 +124,7 @@ def _configs(text: str, keys: tuple[str, ...]) -> Iterator[tuple[int, int, dict[
 
 
 def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """JSON objects that begin at one of the four braces before ``hit``, the nearest first."""
+    """Give the JSON objects that begin at one of the four braces before ``hit``, the nearest first."""
     decoder = json.JSONDecoder()
     start = hit
     for _ in range(4):
@@ -136,12 +137,12 @@ def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, dict[str, A
 
 
 def _flat(config: dict[str, Any]) -> dict[str, str]:
-    """``zero_optimization.stage`` -> ``3``: three levels of names, values as text."""
+    """Return three levels of names with values as text: ``zero_optimization.stage`` -> ``3``."""
     return dict(_leaves(config, (200, 60, 20)))
 
 
 def _leaves(config: dict[str, Any], most: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """Dotted names and values; ``most`` is how many of each level are read, lists and deeper levels not at all."""
+    """Give dotted names and values. ``most`` is how many of each level are read, lists and deeper levels not at all."""
     for key, value in list(config.items())[: most[0]]:
         if not isinstance(value, (dict, list)):
             yield str(key)[:80], str(value)[:80]

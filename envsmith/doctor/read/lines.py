@@ -1,4 +1,4 @@
-"""Lines of the form KEY: VALUE, as ``ds_report``, ``collect_env``, ``colossalai check``, ``transformers-cli env`` and people write them."""
+"""Lines of the form KEY: VALUE, as reporting tools of PyTorch and the frameworks, and people, write them."""
 
 # ruff: noqa: RUF001, S108
 # People write full-width colons and multiplication signs
@@ -18,21 +18,25 @@ from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import version_key
 
 _PAIR = re.compile(
-    r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$"
+    r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t"
+    r"|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$"
 )
 # `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`: a name and a version alone on a line.
 _BARE = re.compile(r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24})\s{1,3}[vV]?(\d[\w.+]{0,40})\s*$")
 # `4xRTX 4090`, `multiple RTX 4090 GPUs` in a sentence; the table of GPU names decides whether it is one.
 _MANY_GPUS = re.compile(
-    r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA|GeForce|Tesla|Quadro)\s)?(?:RTX|GTX|A|H|V|B|L|P|T)\s?\d{1,4}[\w ]{0,14})"
+    r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA"
+    r"|GeForce|Tesla|Quadro)\s)?(?:RTX|GTX|A|H|V|B|L|P|T)\s?\d{1,4}[\w ]{0,14})"
 )
 # `training with NVIDIA GeForce RTX 5090`: the maker's name before it leaves no doubt that a GPU is meant.
 _ONE_GPU = re.compile(
-    r"\b(?:NVIDIA|GeForce|Tesla|Quadro) ((?:GeForce |Tesla |Quadro )?(?:RTX|GTX|A|H|V|B|L|P|T) ?\d{1,4}(?: Ti| SUPER)?)\b"
+    r"\b(?:NVIDIA|GeForce|Tesla|Quadro) ((?:GeForce |Tesla |Quadro )?(?:RTX|GTX|A|H|V|B|L|P|T) ?\d{1,4}(?: Ti"
+    r"| SUPER)?)\b"
 )
 # A line that speaks of what would be needed or tried states nothing.
 _CONDITIONAL = re.compile(
-    r"requir|need|support|later|newer|older|below|above|than|since|until|only|upgrad|downgrad|instead|compatib|tried|works?\b|fixed|change|\bor\b|→|->",
+    r"requir|need|support|later|newer|older|below|above|than|since|until|only|upgrad|downgrad|instead|compatib"
+    r"|tried|works?\b|fixed|change|\bor\b|→|->",
     re.IGNORECASE,
 )
 # What `collect_env` writes before each package of its lists: those lines are read as packages.
@@ -40,7 +44,8 @@ _INSTALLER = re.compile(r"pip[0-9 ]*|conda[0-9 ]*")
 # What variables of frameworks begin with.
 OWN_PREFIXES = "|".join(name.partition("-")[0].upper() for name in FRAMEWORKS)
 _VARIABLE = re.compile(
-    rf"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|ACCELERATE|{OWN_PREFIXES})_[A-Z0-9_]{{1,60}}"
+    rf"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|ACCELERATE"
+    rf"|{OWN_PREFIXES})_[A-Z0-9_]{{1,60}}"
     "|RANK|WORLD_SIZE|LOCAL_RANK|CPATH|LIBRARY_PATH|PATH"
 )
 
@@ -61,7 +66,7 @@ def _enumerated() -> re.Pattern[str]:
 
 
 def read_lines(text: str, draft: Draft, source: str) -> None:
-    """Every line that states something; unknown keys are passed over. Linear in the length of the text."""
+    """Read every line that states something, in time linear in the length of the text. Unknown keys are passed over."""
     for line in text.split("\n"):
         if not 3 < len(line) < 800:
             continue
@@ -76,7 +81,7 @@ def read_lines(text: str, draft: Draft, source: str) -> None:
 
 
 def _one_gpu(draft: Draft, line: str, source: str) -> None:
-    """A GPU named in a sentence or a title, where no list names them."""
+    """Read a GPU named in a sentence or a title, where no list names them."""
     if draft.gpus or "gpu" in draft.components or not (one := _ONE_GPU.search(line)) or _CONDITIONAL.search(line):
         return
     if architecture := gpu_architecture(one[1], gpu_table()):
@@ -84,7 +89,7 @@ def _one_gpu(draft: Draft, line: str, source: str) -> None:
 
 
 def _enumeration(draft: Draft, line: str, source: str) -> None:
-    """Versions of two or more components named in one sentence, as people describe what they have."""
+    """Read versions of two or more components named in one sentence, as people describe what they have."""
     if not draft.gpus and (many := _MANY_GPUS.search(line)) and gpu_architecture(many[2], gpu_table()):
         read_gpus(draft, f"{many[1] or 2} x {many[2].strip()}", single=False)
     named = _enumerated().findall(line)
@@ -95,17 +100,17 @@ def _enumeration(draft: Draft, line: str, source: str) -> None:
             draft.host.setdefault("cuda_stated", version)
             continue
         component = _component_keys().get(name.lower()) or is_distribution(fold(name))
-        if component and (found := version_in(version)):
-            read_version(draft, component, found[0], f"{source}: {name} {version}", 2)
+        if component and (parsed_version := version_in(version)):
+            read_version(draft, component, parsed_version[0], f"{source}: {name} {version}", 2)
 
 
 def _bare(draft: Draft, name: str, version: str, source: str) -> None:
-    found = version_in(version)
+    parsed_version = version_in(version)
     component = _component_keys().get(name.lower()) or is_distribution(fold(name))
-    if found and component:
-        draft.component(component, found[0], f"{source}: {name} {version}", 2, exact=found[1])
-    elif found and name.lower() == "cuda":
-        draft.host.setdefault("cuda_stated", found[0])
+    if parsed_version and component:
+        draft.component(component, parsed_version[0], f"{source}: {name} {version}", 2, exact=parsed_version[1])
+    elif parsed_version and name.lower() == "cuda":
+        draft.host.setdefault("cuda_stated", parsed_version[0])
 
 
 def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
@@ -145,7 +150,7 @@ def _named_distribution() -> re.Pattern[str]:
 
 
 def glibc_of(system: str) -> str | None:
-    """``2.31`` of ``Ubuntu 20.04.6 LTS (x86_64)``; ``None`` where the text names no release that is known."""
+    """Return ``2.31`` of ``Ubuntu 20.04.6 LTS (x86_64)``, or ``None`` where no known release is named."""
     match = _named_distribution().search(system[:200])
     if match is None:
         return None
@@ -160,12 +165,13 @@ def glibc_of(system: str) -> str | None:
 _Reader = Callable[[Draft, str, str, str], None]
 # `8 x V100`, `8xH100`, `RTX 3090 x2 per node`, `4 GPUs`; never the X of `RTX 4090`.
 _COUNT = re.compile(
-    r"(?<![\w.])(\d{1,3})\s{0,2}[xX×*]\s{0,2}(?=[A-WYZa-wyz])|(?<=\s)[xX×]\s?(\d{1,3})(?!\d)|(?<![\w.])(\d{1,3})\s?GPUs?\b"
+    r"(?<![\w.])(\d{1,3})\s{0,2}[xX×*]\s{0,2}(?=[A-WYZa-wyz])|(?<=\s)[xX×]\s?(\d{1,3})(?!\d)|(?<![\w.])"
+    r"(\d{1,3})\s?GPUs?\b"
 )
 
 
 def value_reader(key: str) -> _Reader | None:
-    """The reader of a key (lower case, single blanks) that names no component, or ``None``."""
+    """Return the reader of a key (lower case, single blanks) that names no component, or ``None``."""
     if reader := _readers().get(key):
         return reader
     if re.fullmatch(r"gpu \d+", key):
@@ -176,17 +182,20 @@ def value_reader(key: str) -> _Reader | None:
 
 
 def read_version(draft: Draft, component: str, value: str, where: str, most: int = 3) -> None:
-    """The version of a component; ``most`` is the strength of an exact one (:class:`Stated`). A name without a number says that it is there."""
+    """Add the version of a component.
+
+    ``most`` is the strength of an exact one, and a framework without a number is present.
+    """
     value = _without_frills(component, value)
     if component in FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
         note_present(draft, component)
         return
-    found = version_in(value)
-    if found is None:
+    parsed_version = version_in(value)
+    if parsed_version is None:
         if component == "toolkit" and value.lower().startswith(("n/a", "none", "no nvcc", "not found", "could not")):
             draft.tools["nvcc"] = None
         return
-    version, exact = found
+    version, exact = parsed_version
     if component == "driver" and int(version.split(".")[0]) < 300:
         return
     strength = most if exact else 1
@@ -196,7 +205,7 @@ def read_version(draft: Draft, component: str, value: str, where: str, most: int
 
 
 def _without_frills(component: str, value: str) -> str:
-    """The part of ``value`` in which the version stands; tools wrap each component's in words of their own."""
+    """Return the part of ``value`` in which the version stands. Tools wrap each component's in words of their own."""
     if component == "python":
         value = value.split("(", maxsplit=1)[0]
     if tuple_like := re.match(r"\((\d+), ?(\d+), ?(\d+)\)", value):
@@ -211,21 +220,21 @@ def _without_frills(component: str, value: str) -> str:
 
 
 def _build_word(value: str) -> str | None:
-    """CUDA of `2.1.0 cu118`: the build beside the version, not in it."""
+    """Return the CUDA of `2.1.0 cu118`, where the build stands beside the version."""
     build = re.search(r"\bcu(\d{2})(\d)\b", value)
     return f"{build[1]}.{build[2]}" if build else None
 
 
 def read_gpus(draft: Draft, value: str, *, single: bool) -> None:
-    """GPUs by name, and how many: ``8 x V100``. ``single`` where the key has already said that it is one."""
+    """Add GPUs by name, and how many: ``8 x V100``. ``single`` where the key has already said that it is one."""
     if value.lower().startswith(("none", "no", "n/a")):
         draft.host["gpu_absent"] = "yes"
         return
     name = re.sub(r"^GPU \d+:\s*", "", value)
     architecture = gpu_architecture(name, gpu_table())
     number = 1 if single else _number_of(name)
-    known = architecture is not None or re.search(r"nvidia|geforce|tesla|rtx|quadro|gtx", name, re.IGNORECASE)
-    if known:
+    is_gpu = architecture is not None or re.search(r"nvidia|geforce|tesla|rtx|quadro|gtx", name, re.IGNORECASE)
+    if is_gpu:
         for _ in range(min(max(number, 1), 64)):
             draft.gpu(name[:120])
     elif number > 1:
@@ -235,7 +244,7 @@ def read_gpus(draft: Draft, value: str, *, single: bool) -> None:
 
 
 def _number_of(name: str) -> int:
-    """How many GPUs a name speaks of; two stands for any number above one that is not told."""
+    """Return how many GPUs a name speaks of. Two stands for any number above one that is not said."""
     if counted := _COUNT.search(name):
         return int(next(g for g in counted.groups() if g))
     return 2 if re.search(r"several|multiple|multi|多", name, re.IGNORECASE) else 1
@@ -265,7 +274,7 @@ def _listed_gpus(draft: Draft, _key: str, value: str, _where: str) -> None:
 
 
 def _numbered_gpu(draft: Draft, _key: str, value: str, _where: str) -> None:
-    """`GPU 0: name`; passed over where a tool has already said how many there are."""
+    """Read `GPU 0: name`, but not where a tool has already said how many there are."""
     if draft.host.get("gpu_number") != "known":
         read_gpus(draft, value, single=True)
 
@@ -284,9 +293,9 @@ def _container(draft: Draft, _key: str, value: str, where: str) -> None:
 
 
 def _stated_cuda(draft: Draft, _key: str, value: str, _where: str) -> None:
-    """CUDA without a word of whose: torch's, the toolkit's or the driver's."""
-    if (found := version_in(value)) and found[1]:
-        draft.host.setdefault("cuda_stated", found[0])
+    """Read CUDA without a word of whose it is: torch's, the toolkit's or the driver's."""
+    if (parsed_version := version_in(value)) and parsed_version[1]:
+        draft.host.setdefault("cuda_stated", parsed_version[0])
 
 
 def _machine(draft: Draft, _key: str, value: str, _where: str) -> None:
@@ -329,23 +338,26 @@ def _table() -> ComponentTable:
 
 @lru_cache(maxsize=1)
 def gpu_table() -> dict[str, str]:
-    """``{"h100": "sm_90", …}``."""
+    """Return ``{"h100": "sm_90", …}``."""
     return gpu_names()
 
 
 def component_of(name: str) -> str | None:
-    """The component that people mean by ``name``, or ``None``."""
-    found = _table().find(name)
-    return found.name if found else None
+    """Return the component that people mean by ``name``, or ``None``."""
+    parsed_version = _table().find(name)
+    return parsed_version.name if parsed_version else None
 
 
 def is_distribution(name: str) -> str | None:
-    """The component a *distribution* of that name is; ``cuda-toolkit`` on the index is no nvcc, so hosts' components never match."""
-    found = _table().find(name)
-    if found is None:
+    """Return the component that a *distribution* of that name is.
+
+    Components of the host never are: ``cuda-toolkit`` is not nvcc.
+    """
+    parsed_version = _table().find(name)
+    if parsed_version is None:
         return None
-    if found.name in _CORE or found.role in (Role.FRAMEWORK, Role.COMPANION):
-        return found.name
+    if parsed_version.name in _CORE or parsed_version.role in (Role.FRAMEWORK, Role.COMPANION):
+        return parsed_version.name
     return None
 
 
@@ -368,7 +380,7 @@ def note_distribution(draft: Draft, name: str, version: str, source: str, streng
 
 
 def note_container(draft: Draft, image: str, source: str) -> None:
-    """Record the image that somebody works in; of NVIDIA's PyTorch images the release is a component."""
+    """Record the image that somebody works in. Of NVIDIA's PyTorch images the release is a component."""
     draft.host["container"] = image[:200]
     if match := re.search(r"\bpytorch[:_-](2\d\.(?:0[1-9]|1[0-2]))(?:-py3|\b)", image):
         draft.component("ngc-pytorch", match[1], source, 3)
@@ -386,7 +398,8 @@ def note_present(draft: Draft, name: str) -> None:
 
 
 _VERSION = re.compile(
-    r"(?<![\w.])[vV]?(\d{1,5}(?:\.\d{1,9}){1,4}(?:\.?(?:a|b|rc|dev|post)\d{0,12})?(?:\+[A-Za-z0-9][\w.]{0,40})?)(?![\w])"
+    r"(?<![\w.])[vV]?(\d{1,5}(?:\.\d{1,9}){1,4}(?:\.?(?:a|b|rc|dev|post)\d{0,12})?(?:\+[A-Za-z0-9][\w.]{0,40})?)"
+    r"(?![\w])"
 )
 _BOUND = re.compile(r"[<>~!]=?|\bor\b|\btried\b|\d\s*/\s*\d|\bnightly\b|[*x]\b")
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(i?)[Bb]?\b")
@@ -394,12 +407,12 @@ _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def fold(name: str) -> str:
-    """A distribution's normalised name (PEP 503)."""
+    """Return a distribution's normalised name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower().strip("-")
 
 
 def version_in(text: str) -> tuple[str, bool] | None:
-    """The first version of a text and whether the text says exactly that: ``(2.1.0+cu118, True)``, ``(1.24, False)`` of ``>=1.24``."""
+    """Return the first version of a text and whether the text says exactly that: ``(1.24, False)`` of ``>=1.24``."""
     match = _VERSION.search(text[:400])
     if match is None:
         single = re.fullmatch(r"\s*[vV=]*(\d{1,5})\s*", text[:40])
@@ -413,13 +426,13 @@ def version_in(text: str) -> tuple[str, bool] | None:
 
 
 def first_version(text: str) -> str | None:
-    """The first version of a text, or ``None``."""
-    found = version_in(text)
-    return found[0] if found else None
+    """Return the first version of a text, or ``None``."""
+    parsed_version = version_in(text)
+    return parsed_version[0] if parsed_version else None
 
 
 def local_cuda(version: str) -> str | None:
-    """What torch's local version says of CUDA: ``12.1`` of ``2.1.0+cu121``, ``cpu`` of ``+cpu``, ``None`` of neither."""
+    """Return what torch's local version says of CUDA: ``12.1`` of ``2.1.0+cu121``, ``cpu`` of ``+cpu``."""
     local = version.partition("+")[2]
     if local.startswith("cpu"):
         return "cpu"
@@ -428,13 +441,13 @@ def local_cuda(version: str) -> str | None:
 
 
 def cuda_of_level(level: str) -> str | None:
-    """The driver's CUDA level as the runtime counts it: ``12.2`` of ``12020``."""
+    """Return the driver's CUDA level from the runtime's number: ``12.2`` of ``12020``."""
     number = int(level) if level.isdecimal() and len(level) <= 6 else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number >= 6000 else None
 
 
 def bytes_of(text: str) -> int | None:
-    """``64M``, ``31.32 GB``, ``65536k`` in bytes; -1 for ``unlimited``."""
+    """Return ``64M``, ``31.32 GB``, ``65536k`` in bytes, and -1 for ``unlimited``."""
     if "unlimited" in text.lower():
         return -1
     match = _SIZE.search(text.upper()[:80])
@@ -442,12 +455,13 @@ def bytes_of(text: str) -> int | None:
 
 
 _NOISE = re.compile(
-    r"nvidia|geforce|tesla|graphics|laptop|gpu|generation|edition|workstation|server|max-q|\b\d+\s*gb\b|[-_]?\d+g[bi]b?\b|pcie|sxm\d?|hbm\w*|nvl\d*|\(.{0,80}?\)|\b\d+\s*x\b|\bx\s*\d+\b"
+    r"nvidia|geforce|tesla|graphics|laptop|gpu|generation|edition|workstation|server|max-q|\b\d+\s*gb\b"
+    r"|[-_]?\d+g[bi]b?\b|pcie|sxm\d?|hbm\w*|nvl\d*|\(.{0,80}?\)|\b\d+\s*x\b|\bx\s*\d+\b"
 )
 
 
 def gpu_architecture(name: str, names: dict[str, str]) -> str | None:
-    """``sm_80`` of ``8x NVIDIA A100-SXM4-80GB (p4d)``; ``names`` is the table of the graph. ``None`` for a GPU it does not know."""
+    """Return ``sm_80`` of ``8x NVIDIA A100-SXM4-80GB (p4d)``, or ``None`` for a GPU that the table does not know."""
     direct = re.search(r"\bsm_?(\d{2,3})[af]?\b", name, re.IGNORECASE)
     if direct:
         return f"sm_{direct[1]}"

@@ -1,4 +1,4 @@
-"""Facts that logs and tracebacks tell by the way: NCCL lines, paths of interpreters, limits, nvidia-smi tables, variables."""
+"""Facts that logs and tracebacks tell by the way: NCCL lines, paths, limits, nvidia-smi tables, variables."""
 
 # ruff: noqa: S108
 # /dev/shm is read about, not written to.
@@ -28,7 +28,8 @@ from envsmith.doctor.words import words
 from envsmith.frameworks import FRAMEWORKS
 
 _VARIABLES = re.compile(
-    rf"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|ACCELERATE|TRITON|{OWN_PREFIXES})_[A-Z0-9_]{{2,60}}"
+    rf"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|ACCELERATE|TRITON"
+    rf"|{OWN_PREFIXES})_[A-Z0-9_]{{2,60}}"
     r"|WORLD_SIZE|RANK|LOCAL_RANK|CPATH|LIBRARY_PATH)=([\"']?)([^\s\"'\\;&|]{0,400})\2"
 )
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{2,60}) set by environment to ([^\s.]{1,200})")
@@ -49,13 +50,13 @@ _FEW = 400_000
 
 
 def kinds_of_log(text: str) -> list[str]:
-    """Which kinds of log and report the text is, by its own marks."""
+    """Return which kinds of log and report the text is, by their marks."""
     head = text if len(text) < 2_000_000 else text[:1_000_000] + text[-1_000_000:]
     return [kind for kind, mark in words().kinds.items() if re.search(mark, head, re.MULTILINE)]
 
 
 def read_log(text: str, draft: Draft, source: str) -> None:
-    """Every fact the text tells by the way; each pattern is bounded, so the time is linear in the length."""
+    """Read every fact the text tells by the way. Each pattern is bounded, so the time is linear in the length."""
     _variables(text, draft)
     for line in words().versions:
         if match := re.search(line.pattern, text, re.MULTILINE):
@@ -141,12 +142,14 @@ def _paths(text: str, draft: Draft, source: str) -> None:
         draft.component("cuda", f"{match[1]}.{match[2]}", f"{source}: folder of compiled extensions", 1)
 
 
-# Versions that stand in the names of files and folders: wheels, source archives, metadata folders, packages of Conda, toolkits.
+# Versions that stand in the names of files and folders: wheels, source archives, metadata folders, packages of Conda,
+# toolkits.
 
 
 _VERSION = r"(\d[\w.]{0,30}(?:\+[\w.]{1,60})?)"
 _NAME = r"([A-Za-z][\w.]{0,60})"
-# What is installed: its folder of metadata, what pip says that it found or put there. What is only offered or fetched is weaker.
+# What is installed: its folder of metadata, what pip says that it found or put there. What is only offered or fetched
+# is weaker.
 _INSTALLED = re.compile(rf"(?<=packages[/\\]){_NAME}-{_VERSION}\.(?:dist|egg)-info\b")
 _SATISFIED = re.compile(
     r"Requirement already satisfied: ([\w.-]{1,60})\S{0,80} in \S{1,300} (?:\([^)\n]{1,120}\) )?\((\d[\w.+]{0,40})\)"
@@ -163,7 +166,7 @@ _MOST = 400
 
 
 def read_files(text: str, draft: Draft, source: str) -> None:
-    """Every version that a file's name tells; each pattern is bounded, and of a long text the beginning is read."""
+    """Read every version in the names of files. Each pattern is bounded, and of a long text the beginning is read."""
     text = text[:_MUCH]
     if "packages" in text or "already satisfied" in text:
         for pattern in (_INSTALLED, _SATISFIED):
@@ -184,7 +187,7 @@ def read_files(text: str, draft: Draft, source: str) -> None:
 
 
 def _offered(draft: Draft, name: str, version: str, source: str) -> None:
-    """A file that is fetched may be installed or not: its version is the weakest kind of fact."""
+    """Add the version of a file that is fetched and may be installed or not, the weakest kind of fact."""
     component, parsed = is_distribution(fold(name)), version_in(version)
     if component is None or parsed is None:
         return
@@ -217,12 +220,12 @@ class Frame:
 
     @property
     def package(self) -> str | None:
-        """The distribution the code is of, or ``None`` for a script of one's own."""
+        """Return the distribution the code is of, or ``None`` for a script of one's own."""
         return package_of(self.file)
 
 
 def package_of(file: str) -> str | None:
-    """The folder under ``site-packages`` (or a framework's own source tree) that ``file`` lies in, as a distribution's name."""
+    """Return the distribution of the folder under ``site-packages``, or of the source tree, that ``file`` lies in."""
     match = _INSTALLED_FRAME.search(file) or _CHECKOUT.search(file)
     if match is None:
         return None
@@ -231,22 +234,25 @@ def package_of(file: str) -> str | None:
 
 
 def frames_before(text: str, position: int) -> list[Frame]:
-    """The calls of the traceback that ends at ``position``, outermost first."""
+    """Return the calls of the traceback that ends at ``position``, outermost first."""
     window = unprefixed(text[max(0, position - _REACH) : position])
     start = window.rfind("Traceback (most recent call last)")
     lines = window[max(start, 0) :].split("\n")
-    found = []
+    frames = []
     for number, line in enumerate(lines):
         if match := _FRAME.search(line):
-            rest = line[match.end() :].strip()
+            remainder = line[match.end() :].strip()
             following = lines[number + 1].strip() if number + 1 < len(lines) else ""
-            source = rest or ("" if _FRAME.search(following) else following)
-            found.append(Frame(match[1], (match[2] or "").strip(), source[:300]))
-    return found
+            source = remainder or ("" if _FRAME.search(following) else following)
+            frames.append(Frame(match[1], (match[2] or "").strip(), source[:300]))
+    return frames
 
 
 def completed(text: str) -> str | None:
-    """``text`` with the module written into import errors that do not name it, taken from the line of code above; lines stay lines."""
+    """Return ``text`` with the module in import errors that do not name it, from the line of code above.
+
+    Lines stay lines.
+    """
     if "cannot import name" not in text:
         return None
     lines = text.split("\n")
@@ -255,7 +261,9 @@ def completed(text: str) -> str | None:
         match = _CUT.match(line)
         if match is None:
             continue
-        above = next((m for other in reversed(lines[max(0, number - 3) : number]) if (m := _FROM.search(other))), None)
+        above = next(
+            (m for earlier in reversed(lines[max(0, number - 3) : number]) if (m := _FROM.search(earlier))), None
+        )
         if above:
             lines[number] = (
                 f"{match[1].replace(match[2], repr(match[2])) if repr(match[2]) not in match[1] else match[1]} from '{above[1]}'"

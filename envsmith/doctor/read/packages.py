@@ -16,7 +16,8 @@ _ROW = re.compile(
     r"^\s{0,8}([A-Za-z0-9][A-Za-z0-9._-]{0,80})\s{1,80}(\d[\w.+!-]{0,60})(?:[ \t]{1,80}\S{1,200})?[ \t]{0,80}$"
 )
 _CONDA_ROW = re.compile(
-    r"^\s{0,8}(?:\[conda\][ \t]{1,80})?([a-z0-9_][a-z0-9_.-]{0,80})\s{1,60}(\d[\w.+!-]{0,60})\s{1,60}(\S{1,80})(?:\s{1,60}([\w/.<>:-]{1,120}))?[ \t]{0,80}$",
+    r"^\s{0,8}(?:\[conda\][ \t]{1,80})?([a-z0-9_][a-z0-9_.-]{0,80})\s{1,60}(\d[\w.+!-]{0,60})\s{1,60}(\S{1,80})"
+    r"(?:\s{1,60}([\w/.<>:-]{1,120}))?[ \t]{0,80}$",
     re.MULTILINE,
 )
 _FROM = re.compile(
@@ -26,7 +27,7 @@ _MAX = 6_000_000
 
 
 def read_packages(text: str, draft: Draft, source: str) -> list[str]:
-    """Whatever list of packages the text holds; the kinds that were recognised."""
+    """Read every list of packages, and return the kinds that were recognised."""
     kinds = []
     if _json_lock(text, draft, source):
         return ["envsmith lock"]
@@ -59,12 +60,12 @@ def _pip_json(text: str, draft: Draft, source: str) -> bool:
         rows = json.loads(text[:_MAX])
     except (ValueError, RecursionError):
         return False
-    found = False
+    recognised = False
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("version"), str):
             note_distribution(draft, row["name"], row["version"], f"{source}: pip list")
-            found = True
-    return found
+            recognised = True
+    return recognised
 
 
 def _json_lock(text: str, draft: Draft, source: str) -> bool:
@@ -77,8 +78,8 @@ def _json_lock(text: str, draft: Draft, source: str) -> bool:
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return False
     for name, version in components:
-        if isinstance(name, str) and isinstance(version, str) and (found := version_in(version)):
-            draft.component(name, version if version == "cpu" else found[0], f"{source}: lock", 4)
+        if isinstance(name, str) and isinstance(version, str) and (recognised := version_in(version)):
+            draft.component(name, version if version == "cpu" else recognised[0], f"{source}: lock", 4)
     for row in packages if isinstance(packages, list) else []:
         if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("version"), str):
             note_distribution(draft, row["name"], row["version"], f"{source}: lock", 4)
@@ -100,7 +101,10 @@ def _table(text: str, draft: Draft, source: str) -> None:
 
 def _conda(text: str, draft: Draft, source: str) -> str | None:
     if not re.search(
-        r"^@EXPLICIT|^# packages in environment|^#[ \t]{0,20}Name[ \t]{1,80}Version|^dependencies:|content_hash:|^environments:|\"dist_name\"|\bpypi_0\b|^\[conda\]|^\S{1,200}[ \t]{1,80}\d\S{0,80}[ \t]{1,80}\S{1,200}[ \t]{1,80}(?:conda-forge|defaults|nvidia|pytorch|<pip>|pypi)[ \t]{0,80}$",
+        r"^@EXPLICIT|^# packages in environment|^#[ \t]{0,20}Name[ \t]{1,80}Version|^dependencies:|content_hash:"
+        r"|^environments:|\"dist_name\"|\bpypi_0\b|^\[conda\]"
+        r"|^\S{1,200}[ \t]{1,80}\d\S{0,80}[ \t]{1,80}\S{1,200}[ \t]{1,80}(?:conda-forge|defaults|nvidia|pytorch"
+        r"|<pip>|pypi)[ \t]{0,80}$",
         text[:400_000],
         re.MULTILINE,
     ):
@@ -118,17 +122,17 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
             for name, version in read.pip.items():
                 note_distribution(draft, name, version, f"{source}: {kind}")
             return f"conda {kind}"
-    found = 0
+    recognised = 0
     for name, version, build, channel in _CONDA_ROW.findall(text)[:4000]:
         if not (channel or build.startswith(("py", "cuda", "h", "pypi"))) or not version[:1].isdigit():
             continue
-        found += 1
+        recognised += 1
         if build.startswith("pypi") or channel in {"pypi", "<pip>"}:
             note_distribution(draft, name, version, f"{source}: conda list")
         else:
             for component, release in conda_read.components_of({name: version}, {}, {name: build}).items():
                 _conda_component(draft, component, release, f"{source}: conda list")
-    return "conda list" if found else None
+    return "conda list" if recognised else None
 
 
 def _conda_component(draft: Draft, name: str, version: str, source: str) -> None:
@@ -136,10 +140,10 @@ def _conda_component(draft: Draft, name: str, version: str, source: str) -> None
     component = component_of(name)
     if version == "cpu" and name == "cuda":
         draft.component("cuda", "cpu", source, 3)
-    elif component and (found := version_in(version)):
-        draft.component(component, found[0], source, 3, exact=found[1])
-    elif found := version_in(version):
-        draft.distribution(name, found[0])
+    elif component and (recognised := version_in(version)):
+        draft.component(component, recognised[0], source, 3, exact=recognised[1])
+    elif recognised := version_in(version):
+        draft.distribution(name, recognised[0])
 
 
 def _pylock(text: str, draft: Draft, source: str) -> None:
@@ -153,14 +157,14 @@ def _pylock(text: str, draft: Draft, source: str) -> None:
 
 
 def is_dockerfile(text: str) -> bool:
-    """A FROM line and one more instruction."""
+    """Return whether there are a FROM line and one more instruction."""
     return bool(_FROM.search(text[:200_000])) and bool(
         re.search(r"^[ \t]{0,60}(RUN|ENV|COPY|CMD|ENTRYPOINT|ARG|WORKDIR|ADD)\s", text[:400_000], re.MULTILINE)
     )
 
 
 def read_dockerfile(text: str, draft: Draft, source: str) -> None:
-    """Base image (what its tag says of torch and CUDA) and, through the other readers, pins and variables."""
+    """Read the base image (what its tag says of torch and CUDA) and the variables."""
     images = _FROM.findall(text[:400_000])
     if images:
         _image(draft, images[-1], source)

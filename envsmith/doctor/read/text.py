@@ -6,7 +6,8 @@ import itertools
 import re
 from typing import BinaryIO
 
-# What is looked at whole; of more, the first and the last part are kept, and of the rest only lines that talk of trouble.
+# What is looked at whole; of more, the first and the last part are kept, and of the rest only lines that talk of
+# trouble.
 KEEP = 6 << 20
 _BLOCK = 1 << 20
 _MIDDLE = 1 << 20
@@ -15,21 +16,24 @@ _ESCAPE = re.compile(r"\x1b\[[0-?]{0,32}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b]{0,400}
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u0085\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
 )
-# What launchers, schedulers and collectors of logs put before a line: a time, `[rank3]:`, `[default0]:`, `12: ` (srun --label).
+# What launchers, schedulers and collectors of logs put before a line: a time, `[rank3]:`, `[default0]:`, `12: ` (srun
+# --label).
 _PREFIX = re.compile(
-    r"^[ \t]{0,4}(?:(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?[ \t]{1,4}|\[[A-Za-z]{0,10}[ ]?\d{1,5}\]:[ \t]?|\d{1,5}:[ \t]))+",
+    r"^[ \t]{0,4}(?:(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?[ \t]{1,4}"
+    r"|\[[A-Za-z]{0,10}[ ]?\d{1,5}\]:[ \t]?|\d{1,5}:[ \t]))+",
     re.MULTILINE,
 )
 # pdsh, docker compose and kubectl name the host on every line.
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,60})(?:: |[ \t]{0,12}\| )")
 _WIDTHS = range(50, 301)
 _TROUBLE = re.compile(
-    rb"[Ee]rror|WARN|[Ff]ail|[Cc]annot|[Ee]xception|NCCL|[Uu]nsupported|[Ii]ncompatible|[Mm]ismatch|not found|No module|undefined symbol|No such|fatal|refused"
+    rb"[Ee]rror|WARN|[Ff]ail|[Cc]annot|[Ee]xception|NCCL|[Uu]nsupported|[Ii]ncompatible|[Mm]ismatch|not found"
+    rb"|No module|undefined symbol|No such|fatal|refused"
 )
 
 
 def decode(data: bytes) -> str:
-    """UTF-8, UTF-16 (with a mark, or recognised by its zero bytes), else Latin-1; never fails."""
+    """Return the text of UTF-8, of UTF-16 (with a mark, or recognised by its zero bytes), else of Latin-1."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace")
     head = data[:4000]
@@ -44,7 +48,10 @@ def decode(data: bytes) -> str:
 
 
 def clean(text: str) -> str:
-    """Without escape sequences and control characters, with Unix line ends; what overwrites itself on a terminal becomes lines."""
+    """Return ``text`` without escape sequences and control characters, with Unix line ends.
+
+    What overwrites itself becomes lines.
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u0130", "I")
     if "\x1b" in text:
         text = _ESCAPE.sub("", text)
@@ -52,23 +59,23 @@ def clean(text: str) -> str:
 
 
 def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:
-    """The text of a stream and notes about what was left out. Memory stays within a few times :data:`KEEP`, whatever the size."""
+    """Return the text of a stream and notes about what was left out. Memory stays within a few times :data:`KEEP`."""
     head = stream.read(KEEP)
     if len(head) < KEEP:
         return clean(decode(head)), []
     tail = b""
     middle: list[bytes] = []
-    kept = skipped = 0
+    kept_bytes = skipped = 0
     while block := stream.read(_BLOCK):
         leaving = tail + block
         cut = max(0, len(leaving) - KEEP)
         gone, tail = leaving[:cut], leaving[cut:]
         skipped += len(gone)
-        if gone and kept < _MIDDLE:
+        if gone and kept_bytes < _MIDDLE:
             for line in _troubled(gone):
                 middle.append(line)
-                kept += len(line) + 1
-                if kept >= _MIDDLE:
+                kept_bytes += len(line) + 1
+                if kept_bytes >= _MIDDLE:
                     break
     if not skipped:
         return clean(decode(head + tail)), []
@@ -78,9 +85,9 @@ def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:
 
 
 def _troubled(block: bytes) -> list[bytes]:
-    """Lines of a block that hold a word of trouble, each once, cut to what a line of a log has."""
-    found: list[bytes] = []
-    seen: set[bytes] = set()
+    """Return the lines of a block that hold a word of trouble, each once, cut to what a line of a log has."""
+    results: list[bytes] = []
+    keys: set[bytes] = set()
     position = 0
     while match := _TROUBLE.search(block, position):
         start = max(block.rfind(b"\n", max(0, match.start() - _LINE), match.start()) + 1, match.start() - _LINE, 0)
@@ -88,17 +95,17 @@ def _troubled(block: bytes) -> list[bytes]:
         end = end if end >= 0 else min(len(block), match.end() + _LINE)
         line = block[start:end]
         key = line.translate(None, b"0123456789")
-        if key not in seen:
-            seen.add(key)
-            found.append(line)
+        if key not in keys:
+            keys.add(key)
+            results.append(line)
         position = max(end, match.end())
-        if len(found) >= 2000:
+        if len(results) >= 2000:
             break
-    return found
+    return results
 
 
 def unprefixed(text: str) -> str:
-    """``text`` without what a launcher puts before each line (a time, a rank, a host), so that tables and lists are seen. Lines stay lines."""
+    """Return ``text`` without what a launcher puts before each line: a time, a rank, a host."""
     text = _PREFIX.sub("", text)
     lines = [line for line in text[:200_000].split("\n") if line.strip()]
     hosts = {match[0] for line in lines if (match := _HOST.match(line))}
@@ -110,20 +117,21 @@ def unprefixed(text: str) -> str:
 
 
 def unwrapped(text: str) -> list[tuple[str, list[int]]]:
-    """``text`` as it was before its lines were broken at one width, and where characters were taken out; nothing when no width shows.
+    """Return ``text`` as it was before its lines were broken at one width, and where characters were taken out.
 
-    A terminal breaks in the middle of a word; a writer breaks at a blank, when the next word would not have fitted.
+    A terminal breaks in the middle of a word, a writer at a blank when the next word would not have fitted. Nothing is
+    returned when no width shows.
     """
     lines = text.split("\n")
     lengths = [len(line) for line in lines]
     width = max(lengths, default=0)
-    found = []
+    results = []
     if width in _WIDTHS and lengths.count(width) > 1:
-        found.append(_joined_at(lines, width))
+        results.append(_joined_at(lines, width))
     # A path without a blank stays longer than the rest, so the width may be that of the others.
     blank = max((len(line) for line in lines if " " in line.strip()), default=0)
     flowed = (_reflowed(lines, each) for each in sorted({width, blank}) if each in _WIDTHS)
-    return [*found, *((whole, []) for whole in flowed if whole != text)]
+    return [*results, *((is_whole, []) for is_whole in flowed if is_whole != text)]
 
 
 def _joined_at(lines: list[str], width: int) -> tuple[str, list[int]]:
@@ -131,16 +139,16 @@ def _joined_at(lines: list[str], width: int) -> tuple[str, list[int]]:
     breaks: list[int] = []
     at = 0
     for line in lines:
-        whole = len(line) < width
-        parts.append(line + "\n" if whole else line)
+        is_whole = len(line) < width
+        parts.append(line + "\n" if is_whole else line)
         at += len(parts[-1])
-        if not whole:
+        if not is_whole:
             breaks.append(at)
     return "".join(parts)[: -1 if lines and len(lines[-1]) < width else None], breaks
 
 
 def _reflowed(lines: list[str], width: int) -> str:
-    """Each line end that a greedy writer made becomes a blank, so that places in the text stay what they were."""
+    """Return the lines with a blank for each line end that a greedy writer made, so that places stay what they were."""
     parts = []
     for line, following in itertools.pairwise([*lines, ""]):
         word = following.partition(" ")[0]

@@ -26,7 +26,7 @@ def judged(text: str):
 
 @pytest.mark.parametrize(("signature", "message", "cause", "severity"), FIRST, ids=[case[0] for case in FIRST])
 def test_a_refusal_gives_its_cause_a_fix_and_evidence(signature, message, cause, severity):
-    first = judged(f"some line before\n{message}\n").found[0]
+    first = judged(f"some line before\n{message}\n").diagnosed[0]
     assert (first.taxonomy.cause, first.finding.severity.value) == (cause, severity), first.finding.rule
     assert first.finding.fix
     assert first.finding.evidence
@@ -101,7 +101,7 @@ def test_the_same_id_in_two_files_is_refused(tmp_path):
     ],
 )
 def test_a_release_that_a_message_asks_for_is_the_fix(message, cause, fix):
-    first = judged(message).found[0]
+    first = judged(message).diagnosed[0]
     assert first.taxonomy.cause == cause
     assert fix in (first.finding.fix or "")
     assert f"pip install '{fix}'" in first.lines
@@ -116,6 +116,6 @@ def test_a_fallback_is_no_error():
 
 def test_equal_toolkit_and_torch_are_not_told_to_be_aligned():
     text = "system_cuda: 11.3\ntorch_cuda: 11.3\ntorch: 1.10.1\nColossalai should be built with cuda extension to use the FP16 optimizer"
-    first = judged(text).found[0]
+    first = judged(text).diagnosed[0]
     assert first.taxonomy.cause == "op-not-built"
     assert "beside" not in (first.finding.fix or "")

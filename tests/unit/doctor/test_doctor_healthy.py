@@ -107,5 +107,5 @@ def test_a_healthy_environment_has_no_error_finding(cell):
     log = LOG.replace("PYTAG", tag)
     for text in (_freeze(cell) + log, _collect_env(cell) + log):
         d = diagnose(read_texts([("report", text)]), [("report", clean(text))])
-        assert [x.finding.message for x in d.found if x.finding.severity.value == "error"] == []
+        assert [x.finding.message for x in d.diagnosed if x.finding.severity.value == "error"] == []
         assert d.status in {"ok", "unknown"}

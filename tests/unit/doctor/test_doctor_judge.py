@@ -26,7 +26,7 @@ def test_a_version_rule_that_the_log_shows_comes_first_with_high_confidence():
 
 def test_the_rule_absorbs_the_signature_of_the_same_line():
     d = judged(REPORT, "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'")
-    assert "elastic-log" not in [x.finding.rule for x in d.found]
+    assert "elastic-log" not in [x.finding.rule for x in d.diagnosed]
 
 
 def test_a_version_error_alone_is_found_without_a_log():
@@ -38,14 +38,14 @@ def test_a_version_error_alone_is_found_without_a_log():
 def test_a_message_of_another_cause_comes_before_versions_that_could_fail():
     d = judged(REPORT, "ModuleNotFoundError: No module named 'apex'")
     assert d.root.finding.rule == "apex-missing"
-    assert "also" in {x.role for x in d.found if x.finding.rule.startswith("deepspeed-elastic")}
+    assert "also" in {x.role for x in d.diagnosed if x.finding.rule.startswith("deepspeed-elastic")}
 
 
 def test_a_consequence_gives_way_to_its_cause_wherever_it_stands():
     log = "RuntimeError: Error building extension 'cpu_adam'\nAttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     assert judged(log + "/usr/bin/ld: cannot find -lcurand\n").root.finding.rule == "link-library-missing"
     assert judged("/usr/bin/ld: cannot find -lcurand\n" + log).root.finding.rule == "link-library-missing"
-    roles = {x.finding.rule: x.role for x in judged(log + "/usr/bin/ld: cannot find -lcurand\n").found}
+    roles = {x.finding.rule: x.role for x in judged(log + "/usr/bin/ld: cannot find -lcurand\n").diagnosed}
     assert roles["ds-op-build-failed"] == "consequence"
 
 
@@ -61,7 +61,7 @@ def test_running_out_of_memory_is_no_fault_of_the_environment():
     d = judged("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
     assert d.status != "bad"
     assert d.root is None
-    assert d.found[0].finding.severity.value == "note"
+    assert d.diagnosed[0].finding.severity.value == "note"
 
 
 def test_versions_in_a_message_are_judged_and_named_in_the_fix():
@@ -76,7 +76,7 @@ def test_versions_in_a_message_are_judged_and_named_in_the_fix():
 def test_nothing_understood_is_unknown_and_said():
     d = judged("it does not work please help")
     assert d.status == "unknown"
-    assert not d.found
+    assert not d.diagnosed
     assert d.not_checked
 
 
@@ -105,7 +105,7 @@ def test_the_repair_can_be_asked_of_the_solver_again():
 
 def test_a_rule_that_may_apply_is_told_as_a_note_of_low_confidence():
     d = judged("framework: megatron-lm\ntransformer-engine: 1.13\ntorch: 2.5\n")
-    assert (d.found[0].finding.rule, d.found[0].confidence, d.found[0].role) == ("megatron-core-te-1.13", "low", "note")
+    assert (d.diagnosed[0].finding.rule, d.diagnosed[0].confidence, d.diagnosed[0].role) == ("megatron-core-te-1.13", "low", "note")
 
 
 def test_pip_conflicts_name_the_requirement_in_the_fix():

@@ -17,7 +17,7 @@ def judged(text: str):
 
 def first(text: str):
     diagnosis = judged(text)
-    return diagnosis.root or next(iter(diagnosis.found), None)
+    return diagnosis.root or next(iter(diagnosis.diagnosed), None)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_the_wheel_that_brings_the_library_is_named(line, wheel):
 
 def test_a_symbol_of_cuda_in_transformer_engine_is_no_matter_of_torch():
     found = judged("libtransformer_engine.so: undefined symbol: cublasLtInit, version libcublasLt.so.13")
-    assert [d.taxonomy.cause for d in found.found] == ["wrong-cuda-library-loaded"]
-    assert "nvidia-cublas" in found.found[0].finding.fix
+    assert [d.taxonomy.cause for d in found.diagnosed] == ["wrong-cuda-library-loaded"]
+    assert "nvidia-cublas" in found.diagnosed[0].finding.fix
 
 
 TRACEBACK = """Traceback (most recent call last):

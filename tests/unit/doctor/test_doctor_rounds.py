@@ -49,7 +49,7 @@ def named(case):
 @pytest.mark.parametrize("case", [c for c in CASES if not c["negative"]], ids=named)
 def test_the_cause_of_a_thread_comes_first(case):
     diagnosis = judged(case)
-    first = diagnosis.root or next(iter(diagnosis.found), None)
+    first = diagnosis.root or next(iter(diagnosis.diagnosed), None)
     found = first.taxonomy.cause if first else None
     assert (found in {case["cause_key"], *case["also"]}) is not case.get("known_miss", False), found
 

@@ -13,7 +13,7 @@ from envsmith.doctor.rules import judge_setup
 
 def rules(text: str) -> dict[str, str]:
     d = diagnose(read_texts([("t", text)]), [("t", clean(text))])
-    return {x.finding.rule: x.finding.severity.value for x in d.found}
+    return {x.finding.rule: x.finding.severity.value for x in d.diagnosed}
 
 
 def known(name: str, version: str) -> dict[str, Stated]:
@@ -133,7 +133,7 @@ def test_without_ninja_deepspeed_stops_on_the_cpu_only(torch, severity):
     draft.component("torch", torch, "x")
     draft.component("cuda", "cpu" if torch.endswith("cpu") else "12.8", "x")
     draft.tools["ninja"] = None
-    found = {d.finding.rule: d for d in diagnose(draft.done()).found}
+    found = {d.finding.rule: d for d in diagnose(draft.done()).diagnosed}
     assert found["ninja-absent"].finding.severity.value == severity
 
 
@@ -143,4 +143,4 @@ def test_an_environment_without_torch_is_unknown_and_says_so():
     draft.host["environment"] = "/x/env"
     diagnosis = diagnose(draft.done(), live=True)
     assert diagnosis.status == "unknown"
-    assert "no-torch-here" in {d.finding.rule for d in diagnosis.found}
+    assert "no-torch-here" in {d.finding.rule for d in diagnosis.diagnosed}

@@ -23,7 +23,7 @@ def judged(text: str):
 
 @pytest.mark.parametrize(("message", "cause", "severity"), CASES, ids=[f"{c[1]}-{i}" for i, c in enumerate(CASES)])
 def test_a_message_of_the_software_gives_its_root_cause(message, cause, severity):
-    first = judged(f"some line before\n{message}\n").found[0]
+    first = judged(f"some line before\n{message}\n").diagnosed[0]
     assert (first.taxonomy.cause, first.finding.severity.value) == (cause, severity)
     assert first.finding.fix
     assert first.finding.evidence
@@ -34,7 +34,7 @@ def test_a_message_of_the_software_gives_its_root_cause(message, cause, severity
 def test_the_cause_is_found_in_a_long_log_with_ansi_codes_and_prefixes(message, cause, severity):
     filler = "[rank0]: step 100 loss 2.31 lr 1e-4\n" * 300
     text = f"{filler}\x1b[31mnode-1: [rank3]: {message}\x1b[0m\r\n{filler}"
-    assert judged(text).found[0].taxonomy.cause == cause
+    assert judged(text).diagnosed[0].taxonomy.cause == cause
 
 
 def test_every_signature_has_a_needle_and_evidence():
@@ -88,4 +88,4 @@ signatures:
 
 def test_accepted_mismatch_of_deepspeed_is_no_finding():
     text = "Installed CUDA version 11.4 does not match the version torch was compiled with 11.5 but since the APIs are compatible, accepting this combination"
-    assert not [d for d in judged(text).found if d.finding.severity.value == "error"]
+    assert not [d for d in judged(text).diagnosed if d.finding.severity.value == "error"]

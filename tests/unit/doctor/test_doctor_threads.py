@@ -16,7 +16,7 @@ CASES = json.loads((Path(__file__).parents[2] / "cases" / "doctor" / "threads.js
 
 def cause_of(text: str) -> str | None:
     diagnosis = diagnose(read_texts([("thread", text)]), [("thread", clean(text))])
-    first = diagnosis.root or next(iter(diagnosis.found), None)
+    first = diagnosis.root or next(iter(diagnosis.diagnosed), None)
     return first.taxonomy.cause if first else None
 
 
