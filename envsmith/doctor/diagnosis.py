@@ -13,7 +13,7 @@ from envsmith.model.rule import Severity
 
 
 class Weight(IntEnum):
-    """What orders findings, the heaviest first: what the log proves, says and suggests, then versions, then what follows.
+    """What orders findings, the heaviest first: what the log proves, says and suggests, versions, what follows.
 
     The numbers say an order and nothing more. Between two of them is room for what is a little heavier or lighter.
     """

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from envsmith.doctor.facts import Draft, Facts, Library, Read
+from envsmith.doctor.facts import Draft, Facts, Library, Read, Stated
 from envsmith.doctor.read.lines import (
     OWN_PREFIXES,
     cuda_of_level,
@@ -113,17 +114,10 @@ def python_of(draft: Draft, interpreter: Path, notes: list[str]) -> list[Path]:
     if version and folders and not _reaches_out(text, folders):
         draft.component("python", version[1], str(interpreter), 4)
         return folders
-    answer = output_of(
-        [
-            str(interpreter),
-            "-I",
-            "-c",
-            "import sys,site;print(sys.version.split()[0]);print('\\n'.join(p for p in sys.path if 'packages' in p))",
-        ],
-        5.0,
-    ).split("\n")
-    if answer and (candidates := first_version(answer[0])):
-        draft.component("python", candidates, str(interpreter), 4)
+    program = "import sys;print(sys.version.split()[0], *(p for p in sys.path if 'packages' in p), sep='\\n')"
+    answer = output_of([str(interpreter), "-I", "-c", program], 5.0).split("\n")
+    if answer and (release := first_version(answer[0])):
+        draft.component("python", release, str(interpreter), 4)
         return [Path(p) for p in answer[1:] if p and os.path.isdir(p)]
     notes.append(f"{interpreter} cannot be started: its packages were not looked at")
     return folders
@@ -152,20 +146,13 @@ def distributions(draft: Draft, site: Iterable[Path]) -> None:
             continue
         for entry in entries:
             name, _, version = entry.rsplit(".", 1)[0].partition("-")
-            has_metadata = (
-                (folder / entry / "METADATA").exists()
-                or (folder / entry / "PKG-INFO").exists()
-                or (folder / entry).is_file()
-            )
-            if not has_metadata:
+            path, first = folder / entry, draft.distributions.get(fold(name), version)
+            if not ((path / "METADATA").exists() or (path / "PKG-INFO").exists() or path.is_file()):
                 torsos.append(name)
-                continue
-            if fold(name) in draft.distributions and draft.distributions[fold(name)] != version:
-                draft.disagreements.append(
-                    f"{fold(name)}: {draft.distributions[fold(name)]} and {version} are both installed ({folder})"
-                )
-                continue
-            note_distribution(draft, name, version.split("-py3")[0], str(folder), 4)
+            elif first != version:
+                draft.disagreements.append(f"{fold(name)}: {first} and {version} are both installed ({folder})")
+            else:
+                note_distribution(draft, name, version.split("-py3")[0], str(folder), 4)
     if torsos:
         draft.host["broken_distributions"] = ", ".join(torsos[:20])
 
@@ -190,20 +177,19 @@ def torch_of(draft: Draft, site: Iterable[Path]) -> None:
         if not text:
             continue
         if match := re.search(r"__version__\s*=\s*'([^']{1,60})'", text):
-            draft.component("torch", match[1], f"{folder}/torch/version.py", 4)
-            draft.components["torch"] = draft.components["torch"].__class__(
-                version=match[1], source=f"{folder}/torch/version.py", strength=4
-            )
-        cuda = re.search(r"^cuda[^=]{0,40}=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE)
-        if cuda:
-            draft.components.pop("cuda", None)
-            draft.component("cuda", cuda[1] or "cpu", f"{folder}/torch/version.py", 4)
-        headers = text_of(folder / "nvidia" / "nccl" / "include" / "nccl.h", 20_000)
-        parts = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", headers)
-        if len(parts) == 3:
-            draft.components.pop("nccl", None)
-            draft.component("nccl", ".".join(parts), f"{folder}/nvidia/nccl/include/nccl.h", 4)
+            draft.components["torch"] = Stated(version=match[1], source=f"{folder}/torch/version.py", strength=4)
+        if cuda := re.search(r"^cuda[^=]{0,40}=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE):
+            source = f"{folder}/torch/version.py"
+            draft.components["cuda"] = Stated(version=cuda[1] or "cpu", source=source, strength=4)
+        header = folder / "nvidia" / "nccl" / "include" / "nccl.h"
+        if version := _nccl_of(header):
+            draft.components["nccl"] = Stated(version=version, source=str(header), strength=4)
         return
+
+
+def _nccl_of(header: Path) -> str | None:
+    parts = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", text_of(header, 20_000))
+    return ".".join(parts) if len(parts) == 3 else None
 
 
 _MODULES = (
@@ -314,16 +300,15 @@ def _nvml(draft: Draft) -> bool:
     return bool(draft.gpus)
 
 
-def _nvml_device(draft: Draft, nvml: object, index: int) -> None:
+def _nvml_device(draft: Draft, nvml: Any, index: int) -> None:
     import ctypes
 
     device, buffer = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     major, minor = ctypes.c_int(), ctypes.c_int()
-    call = nvml
-    call.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))  # type: ignore[attr-defined]
-    if call.nvmlDeviceGetName(device, buffer, 96) == 0:  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
+    if nvml.nvmlDeviceGetName(device, buffer, 96) == 0:
         draft.gpu(buffer.value.decode(errors="replace"))
-    if call.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)) == 0:  # type: ignore[attr-defined]
+    if nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)) == 0:
         draft.component("gpu", f"sm_{major.value}{minor.value}", "NVML", 4)
     elif draft.gpus and (sm := gpu_architecture(draft.gpus[-1], gpu_table())):
         draft.component("gpu", sm, "NVML", 3)
@@ -414,10 +399,8 @@ def _library_version(name: str, path: str) -> str | None:
         return match[1]
     if name != "libnccl":
         return None
-    header = Path(path).parent.parent / "include" / "nccl.h"
-    parts = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", text_of(header, 20_000))
-    if len(parts) == 3:
-        return ".".join(parts)
+    if version := _nccl_of(Path(path).parent.parent / "include" / "nccl.h"):
+        return version
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -575,8 +558,8 @@ def programs(draft: Draft, interpreter: Path) -> None:
     for name in _TOOLS:
         if name != "nvcc":
             draft.tools[name] = shutil.which(name, path=path)
-    include = Path(
-        f"/usr/include/python{'.'.join((draft.components['python'].version if 'python' in draft.components else '3.0').split('.')[:2])}/Python.h"
-    )
-    near = interpreter.resolve().parent.parent / "include" / include.parent.name / "Python.h"
-    draft.tools["Python.h"] = next((str(p) for p in (include, near) if p.exists()), None)
+    python = draft.components.get("python")
+    series = f"python{'.'.join(python.version.split('.')[:2])}" if python else "python3"
+    roots = (Path("/usr/include"), interpreter.resolve().parent.parent / "include")
+    headers = (root / series / "Python.h" for root in roots)
+    draft.tools["Python.h"] = next((str(header) for header in headers if header.exists()), None)

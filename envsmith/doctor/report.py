@@ -245,7 +245,8 @@ def _cuda_fix(facts: Facts) -> str | None:
     build = _BUILD.get(major, "cu" + has.replace(".", ""))
     return (
         f"Align nvcc and torch: install the CUDA toolkit {needs} beside {has}"
-        f" and export CUDA_HOME=/usr/local/cuda-{needs}; or install the torch build of the toolkit's major ({major}.x): uv pip install torch --torch-backend={build}"
+        f" and export CUDA_HOME=/usr/local/cuda-{needs}; or install the torch build of the toolkit's major ({major}.x):"
+        f" uv pip install torch --torch-backend={build}"
         f" (pip: PyTorch's index for {build})."
     )
 

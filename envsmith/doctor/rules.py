@@ -93,7 +93,7 @@ class Variant:
 class Rule:
     """One row of the file, which matrix/README.md describes.
 
-    It gives a finding where one of ``when`` is met and none of ``unless``. Variants that are met are laid over it in order.
+    It gives a finding where one of ``when`` is met and none of ``unless``. Variants that are met are laid over it.
     """
 
     id: Text

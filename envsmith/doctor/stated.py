@@ -1,7 +1,7 @@
 """Facts of an environment that are not versions, as ``check`` takes them: one at a time, or all in a JSON file.
 
 One spelling for both: ``KEY=VALUE`` with the keys of ``matrix/doctor/words.yaml``. ``none`` says that the thing is
-known to be absent. What is read goes into the same :class:`~envsmith.doctor.facts.Draft` that the doctor's readers fill.
+known to be absent. What is read goes into the same :class:`~envsmith.doctor.facts.Draft` that readers fill.
 """
 
 from __future__ import annotations

@@ -100,17 +100,17 @@ def _enumeration(draft: Draft, line: str, source: str) -> None:
             draft.host.setdefault("cuda_stated", version)
             continue
         component = _component_keys().get(name.lower()) or is_distribution(fold(name))
-        if component and (parsed_version := version_in(version)):
-            read_version(draft, component, parsed_version[0], f"{source}: {name} {version}", 2)
+        if component and (parsed := version_in(version)):
+            read_version(draft, component, parsed[0], f"{source}: {name} {version}", 2)
 
 
 def _bare(draft: Draft, name: str, version: str, source: str) -> None:
-    parsed_version = version_in(version)
+    parsed = version_in(version)
     component = _component_keys().get(name.lower()) or is_distribution(fold(name))
-    if parsed_version and component:
-        draft.component(component, parsed_version[0], f"{source}: {name} {version}", 2, exact=parsed_version[1])
-    elif parsed_version and name.lower() == "cuda":
-        draft.host.setdefault("cuda_stated", parsed_version[0])
+    if parsed and component:
+        draft.component(component, parsed[0], f"{source}: {name} {version}", 2, exact=parsed[1])
+    elif parsed and name.lower() == "cuda":
+        draft.host.setdefault("cuda_stated", parsed[0])
 
 
 def _pair(draft: Draft, raw: str, value: str, source: str) -> None:
@@ -190,12 +190,12 @@ def read_version(draft: Draft, component: str, value: str, where: str, most: int
     if component in FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
         note_present(draft, component)
         return
-    parsed_version = version_in(value)
-    if parsed_version is None:
+    parsed = version_in(value)
+    if parsed is None:
         if component == "toolkit" and value.lower().startswith(("n/a", "none", "no nvcc", "not found", "could not")):
             draft.tools["nvcc"] = None
         return
-    version, exact = parsed_version
+    version, exact = parsed
     if component == "driver" and int(version.split(".")[0]) < 300:
         return
     strength = most if exact else 1
@@ -294,8 +294,8 @@ def _container(draft: Draft, _key: str, value: str, where: str) -> None:
 
 def _stated_cuda(draft: Draft, _key: str, value: str, _where: str) -> None:
     """Read CUDA without a word of whose it is: torch's, the toolkit's or the driver's."""
-    if (parsed_version := version_in(value)) and parsed_version[1]:
-        draft.host.setdefault("cuda_stated", parsed_version[0])
+    if (parsed := version_in(value)) and parsed[1]:
+        draft.host.setdefault("cuda_stated", parsed[0])
 
 
 def _machine(draft: Draft, _key: str, value: str, _where: str) -> None:
@@ -344,8 +344,8 @@ def gpu_table() -> dict[str, str]:
 
 def component_of(name: str) -> str | None:
     """Return the component that people mean by ``name``, or ``None``."""
-    parsed_version = _table().find(name)
-    return parsed_version.name if parsed_version else None
+    component = _table().find(name)
+    return component.name if component else None
 
 
 def is_distribution(name: str) -> str | None:
@@ -353,11 +353,11 @@ def is_distribution(name: str) -> str | None:
 
     Components of the host never are: ``cuda-toolkit`` is not nvcc.
     """
-    parsed_version = _table().find(name)
-    if parsed_version is None:
+    component = _table().find(name)
+    if component is None:
         return None
-    if parsed_version.name in _CORE or parsed_version.role in (Role.FRAMEWORK, Role.COMPANION):
-        return parsed_version.name
+    if component.name in _CORE or component.role in (Role.FRAMEWORK, Role.COMPANION):
+        return component.name
     return None
 
 
@@ -427,8 +427,8 @@ def version_in(text: str) -> tuple[str, bool] | None:
 
 def first_version(text: str) -> str | None:
     """Return the first version of a text, or ``None``."""
-    parsed_version = version_in(text)
-    return parsed_version[0] if parsed_version else None
+    parsed = version_in(text)
+    return parsed[0] if parsed else None
 
 
 def local_cuda(version: str) -> str | None:

@@ -265,8 +265,8 @@ def completed(text: str) -> str | None:
             (m for earlier in reversed(lines[max(0, number - 3) : number]) if (m := _FROM.search(earlier))), None
         )
         if above:
-            lines[number] = (
-                f"{match[1].replace(match[2], repr(match[2])) if repr(match[2]) not in match[1] else match[1]} from '{above[1]}'"
-            )
+            quoted = repr(match[2])
+            message = match[1] if quoted in match[1] else match[1].replace(match[2], quoted)
+            lines[number] = f"{message} from '{above[1]}'"
             changed = True
     return "\n".join(lines) if changed else None

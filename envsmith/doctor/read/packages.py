@@ -78,8 +78,8 @@ def _json_lock(text: str, draft: Draft, source: str) -> bool:
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return False
     for name, version in components:
-        if isinstance(name, str) and isinstance(version, str) and (recognised := version_in(version)):
-            draft.component(name, version if version == "cpu" else recognised[0], f"{source}: lock", 4)
+        if isinstance(name, str) and isinstance(version, str) and (parsed := version_in(version)):
+            draft.component(name, version if version == "cpu" else parsed[0], f"{source}: lock", 4)
     for row in packages if isinstance(packages, list) else []:
         if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("version"), str):
             note_distribution(draft, row["name"], row["version"], f"{source}: lock", 4)
@@ -122,17 +122,17 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
             for name, version in read.pip.items():
                 note_distribution(draft, name, version, f"{source}: {kind}")
             return f"conda {kind}"
-    recognised = 0
+    rows = 0
     for name, version, build, channel in _CONDA_ROW.findall(text)[:4000]:
         if not (channel or build.startswith(("py", "cuda", "h", "pypi"))) or not version[:1].isdigit():
             continue
-        recognised += 1
+        rows += 1
         if build.startswith("pypi") or channel in {"pypi", "<pip>"}:
             note_distribution(draft, name, version, f"{source}: conda list")
         else:
             for component, release in conda_read.components_of({name: version}, {}, {name: build}).items():
                 _conda_component(draft, component, release, f"{source}: conda list")
-    return "conda list" if recognised else None
+    return "conda list" if rows else None
 
 
 def _conda_component(draft: Draft, name: str, version: str, source: str) -> None:
@@ -140,10 +140,10 @@ def _conda_component(draft: Draft, name: str, version: str, source: str) -> None
     component = component_of(name)
     if version == "cpu" and name == "cuda":
         draft.component("cuda", "cpu", source, 3)
-    elif component and (recognised := version_in(version)):
-        draft.component(component, recognised[0], source, 3, exact=recognised[1])
-    elif recognised := version_in(version):
-        draft.distribution(name, recognised[0])
+    elif component and (parsed := version_in(version)):
+        draft.component(component, parsed[0], source, 3, exact=parsed[1])
+    elif parsed := version_in(version):
+        draft.distribution(name, parsed[0])
 
 
 def _pylock(text: str, draft: Draft, source: str) -> None:

@@ -105,7 +105,11 @@ def test_the_repair_can_be_asked_of_the_solver_again():
 
 def test_a_rule_that_may_apply_is_told_as_a_note_of_low_confidence():
     d = judged("framework: megatron-lm\ntransformer-engine: 1.13\ntorch: 2.5\n")
-    assert (d.diagnosed[0].finding.rule, d.diagnosed[0].confidence, d.diagnosed[0].role) == ("megatron-core-te-1.13", "low", "note")
+    assert (d.diagnosed[0].finding.rule, d.diagnosed[0].confidence, d.diagnosed[0].role) == (
+        "megatron-core-te-1.13",
+        "low",
+        "note",
+    )
 
 
 def test_pip_conflicts_name_the_requirement_in_the_fix():
