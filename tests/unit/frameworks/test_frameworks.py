@@ -19,7 +19,7 @@ from envsmith.model.component import Role
 ROOT = Path(envsmith.__file__).parent
 NAMES = re.compile("deepspeed|megatron|colossal", re.IGNORECASE)
 # Help texts, examples of what may be typed and hints.
-HELP_TEXTS = {"cli/explain.py", "cli/sources.py", "graph/read.py"}
+HELP_TEXTS = {"cli/explain.py", "cli/sources.py"}
 PLUGINS = ("frameworks/", "smoke/agent/steps/")
 
 
@@ -43,7 +43,7 @@ def test_no_module_outside_the_plugins_names_a_framework():
         if not name.startswith(PLUGINS)
         and any(NAMES.search(text) for text in _strings(ast.parse(path.read_text(encoding="utf-8"))))
     }
-    assert naming == HELP_TEXTS
+    assert naming <= HELP_TEXTS
 
 
 def test_frameworks_are_registered_under_their_names():
