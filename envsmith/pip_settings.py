@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-_MAX_BYTES = 1 << 20
-
 
 def pip_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return pip's configuration files on Linux, weakest first, as pip documents them."""
@@ -36,8 +34,6 @@ def _file_values(path: Path) -> dict[str, str]:
     """
     parser = configparser.RawConfigParser(strict=False)
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            return {}
         parser.read_string(path.read_text(encoding="utf-8"))
     except (configparser.Error, OSError, UnicodeDecodeError):
         return {}

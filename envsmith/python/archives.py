@@ -15,7 +15,7 @@ import posixpath
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -32,7 +32,7 @@ from envsmith.files import read_bounded, read_toml
 from envsmith.http import HttpClient
 from envsmith.model.lock import Artifact, GivenArchive
 from envsmith.python.index import PackageIndex, find_index
-from envsmith.python.metadata import Inflating
+from envsmith.python.metadata import MAX_MEMBER, tar_members
 
 if TYPE_CHECKING:
     from envsmith.http import Fetcher
@@ -46,8 +46,6 @@ _LONGEST = 4000
 _EXAMPLE = "example: --source 'apex@apex.tar.gz#sha256=…' with the 64 digits that sha256sum prints"
 # The largest that is known, flash-attn with its templates, has 8 MB.
 MAX_ARCHIVE = 256 << 20
-_MAX_MEMBERS = 100_000
-_MAX_MEMBER = 4 << 20
 _METADATA = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
 
 
@@ -150,14 +148,12 @@ def _members(data: bytes, wish: Wish) -> tuple[dict[str, bytes], bool]:
     cuda = False
     hint = f"of a checkout: git archive --format=tar.gz --prefix={wish.name}/ -o {wish.name}.tar.gz HEAD"
     try:
-        with tarfile.open(fileobj=Inflating(data), mode="r|") as archive:
-            for member in _counted(archive):
-                top, inner = _place(member, wish)
-                tops.add(top)
-                cuda = cuda or inner.endswith(".cu")
-                if inner in _METADATA and member.isfile() and member.size <= _MAX_MEMBER:
-                    opened = archive.extractfile(member)
-                    metadata[inner] = opened.read() if opened else b""
+        for member, content in tar_members(data):
+            top, inner = _place(member, wish)
+            tops.add(top)
+            cuda = cuda or inner.endswith(".cu")
+            if inner in _METADATA and member.isfile() and member.size <= MAX_MEMBER:
+                metadata[inner] = content()
     except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
         raise LockError(
             f"--source {wish.name}: not a .tar.gz that can be read: {str(error)[:120]}", hint=hint
@@ -168,13 +164,6 @@ def _members(data: bytes, wish: Wish) -> tuple[dict[str, bytes], bool]:
             hint=hint,
         )
     return metadata, cuda
-
-
-def _counted(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    for count, member in enumerate(archive):
-        if count >= _MAX_MEMBERS:
-            raise ValueError(f"more than {_MAX_MEMBERS} members")
-        yield member
 
 
 def _place(member: tarfile.TarInfo, wish: Wish) -> tuple[str, str]:

@@ -30,7 +30,6 @@ from envsmith.python.uv import Uv, uv_environment
 
 # The longest page of the default index (a project with a file for every nightly build) is about 20 MiB.
 MAX_PAGE = 64 << 20
-_MAX_FILES = 200_000
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -172,7 +171,7 @@ class _Anchors(HTMLParser):
         fields = dict(attrs)
         if tag == "base" and fields.get("href"):
             self.base = urljoin(self.page, str(fields["href"]))
-        if tag != "a" or not fields.get("href") or len(self.files) >= _MAX_FILES:
+        if tag != "a" or not fields.get("href"):
             return
         named = next((n for n in ("data-core-metadata", "data-dist-info-metadata") if n in fields), None)
         alone = (fields[named] or "true") if named else "false"
@@ -203,7 +202,7 @@ def parse_simple_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
     items = _loads(text, page).get("files")
     if not isinstance(items, list):
         raise NetworkError(f"{redact(page)}: `files` is missing")
-    files = (_listed(item, page) for item in items[:_MAX_FILES] if isinstance(item, dict))
+    files = (_listed(item, page) for item in items if isinstance(item, dict))
     return tuple(file for file in files if file)
 
 
@@ -222,7 +221,7 @@ def parse_project_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
             "requires-python": item.get("requires_python"),
             "yanked": item.get("yanked") is True and (item.get("yanked_reason") or True),
         }
-        for item in items[:_MAX_FILES]
+        for item in items
     )
     return tuple(file for item in same if (file := _listed(item, page)))
 

@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -21,8 +22,8 @@ from envsmith.http import Fetcher
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
 
-_MAX = 4 << 20
-_MAX_REQUIREMENTS = 2000
+# The largest METADATA, setup.py and the like that is read.
+MAX_MEMBER = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +39,7 @@ class Metadata:
 
 def parse_metadata(data: bytes, where: str) -> Metadata:
     """Parse ``METADATA`` or ``PKG-INFO``. ``NetworkError`` names ``where`` when it has no name or version."""
-    if len(data) > _MAX:
+    if len(data) > MAX_MEMBER:
         raise NetworkError(f"{where}: METADATA of {len(data)} bytes: refused")
     headers = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(data)
 
@@ -47,14 +48,14 @@ def parse_metadata(data: bytes, where: str) -> Metadata:
         return " ".join(str(value).split()) if value is not None else ""
 
     def several(field: str) -> tuple[str, ...]:
-        return tuple(" ".join(str(v).split())[:1000] for v in (headers.get_all(field) or [])[:_MAX_REQUIREMENTS])
+        return tuple(" ".join(str(value).split()) for value in headers.get_all(field) or [])
 
     if not one("Name") or not one("Version"):
         raise NetworkError(f"{where}: METADATA names no project or no version")
     return Metadata(
-        name=one("Name")[:200],
-        version=one("Version")[:100],
-        requires_python=one("Requires-Python")[:200] or None,
+        name=one("Name"),
+        version=one("Version"),
+        requires_python=one("Requires-Python") or None,
         requires=several("Requires-Dist"),
         extras=several("Provides-Extra"),
     )
@@ -67,7 +68,7 @@ def parse_requires_txt(data: bytes) -> tuple[str, ...]:
     """
     requirements = []
     marker = ""
-    for raw in data[:_MAX].decode("utf-8", "replace").splitlines()[:_MAX_REQUIREMENTS]:
+    for raw in data[:MAX_MEMBER].decode("utf-8", "replace").splitlines():
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
@@ -130,13 +131,12 @@ def active(
 
 
 MAX_SDIST = 64 << 20
-_MAX_MEMBER = 4 << 20
 _MAX_MEMBERS = 100_000
 # What an archive may unpack to while it is searched: an sdist of 64 MiB of real code stays far below.
 _MAX_UNPACKED = 1 << 29
 
 
-class Inflating(io.RawIOBase):
+class _Inflating(io.RawIOBase):
     """A gzip file's content as a stream; ``ValueError`` once it unpacks to more than 512 MiB."""
 
     def __init__(self, data: bytes) -> None:
@@ -145,11 +145,9 @@ class Inflating(io.RawIOBase):
         self._left = _MAX_UNPACKED
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read up to ``size`` bytes."""
         data = self._inner.read(size if size and size > 0 else self._left + 1)
         self._left -= len(data)
         if self._left < 0:
@@ -157,30 +155,29 @@ class Inflating(io.RawIOBase):
         return data
 
 
-def _tar_members(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
-    with tarfile.open(fileobj=Inflating(data), mode="r|") as archive:
+def tar_members(data: bytes) -> Iterator[tuple[tarfile.TarInfo, Callable[[], bytes]]]:
+    """Yield the members of a ``.tar.gz`` as it streams, each with what reads it. ``ValueError`` for more than anybody has."""
+    with tarfile.open(fileobj=_Inflating(data), mode="r|") as archive:
         for count, member in enumerate(archive):
-            if count > _MAX_MEMBERS:
-                raise ValueError("too many members")
-            if member.isfile():
+            if count >= _MAX_MEMBERS:
+                raise ValueError(f"more than {_MAX_MEMBERS} members")
 
-                def content(member: tarfile.TarInfo = member) -> bytes:
-                    opened = archive.extractfile(member)
-                    return opened.read() if opened else b""
+            def content(member: tarfile.TarInfo = member) -> bytes:
+                opened = archive.extractfile(member)
+                return opened.read() if opened else b""
 
-                yield member.name, member.size, content
+            yield member, content
 
 
-def _zip_members(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+def _files_of_tar(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+    return ((member.name, member.size, content) for member, content in tar_members(data) if member.isfile())
+
+
+def _files_of_zip(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for info in archive.infolist()[:_MAX_MEMBERS]:
+        for info in archive.infolist():
             if not info.is_dir():
-
-                def content(info: zipfile.ZipInfo = info) -> bytes:
-                    with archive.open(info) as opened:
-                        return opened.read(_MAX_MEMBER + 1)
-
-                yield info.filename, info.file_size, content
+                yield info.filename, info.file_size, partial(archive.read, info)
 
 
 def read_members(fetcher: Fetcher, file: IndexFile, paths: Iterable[str]) -> dict[str, bytes]:
@@ -191,13 +188,13 @@ def read_members(fetcher: Fetcher, file: IndexFile, paths: Iterable[str]) -> dic
     """
     names = frozenset(paths)
     reply = fetcher.get(file.url, max_bytes=MAX_SDIST, sha256=file.sha256, keep=False)
-    members = _zip_members if file.filename.endswith(".zip") else _tar_members
+    members = _files_of_zip if file.filename.endswith(".zip") else _files_of_tar
     contents: dict[str, bytes] = {}
     try:
         for path, size, content in members(reply.body):
             inner = path.removeprefix("./").partition("/")[2]
             key = inner if inner in names else f"*/{inner.partition('/')[2]}" if inner.count("/") == 1 else ""
-            if key in names and key not in contents and size <= _MAX_MEMBER:
+            if key in names and key not in contents and size <= MAX_MEMBER:
                 contents[key] = content()
                 if len(contents) == len(names):
                     break

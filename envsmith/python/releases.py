@@ -16,12 +16,11 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.http import Fetcher, NotFoundError
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
-from envsmith.python.metadata import Metadata, parse_metadata, parse_requires_txt, read_members
+from envsmith.python.metadata import MAX_MEMBER, Metadata, parse_metadata, parse_requires_txt, read_members
 from envsmith.python.torch_wheel import linux_wheels
 from envsmith.python.wheels import RemoteWheel
 from envsmith.schema import strict
 
-_METADATA = 4 << 20
 _TOOLKIT_TABLES = tuple(f.toolkit_table for f in FRAMEWORKS.values() if f.toolkit_table is not None)
 _SDIST_MEMBERS = ("PKG-INFO", "*/requires.txt", "setup.py", *(table.file for table in _TOOLKIT_TABLES))
 _TRIPLE = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)
@@ -110,7 +109,7 @@ def read_release(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
         return _from_sdist(fetcher, file)
     if file.metadata:
         try:
-            data = fetcher.get(file.url + ".metadata", max_bytes=_METADATA, sha256=file.metadata_sha256).body
+            data = fetcher.get(file.url + ".metadata", max_bytes=MAX_MEMBER, sha256=file.metadata_sha256).body
             return _facts(file, parse_metadata(data, file.filename))
         except NotFoundError:
             # Some mirrors announce it and do not have it.

@@ -15,13 +15,13 @@ from contextlib import AbstractContextManager
 
 from envsmith.errors import NetworkError
 from envsmith.http import Fetcher, RangeReply, redact
+from envsmith.python.metadata import MAX_MEMBER
 
 # Enough for the end record and, in most wheels, the whole central directory.
 _TAIL = 1 << 16
 _BLOCK = 1 << 16
 # libtorch_python.so has up to 30 MiB compressed; nothing that is read here comes near the double of that.
 DEFAULT_BUDGET = 96 << 20
-_MAX_ENTRIES = 200_000
 # The central directory of a torch wheel has 2 MiB. zipfile makes an object of each entry, so its length bounds the
 # memory.
 _MAX_DIRECTORY = 16 << 20
@@ -157,8 +157,6 @@ class RemoteWheel:
         with self._readable():
             self._zip = zipfile.ZipFile(self._file)
         self._file.allow(budget)
-        if len(self._zip.infolist()) > _MAX_ENTRIES:
-            raise NetworkError(f"{redact(url)} has more members than a wheel can have: refused")
 
     def __enter__(self) -> RemoteWheel:  # noqa: PYI034 - Self is not in Python 3.10
         return self
@@ -256,7 +254,7 @@ class RemoteWheel:
         name = next((n for n in self.names() if n.count("/") == 1 and n.endswith(".dist-info/METADATA")), None)
         if name is None:
             raise NetworkError(f"{redact(self._url)} has no METADATA")
-        return self.read(name, max_bytes=4 << 20)
+        return self.read(name, max_bytes=MAX_MEMBER)
 
 
 def _runs(infos: list[zipfile.ZipInfo]) -> Iterator[list[zipfile.ZipInfo]]:
