@@ -247,22 +247,34 @@ def strict(kind: type[_Value]) -> type[_Value]:
     return kind
 
 
+class AsJson:
+    """A dataclass whose fields say how it is written: under which key, and when."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON of the fields, as :func:`check` reads them."""
+        return _fields_json(self)
+
+
 def to_json(value: Any) -> Any:
-    """Return the JSON of a value as :func:`check` reads it. A part with a ``to_json`` of its own is asked for it."""
+    """Return the JSON of a value. A value with a ``to_json`` of its own is asked for it."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
-    if not is_dataclass(value):
-        return value
+    own = getattr(value, "to_json", None)
+    return own() if own else _fields_json(value) if is_dataclass(value) else value
+
+
+def _fields_json(value: Any) -> dict[str, Any]:
     document = {}
     for place in fields(value):
         item, marks = getattr(value, place.name), place.metadata
         if not marks.get("unwritten") and not (marks.get("when_set") and (not item or item == place.default)):
-            own = getattr(item, "to_json", None)
-            document[marks.get("key") or place.name] = own() if own else to_json(item)
+            document[marks.get("key") or place.name] = to_json(item)
     return document
 
 

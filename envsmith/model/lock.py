@@ -19,6 +19,7 @@ from envsmith.model.cell import RUNTIME, Cell, CellId, Platform
 from envsmith.model.version import version_key
 from envsmith.schema import (
     UNWRITTEN,
+    AsJson,
     Checked,
     Flag,
     Made,
@@ -29,7 +30,6 @@ from envsmith.schema import (
     check,
     strict,
     text_of,
-    to_json,
     written,
 )
 
@@ -87,7 +87,7 @@ _Origin = Annotated[str, _of_form(r"|file|https://[^\s@#\x00-\x20]{1,2000}", min
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Artifact:
+class Artifact(AsJson):
     """One file of a release.
 
     Name, ``sha256`` (64 hex digits), bytes where the index tells, address as the index gave it.
@@ -101,7 +101,7 @@ class Artifact:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pin:
+class Pin(AsJson):
     """One Python distribution.
 
     ``artifacts`` are every file that may be installed for it. ``requires`` are names of other pins.
@@ -117,7 +117,7 @@ class Pin:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OsPackage:
+class OsPackage(AsJson):
     """A Debian/Ubuntu package by exact version."""
 
     name: _Word
@@ -126,7 +126,7 @@ class OsPackage:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuiltWheel:
+class BuiltWheel(AsJson):
     """What became of the source distribution of a pin when it was first built.
 
     The wheel's file name and its sha256 (64 hex digits).
@@ -142,7 +142,7 @@ class BuiltWheel:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CompiledSource:
+class CompiledSource(AsJson):
     """A source distribution of the lock that is compiled against the cell's torch, in the pinned builder, from a fixed folder.
 
     ``variables`` are set while it is compiled: no binary that nobody hashed is fetched, no GPU of the builder's host is asked. ``toolkit``
@@ -158,7 +158,7 @@ class CompiledSource:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BaseImage:
+class BaseImage(AsJson):
     """The image a cell is built on.
 
     ``digest`` is ``sha256:…`` of its manifest (or of its image id, for a local base).
@@ -200,7 +200,7 @@ def _cell(file: _CellFile, _context: object) -> Cell:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lock:
+class Lock(AsJson):
     """Everything that is installed for a cell on one platform.
 
     ``build_pins`` are what source distributions are built with. ``constraints`` what rules added to the package
@@ -238,7 +238,7 @@ class Lock:
 
     def to_json(self) -> dict[str, object]:
         """Return the lock without addresses: the same packages from another mirror are the same lock."""
-        return {"schema": _SCHEMA, **to_json(self)}
+        return {"schema": _SCHEMA, **AsJson.to_json(self)}
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ from envsmith.errors import DataError, StorageError
 from envsmith.files import read_bounded, write_whole
 from envsmith.schema import (
     UNWRITTEN,
+    AsJson,
     Checked,
     Flag,
     Problems,
@@ -29,7 +30,6 @@ from envsmith.schema import (
     parse_document,
     strict,
     text_of,
-    to_json,
     written,
 )
 from envsmith.text import places_here, redact_values
@@ -84,7 +84,7 @@ class Verdict(str, Enum):
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CaseOutcome:
+class CaseOutcome(AsJson):
     """``case`` is the case's name (``all_reduce[float32,sum,1027]``).
 
     ``seconds`` is the slowest rank's time, ``blame`` one sentence.
@@ -98,7 +98,7 @@ class CaseOutcome:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cases:
+class Cases(AsJson):
     """The cases of a run: how many had which verdict, the bad ones, and the hash of the ``list`` of all that were to run."""
 
     list: str = ""
@@ -119,7 +119,7 @@ class Cases:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepOutcome:
+class StepOutcome(AsJson):
     """One framework step: ``name`` (``deepspeed zero-2 fp32``), verdict, what was observed, the reason when it was not run."""
 
     name: str
@@ -146,7 +146,7 @@ class Expected(str, Enum):
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class Failure(AsJson):
     """Why the climb ended: the ``rung`` that was not reached, ``symptom`` in one line as a user sees it, the ``log``'s last lines.
 
     ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension). It says nothing against the cell.
@@ -184,7 +184,7 @@ _Time = Annotated[str, text_of(40), Checked(_time)]
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(AsJson):
     """The outcome of one run, made, written and read in this shape. ``name`` is that of the file it was read from.
 
     ``lock``, ``environment`` and ``image`` are digests. ``loaded`` are versions as loaded in the cell, not as declared.
@@ -263,11 +263,6 @@ class Record:
             bandwidth=self.bandwidth or None,
             notes=tuple(_cut(note, _MAX_TEXT) for note in self.notes[:_MAX_BAD]),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as its file has it."""
-        document: dict[str, Any] = to_json(self)
-        return document
 
 
 def _cut(text: str, most: int) -> str:

@@ -9,7 +9,7 @@ from enum import Enum
 from envsmith.model.cell import Platform
 from envsmith.model.component import ComponentTable
 from envsmith.model.version import Spec
-from envsmith.schema import Day, Sha256, Text, strict
+from envsmith.schema import AsJson, Day, Sha256, Text, strict, written
 
 
 class RuleKind(str, Enum):
@@ -137,21 +137,14 @@ class EvidenceKind(str, Enum):
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
+class Evidence(AsJson):
     """One source. ``date`` is the ISO day on which it was read. ``sha256`` names the artifact that was read."""
 
     kind: EvidenceKind
     source: Text
     date: Day
-    sha256: Sha256 | None = None
-    note: Text | None = None
-
-    def to_json(self) -> dict[str, str]:
-        """Return the shape used in findings and records."""
-        optional = {"sha256": self.sha256, "note": self.note}
-        return {"kind": self.kind.value, "source": self.source, "date": self.date} | {
-            k: v for k, v in optional.items() if v
-        }
+    sha256: Sha256 | None = field(default=None, metadata=written(when_set=True))
+    note: Text | None = field(default=None, metadata=written(when_set=True))
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.date}: {self.source}"

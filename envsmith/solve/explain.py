@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.cell import Cell, CellId, Platform, Request
@@ -11,6 +11,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution
 from envsmith.model.rule import Evidence, Row, Rule, Severity
 from envsmith.model.version import Spec, public
+from envsmith.schema import AsJson, written
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import Preference
 from envsmith.solve.problem import Group, Problem, Wish, pose
@@ -133,7 +134,7 @@ _TRIED = "tried"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class Explanation(AsJson):
     """``sentences`` are complete by themselves.
 
     ``members`` are the rules they rest on, with evidence. ``repairs`` were solved.
@@ -141,19 +142,9 @@ class Explanation:
 
     subject: str
     sentences: tuple[str, ...]
-    members: tuple[Conflict, ...] = ()
+    members: tuple[Conflict, ...] = field(default=(), metadata=written("rules"))
     evidence: tuple[Evidence, ...] = ()
     repairs: tuple[Repair, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """JSON of all of it."""
-        return {
-            "subject": self.subject,
-            "sentences": list(self.sentences),
-            "rules": [m.to_json() for m in self.members],
-            "evidence": [e.to_json() for e in self.evidence],
-            "repairs": [r.to_json() for r in self.repairs],
-        }
 
 
 def _parsed(cell: CellId | str) -> CellId:
