@@ -73,7 +73,7 @@ def variables() -> str:
 
 def schemas() -> str:
     """``envsmith-yaml.md``."""
-    from envsmith.ci.jobs import config_schema
+    from envsmith.ci.library import config_schema
     from envsmith.graph.load import components
 
     schema = config_schema(components())

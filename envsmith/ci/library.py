@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 from envsmith.ci.declared import PYTHONS, Declaration, Declared, read_declared, read_toml
 from envsmith.errors import DataError, UsageError
@@ -86,26 +86,134 @@ _Component = Annotated[str, Parsed(_component)]
 _Labels = Annotated[tuple[Annotated[str, text_of(100)], ...], one_or_many()]
 
 
+# Shapes of the JSON Schema. In place of these words stand the names of components that the matrix knows.
+_ANY_COMPONENT, _ANY_AXIS = "component", "axis"
+_TEXTS: dict[str, object] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_SPEC = {"oneOf": [{"type": "string", "minLength": 1, "maxLength": 400}, _TEXTS]}
+_ONE_OR_MANY = {"oneOf": [{"type": "string"}, _TEXTS]}
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What the JSON Schema says of a key."""
+
+    description: str
+    shape: Mapping[str, object]
+
+
+def _about(description: str, **shape: object) -> _About:
+    return _About(description, shape)
+
+
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """What ``envsmith.yaml`` and ``[tool.envsmith]`` may hold."""
 
-    schema: Annotated[int, exactly(1, "this envsmith reads schema 1")] = 1
-    library: Annotated[str, text_of(100)] = ""
-    requires: Mapping[_Component, SpecText] = field(default_factory=dict)
-    python: SpecText | None = None
-    axes: Annotated[tuple[_Component, ...], Checked(_some_axes)] = ()
-    values: Mapping[_Component, tuple[Version, ...]] = field(default_factory=dict)
-    grain: Annotated[str, Parsed(_grain)] = "minor"
-    platform: Platform = Platform.LINUX_64
-    gpu: Annotated[tuple[Annotated[str, Parsed(_gpu)], ...], one_or_many()] = ()
-    driver: Version | None = None
-    smoke: Annotated[str, text_of(1000)] = FRAMEWORK_STEP
-    runners: Mapping[Annotated[str, Parsed(_runner_kind)], _Labels] = field(default_factory=dict)
-    limit: Annotated[int, whole_number(1, JOB_LIMIT)] = JOB_LIMIT
-    known_bad: Annotated[int, whole_number(0, JOB_LIMIT)] = 8
-    ignore: tuple[Annotated[str, text_of(100)], ...] = ()
+    schema: Annotated[int, exactly(1, "this envsmith reads schema 1"), _about("Version of this format.", const=1)] = 1
+    library: Annotated[
+        str,
+        text_of(100),
+        _about("Name of the library; left out, that of its metadata.", type="string", maxLength=100),
+    ] = ""
+    requires: Annotated[
+        Mapping[_Component, SpecText],
+        _about(
+            "Component -> spec, beside what the library's own files declare: narrows it, or says what metadata cannot.",
+            type="object",
+            propertyNames=_ANY_COMPONENT,
+            additionalProperties=_SPEC,
+        ),
+    ] = field(default_factory=dict)
+    python: Annotated[SpecText | None, _about("Pythons that are supported; left out, requires-python.", **_SPEC)] = None
+    axes: Annotated[
+        tuple[_Component, ...],
+        Checked(_some_axes),
+        _about(
+            "Components that the matrix varies. Default: python, torch and the frameworks that are required. "
+            "With cuda, builds that are only on PyTorch's own index are used too.",
+            type="array",
+            items=_ANY_AXIS,
+            minItems=1,
+            uniqueItems=True,
+        ),
+    ] = ()
+    values: Annotated[
+        Mapping[_Component, tuple[Version, ...]],
+        _about(
+            "Component -> the releases of an axis, instead of the newest of each minor series.",
+            type="object",
+            propertyNames=_ANY_COMPONENT,
+            additionalProperties=_TEXTS,
+        ),
+    ] = field(default_factory=dict)
+    grain: Annotated[
+        str,
+        Parsed(_grain),
+        _about("minor: the newest release of each minor series; release: every release.", enum=list(GRAINS)),
+    ] = "minor"
+    platform: Annotated[Platform, _about("Where the jobs run.", enum=[p.value for p in Platform])] = Platform.LINUX_64
+    gpu: Annotated[
+        tuple[Annotated[str, Parsed(_gpu)], ...],
+        one_or_many(),
+        _about("GPUs that the GPU runners have: h100, v100, sm_90.", **_ONE_OR_MANY),
+    ] = ()
+    driver: Annotated[Version | None, _about("NVIDIA driver of the GPU runners.", type="string")] = None
+    smoke: Annotated[
+        str,
+        text_of(1000),
+        _about(
+            f"Command that tests the library in a job, or {FRAMEWORK_STEP}: envsmith's own smoke test.",
+            type="string",
+            maxLength=1000,
+        ),
+    ] = FRAMEWORK_STEP
+    runners: Annotated[
+        Mapping[Annotated[str, Parsed(_runner_kind)], _Labels],
+        _about(
+            "Labels of the runners.",
+            type="object",
+            additionalProperties=False,
+            properties={"cpu": _ONE_OR_MANY, "gpu": _ONE_OR_MANY},
+        ),
+    ] = field(default_factory=dict)
+    limit: Annotated[
+        int, whole_number(1, JOB_LIMIT), _about("Most jobs.", type="integer", minimum=1, maximum=JOB_LIMIT)
+    ] = JOB_LIMIT
+    known_bad: Annotated[
+        int,
+        whole_number(0, JOB_LIMIT),
+        _about(
+            "Most jobs that are expected to fail (known-bad combinations that the ranges admit).",
+            type="integer",
+            minimum=0,
+            maximum=JOB_LIMIT,
+        ),
+    ] = 8
+    ignore: Annotated[
+        tuple[Annotated[str, text_of(100)], ...],
+        _about("Findings of `envsmith ci check` that are not told.", type="array", items={"type": "string"}),
+    ] = ()
+
+
+def config_schema(table: ComponentTable) -> dict[str, object]:
+    """Return the JSON Schema (draft 2020-12) of ``envsmith.yaml`` and of ``[tool.envsmith]``."""
+    names = sorted({spelling for c in table.by_name.values() for spelling in (c.name, *c.aliases, *c.distributions)})
+    axes = [n for n in names if (c := table.find(n)) and c.role is not Role.HOST]
+    enums = {_ANY_COMPONENT: {"enum": names}, _ANY_AXIS: {"enum": axes}}
+    properties = {}
+    for key, hint in get_type_hints(Config, include_extras=True).items():
+        about = next(mark for mark in hint.__metadata__ if isinstance(mark, _About))
+        shape = {k: enums.get(v, v) if isinstance(v, str) else v for k, v in about.shape.items()}
+        properties[key] = {"description": about.description, **shape}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "envsmith.yaml",
+        "description": "Which cells a library supports, and how its CI proves it.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

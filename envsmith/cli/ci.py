@@ -13,8 +13,8 @@ import click
 
 from envsmith.ci.check import check_library
 from envsmith.ci.declared import read_metadata
-from envsmith.ci.jobs import config_schema, make_matrix, write_config, write_matrix
-from envsmith.ci.library import read_library
+from envsmith.ci.jobs import make_matrix, write_config, write_matrix
+from envsmith.ci.library import config_schema, read_library
 from envsmith.ci.possible import unjudged
 from envsmith.ci.run import run_job
 from envsmith.ci.since import changed, compare
