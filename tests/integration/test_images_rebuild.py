@@ -178,8 +178,9 @@ def test_a_token_in_pip_s_settings_is_found_nowhere(engine, docker_base, tmp_pat
         server.shutdown()
     for _name, data in tools.layers(engine, built):
         assert SECRET.encode() not in data
-    image = engine.export(built, tmp_path / "cell" / "oci")
-    for path in (image.layout / "blobs" / "sha256").iterdir():
+    layout = tmp_path / "cell" / "oci"
+    engine.export(built, layout)
+    for path in (layout / "blobs" / "sha256").iterdir():
         assert SECRET.encode() not in path.read_bytes()
     told = json.dumps([engine.client.images.get(built.digest).attrs, engine.client.images.get(built.digest).history()])
     assert SECRET not in told
