@@ -19,7 +19,6 @@ from envsmith.doctor.conditions import (
     KINDS,
     Condition,
     Scene,
-    at_least,
     below,
     complaint_about,
     names_in,
@@ -30,6 +29,7 @@ from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.tables import cached_table, read_table, refuse
+from envsmith.doctor.words import is_read, variables
 from envsmith.graph.fields import Sources
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -658,47 +658,3 @@ CHECKS: Mapping[str, tuple[Callable[[Scene, Any], Iterator[Words]], type]] = {
     "differing": (_differing, list),
     "same_node_rank": (_same_node_rank, type(None)),
 }
-
-
-# ``matrix/environment.yaml``: environment variables with the releases that read them.
-
-_VARIABLES = "environment.yaml"
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Variable:
-    """``reads`` is the component that reads it, from ``since`` up to but not including ``until``."""
-
-    name: Text
-    reads: Text
-    since: Text | None = None
-    until: Text | None = None
-    renamed: Text | None = None
-    note: Text | None = None
-    evidence: Sources
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _VariableFile:
-    evidence: Mapping[Text, Any]
-    variables: tuple[Variable, ...]
-
-
-def variables() -> Mapping[str, Variable]:
-    """Return every known variable by name. ``DataError`` lists every problem of the file."""
-    return cached_table("variables", (_VARIABLES,), lambda files: _read_variables(files.read(_VARIABLES)))
-
-
-def _read_variables(content: bytes) -> Mapping[str, Variable]:
-    return {row.name: row for row in read_table(_VariableFile, _VARIABLES, content).variables}
-
-
-def is_read(variable: Variable, version: str) -> str | None:
-    """Return why ``version`` of the component does not read the variable, or ``None``."""
-    if variable.since and below(version, variable.since):
-        return f"read from {variable.reads} {variable.since} on, here is {version}"
-    if variable.until and at_least(version, variable.until):
-        return f"no longer read from {variable.reads} {variable.until} on, here is {version}"
-    return None

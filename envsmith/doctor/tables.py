@@ -15,7 +15,7 @@ from envsmith.schema import Problems, UnreadableError, parse_document
 
 _Value = TypeVar("_Value")
 # Raised when the shape of a kept value changes.
-_SHAPE = 4
+_SHAPE = 5
 _LOADED: dict[tuple[str, str], Any] = {}
 
 

@@ -1,4 +1,4 @@
-"""``matrix/doctor/words.yaml``: names and forms that reports, logs, people and package managers use."""
+"""Names: those of reports, logs, people and package managers (``matrix/doctor/words.yaml``), and of variables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
 
+from envsmith.doctor.conditions import at_least, below
 from envsmith.doctor.tables import cached_table, read_table
+from envsmith.graph.fields import Sources
 from envsmith.schema import Parsed, Text, WrongValueError, strict
 
 _FILE = "doctor/words.yaml"
@@ -75,3 +77,47 @@ class Words:
 def words() -> Words:
     """Return the installed words. ``DataError`` lists every problem of the file with its key path."""
     return cached_table("words", (_FILE,), lambda files: read_table(Words, _FILE, files.read(_FILE)))
+
+
+# ``matrix/environment.yaml``: environment variables with the releases that read them.
+
+_VARIABLES = "environment.yaml"
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variable:
+    """``reads`` is the component that reads it, from ``since`` up to but not including ``until``."""
+
+    name: Text
+    reads: Text
+    since: Text | None = None
+    until: Text | None = None
+    renamed: Text | None = None
+    note: Text | None = None
+    evidence: Sources
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _VariableFile:
+    evidence: Mapping[Text, Any]
+    variables: tuple[Variable, ...]
+
+
+def variables() -> Mapping[str, Variable]:
+    """Return every known variable by name. ``DataError`` lists every problem of the file."""
+    return cached_table("variables", (_VARIABLES,), lambda files: _read_variables(files.read(_VARIABLES)))
+
+
+def _read_variables(content: bytes) -> Mapping[str, Variable]:
+    return {row.name: row for row in read_table(_VariableFile, _VARIABLES, content).variables}
+
+
+def is_read(variable: Variable, version: str) -> str | None:
+    """Return why ``version`` of the component does not read the variable, or ``None``."""
+    if variable.since and below(version, variable.since):
+        return f"read from {variable.reads} {variable.since} on, here is {version}"
+    if variable.until and at_least(version, variable.until):
+        return f"no longer read from {variable.reads} {variable.until} on, here is {version}"
+    return None

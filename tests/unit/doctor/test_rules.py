@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from envsmith.doctor.rules import CHECKS, is_read, read_rules, rule_book, variables
+from envsmith.doctor.rules import CHECKS, read_rules, rule_book
+from envsmith.doctor.words import is_read, variables
 from envsmith.errors import DataError
 from envsmith.graph.files import find_matrix
 
