@@ -39,23 +39,23 @@ requirements, `lock.json`), the record that proves it, and in `image.json` the d
 """
 
 
-def rendered(lock: Lock, told: Mapping[str, Any], record: Record) -> dict[str, str]:
-    """Every generated file of a cell's folder but the record, which is copied. ``told`` is ``image.json``."""
+def rendered(lock: Lock, facts: Mapping[str, Any], record: Record) -> dict[str, str]:
+    """Return every generated file of a cell's folder but the record, which is copied. ``facts`` are those of ``image.json``."""
     files = {
         "Dockerfile": render(lock),
         "cell.json": json.dumps(lock.cell.to_json(), indent=1, sort_keys=True) + "\n",
         "lock.json": lock.text(),
         **requirement_files(lock),
     }
-    sbom = make_sbom(lock, str(told["image"]), made=record.moment)
-    facts = {**told, "cell": str(lock.cell.id), "lock": lock.digest, "sbom": digest_of(sbom)}
+    sbom = make_sbom(lock, str(facts["image"]), made=record.moment)
+    facts = {**facts, "cell": str(lock.cell.id), "lock": lock.digest, "sbom": digest_of(sbom)}
     return {**files, IMAGE_FILE: json.dumps(facts, indent=1, sort_keys=True) + "\n"}
 
 
 def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Published]) -> Path:
     """Write the folder of a cell that was just published, and the index over all; ``StorageError`` when it cannot be written."""
     manifest = image.manifest
-    told = {
+    facts = {
         "schema": 1,
         "image": manifest.digest,
         "config": manifest.config.digest,
@@ -65,27 +65,27 @@ def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Pub
         "tags": sorted({tag for one in done for tag in one.tags}),
     }
     folder = images / proof.lock.name
-    files = {**rendered(proof.lock, told, proof.record), "record.json": proof.record_raw.decode()}
+    files = {**rendered(proof.lock, facts, proof.record), "record.json": proof.record_raw.decode()}
     store.write(folder, files)
     store.write(images, {INDEX_FILE: index_text(images)})
     return folder
 
 
 def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:
-    """Lock, ``image.json`` and record of a cell's folder; ``DataError`` when one is missing, broken, or they do not belong together."""
+    """Return lock, ``image.json`` and record of a cell's folder; ``DataError`` when one is missing, broken, or they do not belong together."""
     texts = {name: _text(folder / name) for name in ("lock.json", IMAGE_FILE, "record.json")}
     lock = parse_lock(texts["lock.json"], where=str(folder / "lock.json"))
     record = parse_record(texts["record.json"].encode(), str(folder / "record.json"))
     try:
-        told = json.loads(texts[IMAGE_FILE])
+        facts = json.loads(texts[IMAGE_FILE])
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict) or not is_digest(told.get("image")) or not is_digest(told.get("config")):
+        facts = None
+    if not isinstance(facts, dict) or not is_digest(facts.get("image")) or not is_digest(facts.get("config")):
         raise DataError(f"{folder / IMAGE_FILE}: it names no image and configuration by digest")
-    images = {"manifest": told["image"], "config": told["config"], "engine's image": str(told.get("builtFrom", ""))}
+    images = {"manifest": facts["image"], "config": facts["config"], "engine's image": str(facts.get("builtFrom", ""))}
     if why := unproved(lock, record, images=images):
         raise DataError(f"{folder}: the record does not prove the image", details=why)
-    return lock, told, record
+    return lock, facts, record
 
 
 def _text(path: Path) -> str:
@@ -96,10 +96,10 @@ def _text(path: Path) -> str:
 
 
 def index_text(images: Path) -> str:
-    """The table over all folders."""
+    """Return the table over all folders."""
     rows = []
     for folder in sorted(path.parent for path in images.glob(f"*/{IMAGE_FILE}")):
-        lock, told, record = read_folder(folder)
+        lock, facts, record = read_folder(folder)
         cell = lock.name
-        rows.append(f"| [{cell}]({cell}/) | `{told['image']}` | {record.rungs[-1].value} | {record.moment.date()} |")
+        rows.append(f"| [{cell}]({cell}/) | `{facts['image']}` | {record.rungs[-1].value} | {record.moment.date()} |")
     return _HEAD + "".join(f"{row}\n" for row in rows)

@@ -33,13 +33,13 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """What a message calls it."""
+        """The name in messages."""
 
     def resolve(self, tag: str) -> str | None:
-        """The digest that ``tag`` leads to, or ``None``."""
+        """Return the digest that ``tag`` leads to, or ``None``."""
 
     def referrers(self, digest: str, /) -> tuple[Descriptor, ...]:
-        """What is attached to the manifest of that digest."""
+        """Return what is attached to the manifest of that digest."""
 
     def push_blob(self, blob: Descriptor, opener: Callable[[], IO[bytes]]) -> str:
         """Send a blob: ``sent``, or ``kept`` or ``mounted`` where that was not necessary."""
@@ -77,7 +77,7 @@ def image_names(image: OciImage) -> dict[str, str]:
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """``UsageError`` for what a registry would refuse as a tag, or what is a digest in disguise."""
+    """Raise ``UsageError`` for what a registry would refuse as a tag, or what is a digest in disguise."""
     for tag in tags:
         if not _TAG.fullmatch(tag) or tag.startswith("sha256-"):
             raise UsageError(
@@ -125,13 +125,13 @@ def publish(
         audit=proof.record.audit or {},
     )
     expired = (today or dt.datetime.now(dt.timezone.utc).date()) > claim.expires
-    told = statement.image_annotations(claim, source=source, expired=expired)
+    annotations = statement.image_annotations(claim, source=source, expired=expired)
     counts = _push_image(image, target, progress)
     attached = [
-        statement.proof_artifact(image.manifest, parts, told),
-        statement.sbom_artifact(image.manifest, parts, told),
+        statement.proof_artifact(image.manifest, parts, annotations),
+        statement.sbom_artifact(image.manifest, parts, annotations),
+        *_statement(image, target, claim, seal, annotations),
     ]
-    attached += _statement(image, target, claim, seal, told)
     for one in attached:
         _push_attachment(one, target)
     progress(Event(kind=EventKind.LINE, step="publish", text=f"{len(attached)} attachments are there"))
@@ -151,19 +151,18 @@ def publish(
 
 
 def _labelled(proof: Proof, image: OciImage) -> None:
-    """``ContentError`` when the image's own labels name another cell or lock than the folder it is published from."""
-    if told := label_differences(image.config, proof.lock):
-        raise ContentError(
-            f"{proof.lock.cell.id}: the labels of the image differ from the lock", details=told, hint="build it again"
-        )
+    """Raise ``ContentError`` when the image's own labels name another cell or lock than the folder it is published from."""
+    if differences := label_differences(image.config, proof.lock):
+        message = f"{proof.lock.cell.id}: the labels of the image differ from the lock"
+        raise ContentError(message, details=differences, hint="build it again")
 
 
 def _free(target: Target, cell: str, digest: str, *, replace: bool) -> None:
-    """The tag of a cell is a promise: it is moved only when somebody says so."""
-    there = target.resolve(cell)
-    if there is not None and there != digest and not replace:
+    """Refuse to move the tag of a cell, which is a promise, unless the user says so."""
+    tagged = target.resolve(cell)
+    if tagged is not None and tagged != digest and not replace:
         raise EnvsmithError(
-            f"{target.name}:{cell} is another image already: {there}",
+            f"{target.name}:{cell} is another image already: {tagged}",
             hint="this one was built from another lock or at another base; --replace moves the tag to it",
         )
 
@@ -187,15 +186,15 @@ def _opened(image: OciImage, blob: Descriptor) -> IO[bytes]:
 
 
 def _statement(
-    image: OciImage, target: Target, claim: Claim, seal: Seal, told: Mapping[str, str]
+    image: OciImage, target: Target, claim: Claim, seal: Seal, annotations: Mapping[str, str]
 ) -> list[statement.Attachment]:
-    """The signed statement; nothing when the same one by the same key is there already."""
+    """Return the signed statement; nothing when the same one by the same key is attached already."""
     payload = statement_bytes(claim)
     marks = {statement.PAYLOAD_KEY: digest_of(payload), **({"io.envsmith.key": seal.by} if seal.by else {})}
-    for there in target.referrers(image.manifest.digest):
-        if seal.by and all(there.annotations.get(key) == value for key, value in marks.items()):
+    for referrer in target.referrers(image.manifest.digest):
+        if seal.by and all(referrer.annotations.get(key) == value for key, value in marks.items()):
             return []
-    return [statement.statement_artifact(image.manifest, seal.close(payload), seal.kind, told, marks=marks)]
+    return [statement.statement_artifact(image.manifest, seal.close(payload), seal.kind, annotations, marks=marks)]
 
 
 def _push_attachment(one: statement.Attachment, target: Target) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from envsmith.errors import EnvsmithError, UsageError
 from envsmith.oci.layout import REF_NAME, OciImage, Store, copy_layout, image_of, load_manifest, open_files, open_image
 from envsmith.oci.registry import Repository, parse_reference
 from envsmith.oci.spec import is_digest
-from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.progress import Clock, Progress, silent
 from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.folder import write_folder
 from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
@@ -29,49 +28,32 @@ from envsmith.publish.verify import Report, State, Trust, verify
 
 
 def find_cell(named: str | None, output: Path) -> Path:
-    """The folder of a cell: as a path, as an id below ``output``, or the only one with a record; ``UsageError`` else."""
+    """Return the folder of a cell: as a path, as an id below ``output``, or the only one with a record; ``UsageError`` else."""
     if named is not None:
         for folder in (Path(named), output / named):
             if (folder / "lock.json").is_file():
                 return folder
         raise UsageError(f"{named}: neither a cell's folder nor a cell below {output}", hint="envsmith build makes one")
-    found = sorted(path.parent for path in output.glob(f"*/{RECORD_FILE}"))
-    if len(found) != 1:
-        names = ", ".join(folder.name for folder in found[:8]) or "none"
-        raise UsageError(f"which cell? {output} holds {len(found)} with a record: {names}", hint="name one")
-    return found[0]
+    folders = sorted(path.parent for path in output.glob(f"*/{RECORD_FILE}"))
+    if len(folders) != 1:
+        names = ", ".join(folder.name for folder in folders[:8]) or "none"
+        raise UsageError(f"which cell? {output} holds {len(folders)} with a record: {names}", hint="name one")
+    return folders[0]
 
 
 def source_of_ci() -> str:
-    """The address of the source, where the CI says it."""
+    """Return the address of the source, where the CI says it."""
     server, name = os.environ.get("GITHUB_SERVER_URL", ""), os.environ.get("GITHUB_REPOSITORY", "")
     return f"{server}/{name}" if server and name else ""
 
 
 def seal_with(key: Path | None) -> Seal:
-    """The seal of a key file, or a keyless one."""
+    """Return the seal of a key file, or a keyless one."""
     if key is None:
         return Seal(close=sign_keyless, kind=BUNDLE_TYPE)
 
     signer = load_signer(key)
     return Seal(close=lambda payload: sign(payload, signer), kind=ENVELOPE_TYPE, by=str(signer.public_key.keyid))
-
-
-class _Steps:
-    """Announces a step when it begins and when it ends."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-
-    @contextlib.contextmanager
-    def step(self, name: str, text: str = "") -> Iterator[list[str]]:
-        """What is put into the list is said at the end."""
-        told: list[str] = []
-        started = time.monotonic()
-        self.progress(Event(kind=EventKind.START, step=name, text=text))
-        yield told
-        seconds = time.monotonic() - started
-        self.progress(Event(kind=EventKind.DONE, step=name, text="; ".join(told), seconds=seconds))
 
 
 def publish_cell(
@@ -87,29 +69,28 @@ def publish_cell(
     progress: Progress = silent,
 ) -> list[Published]:
     """Publish the cell in ``directory`` to every target (a path is a bundle's); see :func:`envsmith.publish.push.publish`."""
-    steps = _Steps(progress)
+    clock = Clock(progress)
     proof = load_proof(directory)
     # Before gigabytes are written or read: what is wrong with the record itself, whatever the image is.
     refuse_unproved(proof, images={"image": proof.record.image or ""})
-    with steps.step("image") as told:
-        image = open_image(layout or _layout(directory, proof, progress), check=True)
-        told.append(f"{image.manifest.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")
+    clock.start("image")
+    image = open_image(layout or _layout(directory, proof, progress), check=True)
+    clock.done("image", f"{image.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")
     refuse_unproved(proof, images=image_names(image))
     done = []
     for target in targets:
-        name = str(target) if isinstance(target, Path) else target.name
-        with steps.step("publish", name) as told, contextlib.ExitStack() as stack:
-            place = stack.enter_context(BundleWriter(target)) if isinstance(target, Path) else target
+        clock.start("publish", str(target) if isinstance(target, Path) else target.name)
+        with BundleWriter(target) if isinstance(target, Path) else contextlib.nullcontext(target) as place:
             one = publish(proof, image, place, seal, tags=tags, source=source, replace=replace, progress=progress)
-            told.append(", ".join(f"{count} blobs {how}" for how, count in sorted(one.blobs.items())))
-            done.append(one)
+        clock.done("publish", ", ".join(f"{count} blobs {how}" for how, count in sorted(one.blobs.items())))
+        done.append(one)
     if images is not None:
         write_folder(images, proof, image, done)
     return done
 
 
 def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
-    """The image as an OCI layout: the one that is there, or one that the engine which holds the image writes."""
+    """Return the image as an OCI layout: the existing one, or one that the engine which holds the image writes."""
     layout = directory / LAYOUT
     if (layout / "index.json").is_file() and open_image(layout).labels.get("io.envsmith.lock") == proof.lock.digest:
         return layout
@@ -127,30 +108,30 @@ def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """An image that was found: where, by which digest, by which tag it was asked for, and the digest that was written beside the tag."""
+class NamedImage:
+    """An image of a registry or a bundle: its digest, the tag that named it, and the digest that the user wrote beside the tag."""
 
     store: Store
     digest: str
     tag: str | None = None
-    wanted: str = ""
+    stated_digest: str = ""
 
 
 def trust_of(keys: Sequence[Path], identity: str | None, issuer: str | None) -> Trust:
-    """Whom to believe, from files and names."""
+    """Return whom to believe, from files and names."""
     return Trust(keys=tuple(load_key(key) for key in keys), identity=identity or "", issuer=issuer or "")
 
 
 @contextlib.contextmanager
-def find_image(image: str | None, bundle: Path | None) -> Iterator[Asked]:
+def find_image(image: str | None, bundle: Path | None) -> Iterator[NamedImage]:
     """Look an image up, in a registry or in a bundle; ``UsageError`` when there is none of that name."""
     if bundle is not None:
         store = open_files(bundle)
         with store:
             tag = None if image is None or is_digest(image) else image
-            held = image if image is not None and tag is None else image_of(store, tag)
-            names = [entry.annotations.get(REF_NAME) for entry in store.entries if entry.digest == held]
-            yield Asked(store=store, digest=held, tag=tag or next(filter(None, names), None))
+            of_bundle = image if image is not None and tag is None else image_of(store, tag)
+            names = [entry.annotations.get(REF_NAME) for entry in store.entries if entry.digest == of_bundle]
+            yield NamedImage(store=store, digest=of_bundle, tag=tag or next(filter(None, names), None))
         return
 
     text = image or ""
@@ -159,35 +140,35 @@ def find_image(image: str | None, bundle: Path | None) -> Iterator[Asked]:
     named = ":" in text.partition("@")[0].rpartition("/")[2] or reference.digest is None
     tag = reference.tag if named else None
     digest = repository.resolve(tag) if tag is not None else reference.digest
-    there = digest is not None and (tag is not None or repository.manifest(digest) is not None)
-    if digest is None or not there:
+    if digest is None or (tag is None and repository.manifest(digest) is None):
         raise UsageError(f"{text}: the registry has no such image", hint="check the name and the tag")
-    yield Asked(store=repository, digest=digest, tag=tag, wanted=reference.digest or "")
+    yield NamedImage(store=repository, digest=digest, tag=tag, stated_digest=reference.digest or "")
 
 
 def verify_image(
-    asked: Asked,
+    image: NamedImage,
     trust: Trust,
     *,
     layers: bool = True,
     rebuild: bool = False,
     progress: Progress = silent,
 ) -> Report:
-    """Every check of :func:`envsmith.publish.verify.verify`, and a rebuild when it is asked for."""
-    steps = _Steps(progress)
-    with steps.step("verify", asked.store.name):
-        report = verify(
-            asked.store,
-            asked.digest,
-            trust,
-            tag=asked.tag,
-            layers=layers,
-            progress=lambda text: progress(Event(kind=EventKind.LINE, step="verify", text=text)),
-        )
-    if asked.wanted and asked.wanted != asked.digest:
-        report.add("tag", State.DIFFERS, f"it leads to {asked.digest}, not to {asked.wanted}")
+    """Make every check of :func:`envsmith.publish.verify.verify`, and a rebuild when it is asked for."""
+    clock = Clock(progress)
+    clock.start("verify", image.store.name)
+    report = verify(
+        image.store,
+        image.digest,
+        trust,
+        tag=image.tag,
+        layers=layers,
+        progress=lambda text: clock.line("verify", text),
+    )
+    clock.done("verify")
+    if image.stated_digest not in {"", image.digest}:
+        report.add("tag", State.DIFFERS, f"it leads to {image.digest}, not to {image.stated_digest}")
     if rebuild:
-        _rebuild(report, asked.store, progress)
+        _rebuild(report, image.store, progress)
     return report
 
 
@@ -204,7 +185,7 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
             return open_image(layout)
 
         packed = any(b.media_type.endswith("+gzip") for b in load_manifest(store, report.digest, "manifest").layers)
-        told = engine_rebuild.rebuild_published(
+        rebuilt = engine_rebuild.rebuild_published(
             report.lock,
             report.digest,
             fetch,
@@ -213,9 +194,9 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
             compress=packed,
             progress=progress,
         )
-    if told.second == report.digest:
-        report.add("rebuild", State.OK, f"built again from the lock: {told.second}")
+    if rebuilt.second == report.digest:
+        report.add("rebuild", State.OK, f"built again from the lock: {rebuilt.second}")
         return
-    report.add("rebuild", State.DIFFERS, f"built again from the lock it is {told.second}")
-    for line in told.differences[:50]:
+    report.add("rebuild", State.DIFFERS, f"built again from the lock it is {rebuilt.second}")
+    for line in rebuilt.differences[:50]:
         report.add("rebuild", State.NOTE, line)

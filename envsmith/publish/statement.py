@@ -44,7 +44,7 @@ class Claim:
 
 
 def statement_bytes(claim: Claim) -> bytes:
-    """The statement in one spelling: what is signed."""
+    """Return the statement in one spelling: what is signed."""
     parts = [
         {
             "name": name,
@@ -76,7 +76,7 @@ def statement_bytes(claim: Claim) -> bytes:
 
 
 def parse_statement(payload: bytes) -> Claim:
-    """The claim in a payload whose signature was checked; ``ContentError`` says what is not as it was written."""
+    """Return the claim of a payload whose signature was checked; ``ContentError`` says what is not as it was written."""
     try:
         value = json.loads(payload)
         if value["_type"] != _STATEMENT or value["predicateType"] != PREDICATE_TYPE:
@@ -138,7 +138,7 @@ class Attachment:
 
 
 def image_annotations(claim: Claim, *, source: str = "", expired: bool = False) -> dict[str, str]:
-    """What a registry shows of an image without its blobs: cell, lock, how far it was proved, when, until when, from which source.
+    """Return what a registry shows of an image without its blobs: cell, lock, how far it was proved, when, until when, from which source.
 
     They stand on what is attached, not on the image: its own digest follows from the lock alone.
     """
@@ -163,7 +163,7 @@ def _time(moment: dt.datetime) -> str:
 
 
 def documents(proof: Proof, sbom: bytes) -> dict[str, tuple[Descriptor, bytes]]:
-    """The three documents that the statement names, as blobs."""
+    """Return the three documents that the statement names, as blobs."""
     named = {
         "lock.json": (proof.lock_raw, _LOCK_TYPE),
         "record.json": (proof.record_raw, _RECORD_TYPE),
@@ -173,28 +173,32 @@ def documents(proof: Proof, sbom: bytes) -> dict[str, tuple[Descriptor, bytes]]:
 
 
 def proof_artifact(
-    image: Manifest, parts: Mapping[str, tuple[Descriptor, bytes]], told: Mapping[str, str]
+    image: Manifest, parts: Mapping[str, tuple[Descriptor, bytes]], annotations: Mapping[str, str]
 ) -> Attachment:
-    """Lock and record."""
-    return _attach(image, PROOF_ARTIFACT, [parts["lock.json"], parts["record.json"]], told)
+    """Return the artifact of lock and record."""
+    return _attach(image, PROOF_ARTIFACT, [parts["lock.json"], parts["record.json"]], annotations)
 
 
 def sbom_artifact(
-    image: Manifest, parts: Mapping[str, tuple[Descriptor, bytes]], told: Mapping[str, str]
+    image: Manifest, parts: Mapping[str, tuple[Descriptor, bytes]], annotations: Mapping[str, str]
 ) -> Attachment:
-    """The bill of materials."""
-    return _attach(image, SBOM_ARTIFACT, [parts["sbom.cdx.json"]], told)
+    """Return the artifact of the bill of materials."""
+    return _attach(image, SBOM_ARTIFACT, [parts["sbom.cdx.json"]], annotations)
 
 
 def statement_artifact(
-    image: Manifest, envelope: bytes, kind: str, told: Mapping[str, str], *, marks: Mapping[str, str]
+    image: Manifest, envelope: bytes, kind: str, annotations: Mapping[str, str], *, marks: Mapping[str, str]
 ) -> Attachment:
-    """The signed statement: a DSSE envelope, or a sigstore bundle (``kind`` is its media type)."""
+    """Return the artifact of the signed statement: a DSSE envelope, or a sigstore bundle (``kind`` is its media type)."""
     of = KEYLESS_ARTIFACT if kind == KEYLESS_ARTIFACT else STATEMENT_ARTIFACT
     blob = describe(envelope, kind, **{"in-toto.io/predicate-type": PREDICATE_TYPE})
-    return _attach(image, of, [(blob, envelope)], {**told, "in-toto.io/predicate-type": PREDICATE_TYPE, **marks})
+    return _attach(image, of, [(blob, envelope)], {**annotations, "in-toto.io/predicate-type": PREDICATE_TYPE, **marks})
 
 
-def _attach(image: Manifest, kind: str, blobs: list[tuple[Descriptor, bytes]], told: Mapping[str, str]) -> Attachment:
-    manifest = artifact(artifact_type=kind, layers=[d for d, _ in blobs], subject=image.descriptor, annotations=told)
+def _attach(
+    image: Manifest, kind: str, blobs: list[tuple[Descriptor, bytes]], annotations: Mapping[str, str]
+) -> Attachment:
+    manifest = artifact(
+        artifact_type=kind, layers=[d for d, _ in blobs], subject=image.descriptor, annotations=annotations
+    )
     return Attachment(manifest=manifest, blobs={EMPTY.digest: b"{}", **{d.digest: data for d, data in blobs}})

@@ -8,13 +8,13 @@ registry lists or answers in headers decides nothing.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from envsmith.errors import ContentError, DataError
@@ -55,7 +55,7 @@ class Check:
     text: str
 
     def to_json(self) -> dict[str, str]:
-        """As ``verify --json`` prints it."""
+        """Return it as ``verify --json`` prints it."""
         return {"part": self.part, "state": self.state.value, "text": self.text}
 
 
@@ -77,12 +77,10 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     claim: Claim | None = None
     lock: Lock | None = None
-    lock_text: str = ""
     record: Record | None = None
-    record_text: str = ""
 
     def add(self, part: str, state: State, text: str) -> None:
-        """One more check."""
+        """Add a check."""
         self.checks.append(Check(part=part, state=state, text=text))
 
     @property
@@ -99,7 +97,7 @@ class Report:
         return {"verified": 0, "differs": ContentError.exit_code, "unproved": 1}[self.status]
 
     def to_json(self) -> dict[str, object]:
-        """As ``verify --json`` prints it."""
+        """Return it as ``verify --json`` prints it."""
         claim = self.claim
         return {
             "status": self.status,
@@ -117,21 +115,18 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part that differs is told, and the others are looked at all the same."""
+    """Put into the report how a part differs; the other parts are checked all the same."""
 
     report: Report
     name: str
 
-    def __enter__(self) -> None:
-        """Nothing is opened."""
+    def __enter__(self) -> None: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, (ContentError, DataError)):
             return False
-        told = "; ".join([error.message, *error.details[:5]])
-        self.report.add(self.name, State.DIFFERS, told.removeprefix(f"{self.name}: "))
+        text = "; ".join([error.message, *error.details[:5]])
+        self.report.add(self.name, State.DIFFERS, text.removeprefix(f"{self.name}: "))
         return True
 
 
@@ -208,8 +203,6 @@ def _layers(
 
 
 def _layer(store: Store, layer: Descriptor, part: str, diff_id: object) -> None:
-    import hashlib
-
     opened = store.blob(layer.digest)
     if opened is None:
         raise ContentError(f"{part}: {layer.digest} is missing")
@@ -224,23 +217,23 @@ def _layer(store: Store, layer: Descriptor, part: str, diff_id: object) -> None:
     if f"sha256:{stored.hexdigest()}" != layer.digest:
         cut = f" (it has {size} bytes, not {layer.size})" if size != layer.size else ""
         raise ContentError(f"{part}: its bytes are not those of {layer.digest[:19]}…{cut}")
-    found = unpacked if inflate is not None else stored if layer.media_type in _PLAIN else None
-    if found is not None and diff_id is not None and f"sha256:{found.hexdigest()}" != diff_id:
+    content = unpacked if inflate is not None else stored if layer.media_type in _PLAIN else None
+    if content is not None and diff_id is not None and f"sha256:{content.hexdigest()}" != diff_id:
         raise ContentError(f"{part}: it unpacks to something else than the configuration says")
 
 
 def _bounded(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """No more than the manifest promised: a store that never stops is refused by its length."""
-    read = 0
+    """Read no more than the manifest promised: a store that never stops is refused by its length."""
+    count = 0
     for piece in stream(file):
         yield piece
-        read += len(piece)
-        if read > size:
+        count += len(piece)
+        if count > size:
             return
 
 
 def _inflate(inflate: Any, piece: bytes, take: Callable[[bytes], object], part: str) -> None:
-    """Unpack in bounded steps; a layer of zeros is read through, never held."""
+    """Unpack in bounded steps: a layer of zeros is never in memory as a whole."""
     try:
         take(inflate.decompress(piece, 1 << 22))
         while inflate.unconsumed_tail:
@@ -253,37 +246,39 @@ def _inflate(inflate: Any, piece: bytes, take: Callable[[bytes], object], part: 
 
 
 def _statement(report: Report, store: Store, manifest: Manifest, trust: Trust) -> Claim | None:
-    """The newest claim that somebody who is trusted signed about this very image."""
+    """Return the newest claim about this very image that a trusted signer made."""
     claims: list[tuple[Claim, str]] = []
-    others: list[str] = []
+    strangers: list[str] = []
     broken: list[str] = []
     for listed in store.referrers(manifest.digest):
         try:
-            found = _open(store, listed, manifest, trust)
+            opened = _open(store, listed, manifest, trust)
         except (ContentError, DataError) as error:
             broken.append(error.message.removeprefix("statement: "))
             continue
-        if found is None:
+        if opened is None:
             continue
-        claim, signer, claimed = found
+        claim, signer, claimed = opened
         if claim is not None and signer:
             claims.append((claim, signer))
         else:
-            others.append(", ".join(key[:16] for key in claimed) or "nobody")
+            strangers.append(", ".join(key[:16] for key in claimed) or "nobody")
     if claims:
         claim, signer = max(claims, key=lambda pair: (pair[0].recorded, pair[0].audit.get("when") or ""))
         report.add("statement", State.OK, f"signed by {signer[:16] if trust.keys else signer}, about this image")
-        for who in others:
+        for who in strangers:
             report.add("statement", State.NOTE, f"another one, signed by {who}, was not asked")
         for why in broken:
             report.add("statement", State.DIFFERS, f"another one beside the good one: {why}")
         return claim
     if broken:
         report.add("statement", State.DIFFERS, "; ".join(broken))
-    elif others and (trust.keys or trust.identity):
-        report.add("statement", State.DIFFERS, f"it is signed by {'; '.join(others)}, not by who you trust")
-    elif others:
-        report.add("statement", State.UNPROVED, f"signed by {'; '.join(others)}: say with --key whether you trust that")
+    elif strangers and (trust.keys or trust.identity):
+        report.add("statement", State.DIFFERS, f"it is signed by {'; '.join(strangers)}, not by who you trust")
+    elif strangers:
+        report.add(
+            "statement", State.UNPROVED, f"signed by {'; '.join(strangers)}: say with --key whether you trust that"
+        )
     else:
         report.add("statement", State.UNPROVED, "there is none: nobody vouches for this image")
     return None
@@ -292,7 +287,7 @@ def _statement(report: Report, store: Store, manifest: Manifest, trust: Trust) -
 def _open(
     store: Store, listed: Descriptor, manifest: Manifest, trust: Trust
 ) -> tuple[Claim | None, str, tuple[str, ...]] | None:
-    """A referrer as claim, who signed it (empty: nobody who is trusted), whom it names; ``None`` when it is no statement."""
+    """Return a referrer's claim, its trusted signer (or empty), whom it names; ``None`` when it is not a statement."""
     artifact = load_manifest(store, listed.digest, "statement")
     kind = artifact.artifact_type
     if kind not in {statement.STATEMENT_ARTIFACT, statement.KEYLESS_ARTIFACT} or len(artifact.layers) != 1:
@@ -309,7 +304,7 @@ def _open(
 
 
 def _open_keyless(raw: bytes, manifest: Manifest, trust: Trust) -> tuple[Claim | None, str, tuple[str, ...]]:
-    """A keyless statement is looked into only when an identity was given: its payload cannot be read without checking it."""
+    """Open a keyless statement only when an identity was given: its payload cannot be read without checking it."""
     if not trust.identity:
         return None, "", ("an identity of sigstore",)
 
@@ -328,21 +323,20 @@ def _documents(report: Report, store: Store, manifest: Manifest, config: Mapping
         lock = parse_lock(raw.decode(errors="replace"), where="lock")
         if lock.digest != claim.lock or str(lock.cell.id) != claim.cell:
             raise ContentError("lock: it is not the one that the statement speaks of")
-        report.lock, report.lock_text = lock, raw.decode()
+        report.lock = lock
         report.add("lock", State.OK, f"{lock.digest}, {len(lock.pins)} packages")
     if report.lock is not None and config:
-        told = label_differences(config, report.lock)
+        differences = label_differences(config, report.lock)
         good = f"they say cell {claim.cell} and this lock"
-        report.add("labels", State.DIFFERS if told else State.OK, "; ".join(told) or good)
+        report.add("labels", State.DIFFERS if differences else State.OK, "; ".join(differences) or good)
     with _Part(report, "record"):
         raw = read_blob(store, claim.parts["record.json"], "record", limit=_MAX_DOCUMENT)
-        report.record, report.record_text = parse_record(raw, "record"), raw.decode()
+        report.record = parse_record(raw, "record")
         _record(report, manifest, claim)
     with _Part(report, "sbom"):
         raw = read_blob(store, claim.parts["sbom.cdx.json"], "sbom", limit=_MAX_DOCUMENT)
-        told = [] if report.lock is None else sbom_differences(raw, report.lock, manifest.digest)
-        if told:
-            raise ContentError("sbom: it is not that of the lock", details=told)
+        if report.lock is not None and (differences := sbom_differences(raw, report.lock, manifest.digest)):
+            raise ContentError("sbom: it is not that of the lock", details=differences)
         report.add("sbom", State.OK, claim.parts["sbom.cdx.json"].digest)
 
 
@@ -351,31 +345,31 @@ def _record(report: Report, manifest: Manifest, claim: Claim) -> None:
     if record is None or report.lock is None:
         return
     images = {"manifest": manifest.digest, "config": manifest.config.digest, "engine's image": claim.built_from}
-    told = unproved(report.lock, record, images=images)
+    reasons = unproved(report.lock, record, images=images)
     if [rung.value for rung in record.rungs] != list(claim.rungs):
-        told.append("the statement tells other rungs than the record")
-    if told:
-        report.add("record", State.DIFFERS, "; ".join(told))
+        reasons.append("the statement tells other rungs than the record")
+    if reasons:
+        report.add("record", State.DIFFERS, "; ".join(reasons))
     else:
         report.add("record", State.OK, f"passed {record.moment.date()}: {record.summary}")
 
 
 def label_differences(config: Mapping[str, Any], lock: Lock) -> list[str]:
-    """What the labels of an image say otherwise than its lock; cell and lock must be there, other components agree where they are."""
+    """Return what the labels of an image say otherwise than its lock; cell and lock must be there, other components agree where they are."""
     inner = config.get("config")
-    found = inner.get("Labels") if isinstance(inner, dict) else None
-    labels: Mapping[str, Any] = found if isinstance(found, dict) else {}
-    wanted = {"io.envsmith.cell": str(lock.cell.id), "io.envsmith.lock": lock.digest}
-    wanted |= {
+    value = inner.get("Labels") if isinstance(inner, dict) else None
+    labels: Mapping[str, Any] = value if isinstance(value, dict) else {}
+    expected = {"io.envsmith.cell": str(lock.cell.id), "io.envsmith.lock": lock.digest}
+    expected |= {
         key: version for name, version in lock.cell.components.items() if (key := f"io.envsmith.{name}") in labels
     }
     if "io.envsmith.flavour" in labels:
-        wanted["io.envsmith.flavour"] = lock.flavour
+        expected["io.envsmith.flavour"] = lock.flavour
     if lock.base is not None and "org.opencontainers.image.base.digest" in labels:
-        wanted["org.opencontainers.image.base.digest"] = lock.base.digest
+        expected["org.opencontainers.image.base.digest"] = lock.base.digest
     return [
         f"{key} is {str(labels.get(key, 'missing'))[:80]}, the lock says {value}"
-        for key, value in wanted.items()
+        for key, value in expected.items()
         if labels.get(key) != value
     ]
 

@@ -16,7 +16,7 @@ from envsmith.oci.registry import Repository
 from envsmith.oci.spec import canonical
 from envsmith.publish.proof import load_proof
 from envsmith.publish.push import publish
-from envsmith.publish.run import Asked, seal_with, trust_of, verify_image
+from envsmith.publish.run import NamedImage, seal_with, trust_of, verify_image
 from envsmith.publish.verify import verify
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
@@ -373,8 +373,8 @@ def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatc
 
     monkeypatch.setattr(engine_rebuild, "rebuild_published", build_again)
     monkeypatch.setattr("envsmith.publish.run.choose_engine", lambda: type("Choice", (), {"engine": None}))
-    asked = Asked(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
-    report = verify_image(asked, trust_of([keys[1]], None, None), rebuild=True)
+    image = NamedImage(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
+    report = verify_image(image, trust_of([keys[1]], None, None), rebuild=True)
     assert seen["digest"] == published.done.digest
     assert json.loads(seen["lock"])["cell"]["id"] == CELL
     assert report.status == ("verified" if same else "differs")
