@@ -146,10 +146,13 @@ class HttpWire:
         try:
             request = client.build_request(method, url, headers=dict(headers), content=body)
             answer = client.send(request, stream=True)
+            fields = dict(answer.headers)
+            # An answer that is read to its end leaves the connection to the next request.
+            is_empty = method == "HEAD" or fields.get("content-length") == "0" or answer.status_code in {204, 304}
+            content = io.BytesIO(answer.read()) if is_empty else io.BufferedReader(_Body(self, answer, url), _CHUNK)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _no_answer(error) from None
-        body_file = io.BufferedReader(_Body(self, answer, url), _CHUNK)
-        return Response(status=answer.status_code, headers=dict(answer.headers), body=body_file)
+        return Response(status=answer.status_code, headers=fields, body=content)
 
     def _connect(self, proxy: str | None) -> httpx.Client:
         import httpx

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.http import HttpClient, NotFoundError, ca_bundle, redact, ssl_context
+from envsmith.http import HttpClient, HttpWire, NotFoundError, ca_bundle, redact, ssl_context
 
 
 @pytest.fixture
@@ -265,6 +265,23 @@ def test_a_range_that_was_not_asked_for_is_refused(server, client, told):
     server.routes["/file"] = lambda h: h.reply(206, b"012", Content_Range=told)
     with pytest.raises(NetworkError), client.open_range(server.url + "/file", 0, 3):
         pass
+
+
+def test_the_connection_is_kept_for_the_next_request(server):
+    wire, connections = HttpWire(), set()
+
+    def answer(handler):
+        connections.add(handler.client_address)
+        handler.reply(201 if handler.command == "PUT" else 200, b"" if handler.command == "PUT" else b"body")
+
+    server.routes["/x"] = answer
+    for method in ("HEAD", "PUT", "HEAD", "GET", "PUT"):
+        with wire(method, server.url + "/x", {}) as response:
+            response.body.read()
+    for _ in range(3):
+        with wire("PUT", server.url + "/x", {}):
+            """Nobody reads what is empty."""
+    assert len(connections) == 1
 
 
 def test_no_more_requests_run_at_once_than_allowed(server, tmp_path):
