@@ -1,7 +1,8 @@
 """Declare the schema of a file from outside, and report every problem of a file at once, each with its key path.
 
-A schema is a frozen dataclass whose fields carry the types of this module or any plain annotation. :func:`check` turns a parsed document
-into a value of it. pydantic does the work and is imported by the first check, so that a module may declare schemas at no cost.
+A schema is a frozen dataclass whose fields carry the types of this module or any plain annotation. :func:`check` turns
+a parsed document into a value of it. pydantic does the work. It is imported by the first check, so that a module may
+declare schemas at no cost.
 
 >>> @strict
 ... @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _TOKEN = re.compile(
-    r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ASIA|pypi-)[A-Za-z0-9_-]{8,}|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]{10,}"
+    r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ASIA|pypi-)[A-Za-z0-9_-]{8,}"
+    r"|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]{10,}"
 )
 _LONG_HEX = re.compile(r"\b[0-9a-fA-F]{40,}\b")
 _URL_LOGIN = re.compile(r"(\w+://)[^/\s:@]{1,200}(?::[^/\s@]{0,200})?@")
@@ -30,7 +31,7 @@ _TELLING = re.compile(r"[\d.-]")
 
 
 def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
-    """``text`` without logins in addresses, tokens, mail addresses, home folders' names, this user's and this host's name."""
+    """Return ``text`` without logins, tokens, mail addresses, names of home folders, of this user and of this host."""
     text = _LONG_HEX.sub("<removed>", _without_secrets(text))
     text = _HOME.sub(r"\1USER", text)
     for name in _names() if users is None else users:

@@ -75,8 +75,10 @@ def own_matrix() -> Path:
     if (here / "components.yaml").is_file():
         return here
     raise UsageError(
-        "the knowledge that this envsmith reads belongs to its installed package: an upgrade would take away what is written there",
-        hint=f"take a copy: cp -r {shlex.quote(str(folder))} matrix; then run this again here, or name a folder with --matrix. "
+        "the knowledge that this envsmith reads belongs to its installed package: "
+        "an upgrade would take away what is written there",
+        hint=f"take a copy: cp -r {shlex.quote(str(folder))} matrix; "
+        "then run this again here, or name a folder with --matrix. "
         f"With {MATRIX_VARIABLE}=$PWD/matrix every verb reads it",
     )
 

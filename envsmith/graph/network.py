@@ -1,10 +1,16 @@
-"""The version graph: a ``networkx.MultiDiGraph`` of facts, from which the solver's tables are compiled and which people can look at.
+"""The version graph: a ``networkx.MultiDiGraph`` of facts.
 
-Nodes are texts. A component (``torch``, ``kind="component"``), a release (``torch==2.9.1+cu128``, ``kind="release"``. A build of torch is its
-wheel) and a rule (``rule:torch-bundles-nccl``, ``kind="rule"``). Edges: a release belongs to its component (``release-of``). A rule speaks of a
-component, or of the release that it names exactly, once for each row and side (``bundles``, ``requires``, ``conflicts``. ``side`` is ``when`` or
-``needs``, ``spec`` what the row says of it). A framework was ``tested`` with a torch. Every edge carries its evidence. These are
-facts, about seven thousand edges, not the expansion of all compatible pairs.
+The solver's tables are compiled from it, and people can look at it. Nodes are texts of three kinds:
+
+- a component, ``torch``,
+- a release, ``torch==2.9.1+cu128`` (a build of torch is its wheel),
+- a rule, ``rule:torch-bundles-nccl``.
+
+A release has an edge to its component (``release-of``). A rule has an edge to each component that it speaks of, or to
+the release that it names exactly, for each row and ``side`` (``when`` or ``needs``), with the ``spec`` that the row
+states. Its kind is that of the rule: ``bundles``, ``requires`` or ``conflicts``. A framework has an edge to torch for
+each test (``tested``). Every edge carries its evidence. These are facts, about seven thousand edges, not the expansion
+of all pairs.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ class CellId:
             match = _TOKEN.fullmatch(token)
             if not match:
                 raise ValueError(
-                    f"{text!r} is not a cell id: {token!r} is not NAMEVERSION (example: ds0.19.8-torch2.13.0-cu130-py312)"
+                    f"{text!r} is not a cell id: {token!r} is not NAMEVERSION "
+                    "(example: ds0.19.8-torch2.13.0-cu130-py312)"
                 )
             name = names.get(match[1], match[1].replace("_", "-"))
             parsed[name] = _undot(match[2]) if name in _DOTLESS else match[2].replace("_", "+")

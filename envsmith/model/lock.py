@@ -143,11 +143,11 @@ class BuiltWheel(AsJson):
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompiledSource(AsJson):
-    """A source distribution of the lock that is compiled against the cell's torch, in the pinned builder, from a fixed folder.
+    """A source distribution of the lock that is compiled in the pinned builder against the cell's torch.
 
-    ``variables`` are set while it is compiled: no binary that nobody hashed is fetched, no GPU of the builder's host is asked. ``toolkit``
-    says that nvcc is there, from the distributions of the lock's ``build_pins``. ``archive`` is empty for an archive of the index. Of one that
-    the user gave it is the https address, or ``file``.
+    ``variables`` are set while it is compiled. They keep it from fetching binaries that are not hashed, and from asking
+    the GPU of the builder's host. ``toolkit`` says that nvcc is there, from the distributions of the lock's ``build_pins``.
+    ``archive`` is empty for an archive of the index. For one of the user's it is the https address, or ``file``.
     """
 
     name: _Name
@@ -290,10 +290,10 @@ def parse_lock(text: str, *, where: str) -> Lock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenArchive:
-    """A source archive (``.tar.gz``) of the user's that was fetched, held against its ``sha256`` (64 hex digits) and looked into.
+    """A source archive (``.tar.gz``) of the user's that was fetched, compared with its ``sha256`` and looked into.
 
-    ``name`` is normalised. ``address`` is ``file:///…`` or ``https://…``. ``requires`` are the run-time requirements that it states without
-    being run. ``cuda`` says that there is CUDA code in it. ``size`` is in bytes.
+    ``name`` is normalised. ``address`` is ``file:///…`` or ``https://…``. ``requires`` are the run-time requirements that
+    it states without being run. ``cuda`` says that there is CUDA code in it. ``size`` is in bytes.
     """
 
     name: str

@@ -43,8 +43,8 @@ _MAX_TEXT = 220
 _MAX_LOG = 600
 _HOST = ("cpus", "memory_bytes", "kernel", "machine", "os", "container", "driver", "gpus")
 _LOADED = (
-    "python", "glibc", "torch", "torch_git", "cuda", "cxx11_abi", "numpy", "nccl", "nccl_runtime", "cudnn", "installed", "backend_implementation",
-    "nccl_transport",
+    "python", "glibc", "torch", "torch_git", "cuda", "cxx11_abi", "numpy", "nccl", "nccl_runtime", "cudnn", "installed",
+    "backend_implementation", "nccl_transport",
 )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ class CaseOutcome(AsJson):
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cases(AsJson):
-    """The cases of a run: how many had which verdict, the bad ones, and the hash of the ``list`` of all that were to run."""
+    """The cases of a run: counts of verdicts, the bad cases, and the hash of the ``list`` of all that were to run."""
 
     list: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Cases(AsJson):
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutcome(AsJson):
-    """One framework step: ``name`` (``deepspeed zero-2 fp32``), verdict, what was observed, the reason when it was not run."""
+    """One framework step (``deepspeed zero-2 fp32``): its verdict, what was observed, why it was not run."""
 
     name: str
     verdict: Verdict
@@ -147,7 +147,7 @@ class Expected(str, Enum):
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure(AsJson):
-    """Why the climb ended: the ``rung`` that was not reached, ``symptom`` in one line as a user sees it, the ``log``'s last lines.
+    """Why the climb ended: the ``rung`` not reached, the ``symptom`` that a user sees, the last lines of the ``log``.
 
     ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension). It says nothing against the cell.
     """

@@ -1,4 +1,4 @@
-"""A set of releases that is judged: read, narrowed to what can be meant, and completed by what a torch wheel carries."""
+"""A set of releases that is judged: read, narrowed to what can be meant, completed by what a wheel carries."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def carrying(case: Case) -> Net:
 
 
 def infer(case: Case) -> tuple[list[tuple[int, int]], dict[str, str], frozenset[str]]:
-    """Return the given masks narrowed to what goes together, what follows, and which of it holds for the default build only."""
+    """Return the masks narrowed to what goes together, what follows, and what of that only the default build has."""
     problem, subject = case.problem, case.subject
     torch = problem.variable("torch")
     if torch is None or "torch" not in subject.masks:
@@ -202,7 +202,7 @@ def _newest(versions: tuple[str, ...]) -> str:
 
 
 def _is_a_gap(versions: tuple[str, ...], text: str) -> bool:
-    """Tell whether a final release lies between the oldest and the newest that are listed and is none of them: mistyped, or never published."""
+    """Tell whether a final release lies between the oldest and the newest that are listed, and is none of them."""
     if not versions or (key := version_key(text)) is None or key.is_prerelease or key.is_postrelease or key.local:
         return False
     first, last = version_key(versions[0]), version_key(versions[-1])

@@ -1,4 +1,4 @@
-"""A refusal in sentences: each member of the conflict with what it says about the releases that are left to the others."""
+"""Refusals, reasons, cells, rules and upgrades in sentences."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _left_over(problem: Problem, wishes: Sequence[Wish], groups: Sequence[Group]
 
 
 def relevant_rows(rule: Rule, group: Group, domains: Domains) -> tuple[list[Row], list[int], int]:
-    """Return rows that speak of releases in ``domains``, newest first, what each variable has in them, and how many nogoods had no row."""
+    """Return rows that speak of ``domains``, newest first, the values of variables in them, the count of gaps."""
     rows: dict[int, int] = {}
     touched = [0] * len(domains)
     gaps = 0
@@ -283,7 +283,8 @@ def _not_preferred(posed: Posed, name: str, label: str, newest: str, mask: int) 
             release = posed.problem.values[variable].index(versions[framework])
             if support.lines and not support.torch(release) & mask:
                 whom = name_release(framework, versions[framework])
-                return f"{label}: {newest} is newer and breaks no rule here, but nobody is known to have tested it with {whom}."
+                untested = f"nobody is known to have tested it with {whom}"
+                return f"{label}: {newest} is newer and breaks no rule here, but {untested}."
     return f"{label}: {newest} is newer and breaks no rule here; it can be asked for."
 
 
@@ -555,9 +556,8 @@ def _passed_over(solver: Solver, posed: Posed, answer: Answer, variable: int, ne
     builds = _builds(problem.values[variable], newer, newest)
     tried = with_frameworks.and_also(Wish("torch", newest, ((variable, builds),), reason=_TRIED))
     if solver.best(tried):
-        return [
-            f"torch {newest} was passed over: no evidence supports it with {_named(posed, answer)} yet (ask for it: --torch {newest})."
-        ]
+        why = f"no evidence supports it with {_named(posed, answer)} yet"
+        return [f"torch {newest} was passed over: {why} (ask for it: --torch {newest})."]
     because = " and ".join(m.message for m in _against(solver, tried, solver.stuck(tried)))
     return [f"torch {newest} is newer, but {because}."] if because else []
 
@@ -592,7 +592,7 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
 
 
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
-    """Return the same request with the newest torch at all, and with the CUDA majors next to this one: at most three cells."""
+    """Return at most three cells: with the newest torch at all, and with the CUDA majors next to this one."""
     cells: list[Cell] = []
     newest = replace(posed, preference=_whatever_is_newest(posed))
     candidates = [solver.best(newest)]

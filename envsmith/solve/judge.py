@@ -36,7 +36,7 @@ from envsmith.solve.words import finding_of_row, join_words, message_of, name_re
 def judge(
     solver: Solver, versions: Mapping[str, str], platform: Platform, *, keep: Collection[str] = frozenset()
 ) -> Judgement:
-    """``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair when it is bad.
+    """Return ``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair.
 
     The repair leaves the components of ``keep`` as they are, as long as there is one that does.
     :class:`envsmith.errors.UsageError` when a version is none.
@@ -104,7 +104,7 @@ def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
 
 
 def _hints_at_another(case: Case, inferred: Mapping[str, str]) -> bool:
-    """Tell whether the toolkit is of another CUDA major than the default build, and some build of this torch is of the toolkit's."""
+    """Tell whether the toolkit has the CUDA major of another build of this torch than the default one."""
     toolkit, cuda = case.subject.plain.get("toolkit"), inferred.get("cuda")
     if toolkit is None or cuda is None or toolkit.split(".")[0] == cuda.split(".")[0]:
         return False
@@ -139,7 +139,7 @@ def _own_build(case: Case, findings: Sequence[Finding]) -> tuple[list[Finding], 
 def _of_nightly(
     solver: Solver, case: Case, versions: Mapping[str, str], platform: Platform, findings: Sequence[Finding]
 ) -> list[Finding]:
-    """Return what a nightly or vendor build of torch (``2.1.0.dev20230519``, ``2.4.0a0``) breaks if it has what the release after it has."""
+    """Return what a nightly or vendor build of torch (``2.4.0a0``) breaks if it has what the release after it has."""
     text = case.subject.text.get("torch", "")
     key = version_key(text) if text else None
     if key is None or not key.is_prerelease or text in solver.compiled.versions.get("torch", ()):

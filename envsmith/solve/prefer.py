@@ -1,15 +1,17 @@
 """Which of many valid cells comes first. The order is stated here and nowhere else.
 
-1. The newest release of each framework, in the order in which they were asked for. A release that nobody is known to have tested comes
-   after those that somebody has.
+1. The newest release of each framework, in the order of the request. A release that nobody is known to have tested
+   comes after those that somebody has.
 2. A build with CUDA before one without.
-3. A torch release that is tested with the chosen framework release (or, when it has no line of its own, with its minor series) before one
-   that is not. Among those the newest. Of one torch release the default build first, then the newest CUDA.
+3. A torch release that is tested with the chosen framework release before one that is not. A framework release without
+   a line of its own has those of its minor series. Among tested ones the newest comes first. Of one torch release the
+   default build comes first, then the newest CUDA.
 4. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
-5. Companions, newest first. Then whatever else is open, newest first. Of driver and glibc the oldest that
-   will do, because they are demands.
+5. Companions, newest first, then whatever else is open, newest first. Of driver and glibc the oldest that will do comes
+   first, because they are demands.
 
-Over all of this: no warning, no pre-release, no yanked release, as long as there is an answer without (see :data:`PHASES`).
+Before all of this: no warning, no pre-release, no yanked release, as long as there is an answer without.
+See :data:`PHASES`.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ class _Lay:
 
 
 def _meets(compiled: Compiled, component: str, spec: Spec, version: str) -> bool:
-    """``Spec.contains`` for what a set can say beyond versions: ``*`` is some release, ``none`` is no release at all."""
+    """Do as ``Spec.contains``, also for ``*``, which is some release, and ``none``, which is no release at all."""
     if version == "*":
         return spec.is_any
     if version == "none" and compiled.roles.get(component) is not Role.CORE:

@@ -114,7 +114,8 @@ def _python_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]])
         key=lambda v: [int(p) if p.isdigit() else 0 for p in v.split(".")],
     )
     span = minors[0] if len(minors) == 1 else f"{minors[0]} to {minors[-1]}"
-    return f"torch {these_versions('torch', _builds(rows, affected))} {_verb(rows, affected, 'has', 'have')} wheels for Python {span} only"
+    builds = these_versions("torch", _builds(rows, affected))
+    return f"torch {builds} {_verb(rows, affected, 'has', 'have')} wheels for Python {span} only"
 
 
 def _gpu_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
