@@ -20,7 +20,7 @@ from envsmith.http import Fetcher
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import parse_metadata
-from envsmith.python.wheels import RemoteWheel
+from envsmith.python.remote_wheel import RemoteWheel
 from envsmith.schema import strict
 
 _ARCH = rb"(?:sm|compute)_\d{2,3}[af]?"

@@ -75,7 +75,7 @@ def read_sources(index: PackageIndex, distribution: str, file: IndexFile, cache:
 
 
 def _wheel(index: PackageIndex, file: IndexFile) -> Iterator[tuple[str, bytes]]:
-    from envsmith.python.wheels import RemoteWheel
+    from envsmith.python.remote_wheel import RemoteWheel
 
     with RemoteWheel(index.fetcher, file.url, budget=BUDGET) as wheel:
         names = wheel.names()

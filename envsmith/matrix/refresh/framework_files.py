@@ -20,7 +20,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Checkout, ToolkitTable
 from envsmith.matrix.refresh.tables import Table, flow, parse_record
 from envsmith.model.version import Spec
-from envsmith.python.releases import ReleaseFacts
+from envsmith.python.distribution import ReleaseFacts
 
 _MAX_FILE = 16 << 20
 _MAX_TAGS = 5000

@@ -23,9 +23,9 @@ from envsmith.matrix.refresh.tables import Table
 from envsmith.model.cell import Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import WORDS
+from envsmith.python.distribution import ReleaseFacts, best_file, read_release
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active
-from envsmith.python.releases import ReleaseFacts, best_file, read_release
 from envsmith.python.torch_wheel import linux_wheels, pythons_of
 from envsmith.schema import parse_value, to_json
 

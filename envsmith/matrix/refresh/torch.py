@@ -20,9 +20,9 @@ from envsmith.matrix.refresh.releases import by_version, ordered
 from envsmith.matrix.refresh.tables import Table
 from envsmith.model.cell import Platform
 from envsmith.model.version import WORDS
+from envsmith.python.distribution import best_file, read_release
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active
-from envsmith.python.releases import best_file, read_release
 from envsmith.python.torch_wheel import TorchFacts, glibc_floor, linux_wheels, pythons_of, read_torch_wheel
 from envsmith.schema import parse_value, to_json
 

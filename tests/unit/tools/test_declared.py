@@ -12,8 +12,8 @@ from envsmith.matrix.refresh.base import same_spec, spec_text, yanked_text
 from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
 from envsmith.matrix.refresh.releases import Policy, declared
 from envsmith.matrix.refresh.run import refreshable
+from envsmith.python.distribution import ReleaseFacts
 from envsmith.python.index import IndexFile
-from envsmith.python.releases import ReleaseFacts
 
 MATRIX = Path(__file__).parents[3] / "matrix"
 COMPONENTS = read_components(MATRIX)

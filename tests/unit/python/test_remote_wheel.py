@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envsmith.errors import NetworkError
-from envsmith.python.wheels import RemoteFile, RemoteWheel
+from envsmith.python.remote_wheel import RemoteFile, RemoteWheel
 
 URL = "https://index.test/demo-1.0-py3-none-any.whl"
 META = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
@@ -49,9 +49,9 @@ def test_reading_more_than_the_budget_is_refused(fetcher, make_wheel):
 
 
 def test_a_central_directory_without_end_is_refused(fetcher, make_wheel, monkeypatch):
-    from envsmith.python import wheels
+    from envsmith.python import remote_wheel
 
-    monkeypatch.setattr(wheels, "_MAX_DIRECTORY", 1 << 17)
+    monkeypatch.setattr(remote_wheel, "_MAX_DIRECTORY", 1 << 17)
     fetcher.files[URL] = make_wheel({f"{i:0>200}": b"" for i in range(2000)})
     with pytest.raises(NetworkError, match="refused"):
         RemoteWheel(fetcher, URL)

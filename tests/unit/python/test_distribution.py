@@ -12,9 +12,9 @@ import pytest
 from envsmith.errors import ContentError, NetworkError
 from envsmith.frameworks.deepspeed import cuda_minor_table
 from envsmith.model.cell import Platform
+from envsmith.python.distribution import ReleaseFacts, best_file, read_release, setup_imports
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active, parse_metadata, parse_requires_txt, read_members
-from envsmith.python.releases import ReleaseFacts, best_file, read_release, setup_imports
 from envsmith.schema import parse_value, to_json
 
 PKG_INFO = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nRequires-Python: >=3.8\n"

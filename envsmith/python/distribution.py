@@ -17,8 +17,8 @@ from envsmith.http import Fetcher, NotFoundError
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import MAX_MEMBER, Metadata, parse_metadata, parse_requires_txt, read_members
+from envsmith.python.remote_wheel import RemoteWheel
 from envsmith.python.torch_wheel import linux_wheels
-from envsmith.python.wheels import RemoteWheel
 from envsmith.schema import strict
 
 _TOOLKIT_TABLES = tuple(f.toolkit_table for f in FRAMEWORKS.values() if f.toolkit_table is not None)
