@@ -15,16 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from envsmith import solve
-from envsmith.doctor.conditions import (
-    KINDS,
-    Condition,
-    Scene,
-    below,
-    complaint_about,
-    names_in,
-    number_in,
-    used,
-)
+from envsmith.doctor.conditions import KINDS, Condition, Scene, below, complaint_about, names_in, number_in, used
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.read.lines import component_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -70,7 +70,6 @@ class Words:
     not_on_conda: tuple[Text, ...]
     own_causes: Mapping[Text, Text]
     own_fixes: tuple[Text, ...]
-    evidence: Mapping[Text, Any] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=1)
