@@ -32,6 +32,19 @@ def test_a_spec_contains_what_people_mean(spec, version, inside):
     assert Spec.parse(str(Spec.parse(spec))) == Spec.parse(spec)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("*", ">=2", ">=2"),
+        (">=2", "*", ">=2"),
+        (">=2,<3", ">=2.4", ">=2,<3,>=2.4"),
+        (">=1,<2 || >=3", "!=3.1", ">=1,<2,!=3.1 || >=3,!=3.1"),
+    ],
+)
+def test_two_specs_meet_in_what_satisfies_both(one, other, both):
+    assert str(Spec.parse(one).meet(Spec.parse(other))) == both
+
+
 @pytest.mark.parametrize("text", [">=two", "|| 2", "2.4;x", "$(x)", ">=1" * 200, "==1.*,!!"])
 def test_a_malformed_spec_is_refused(text):
     with pytest.raises(ValueError):
