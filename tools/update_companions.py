@@ -29,7 +29,7 @@ ELSEWHERE = frozenset(
 def companions(matrix: Path) -> list[str]:
     """Their names, in the order of components.yaml."""
     from envsmith.graph.read import read_components
-    from envsmith.matrix.refresh.run import refreshable
+    from envsmith.matrix.refresh.updates import refreshable
 
     return [name for name in refreshable(matrix, read_components(matrix)) if name not in ELSEWHERE]
 

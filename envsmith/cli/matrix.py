@@ -20,8 +20,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.files import find_matrix, list_files, own_matrix
 from envsmith.graph.load import components, knowledge, version_graph
 from envsmith.lock.store import prepare
-from envsmith.matrix.changes import changes, read_document
-from envsmith.matrix.document import document, now, states
+from envsmith.matrix.document import changes, document, now, read_document, states
 from envsmith.matrix.tables import commands, csv_text, dumped, with_table, write_export
 from envsmith.model.cell import CellId
 from envsmith.model.component import Role
@@ -30,8 +29,8 @@ from envsmith.solve import solver_of
 
 if TYPE_CHECKING:
     from envsmith.matrix.cells import CellState
-    from envsmith.matrix.refresh.base import Progress
-    from envsmith.matrix.refresh.run import Plan
+    from envsmith.matrix.refresh.shared import Progress
+    from envsmith.matrix.refresh.updates import Plan
 
 
 _VERBS = {
@@ -143,7 +142,7 @@ def refresh(
     The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or
     shown; 5 when the index, or some artifact, could not be read (what could be read is written all the same).
     """
-    from envsmith.matrix.refresh.run import apply, plan_refresh
+    from envsmith.matrix.refresh.updates import apply, plan_refresh
 
     root = folder or (own_matrix() if write else find_matrix())
     checkouts = {}

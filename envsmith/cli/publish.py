@@ -88,18 +88,18 @@ def publish(settings: PublishFlags) -> int:
             "a published image is signed: give --key FILE or --keyless",
             hint="openssl genpkey -algorithm ed25519 -out key.pem makes a key; keep it out of the repository",
         )
-    from envsmith.publish import run
+    from envsmith.publish import verbs
 
-    directory = run.find_cell(settings.cell, settings.output)
-    seal = run.seal_with(settings.key)
+    directory = verbs.find_cell(settings.cell, settings.output)
+    seal = verbs.seal_with(settings.key)
     with Console(verbose=settings.verbose) as console:
-        published = run.publish_cell(
+        published = verbs.publish_cell(
             directory,
             seal,
             targets=settings.targets(),
             layout=settings.layout,
             tags=settings.tags,
-            source=settings.source or run.source_of_ci(),
+            source=settings.source or verbs.source_of_ci(),
             replace=settings.replace,
             images=settings.images_dir,
             progress=console,
@@ -176,17 +176,17 @@ def verify(settings: VerifyFlags) -> int:
     everything is shown; 8: something differs, and is named; 1: nothing differs, but nobody whom you trust has signed
     it.
     """
-    from envsmith.publish import run
+    from envsmith.publish import verbs
 
     if settings.image is None and settings.bundle is None:
         raise UsageError("nothing to verify", hint="name an image, or --bundle FILE.tar")
     if bool(settings.identity) != bool(settings.issuer):
         raise UsageError("--identity and --issuer belong together")
-    trust = run.trust_of(settings.keys, settings.identity, settings.issuer)
+    trust = verbs.trust_of(settings.keys, settings.identity, settings.issuer)
     with contextlib.ExitStack() as stack:
         console = stack.enter_context(Console(verbose=settings.verbose))
-        store_image = stack.enter_context(run.find_image(settings.image, settings.bundle))
-        report = run.verify_image(
+        store_image = stack.enter_context(verbs.find_image(settings.image, settings.bundle))
+        report = verbs.verify_image(
             store_image, trust, layers=settings.layers, rebuild=settings.rebuild, progress=console
         )
     click.echo(dumps(report.to_json()) if settings.as_json else _report_text(report))

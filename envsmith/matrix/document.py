@@ -1,15 +1,19 @@
-"""``matrix.json``: one document with everything, of a stable, versioned shape (``matrix/matrix.schema.json``, docs/reference/matrix-json.md)."""
+"""``matrix.json``: one document with everything, of a stable, versioned shape (``matrix/matrix.schema.json``), and what differs between two."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envsmith import __version__
+from envsmith.errors import DataError
+from envsmith.files import read_bounded
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry, load_expiry
 from envsmith.graph.read import read_wheels
@@ -256,3 +260,69 @@ def _floor(knowledge: Knowledge, rule_id: str, component: str, version: str | No
         if component in wanted and wanted[component].contains(version) and "driver" in row.needs:
             return str(row.needs["driver"].text)
     return None
+
+
+# -- the difference between two documents: cells that are new, gone, or of another status; releases that appeared ----------
+
+_MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """``what`` is cell, torch or a framework's name; ``before`` and ``after`` are ``None`` where it was not, or is not, there."""
+
+    what: str
+    name: str
+    before: str | None
+    after: str | None
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return it as ``matrix diff --json`` prints it."""
+        return {"what": self.what, "name": self.name, "before": self.before, "after": self.after}
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a ``matrix.json`` that another program may have written. ``DataError``."""
+    try:
+        value = json.loads(read_bounded(path, _MAX_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: no matrix.json: {error}", hint="envsmith matrix export writes one") from None
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise DataError(f"{path}: no matrix.json of schema {SCHEMA}", hint="envsmith matrix export writes one")
+    for key, kind in (("cells", list), ("torch", list), ("frameworks", list)):
+        if not isinstance(value.get(key), kind) or not all(isinstance(x, dict) for x in value[key]):
+            raise DataError(f"{path}: {key}: a list of objects belongs here")
+    for number, framework in enumerate(value["frameworks"]):
+        releases = framework.get("releases", [])
+        if not isinstance(releases, list) or not all(isinstance(x, dict) for x in releases):
+            raise DataError(f"{path}: frameworks[{number}].releases: a list of objects belongs here")
+    return value
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Return what differs: cells first, by id, then releases."""
+    old, new = _facts(before), _facts(after)
+    return [change for what in new for change in _compare(what, old.get(what, {}), new[what])]
+
+
+def _facts(document: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return what is compared, by kind: the state of each cell, the index of each torch, the day of each release."""
+    facts = {
+        "cell": {str(cell.get("id")): _state_words(cell) for cell in document["cells"]},
+        "torch": {f"{t.get('version')} {t.get('platform')}": str(t.get("index")) for t in document["torch"]},
+    }
+    for framework in document["frameworks"]:
+        releases = framework.get("releases", [])
+        facts[str(framework.get("name"))] = {str(r.get("version")): str(r.get("date") or "") for r in releases}
+    return facts
+
+
+def _state_words(cell: Mapping[str, Any]) -> str:
+    marks = [word for word in ("stale", "flaky") if cell.get(word)]
+    rung = f" up to {cell.get('counts_as')}" if cell.get("status") != "failed" else f" at {cell.get('failed_at')}"
+    return f"{cell.get('status')}{rung}" + (f" ({', '.join(marks)})" if marks else "")
+
+
+def _compare(what: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[Change]:
+    names = sorted({*old, *new})
+    return [Change(what=what, name=n, before=old.get(n), after=new.get(n)) for n in names if old.get(n) != new.get(n)]

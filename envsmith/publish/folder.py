@@ -18,8 +18,8 @@ from envsmith.lock.files import requirement_files
 from envsmith.model.lock import Lock, parse_lock
 from envsmith.model.record import Record
 from envsmith.oci.spec import digest_of, is_digest
-from envsmith.publish.proof import Proof, parse_record, unproved
 from envsmith.publish.sbom import make_sbom
+from envsmith.publish.statement import Proof, parse_record, unproved
 
 if TYPE_CHECKING:
     from envsmith.oci.layout import OciImage

@@ -1,4 +1,4 @@
-"""The in-toto statement of an image: which image, proved by which record, built from which lock, with which bill of materials. Pure.
+"""What is said of an image: its proof (lock and record), the in-toto statement that names them, and the artifacts that carry both.
 
 The predicate is in-toto's own ``test-result`` 0.1 (result and the descriptors of what was tested), so that policy engines understand it;
 what is ours stands under ``envsmith``. Statement and predicate are public formats of the in-toto attestation framework 1.0.
@@ -9,13 +9,108 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-from envsmith.errors import ContentError
+from envsmith.errors import ContentError, DataError, EnvsmithError
+from envsmith.files import read_bounded
+from envsmith.model.lock import Lock, parse_lock
+from envsmith.model.record import SCHEMA, Record, check_record
 from envsmith.oci.spec import EMPTY, Descriptor, Manifest, artifact, canonical, describe, is_digest
-from envsmith.publish.proof import Proof
 from envsmith.publish.sbom import MEDIA_TYPE as SBOM_TYPE
+from envsmith.schema import Problems, UnreadableError, parse_document
+
+# -- the proof: what a build left in a cell's folder, a record that passed, of this lock and of this image ------------------
+
+LOCK_FILE, RECORD_FILE = "lock.json", "record.json"
+_MAX_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """Lock and record as values and as the bytes that are published."""
+
+    lock: Lock
+    lock_raw: bytes
+    record: Record
+    record_raw: bytes
+
+
+def parse_record(raw: bytes, where: str) -> Record:
+    """Return the record of an image. ``DataError`` lists every problem.
+
+    An image that was published with a record of schema 1 keeps it: such a record is read without its list of cases.
+    """
+    problems = Problems()
+    record = None
+    try:
+        document = parse_document(".json", raw)
+    except UnreadableError as error:
+        problems.add(where, str(error))
+    else:
+        if isinstance(document, dict) and document.get("schema") == 1:
+            names = {place.name for place in fields(Record)} - {"cases"}
+            document = {**{key: document[key] for key in document.keys() & names}, "schema": SCHEMA}
+        record = check_record(document, where, problems)
+    if record is None:
+        count = len(problems.lines)
+        raise DataError(f"{where}: {count} problems in the record", details=problems.lines, hint="build the cell again")
+    return record
+
+
+def load_proof(directory: Path) -> Proof:
+    """Return lock and record of a cell's folder.
+
+    ``EnvsmithError`` (exit code 1) when there is none to publish, ``DataError`` when one is broken.
+    """
+    lock_file, record_file = directory / LOCK_FILE, directory / RECORD_FILE
+    if not lock_file.is_file():
+        hint = "name the folder of a cell: envsmith build says where it is"
+        raise EnvsmithError(f"{directory}: no lock is there", hint=hint)
+    lock_raw = read_bounded(lock_file, _MAX_BYTES)
+    try:
+        lock = parse_lock(lock_raw.decode(), where=str(lock_file))
+    except UnicodeDecodeError:
+        raise DataError(f"{lock_file}: not UTF-8", hint="lock the cell again") from None
+    if not record_file.is_file():
+        raise EnvsmithError(
+            f"{lock.cell.id} has no record: what is not proved is not published",
+            hint="envsmith build runs the smoke test and writes record.json",
+        )
+    record_raw = read_bounded(record_file, _MAX_BYTES)
+    record = parse_record(record_raw, str(record_file))
+    return Proof(lock=lock, lock_raw=lock_raw, record=record, record_raw=record_raw)
+
+
+def unproved(lock: Lock, record: Record, *, images: Mapping[str, str]) -> list[str]:
+    """Return why a record does not prove the image of a lock. ``images`` are the image's digests by what each is."""
+    reasons = []
+    if record.lock != lock.digest:
+        reasons.append(f"the record is of lock {record.lock[:19]}…, this one is {lock.digest[:19]}…")
+    if record.cell != str(lock.cell.id):
+        reasons.append(f"the record is of cell {record.cell}")
+    if not record.passed:
+        reasons.append(f"the record says failed: {record.summary}")
+    if not record.image:
+        reasons.append("the record is of a virtual environment, not of an image")
+    elif record.image not in images.values():
+        digests = ", ".join(f"{what} {digest[:19]}…" for what, digest in images.items() if digest)
+        reasons.append(f"the record is of image {record.image[:19]}…, this one is {digests}")
+    return reasons
+
+
+def refuse_unproved(proof: Proof, *, images: Mapping[str, str]) -> None:
+    """Raise ``EnvsmithError`` (exit code 1) with every reason why this must not be published."""
+    if reasons := unproved(proof.lock, proof.record, images=images):
+        raise EnvsmithError(
+            f"{proof.lock.cell.id} is not published: no passing record speaks of this image",
+            details=reasons,
+            hint="envsmith build --engine docker proves the image and writes its record",
+        )
+
+
+# -- the statement --------------------------------------------------------------------------------------------------------
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -115,8 +210,7 @@ def _part(value: Mapping[str, Any]) -> Descriptor:
     )
 
 
-# What is attached to an image: its lock and record, its bill of materials, the signed statement, each an artifact that refers to it. Pure.
-
+# -- what is attached to an image: lock and record, bill of materials, signed statement, each an artifact that refers to it --
 
 PROOF_ARTIFACT = "application/vnd.envsmith.proof.v1"
 SBOM_ARTIFACT = SBOM_TYPE

@@ -23,10 +23,9 @@ from envsmith.model.record import Record
 from envsmith.oci.layout import Store, load_manifest, read_blob, stream
 from envsmith.oci.spec import Descriptor, Manifest
 from envsmith.publish import statement
-from envsmith.publish.proof import parse_record, unproved
 from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.sign import open_bundle, open_envelope
-from envsmith.publish.statement import Claim, parse_statement
+from envsmith.publish.statement import Claim, parse_record, parse_statement, unproved
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey

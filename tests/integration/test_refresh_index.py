@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.http import HttpClient
-from envsmith.matrix.refresh.run import plan_refresh
+from envsmith.matrix.refresh.updates import plan_refresh
 from envsmith.model.cell import Platform
 from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.torch_wheel import TorchFacts, linux_wheels, read_torch_wheel
@@ -40,7 +40,7 @@ def test_a_run_right_after_a_refresh_finds_nothing_and_opens_no_artifact(tmp_pat
     """The committed YAML may be older than today's index, so the first run is applied to a copy."""
     import shutil
 
-    from envsmith.matrix.refresh.run import apply
+    from envsmith.matrix.refresh.updates import apply
 
     copy = tmp_path / "project" / "matrix"
     shutil.copytree(ROOT / "matrix", copy)

@@ -12,8 +12,7 @@ from envsmith.errors import DataError, UsageError
 from envsmith.graph.expiry import load_expiry
 from envsmith.graph.files import find_matrix
 from envsmith.matrix.cells import Status, cell_states
-from envsmith.matrix.changes import changes, read_document
-from envsmith.matrix.document import gpus_json, torch_json
+from envsmith.matrix.document import changes, gpus_json, read_document, torch_json
 from envsmith.matrix.tables import (
     badge_texts,
     cell_texts,

@@ -16,9 +16,9 @@ from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, Pin
 from envsmith.oci.registry import login
 from envsmith.oci.spec import index_bytes, parse_index, parse_manifest
 from envsmith.publish.folder import read_folder, rendered
-from envsmith.publish.proof import parse_record
 from envsmith.publish.sbom import make_sbom, sbom_differences
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign
+from envsmith.publish.statement import parse_record
 
 IMAGE = "sha256:" + "1a" * 32
 MADE = dt.datetime(2026, 11, 21, 4, 5, 31, tzinfo=dt.timezone.utc)

@@ -12,10 +12,9 @@ from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageErro
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import Descriptor
-from envsmith.publish.bundle import BundleWriter
-from envsmith.publish.proof import load_proof
-from envsmith.publish.push import check_tags, image_names, publish
-from envsmith.publish.run import seal_with
+from envsmith.publish.push import BundleWriter, check_tags, image_names, publish
+from envsmith.publish.statement import load_proof
+from envsmith.publish.verbs import seal_with
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
 

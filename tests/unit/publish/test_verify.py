@@ -14,9 +14,9 @@ from envsmith.cli.app import run
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import canonical
-from envsmith.publish.proof import load_proof
 from envsmith.publish.push import publish
-from envsmith.publish.run import NamedImage, seal_with, trust_of, verify_image
+from envsmith.publish.statement import load_proof
+from envsmith.publish.verbs import NamedImage, seal_with, trust_of, verify_image
 from envsmith.publish.verify import verify
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
@@ -372,7 +372,7 @@ def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatc
         return engine_rebuild.RebuildReport(same=same, first=seen["digest"], second=second, differences=told)
 
     monkeypatch.setattr(engine_rebuild, "rebuild_published", build_again)
-    monkeypatch.setattr("envsmith.publish.run.choose_engine", lambda: type("Choice", (), {"engine": None}))
+    monkeypatch.setattr("envsmith.publish.verbs.choose_engine", lambda: type("Choice", (), {"engine": None}))
     image = NamedImage(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
     report = verify_image(image, trust_of([keys[1]], None, None), rebuild=True)
     assert seen["digest"] == published.done.digest

@@ -227,7 +227,7 @@ def knowledge(tmp_path):
 
 @pytest.fixture
 def plan(knowledge, index, tmp_path):
-    from envsmith.matrix.refresh.run import plan_refresh
+    from envsmith.matrix.refresh.updates import plan_refresh
 
     def run(*components, **more):
         return plan_refresh(

@@ -8,10 +8,10 @@ import pytest
 
 from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.graph.read import read_components
-from envsmith.matrix.refresh.base import same_spec, spec_text, yanked_text
+from envsmith.matrix.refresh.distributions import Policy, declared
 from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
-from envsmith.matrix.refresh.releases import Policy, declared
-from envsmith.matrix.refresh.run import refreshable
+from envsmith.matrix.refresh.shared import same_spec, spec_text, yanked_text
+from envsmith.matrix.refresh.updates import refreshable
 from envsmith.python.distribution import ReleaseFacts
 from envsmith.python.index import IndexFile
 

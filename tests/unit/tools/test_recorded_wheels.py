@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envsmith.matrix.refresh.torch import record_facts, torch_record
+from envsmith.matrix.refresh.torch_releases import record_facts, torch_record
 from envsmith.python.torch_wheel import TorchFacts
 from envsmith.schema import parse_value
 

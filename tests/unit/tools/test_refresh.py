@@ -9,7 +9,7 @@ import yaml
 
 from envsmith.errors import DataError, NetworkError, UsageError
 from envsmith.graph.read import read_knowledge
-from envsmith.matrix.refresh.run import apply, plan_refresh
+from envsmith.matrix.refresh.updates import apply, plan_refresh
 
 
 def _builds(knowledge):

@@ -17,11 +17,10 @@ from envsmith.oci.layout import REF_NAME, OciImage, Store, copy_layout, image_of
 from envsmith.oci.registry import Repository, parse_reference
 from envsmith.oci.spec import is_digest
 from envsmith.progress import Clock, Progress, silent
-from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.folder import write_folder
-from envsmith.publish.proof import RECORD_FILE, Proof, load_proof, refuse_unproved
-from envsmith.publish.push import Published, Seal, Target, image_names, publish
+from envsmith.publish.push import BundleWriter, Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import BUNDLE_TYPE, ENVELOPE_TYPE, load_key, load_signer, sign, sign_keyless
+from envsmith.publish.statement import RECORD_FILE, Proof, load_proof, refuse_unproved
 from envsmith.publish.verify import Report, State, Trust, verify
 
 # -- publish -----------------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from packaging.version import Version
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.http import NotFoundError
-from envsmith.matrix.refresh.base import Context, in_parallel, same_spec, spec_text, yanked_text
-from envsmith.matrix.refresh.tables import Table
+from envsmith.matrix.refresh.shared import Context, in_parallel, same_spec, spec_text, yanked_text
+from envsmith.matrix.refresh.table import Table
 from envsmith.model.cell import Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import WORDS
