@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from envsmith.errors import DataError, NetworkError
 from envsmith.http import NotFoundError
-from envsmith.matrix.refresh.distributions import by_version, ordered
+from envsmith.matrix.refresh.releases import by_version, ordered
 from envsmith.matrix.refresh.shared import Context, in_parallel, yanked_text
 from envsmith.matrix.refresh.table import Table
 from envsmith.model.cell import Platform

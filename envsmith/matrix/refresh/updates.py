@@ -17,8 +17,8 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient
 from envsmith.matrix.document import now
-from envsmith.matrix.refresh.distributions import update_releases
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
+from envsmith.matrix.refresh.releases import update_releases
 from envsmith.matrix.refresh.shared import Context, FactStore, Progress
 from envsmith.matrix.refresh.table import Table
 from envsmith.matrix.refresh.torch_releases import (

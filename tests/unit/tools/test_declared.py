@@ -8,8 +8,8 @@ import pytest
 
 from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.graph.read import read_components
-from envsmith.matrix.refresh.distributions import Policy, declared
 from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
+from envsmith.matrix.refresh.releases import Policy, declared
 from envsmith.matrix.refresh.shared import same_spec, spec_text, yanked_text
 from envsmith.matrix.refresh.updates import refreshable
 from envsmith.python.distribution import ReleaseFacts
