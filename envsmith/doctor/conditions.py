@@ -77,25 +77,23 @@ class Scene:
     def _one(self, name: str) -> Any:
         if name in self.words:
             return self.words[name]
-        kind, dot, part = name.partition(".")
         facts = self.facts
+        kind, _, part = name.partition(".")
+        mappings: dict[str, Mapping[str, Any]] = {
+            "package": facts.distributions,
+            "variable": facts.variables,
+            "limit": facts.limits,
+            "host": facts.host,
+            "option": self.launch.options if self.launch else {},
+            "tool": {tool: path or "none" for tool, path in facts.tools.items()},
+        }
+        if kind in mappings:
+            return mappings[kind].get(part)
         match kind:
             case "version":
                 return facts.version(part)
             case "used":
                 return used(facts, part)
-            case "package":
-                return facts.distributions.get(part)
-            case "variable":
-                return facts.variables.get(part)
-            case "limit":
-                return facts.limits.get(part)
-            case "tool":
-                return (facts.tools[part] or "none") if part in facts.tools else None
-            case "host":
-                return facts.host.get(part)
-            case "option":
-                return self.launch.options.get(part) if self.launch else None
             case "started":
                 return any(launch.tool == part for launch in facts.launches)
             case "gpus":
@@ -104,7 +102,7 @@ class Scene:
                 return facts.gpus[0] if facts.gpus else None
             case "gpu_count":
                 return facts.gpu_count
-        raise DataError(f"matrix/doctor/rules.yaml: `{name}` is not the name of a fact{'' if dot else ' or word'}")
+        raise DataError(f"matrix/doctor/rules.yaml: `{name}` is not the name of a fact or word")
 
     def meets(self, conditions: Iterable[Mapping[str, Condition]]) -> bool:
         """Return whether one of ``conditions`` is met: each of its names has a value as it says."""
