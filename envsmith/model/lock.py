@@ -146,7 +146,7 @@ class CompiledSource(AsJson):
     """A source distribution of the lock that is compiled in the pinned builder against the cell's torch.
 
     ``variables`` are set while it is compiled. They keep it from fetching binaries that are not hashed, and from asking
-    the GPU of the builder's host. ``toolkit`` says that nvcc is there, from the distributions of the lock's ``build_pins``.
+    the GPU of the builder's host. ``toolkit`` says that nvcc is there, from the distributions of ``build_pins``.
     ``archive`` is empty for an archive of the index. For one of the user's it is the https address, or ``file``.
     """
 
@@ -292,8 +292,8 @@ def parse_lock(text: str, *, where: str) -> Lock:
 class GivenArchive:
     """A source archive (``.tar.gz``) of the user's that was fetched, compared with its ``sha256`` and looked into.
 
-    ``name`` is normalised. ``address`` is ``file:///…`` or ``https://…``. ``requires`` are the run-time requirements that
-    it states without being run. ``cuda`` says that there is CUDA code in it. ``size`` is in bytes.
+    ``name`` is normalised. ``address`` is ``file:///…`` or ``https://…``. ``requires`` are the run-time requirements
+    that it states without being run. ``cuda`` says that there is CUDA code in it. ``size`` is in bytes.
     """
 
     name: str
