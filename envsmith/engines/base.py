@@ -18,6 +18,7 @@ from packaging.version import Version as Pep440
 from envsmith.engines.bases import known_image
 from envsmith.engines.content import content_facts, file_differences
 from envsmith.errors import BuildError, ContentError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import CellId
 from envsmith.model.lock import Lock
 from envsmith.model.version import WORDS
@@ -197,7 +198,8 @@ def _component_differences(lock: Lock, installed: Mapping[str, str]) -> list[str
         if name in _ELSEWHERE or version in WORDS:
             continue
         vendors = re.compile(rf"nvidia-{re.escape(name)}(-cu\d+)?")
-        distributions = {n: v for n, v in installed.items() if n == name or vendors.fullmatch(n)}
+        names = FRAMEWORKS[name].distributions if name in FRAMEWORKS else (name,)
+        distributions = {n: v for n, v in installed.items() if n in names or vendors.fullmatch(n)}
         if not distributions and (name == "torch" or name in lock.cell.frameworks):
             problems.append(f"{name}: the cell says {version}, it is not installed")
         public = version.partition("+")[0]

@@ -9,6 +9,7 @@ import pytest
 from envsmith import engines
 from envsmith.engines import base
 from envsmith.errors import ContentError, EngineError, UsageError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Cell
 
 
@@ -50,6 +51,15 @@ def test_a_difference_is_named(change, told, locks):
     with pytest.raises(ContentError) as caught:
         base.verify_content(locks.deepspeed(), installed(**change))
     assert told in "\n".join(caught.value.details)
+
+
+def test_a_framework_is_compared_under_the_name_of_its_distribution(locks, monkeypatch):
+    renamed = dataclasses.replace(FRAMEWORKS["deepspeed"], distributions=("deepspeed-fork",))
+    monkeypatch.setitem(FRAMEWORKS, "deepspeed", renamed)
+    lock = locks.deepspeed()
+    pins = tuple(dataclasses.replace(p, name="deepspeed-fork") if p.name == "deepspeed" else p for p in lock.pins)
+    facts = installed(deepspeed=None) | {"deepspeed-fork": "0.19.8"}
+    base.verify_content(dataclasses.replace(lock, pins=pins), facts)
 
 
 def test_every_difference_is_named_at_once(locks):
