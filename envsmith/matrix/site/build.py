@@ -10,26 +10,25 @@ import html
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envsmith import __version__
-from envsmith.errors import StorageError, UnsatisfiableError
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.errors import StorageError
 from envsmith.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, commands_of
 from envsmith.matrix.document import document, now
 from envsmith.matrix.tables import write_export
 from envsmith.model.cell import Platform, Request
-from envsmith.model.component import Component, Role
+from envsmith.model.component import Role
 from envsmith.model.record import Record, Rung, read_records
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, version_key
 from envsmith.solve import default_solver
 from envsmith.solve.explain import refuse
 from envsmith.solve.judge import known_bad
-from envsmith.solve.kernel import Domains, Net
+from envsmith.solve.kernel import Domains
 from envsmith.solve.solver import Solver
 
 _STATIC = Path(__file__).parent / "static"
@@ -41,7 +40,7 @@ _COPIED = ("style.css", "app.js", "theme.js")
 class Page:
     """All that the page shows. ``bad`` are ``{"components", "rule", "symptom", "fix"}``; ``today`` decides what is stale."""
 
-    choices: Choices
+    choices: Mapping[str, Any]
     records: Sequence[Record]
     expiry: Expiry
     bad: Sequence[Mapping[str, Any]]
@@ -84,7 +83,7 @@ def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
     days = sorted({r.day for r in newest})
     whys = sorted({why for r in newest if (why := _why(r))})
     return {
-        **page.choices.to_json(),
+        **page.choices,
         "tools": {"ask": ASK, **TOOLS},
         "ladder": [r.value for r in _LADDER],
         "made": page.today.isoformat(),
@@ -97,8 +96,8 @@ def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
 def _row(page: Page, record: Record, days: Sequence[str], whys: Sequence[str]) -> list[object]:
     """A record for the grid, small because the first page holds them all: cell, rung, 1 passed + 2 of the host + 4 stale, day, and why it ended."""
     stale = page.expiry.is_stale(record, page.today)
-    told = record.passed | record.of_host << 1 | stale << 2
-    row: list[object] = [record.cell, _LADDER.index(record.rung), told, days.index(record.day)]
+    bits = record.passed | record.of_host << 1 | stale << 2
+    row: list[object] = [record.cell, _LADDER.index(record.rung), bits, days.index(record.day)]
     why = _why(record)
     return [*row, whys.index(why)] if why else row
 
@@ -184,7 +183,7 @@ def _run(page: Page, record: Record) -> str:
     )
 
 
-# Small plots as SVG: how fresh the proofs are, and the bandwidth where any was measured.
+# -- small plots as SVG: how fresh the proofs are, and the bandwidth where any was measured -------------------------------
 
 _ROW, _LEFT, _WIDTH = 18, 56, 420
 _KINDS = ("fresh", "stale", "failed", "unshown")  # classes of style.css
@@ -250,93 +249,61 @@ def _svg(label: str, width: int, rows: int, parts: Iterable[str]) -> str:
     return f"<svg role='img' aria-label='{html.escape(label, quote=True)}' {size}>{''.join(parts)}</svg>"
 
 
-# What can be chosen together, as small tables that a page can hold: no rule is repeated in JavaScript, its outcomes are listed.
-#
-# For each framework a table of releases by torch builds whose entries are sets of Pythons; for each torch build the GPUs that it runs on and the
-# driver that it needs; and for every pair that cannot be, the sentence that the solver gives for it.
+# -- what can be chosen together, as small tables that a page can hold: outcomes of the rules, so that no rule is in JavaScript --
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrameworkTable:
-    """The outcomes for one framework.
+def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = None) -> dict[str, Any]:
+    """Return the tables for linux-64, with short keys, for the page only; ``matrix.json`` is the documented form.
 
-    ``rows[release][build]`` is a bit mask over ``Choices.pythons``; ``why[(release, torch)]`` the number of a reason; ``tested`` the numbers of
-    the torches that somebody's CI ran with a release.
+    The page has the newest release of each minor series, and what ``keep`` (versions by component) names besides. Everything is newest first.
+    ``builds`` are (number of the torch, CUDA, tag of the build or empty for the default index). For each build there are the GPUs that it
+    ``runs`` on and the oldest driver that it needs. A framework's ``rows`` have, for each release and build, the Pythons as bits, its ``why``
+    the number of the reason for each release and torch that cannot be, its ``tested`` the torches that somebody's CI ran with a release.
     """
-
-    name: str
-    title: str
-    releases: tuple[str, ...]
-    rows: tuple[tuple[int, ...], ...]
-    why: Mapping[tuple[int, int], int]
-    tested: Mapping[int, tuple[int, ...]]
-
-
-@dataclass(slots=True)
-class Choices:
-    """``torches`` are public versions, ``builds`` (torch number, CUDA, build tag or empty for the default index), all newest first."""
-
-    pythons: tuple[str, ...]
-    torches: tuple[str, ...]
-    builds: tuple[tuple[int, str, str], ...]
-    gpus: Mapping[str, str]
-    runs_on: tuple[tuple[int, ...], ...]
-    archs: tuple[str, ...]
-    drivers: tuple[str, ...]
-    frameworks: list[FrameworkTable] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, object]:
-        """Compact: lists and short keys, for the page only; ``matrix.json`` is the documented form."""
-        return {
-            "pythons": self.pythons,
-            "torches": self.torches,
-            "builds": self.builds,
-            "gpus": dict(self.gpus),
-            "archs": self.archs,
-            "runs": [list(r) for r in self.runs_on],
-            "drivers": self.drivers,
-            "reasons": self.reasons,
-            "frameworks": [
-                {
-                    "name": f.name,
-                    "short": FRAMEWORKS[f.name].short,
-                    "title": f.title,
-                    "releases": f.releases,
-                    "rows": [".".join(f"{mask:x}" if mask else "" for mask in row) for row in f.rows],
-                    "why": {f"{a},{b}": n for (a, b), n in f.why.items()},
-                    "tested": {str(a): list(b) for a, b in f.tested.items()},
-                }
-                for f in self.frameworks
-            ],
-        }
-
-
-def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = None) -> Choices:
-    """The tables for linux-64. Shown is the newest release of each minor series, and what ``keep`` (component -> versions) names besides."""
-    keep = {name: frozenset(versions) for name, versions in (keep or {}).items()}
-    compiled = solver.compiled
-    knowledge = solver.knowledge()
+    keep = keep or {}
+    compiled, knowledge = solver.compiled, solver.knowledge()
     index = compiled.torch_index[Platform.LINUX_64.value]
-    torches = _shown(
-        dict.fromkeys(v.split("+", maxsplit=1)[0] for v in compiled.versions["torch"] if v in index),
-        keep.get("torch", ()),
-    )
-    tags = _builds(compiled.versions["torch"], index, torches)
-    pythons = tuple(reversed([p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]))
-    choices = Choices(
-        pythons=tuple(sorted(pythons, key=lambda p: [int(n) for n in p.split(".")], reverse=True)),
-        torches=torches,
-        builds=tuple((t, c, "" if index[v] == "default" else v.partition("+")[2]) for t, c, v in tags),
-        gpus=dict(knowledge.gpus),
-        archs=tuple(compiled.versions["gpu"]),
-        runs_on=tuple(_gpus(solver, v) for _, _, v in tags),
-        drivers=tuple(_driver(solver, v) for _, _, v in tags),
-    )
+    publics = dict.fromkeys(v.split("+", maxsplit=1)[0] for v in compiled.versions["torch"] if v in index)
+    torches = _newest(publics, keep.get("torch", ()))
+    builds = _builds(compiled.versions["torch"], index, torches)
+    pythons = [p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]
+    pythons.sort(key=lambda p: [int(n) for n in p.split(".")], reverse=True)
+    reasons: list[str] = []
+    frameworks = []
     for component in knowledge.components.with_role(Role.FRAMEWORK):
-        releases = _shown(_stable(solver, component.name), keep.get(component.name, ()))
-        choices.frameworks.append(_table(solver, choices, component, releases, [v for _, _, v in tags]))
-    return choices
+        name = component.name
+        releases = _newest(_stable(solver, name), keep.get(name, ()))
+        rows = _rows(solver, name, releases, [version for _, _, version in builds], pythons)
+        why = {}
+        for i, release in enumerate(releases):
+            for t, torch in enumerate(torches):
+                if not any(rows[i][b] for b, (number, _, _) in enumerate(builds) if number == t):
+                    reason = _reason(solver, name, release, torch)
+                    if reason not in reasons:
+                        reasons.append(reason)
+                    why[f"{i},{t}"] = reasons.index(reason)
+        frameworks.append(
+            {
+                "name": name,
+                "short": component.short,
+                "title": component.title,
+                "releases": releases,
+                "rows": [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows],
+                "why": why,
+                "tested": _tested(solver, torches, name, releases),
+            }
+        )
+    return {
+        "pythons": pythons,
+        "torches": torches,
+        "builds": [(t, cuda, "" if index[v] == "default" else v.partition("+")[2]) for t, cuda, v in builds],
+        "gpus": dict(knowledge.gpus),
+        "archs": list(compiled.versions["gpu"]),
+        "runs": [_gpus(solver, version) for _, _, version in builds],
+        "drivers": [_driver(solver, version) for _, _, version in builds],
+        "reasons": reasons,
+        "frameworks": frameworks,
+    }
 
 
 def _stable(solver: Solver, name: str) -> list[str]:
@@ -345,83 +312,67 @@ def _stable(solver: Solver, name: str) -> list[str]:
     return [v for i, v in enumerate(versions) if not (pre | yanked) >> i & 1]
 
 
-def _shown(versions: Iterable[str], keep: Iterable[str]) -> tuple[str, ...]:
-    """The newest of each minor series and what is to be kept, newest first."""
-    named = set(keep)
+def _newest(versions: Iterable[str], keep: Iterable[str]) -> list[str]:
+    """Return the newest of each minor series and what is to be kept, newest first."""
     series: dict[tuple[int, ...], str] = {}
     listed = sorted((v for v in versions if version_key(v)), key=lambda v: version_key(v) or v, reverse=True)
     for version in listed:
         key = version_key(version)
         if key is not None and not key.is_prerelease:
             series.setdefault(key.release[:2], version)
-    return tuple(v for v in listed if v in series.values() or v in named)
+    chosen = {*series.values(), *keep}
+    return [version for version in listed if version in chosen]
 
 
 def _builds(versions: Sequence[str], index: Mapping[str, str], torches: Sequence[str]) -> list[tuple[int, str, str]]:
-    """``(torch number, CUDA, version)`` of every build of the shown releases: the default one first, then the newest CUDA."""
-    found = []
+    """Return ``(torch number, CUDA, version)`` of every build of ``torches``: the default one first, then the newest CUDA."""
+    builds = []
     for version in versions:
         public, _, tag = version.partition("+")
         if version in index and public in torches:
             cuda = f"{tag[2:-1]}.{tag[-1]}" if tag.startswith("cu") else "cpu"
-            found.append((torches.index(public), cuda, version))
-    return sorted(
-        found,
-        key=lambda b: (
-            b[0],
-            index[b[2]] != "default",
-            b[1] == "cpu",
-            [-int(n) for n in b[1].split(".") if n.isdigit()],
-        ),
-    )
+            newest = [-int(n) for n in cuda.split(".") if n.isdigit()]
+            number = torches.index(public)
+            builds.append(((number, index[version] != "default", cuda == "cpu", newest), (number, cuda, version)))
+    return [build for _, build in sorted(builds, key=lambda pair: pair[0])]
 
 
-def _net_of(solver: Solver, *components: str) -> tuple[Net, list[str], list[tuple[str | None, ...]]]:
-    request = Request(constraints={c: Spec.parse("*") for c in components})
-    problem = solver.pose(request).problem
-    return problem.rules_net(Severity.ERROR), list(problem.names), list(problem.values)
+def _possible(solver: Solver, component: str, build: str) -> tuple[int, Sequence[str | None]]:
+    """Return the releases of a component, and which of them a build of torch can run with, as bits."""
+    problem = solver.pose(Request(constraints={c: Spec.parse("*") for c in (component, "torch")})).problem
+    place, torch = problem.names.index(component), problem.names.index("torch")
+    domains = problem.rules_net(Severity.ERROR).begin([(torch, problem.bit(torch, build))])
+    return (domains[place] if domains is not None else 0), problem.values[place]
 
 
-def _gpus(solver: Solver, build: str) -> tuple[int, ...]:
-    """The numbers of the architectures on which a build runs; none for one without CUDA."""
+def _gpus(solver: Solver, build: str) -> list[int]:
+    """Return the numbers of the architectures on which a build runs; none for one without CUDA."""
     if build.endswith("+cpu"):
-        return ()
-    net, names, values = _net_of(solver, "gpu", "torch")
-    torch, gpu = names.index("torch"), names.index("gpu")
-    domains = net.begin([(torch, 1 << values[torch].index(build))])
-    if domains is None:
-        return ()
-    archs = solver.compiled.versions["gpu"]
-    return tuple(i for i, arch in enumerate(archs) if domains[gpu] >> values[gpu].index(arch) & 1)
+        return []
+    mask, values = _possible(solver, "gpu", build)
+    return [i for i, arch in enumerate(solver.compiled.versions["gpu"]) if mask >> values.index(arch) & 1]
 
 
 def _driver(solver: Solver, build: str) -> str:
-    """The oldest driver that the build runs with; empty when it needs none or nobody knows."""
+    """Return the oldest driver that the build runs with; empty when it needs none or none is known."""
     if build.endswith("+cpu"):
         return ""
-    net, names, values = _net_of(solver, "driver", "torch")
-    torch, driver = names.index("torch"), names.index("driver")
-    domains = net.begin([(torch, 1 << values[torch].index(build))])
-    if domains is None:
-        return ""
-    mask = domains[driver]
-    full = (1 << len(values[driver])) - 1
+    mask, values = _possible(solver, "driver", build)
     lowest = (mask & -mask).bit_length() - 1
-    return str(values[driver][lowest]) if mask and mask != full else ""
+    return str(values[lowest]) if mask and mask != (1 << len(values)) - 1 else ""
 
 
-def _table(
-    solver: Solver, choices: Choices, framework: Component, releases: Sequence[str], builds: Sequence[str]
-) -> FrameworkTable:
-    name = framework.name
-    posed = solver.pose(Request(frameworks={name: Spec.parse("*")}))
-    problem, net = posed.problem, posed.problem.rules_net(Severity.ERROR)
+def _rows(
+    solver: Solver, name: str, releases: Sequence[str], builds: Sequence[str], pythons: Sequence[str]
+) -> list[list[int]]:
+    """Return, for each release and build, the Pythons for which there is a cell, as bits."""
+    problem = solver.pose(Request(frameworks={name: Spec.parse("*")})).problem
+    net = problem.rules_net(Severity.ERROR)
     own, torch, python = (problem.names.index(n) for n in (name, "torch", "python"))
 
-    def pythons_of(domains: Domains | None) -> int:
-        """The Pythons for which there is a cell, as bits."""
+    def mask_of(domains: Domains | None) -> int:
         mask = 0
-        for place, minor in enumerate(choices.pythons):
+        for place, minor in enumerate(pythons):
             narrowed = net.narrow(domains, python, problem.bit(python, minor)) if domains else None
             if narrowed is not None and net.solvable(narrowed) is not None:
                 mask |= 1 << place
@@ -430,49 +381,29 @@ def _table(
     rows = []
     for release in releases:
         first = net.begin([(own, problem.bit(own, release))])
-        rows.append(
-            tuple(pythons_of(net.narrow(first, torch, problem.bit(torch, b)) if first else None) for b in builds)
-        )
-    why: dict[tuple[int, int], int] = {}
-    for i, release in enumerate(releases):
-        for t, public in enumerate(choices.torches):
-            if not any(rows[i][b] for b, (of, _, _) in enumerate(choices.builds) if of == t):
-                why[i, t] = _reason(solver, choices, name, release, public)
-    return FrameworkTable(
-        name=name,
-        title=framework.title,
-        releases=tuple(releases),
-        rows=tuple(rows),
-        why=why,
-        tested=_tested(solver, choices, name, releases),
-    )
+        rows.append([mask_of(net.narrow(first, torch, problem.bit(torch, b)) if first else None) for b in builds])
+    return rows
 
 
-def _reason(solver: Solver, choices: Choices, name: str, release: str, torch: str) -> int:
-    """The number of the sentence for a pair that cannot be."""
+def _reason(solver: Solver, name: str, release: str, torch: str) -> str:
+    """Return the solver's sentence for a pair that cannot be."""
     request = Request(frameworks={name: Spec.exactly(release)}, constraints={"torch": Spec.parse(f"=={torch}")})
-
-    error: UnsatisfiableError = refuse(solver, solver.pose(request))
-    members = error.refusal.conflict if error.refusal else ()
-    told = "; ".join(f"{m.message} [{m.rule}]" for m in members if not m.rule.startswith("request:")) or "not possible"
-    if told not in choices.reasons:
-        choices.reasons.append(told)
-    return choices.reasons.index(told)
+    refusal = refuse(solver, solver.pose(request)).refusal
+    members = [m for m in (refusal.conflict if refusal else ()) if not m.rule.startswith("request:")]
+    return "; ".join(f"{m.message} [{m.rule}]" for m in members) or "not possible"
 
 
-def _tested(solver: Solver, choices: Choices, name: str, releases: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    found: dict[int, set[int]] = {}
+def _tested(solver: Solver, torches: Sequence[str], name: str, releases: Sequence[str]) -> dict[str, list[int]]:
+    tested: dict[str, set[int]] = {}
     for entry in solver.knowledge().tested:
-        if entry.framework != name:
-            continue
-        torches = [t for t, version in enumerate(choices.torches) if entry.torch.contains(version)]
+        numbers = {t for t, version in enumerate(torches) if entry.torch.contains(version)}
         for i, release in enumerate(releases):
-            if torches and entry.version.contains(release):
-                found.setdefault(i, set()).update(torches)
-    return {i: tuple(sorted(t)) for i, t in found.items()}
+            if entry.framework == name and numbers and entry.version.contains(release):
+                tested.setdefault(str(i), set()).update(numbers)
+    return {release: sorted(numbers) for release, numbers in tested.items()}
 
 
-# What the page is made from: the knowledge, its records, today.
+# -- what the page is made from: the knowledge, its records, today ------------------------------------------------------
 
 
 def read_page(root: Path, *, solver: Solver | None = None) -> Page:
@@ -494,7 +425,12 @@ def read_page(root: Path, *, solver: Solver | None = None) -> Page:
         }
         for entry in known_bad(knowledge)
     ]
-    bad += _failures(stored)
+    # Runs that failed, by their symptom.
+    bad += [
+        {"components": r.cell, "rule": (r.rules or ("record",))[0], "symptom": r.failure.symptom, "fix": ""}
+        for r in stored
+        if r.failure and not r.passed and not r.of_host
+    ]
     return Page(
         choices=make_choices(solver, keep=keep),
         records=stored,
@@ -503,17 +439,6 @@ def read_page(root: Path, *, solver: Solver | None = None) -> Page:
         today=now().date(),
         version=__version__,
     )
-
-
-def _failures(stored: tuple[Record, ...]) -> list[Mapping[str, str]]:
-    """Runs that failed, by their symptom."""
-    found: list[Mapping[str, str]] = []
-    for record in stored:
-        failure = record.failure
-        if failure and not record.passed and not record.of_host:
-            rules = record.rules or ("record",)
-            found.append({"components": record.cell, "rule": rules[0], "symptom": failure.symptom, "fix": ""})
-    return found
 
 
 def write_all(
@@ -525,6 +450,6 @@ def write_all(
     base_url: str = "",
     progress: Callable[[str], None] = lambda _line: None,
 ) -> int:
-    """The page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed); how many."""
-    made = document(root, solver or default_solver(), moment=now(), progress=progress)
-    return len(write_site(page, folder)) + write_export(folder, made, root, base_url)
+    """Write the page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed); how many."""
+    data = document(root, solver or default_solver(), moment=now(), progress=progress)
+    return len(write_site(page, folder)) + write_export(folder, data, root, base_url)

@@ -172,8 +172,8 @@ def test_stale_proofs_are_shown_as_such(page, tmp_path):
 
 def test_what_was_run_is_kept_in_the_choices():
     choices = make_choices(default_solver(), keep={"deepspeed": {"0.19.7"}})
-    (deepspeed,) = [f for f in choices.frameworks if f.name == "deepspeed"]
-    assert {"0.19.8", "0.19.7"} <= set(deepspeed.releases)
+    (deepspeed,) = [f for f in choices["frameworks"] if f["name"] == "deepspeed"]
+    assert {"0.19.8", "0.19.7"} <= set(deepspeed["releases"])
 
 
 @pytest.mark.parametrize(
