@@ -185,12 +185,12 @@ def torch_json(root: Path, knowledge: Knowledge) -> list[dict[str, Any]]:
     """Return one entry a build, newest first; a field that is not known is ``null``, never a guess. ``DataError`` as for the loader."""
     builds, devices = read_wheels(root)
     gpus = [release.version for release in knowledge.releases.get("gpu", ())]
-    found = []
+    entries = []
     for build in sorted(builds, key=lambda b: (version_key(b.version) or 0, b.platform.value), reverse=True):
         release, _, local = build.version.partition("+")
         pythons = build.facts.get("python")
         cuda = build.cuda
-        found.append(
+        entries.append(
             {
                 "version": build.version,
                 "release": release,
@@ -207,7 +207,7 @@ def torch_json(root: Path, knowledge: Knowledge) -> list[dict[str, Any]]:
                 "gpus": _runs_on(build, devices, gpus),
             }
         )
-    return found
+    return entries
 
 
 def gpus_json(knowledge: Knowledge) -> list[dict[str, Any]]:
@@ -243,21 +243,21 @@ def _runs_on(build: Build, devices: Iterable[Device], gpus: Iterable[str]) -> li
         if device.gpu in build.gpu and (device.cuda is None or (cuda and device.cuda.contains(cuda)))
     ]
     later = [version_key(arch) for arch in build.ptx_archs]
-    found = []
+    runnable = []
     for gpu in gpus:
         key = version_key(gpu)
         by_ptx = key is not None and any(ptx is not None and key >= ptx for ptx in later)
         if by_ptx or any(spec.contains(gpu) for spec in specs):
-            found.append(gpu)
-    return found
+            runnable.append(gpu)
+    return runnable
 
 
 def _floor(knowledge: Knowledge, rule_id: str, component: str, version: str | None) -> str | None:
     """Return the driver that a row of a floor rule needs for a version, as the row says it (``>=580``)."""
     rule = next((r for r in knowledge.rules if r.id == rule_id), None)
     for row in rule.rows if rule and version else ():
-        wanted: Mapping[str, Any] = row.when
-        if component in wanted and wanted[component].contains(version) and "driver" in row.needs:
+        when: Mapping[str, Any] = row.when
+        if component in when and when[component].contains(version) and "driver" in row.needs:
             return str(row.needs["driver"].text)
     return None
 

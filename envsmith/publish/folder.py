@@ -47,7 +47,7 @@ def rendered(lock: Lock, facts: Mapping[str, Any], record: Record) -> dict[str, 
         "lock.json": lock.text(),
         **requirement_files(lock),
     }
-    sbom = make_sbom(lock, str(facts["image"]), made=record.moment)
+    sbom = make_sbom(lock, str(facts["image"]), moment=record.moment)
     facts = {**facts, "cell": str(lock.cell.id), "lock": lock.digest, "sbom": digest_of(sbom)}
     return {**files, IMAGE_FILE: json.dumps(facts, indent=1, sort_keys=True) + "\n"}
 

@@ -117,7 +117,7 @@ def publish(
     # The cell's id, with the flavour where it is not the usual one.
     names = check_tags((proof.lock.name, *tags))
     _free(target, proof.lock.name, image.manifest.digest, replace=replace)
-    sbom = make_sbom(proof.lock, image.manifest.digest, made=proof.record.moment)
+    sbom = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment)
     parts = statement.documents(proof, sbom)
     claim = Claim(
         image=image.manifest.digest,

@@ -24,8 +24,8 @@ _SPACE = uuid.uuid5(uuid.NAMESPACE_OID, "envsmith sbom")
 _UBUNTU = frozenset({"focal", "jammy", "noble"})
 
 
-def make_sbom(lock: Lock, image_digest: str, *, made: dt.datetime) -> bytes:
-    """The bill of the image ``image_digest`` that was built from ``lock``; ``made`` is its time (that of the record).
+def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime) -> bytes:
+    """The bill of the image ``image_digest`` that was built from ``lock``; ``moment`` is its time (that of the record).
 
     ``EngineError`` when the extra ``publish`` is not installed.
     """
@@ -44,14 +44,14 @@ def make_sbom(lock: Lock, image_digest: str, *, made: dt.datetime) -> bytes:
         properties=_properties({"io.envsmith.lock": lock.digest, "io.envsmith.platform": lock.cell.platform.value}),
     )
     bill = Bom(serial_number=uuid.uuid5(_SPACE, f"{lock.digest} {image_digest}"))
-    bill.metadata = BomMetaData(component=image, timestamp=made)
+    bill.metadata = BomMetaData(component=image, timestamp=moment)
     compiled = {source.name: source for source in lock.compiled}
     pins = {pin.name: _pin(pin, lock.wheels, compiled.get(pin.name)) for pin in lock.pins}
-    others = [_os_package(package, lock.base) for package in lock.os_packages]
-    others += [_base(lock.base)] if lock.base else []
-    for component in (*pins.values(), *others):
+    parts = [_os_package(package, lock.base) for package in lock.os_packages]
+    parts += [_base(lock.base)] if lock.base else []
+    for component in (*pins.values(), *parts):
         bill.components.add(component)
-    bill.register_dependency(image, [*pins.values(), *others])
+    bill.register_dependency(image, [*pins.values(), *parts])
     return (JsonV1Dot6(bill).output_as_string(indent=1) + "\n").encode()
 
 
@@ -116,8 +116,8 @@ def _made(source: CompiledSource | None) -> dict[str, str]:
     """How a distribution was compiled, and from whose archive."""
     if source is None:
         return {}
-    told = {"io.envsmith.compiled": " ".join(f"{name}={value}" for name, value in source.variables.items()) or "true"}
-    return {**told, "io.envsmith.archive": source.archive} if source.archive else told
+    facts = {"io.envsmith.compiled": " ".join(f"{name}={value}" for name, value in source.variables.items()) or "true"}
+    return {**facts, "io.envsmith.archive": source.archive} if source.archive else facts
 
 
 def _os_package(package: OsPackage, base: BaseImage | None) -> Component:
@@ -153,38 +153,40 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
     try:
         bill = json.loads(text)
         root = bill["metadata"]["component"]
-        found = {str(c["bom-ref"]): c for c in bill["components"]}
-        stated = {ref: _hashes(c) for ref, c in found.items()}
-        told = [] if str(root["purl"]).endswith(_quoted(image_digest)) else ["it is the bill of another image"]
+        components = {str(c["bom-ref"]): c for c in bill["components"]}
+        stated = {ref: _hashes(c) for ref, c in components.items()}
+        differences = [] if str(root["purl"]).endswith(_quoted(image_digest)) else ["it is the bill of another image"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ["it is not a CycloneDX document of ours"]
     built = {w.name: [w.sha256] for w in lock.wheels}
-    made = {source.name: source for source in lock.compiled}
-    refs = {pin.name: _ref(pin, made.get(pin.name)) for pin in lock.pins}
-    wanted = {refs[p.name]: sorted([*(a.sha256 for a in p.artifacts), *built.get(p.name, [])]) for p in lock.pins}
-    told += [f"{ref.removeprefix('pkg:')} is not listed" for ref in wanted if ref not in found]
-    told += [
-        f"{ref.removeprefix('pkg:')} has other hashes" for ref, h in wanted.items() if ref in found and stated[ref] != h
+    sources = {source.name: source for source in lock.compiled}
+    refs = {pin.name: _ref(pin, sources.get(pin.name)) for pin in lock.pins}
+    expected = {refs[p.name]: sorted([*(a.sha256 for a in p.artifacts), *built.get(p.name, [])]) for p in lock.pins}
+    differences += [f"{ref.removeprefix('pkg:')} is not listed" for ref in expected if ref not in components]
+    differences += [
+        f"{ref.removeprefix('pkg:')} has other hashes"
+        for ref, h in expected.items()
+        if ref in components and stated[ref] != h
     ]
-    told += [
+    differences += [
         f"{ref.removeprefix('pkg:')} is not in the lock"
-        for ref in found
-        if ref.startswith(("pkg:pypi/", "pkg:generic/")) and ref not in wanted
+        for ref in components
+        if ref.startswith(("pkg:pypi/", "pkg:generic/")) and ref not in expected
     ]
-    told += [
+    differences += [
         f"{name} was compiled otherwise"
-        for name, source in made.items()
-        if (part := found.get(refs.get(name, ""))) is not None and not _as_made(part, source)
+        for name, source in sources.items()
+        if (part := components.get(refs.get(name, ""))) is not None and not _as_made(part, source)
     ]
-    systems = {(c.get("name"), c.get("version")) for ref, c in found.items() if ref.startswith("pkg:deb/")}
-    told += [
+    systems = {(c.get("name"), c.get("version")) for ref, c in components.items() if ref.startswith("pkg:deb/")}
+    differences += [
         f"{p.name} {p.version} is not listed"
         for p in lock.os_packages
         if (p.name.partition(":")[0], p.version) not in systems
     ]
-    if lock.base and found.get("base-image", {}).get("version") != lock.base.digest:
-        told.append("the base image is another one")
-    return told
+    if lock.base and components.get("base-image", {}).get("version") != lock.base.digest:
+        differences.append("the base image is another one")
+    return differences
 
 
 def _ref(pin: Pin, source: CompiledSource | None) -> str:

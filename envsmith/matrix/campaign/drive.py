@@ -50,8 +50,8 @@ class Executor(Protocol):
     def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
         """Start ``jobs``, one handle each."""
 
-    def tidy(self, state: State, left: Sequence[Job]) -> None:
-        """Throw away what none of ``left`` needs any more (the wheels of a torch whose cells are all done)."""
+    def tidy(self, state: State, jobs: Sequence[Job]) -> None:
+        """Throw away what none of ``jobs`` needs any more (the wheels of a torch whose cells are all done)."""
 
 
 @dataclass(slots=True)
@@ -175,28 +175,30 @@ def _news(path: Path) -> str:
     except (OSError, DataError):
         return f"{path.name}: written"
     failure, expected = record.failure, record.expected
-    how = f"failed at {failure.rung.value}: {failure.symptom}" if failure else "passed" if record.passed else "failed"
+    outcome = (
+        f"failed at {failure.rung.value}: {failure.symptom}" if failure else "passed" if record.passed else "failed"
+    )
     same = record.passed == (expected is not Expected.BAD) or (failure and failure.of_host)
     odd = "" if same else f" -- expected {expected.value if expected else None}"
-    return f"{record.cell}: {how}{' (flaky)' if record.flaky else ''}{odd}"
+    return f"{record.cell}: {outcome}{' (flaky)' if record.flaky else ''}{odd}"
 
 
 # -- what a campaign keeps only as long as it needs it: the wheels of a torch release, the environments ------------------
 
 
-def forget_unneeded(state: State, left: Sequence[Job]) -> None:
-    """Remove the caches of torch releases that none of ``left`` has, unless another process runs such a cell.
+def forget_unneeded(state: State, jobs: Sequence[Job]) -> None:
+    """Remove the caches of torch releases that none of ``jobs`` has, unless another process runs such a cell.
 
-    With nothing left, the environments go too.
+    With no jobs, the environments go too.
     """
     removed = False
-    needed = {job.cell.components["torch"] for job in left}
+    needed = {job.cell.components["torch"] for job in jobs}
     with suppress(FileNotFoundError):
         for folder in sorted((state.cache / "torch").iterdir()):
             if folder.name not in needed and not _in_use(state, folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
                 removed = True
-    if removed or not left:  # an environment keeps its files on the disk, whatever becomes of the cache
+    if removed or not jobs:  # an environment keeps its files on the disk, whatever becomes of the cache
         state.clear_slots()
 
 
@@ -274,9 +276,9 @@ class State:
 
         Who only looks (:meth:`claimed`) holds it for an instant: that is waited out.
         """
-        for left in range(_LOOKS, -1, -1):
+        for looks in range(_LOOKS, -1, -1):
             with self._held(job.id) as mine:
-                if mine or not left:
+                if mine or not looks:
                     yield mine
                     return
             time.sleep(_LOOK_SECONDS)

@@ -110,12 +110,12 @@ class LocalExecutor:
             )
         return _Worker(process, log)
 
-    def tidy(self, state: State, left: Sequence[Job]) -> None:
+    def tidy(self, state: State, jobs: Sequence[Job]) -> None:
         """Remove a torch's wheels from the cache as soon as no cell needs them; they are the bulk of it."""
-        needed = {job.cell.components["torch"] for job in left}
+        needed = {job.cell.components["torch"] for job in jobs}
         if needed != self._needed:
             self._needed = needed
-            forget_unneeded(state, left)
+            forget_unneeded(state, jobs)
 
 
 def available_memory() -> int | None:
@@ -262,9 +262,9 @@ class SlurmExecutor:
         }
         return {name: value for name, value in parameters.items() if value}
 
-    def tidy(self, state: State, left: Sequence[Job]) -> None:
-        """Remove the caches that none of ``left`` needs."""
-        forget_unneeded(state, left)
+    def tidy(self, state: State, jobs: Sequence[Job]) -> None:
+        """Remove the caches that none of ``jobs`` needs."""
+        forget_unneeded(state, jobs)
 
 
 # -- GitHub Actions: one cell a job; results come back through ``envsmith matrix merge`` ---------------------------------

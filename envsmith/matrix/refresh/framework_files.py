@@ -35,21 +35,21 @@ def _git(folder: Path, *words: str) -> str | None:
     """What git prints, or ``None`` when it says no. ``UsageError`` when the folder is no repository."""
     command = ["git", "-C", str(folder), *words]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        answer = subprocess.run(command, capture_output=True, timeout=120, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"git cannot be run in {folder}: {error}", hint="install git") from None
-    if done.returncode == 128 and b"not a git repository" in done.stderr:
+    if answer.returncode == 128 and b"not a git repository" in answer.stderr:
         raise UsageError(f"{folder} is not a git repository", hint="--checkout NAME=FOLDER wants a clone with its tags")
-    if done.returncode != 0 or len(done.stdout) > _MAX_FILE:
+    if answer.returncode != 0 or len(answer.stdout) > _MAX_FILE:
         return None
-    return done.stdout.decode("utf-8", "replace")
+    return answer.stdout.decode("utf-8", "replace")
 
 
 def _tags(folder: Path, pattern: str) -> dict[str, str]:
     """Release -> tag, for the tags that name one."""
     listed = (_git(folder, "tag", "--list") or "").splitlines()[:_MAX_TAGS]
-    found = {m[1]: tag for tag in listed if (m := re.fullmatch(pattern, tag))}
-    return dict(sorted(found.items(), key=lambda pair: Version(pair[0])))
+    tags = {m[1]: tag for tag in listed if (m := re.fullmatch(pattern, tag))}
+    return dict(sorted(tags.items(), key=lambda pair: Version(pair[0])))
 
 
 def _sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -84,8 +84,8 @@ def _admitted(requires: Mapping[str, Spec], row: Mapping[str, Any]) -> bool:
 
 
 def _bounds(releases: Iterable[Mapping[str, Any]]) -> dict[str, Spec]:
-    found = {str(r["version"]): (r.get("requires") or {}).get("torch") for r in releases}
-    return {v: Spec.parse(str(text)) for v, text in found.items() if text}
+    bounds = {str(r["version"]): (r.get("requires") or {}).get("torch") for r in releases}
+    return {v: Spec.parse(str(text)) for v, text in bounds.items() if text}
 
 
 def update_tested(table: Table, releases: Table, framework: str, folder: Path, day: str) -> list[str]:
@@ -98,20 +98,20 @@ def update_tested(table: Table, releases: Table, framework: str, folder: Path, d
     if not tags:
         raise DataError(f"{folder} has no tag like {checkout.tag}", hint=f"fetch the tags of {checkout.repository}")
     bounds = _bounds(releases.records)
-    known = {str(r["version"]) for r in (*releases.records, *table.records)}
+    versions = {str(r["version"]) for r in (*releases.records, *table.records)}
     summary = []
     for version, tag in tags.items():
         for source in checkout.files:
             key = f"v{version.replace('.', '_')}_{source.key}"
-            if version not in known:
+            if version not in versions:
                 continue
             text = _git(folder, "show", f"{tag}:{source.path}")
             rows = [{"version": version, **row} for row in source.rows(text or "")]
             new = [r for r in rows if _admitted(bounds, r) and _covered(table, r) is None]
             if new and key not in table.named:
                 commit = (_git(folder, "rev-parse", "--short=12", f"{tag}^{{commit}}") or "").strip()
-                said = f"{checkout.repository} {source.path} @{tag} ({commit})"
-                table.named[key] = {"kind": "documented", "source": said, "date": day, "note": source.note}
+                commit_source = f"{checkout.repository} {source.path} @{tag} ({commit})"
+                table.named[key] = {"kind": "documented", "source": commit_source, "date": day, "note": source.note}
                 table.add_evidence(key)
             for row in new:
                 table.insert({**row, "evidence": key}, _sort_key)

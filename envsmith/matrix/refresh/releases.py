@@ -70,10 +70,10 @@ def policy_of(component: str) -> Policy:
 def _minors(requires_python: str | None) -> list[str]:
     """The minors that ``Requires-Python`` admits with at least one patch release."""
     try:
-        wanted = SpecifierSet(requires_python or "")
+        specifier = SpecifierSet(requires_python or "")
     except InvalidSpecifier:
         return list(_MINORS)
-    return [m for m in _MINORS if any(wanted.contains(f"{m}.{patch}") for patch in range(25))] or list(_MINORS)
+    return [m for m in _MINORS if any(specifier.contains(f"{m}.{patch}") for patch in range(25))] or list(_MINORS)
 
 
 def declared(
@@ -113,7 +113,7 @@ def _everywhere(requires: list[str], pythons: Iterable[str]) -> dict[str, Specif
         for python in pythons
         for platform in Platform
     ]
-    return {n: s for n, s in each[0].items() if all(found.get(n) == s for found in each[1:])} if each else {}
+    return {n: s for n, s in each[0].items() if all(specs.get(n) == s for specs in each[1:])} if each else {}
 
 
 def _first(specs: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
@@ -202,25 +202,25 @@ def _of(releases: Mapping[str, tuple[IndexFile, ...]], version: str) -> tuple[In
 
 def _joined(context: Context, policy: Policy, version: str, facts: ReleaseFacts) -> list[str]:
     """The requirements of the distributions that belong to a release, where they have that version."""
-    found: list[str] = []
+    requires: list[str] = []
     for name in policy.joins:
         file = best_file(_of(context.project(name).releases(), _pinned(facts.requires, name) or version))
         listed = _read(context, file).requires if file else ()
         parts = rf"{policy.cuda_core}-cu\d" if policy.cuda_core else r"(?!)"
-        found += [r for r in listed if not re.match(parts, r.replace("_", "-"))]
-    return found
+        requires += [r for r in listed if not re.match(parts, r.replace("_", "-"))]
+    return requires
 
 
 def update_releases(table: Table, context: Context, component: str) -> list[str]:
     """Bring one file up to date; says what changed, line by line. ``NetworkError`` when the index does not have the component or does not answer."""
     policy = policy_of(component)
-    found = context.components.by_name.get(component)
-    if found is None or not found.distributions:
+    entry = context.components.by_name.get(component)
+    if entry is None or not entry.distributions:
         raise NetworkError(f"{component} has no distribution on the package index")
     try:
-        releases = _wanted(table, policy, context.project(found.distributions[0]).releases())
+        releases = _wanted(table, policy, context.project(entry.distributions[0]).releases())
     except NotFoundError:
-        context.problems.append(f"{component}: the index has no project {found.distributions[0]}")
+        context.problems.append(f"{component}: the index has no project {entry.distributions[0]}")
         return []
     lines = {Version(r["version"]): r for r in table.records if r["version"] not in WORDS}
     for name in policy.joins:
@@ -289,17 +289,19 @@ def _merge(
     before = line.get("requires", {})
     if before and before.keys() == requires.keys() and all(same_spec(before[k], requires[k]) for k in before):
         fresh["requires"] = before
-    kept = {k: v for k, v in line.items() if k not in {"yanked", "requires", "python", "sdist_only"}}
-    said = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
-    keys = [key if re.fullmatch(r"index(_[\d_]+)?", str(k)) else k for k in said]
+    stable_fields = {k: v for k, v in line.items() if k not in {"yanked", "requires", "python", "sdist_only"}}
+    named = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
+    keys = [key if re.fullmatch(r"index(_[\d_]+)?", str(k)) else k for k in named]
     keys = list(dict.fromkeys(keys))
-    new = ordered({**kept, **fresh, "version": line["version"], "evidence": keys if len(keys) > 1 else keys[0]})
+    new = ordered(
+        {**stable_fields, **fresh, "version": line["version"], "evidence": keys if len(keys) > 1 else keys[0]}
+    )
     if {k: v for k, v in line.items() if k != "evidence"} == {k: v for k, v in new.items() if k != "evidence"}:
         return []  # read again, and nothing is new: the day on which it was first read stays
-    shown = [k for k in sorted({*line, *new} - {"evidence", "sha256"}) if line.get(k) != new.get(k)]
+    changed = [k for k in sorted({*line, *new} - {"evidence", "sha256"}) if line.get(k) != new.get(k)]
     table.replace(line, new)
-    told = ", ".join(f"{k}: {line.get(k)} -> {new.get(k)}" for k in shown)
-    return [f"{component} {line['version']}: {told or 'read, the same'}"]
+    words = ", ".join(f"{k}: {line.get(k)} -> {new.get(k)}" for k in changed)
+    return [f"{component} {line['version']}: {words or 'read, the same'}"]
 
 
 def _touch(table: Table, component: str, line: dict[str, Any], fresh: Mapping[str, Any]) -> list[str]:
@@ -311,9 +313,9 @@ def _touch(table: Table, component: str, line: dict[str, Any], fresh: Mapping[st
     if "yanked" not in fresh:
         new.pop("yanked", None)
     changed = table.replace(line, ordered(new))
-    shown = [k for k in ("date", "yanked") if line.get(k) != new.get(k)]
+    names = [k for k in ("date", "yanked") if line.get(k) != new.get(k)]
     return (
-        [f"{component} {line['version']}: " + ", ".join(f"{k}: {line.get(k)} -> {new.get(k)}" for k in shown)]
-        if changed and shown
+        [f"{component} {line['version']}: " + ", ".join(f"{k}: {line.get(k)} -> {new.get(k)}" for k in names)]
+        if changed and names
         else []
     )

@@ -28,7 +28,7 @@ _FACTS_VERSION = 2
 class Progress(Protocol):
     """Told what is going on; the command line draws a bar with it."""
 
-    def __call__(self, what: str, done: int, total: int, /) -> None:
+    def __call__(self, what: str, count: int, total: int, /) -> None:
         """``done`` of ``total`` steps of ``what`` are finished."""
         ...
 
@@ -125,7 +125,7 @@ def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str
     def key(clause: Any) -> tuple[Version, str]:
         return Version(clause.version.removesuffix(".*")), clause.operator
 
-    found = []
+    texts = []
     for clause in sorted(clauses, key=key):
         text = f"{clause.operator}{clause.version}"
         if drop_patch:
@@ -135,16 +135,16 @@ def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str
             # `<3.13.1` still admits 3.13.0, so it bounds the next minor.
             up = match and match[1] == "<" and text != f"<{match[2]}" and not text.endswith(".0")
             text = f"<3.{int(match[2][2:]) + 1}" if match and up else f"{match[1]}{match[2]}" if match else text
-        found.append(text)
-    return ",".join(dict.fromkeys(found)) or "*"
+        texts.append(text)
+    return ",".join(dict.fromkeys(texts)) or "*"
 
 
-def same_spec(one: object, other: object) -> bool:
+def same_spec(one: object, another: object) -> bool:
     """Whether two spec texts say the same, whatever the order of their clauses."""
-    if one == other:
+    if one == another:
         return True
     try:
-        return SpecifierSet(str(one)) == SpecifierSet(str(other))
+        return SpecifierSet(str(one)) == SpecifierSet(str(another))
     except InvalidSpecifier:
         return False
 

@@ -39,13 +39,13 @@ _KIND = "torch"
 
 def _pin(requires: Mapping[str, Any], pattern: str, releases: Iterable[str]) -> str | None:
     """The version that a requirement names: exactly, or the newest release that it admits."""
-    found = next((r for name, r in requires.items() if re.fullmatch(pattern, name)), None)
-    if found is None:
+    requirement = next((r for name, r in requires.items() if re.fullmatch(pattern, name)), None)
+    if requirement is None:
         return None
-    clauses = list(found.specifier)
+    clauses = list(requirement.specifier)
     if len(clauses) == 1 and clauses[0].operator in {"==", "==="} and not clauses[0].version.endswith(".*"):
         return str(clauses[0].version)
-    admitted = [Version(r) for r in releases if found.specifier.contains(r)]
+    admitted = [Version(r) for r in releases if requirement.specifier.contains(r)]
     return str(max(admitted)) if admitted else None
 
 
@@ -100,22 +100,22 @@ def _order(record: Mapping[str, Any]) -> tuple[Version, int, bool, bool, Version
 
 def _releases(context: Context) -> dict[str, dict[Platform, tuple[IndexFile, ...]]]:
     """The wheels of each final release from :data:`OLDEST` on, by platform."""
-    found = {}
+    wheels = {}
     for version, files in context.project("torch").releases().items():
         if Version(version) >= OLDEST and not Version(version).is_prerelease:
-            found[version] = linux_wheels(files)
-    return found
+            wheels[version] = linux_wheels(files)
+    return wheels
 
 
 def _facts(
     context: Context,
-    known: Mapping[str, TorchFacts],
+    memory: Mapping[str, TorchFacts],
     file: IndexFile,
     wheels: tuple[IndexFile, ...],
     platform: Platform,
 ) -> TorchFacts:
     """Read a wheel, unless it was read before."""
-    stored = known.get(file.sha256 or "") if not context.again else None
+    stored = memory.get(file.sha256 or "") if not context.again else None
     if stored:
         return stored
     if not context.again and file.sha256:
@@ -201,7 +201,7 @@ def _merge(table: Table, context: Context, facts: TorchFacts, line: dict[str, An
     except NetworkError:
         triton = []
     fresh = torch_record(facts, triton=triton)
-    spelt = f"torch {fresh['version']} {fresh['platform']}"
+    build = f"torch {fresh['version']} {fresh['platform']}"
     if line is None:
         # A person may have listed the same build as one of the other index.
         line = next(
@@ -215,17 +215,17 @@ def _merge(table: Table, context: Context, facts: TorchFacts, line: dict[str, An
     if not changed and not gone:
         return []
     if line is not None and line.get("sha256") == fresh["sha256"] and {*changed, *gone} <= {"python", "date"}:
-        said = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
-        keys = [*(k for k in said if str(k).startswith(_WHEEL[0])), table.evidence_key(*_FILES, context.today)]
+        named = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
+        keys = [*(k for k in named if str(k).startswith(_WHEEL[0])), table.evidence_key(*_FILES, context.today)]
     else:
         keys = [table.evidence_key(base, kind, source, context.today) for base, kind, source in (_WHEEL, _FILES)]
     if line is None:
         table.insert({**fresh, "evidence": keys}, _order)
-        return [f"{spelt}: new"]
-    kept = {k: v for k, v in line.items() if k not in {*gone, "evidence", "evidence_of"}}
-    table.replace(line, _ordered({**kept, **fresh, "evidence": keys}))
-    shown = ", ".join(f"{k}: {line.get(k, '-')} -> {fresh.get(k, '-')}" for k in [*changed, *gone] if k != "sha256")
-    return [f"{spelt}: {shown or 'another wheel was read'}"]
+        return [f"{build}: new"]
+    stable_fields = {k: v for k, v in line.items() if k not in {*gone, "evidence", "evidence_of"}}
+    table.replace(line, _ordered({**stable_fields, **fresh, "evidence": keys}))
+    words = ", ".join(f"{k}: {line.get(k, '-')} -> {fresh.get(k, '-')}" for k in [*changed, *gone] if k != "sha256")
+    return [f"{build}: {words or 'another wheel was read'}"]
 
 
 _FIELDS = (
@@ -240,9 +240,9 @@ def _ordered(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _retag(table: Table, context: Context, line: dict[str, Any], files: tuple[IndexFile, ...]) -> list[str]:
     """What the file list alone tells of a build that is measured already: Pythons that came later, and a withdrawal."""
-    spelt = f"torch {line['version']} {line['platform']}"
+    build = f"torch {line['version']} {line['platform']}"
     if not files:
-        context.problems.append(f"{spelt}: the index lists no wheel of it any more; the line was left as it is")
+        context.problems.append(f"{build}: the index lists no wheel of it any more; the line was left as it is")
         return []
     pythons = pythons_of("-".join(f.filename.removesuffix(".whl").split("-")[-3:]) for f in files)
     yanked = yanked_text(files)
@@ -254,10 +254,10 @@ def _retag(table: Table, context: Context, line: dict[str, Any], files: tuple[In
     if fresh == line:
         return []
     key = table.evidence_key(*_FILES, context.today)
-    said = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
-    fresh["evidence"] = [*(k for k in said if k == "wheel" or k.startswith("wheel_")), key]
+    named = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
+    fresh["evidence"] = [*(k for k in named if k == "wheel" or k.startswith("wheel_")), key]
     table.replace(line, _ordered(fresh))
-    return [f"{spelt}: file list changed"]
+    return [f"{build}: file list changed"]
 
 
 # ``releases/nccl.yaml``, ``cudnn.yaml`` and ``cuda.yaml``: what torch carries; ``toolkit.yaml``: the component wheels of CUDA.
@@ -279,7 +279,7 @@ def carried(torch: Table, component: str) -> set[str]:
 
 def _by_major(context: Context, component: str) -> dict[Version, dict[str, tuple[IndexFile, ...]]]:
     """Files of every release by CUDA major, out of the projects ``nvidia-<component>-cuNN``."""
-    found: dict[Version, dict[str, tuple[IndexFile, ...]]] = {}
+    releases_of: dict[Version, dict[str, tuple[IndexFile, ...]]] = {}
     for name in context.components.by_name[component].distributions:
         major = name.rpartition("-cu")[2]
         try:
@@ -287,8 +287,8 @@ def _by_major(context: Context, component: str) -> dict[Version, dict[str, tuple
         except NotFoundError:
             continue
         for version, files in releases.items():
-            found.setdefault(Version(version), {})[major] = files
-    return found
+            releases_of.setdefault(Version(version), {})[major] = files
+    return releases_of
 
 
 def _line(majors: Mapping[str, tuple[IndexFile, ...]]) -> dict[str, Any]:
@@ -306,14 +306,14 @@ def update_cuda_wheels(table: Table, context: Context, component: str, torch: Ta
     """NCCL or cuDNN. With ``torch`` only what its builds carry is added (that is how cuDNN is kept)."""
     lines = {Version(r["version"]): r for r in table.records if r["version"] not in WORDS}
     oldest = min(lines, default=Version("0"))
-    wanted = {Version(v) for v in carried(torch, component)} if torch is not None else None
+    versions = {Version(v) for v in carried(torch, component)} if torch is not None else None
     named = table.named.get("index", {})
     summary = []
     for version, majors in sorted(_by_major(context, component).items()):
         fresh = _line(majors)
         line = lines.get(version)
         if line is None:
-            if version < oldest or version.is_prerelease or (wanted is not None and version not in wanted):
+            if version < oldest or version.is_prerelease or (versions is not None and version not in versions):
                 continue
             key = table.evidence_key("index", "declared", str(named.get("source")), context.today)
             table.insert(ordered({**fresh, "evidence": key}), by_version)
@@ -350,12 +350,12 @@ def update_toolkit(table: Table, context: Context) -> list[str]:
         for v, files in context.project(TOOLKIT_PROJECT).releases().items()
         if Version(v) not in lines and not Version(v).is_prerelease and Version(v) > Version(newest.base_version)
     }
-    found = {v: f for v, f in releases.items() if f is not None}
+    files = {v: f for v, f in releases.items() if f is not None}
     read = in_parallel(
         context,
         "toolkit",
-        {v: f"{TOOLKIT_PROJECT} {v}" for v in found},
-        lambda v: read_release(context.index.fetcher, found[v]),
+        {v: f"{TOOLKIT_PROJECT} {v}" for v in files},
+        lambda v: read_release(context.index.fetcher, files[v]),
     )
     summary = []
     for version, facts in read.items():
@@ -363,12 +363,12 @@ def update_toolkit(table: Table, context: Context) -> list[str]:
         runtime = next((r for n, r in pinned.items() if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", n)), None)
         clause = next(iter(runtime.specifier), None) if runtime else None
         key = table.evidence_key("cuda_toolkit", "declared", _TOOLKIT_SOURCE, context.today)
-        spelt = ".".join(str(n) for n in Version(version).release[:3])
-        line: dict[str, Any] = {"version": spelt}
-        if found[version].day:
-            line["date"] = found[version].day
+        number = ".".join(str(n) for n in Version(version).release[:3])
+        line: dict[str, Any] = {"version": number}
+        if files[version].day:
+            line["date"] = files[version].day
         if clause is not None and clause.operator == "==":
             line["cudart"] = clause.version.removesuffix(".*")
         table.insert({**line, "sha256": facts.sha256, "evidence": key}, by_version)
-        summary.append(f"toolkit {spelt}: new")
+        summary.append(f"toolkit {number}: new")
     return summary

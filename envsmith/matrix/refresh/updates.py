@@ -75,17 +75,17 @@ def _chosen(names: Sequence[str], matrix_dir: Path, components: ComponentTable) 
     if not names:
         first = [n for n in (*_WITH_TORCH, "toolkit") if n in possible]
         return [*first, *(n for n in possible if n not in first)]
-    wanted: list[str] = []
+    chosen: list[str] = []
     for name in names:
-        found = components.find(name)
-        if found is None or found.name not in possible:
+        component = components.find(name)
+        if component is None or component.name not in possible:
             near = difflib.get_close_matches(name, possible, n=1)
             raise UsageError(
                 f"--component {name}: no updater keeps it" + (f" (did you mean {near[0]}?)" if near else ""),
                 hint="it can be one of: " + ", ".join(possible),
             )
-        wanted += _WITH_TORCH if found.name == "torch" else [found.name]
-    return [n for n in dict.fromkeys(wanted) if n in possible]
+        chosen += _WITH_TORCH if component.name == "torch" else [component.name]
+    return [n for n in dict.fromkeys(chosen) if n in possible]
 
 
 def plan_refresh(
@@ -220,19 +220,19 @@ class _Run:
 
     def changes(self) -> tuple[FileChange, ...]:
         """Every file whose bytes would differ."""
-        found = []
+        changes = []
         for name, (old, table) in self._tables.items():
             new = table.text()
             if new != old:
                 summary = tuple(self._summary.get(name, ()))
-                found.append(FileChange(path=self._releases / f"{name}.yaml", old=old, new=new, summary=summary))
+                changes.append(FileChange(path=self._releases / f"{name}.yaml", old=old, new=new, summary=summary))
         if self._recorded is not None and "torch" in self._summary:
             used = {r.get("sha256") for r in self.table("torch").records}
             new = record_facts(f for f in self._recorded.values() if f.sha256 in used)
             if new != self._recorded_before:
                 summary = ("recorded METADATA of torch wheels",)
-                found.append(FileChange(path=self._record, old=self._recorded_before, new=new, summary=summary))
-        return (*found, *self._apart)
+                changes.append(FileChange(path=self._record, old=self._recorded_before, new=new, summary=summary))
+        return (*changes, *self._apart)
 
 
 def apply(changes: Iterable[FileChange]) -> list[Path]:

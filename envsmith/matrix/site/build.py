@@ -51,7 +51,7 @@ class Page:
 def write_site(page: Page, folder: Path) -> list[Path]:
     """Write every file below ``folder`` (made when missing) and say which. ``StorageError``."""
     newest = latest(page.records)
-    cells = {r.cell: [other for other in newest if other.cell == r.cell] for r in newest}
+    cells = {r.cell: [record for record in newest if record.cell == r.cell] for r in newest}
     files: dict[str, str] = {
         "index.html": _index(page, newest),
         "data.js": f"window.ENVSMITH={_script(_data(page, newest))};\n",

@@ -29,7 +29,7 @@ MADE = dt.datetime(2026, 11, 21, 4, 5, 31, tzinfo=dt.timezone.utc)
 
 @pytest.fixture
 def bill(kit):
-    return make_sbom(kit.make_lock(), IMAGE, made=MADE)
+    return make_sbom(kit.make_lock(), IMAGE, moment=MADE)
 
 
 def test_the_bill_is_valid_cyclonedx(bill):
@@ -53,7 +53,7 @@ def test_the_bill_lists_packages_with_every_hash_the_system_and_the_base(kit, bi
 
 
 def test_the_bill_is_the_same_bytes_each_time(kit, bill):
-    assert make_sbom(kit.make_lock(), IMAGE, made=MADE) == bill
+    assert make_sbom(kit.make_lock(), IMAGE, moment=MADE) == bill
 
 
 def test_a_good_bill_has_no_differences(kit, bill):
@@ -182,7 +182,7 @@ def compiled_lock(kit, **fields):
 
 def test_the_bill_says_from_whose_archive_and_how_a_distribution_was_compiled(kit):
     lock = compiled_lock(kit)
-    bill = make_sbom(lock, IMAGE, made=MADE)
+    bill = make_sbom(lock, IMAGE, moment=MADE)
     # No package of the index: what has this name there is another program.
     (found,) = (c for c in json.loads(bill)["components"] if c["name"] == "apex")
     assert found["purl"] == "pkg:generic/apex@0.1"
@@ -204,7 +204,7 @@ def test_the_bill_says_from_whose_archive_and_how_a_distribution_was_compiled(ki
     ],
 )
 def test_another_archive_or_another_way_of_compiling_is_a_difference(kit, other, told):
-    bill = make_sbom(compiled_lock(kit), IMAGE, made=MADE)
+    bill = make_sbom(compiled_lock(kit), IMAGE, moment=MADE)
     assert sbom_differences(bill, compiled_lock(kit, **other), IMAGE) == told
 
 
