@@ -6,7 +6,8 @@ given. The table of exit codes in the documentation is generated from :data:`EXI
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -114,6 +115,15 @@ class InterruptedRunError(EnvsmithError):
 
     exit_code = 130
     summary = "interrupted by Ctrl-C or SIGTERM; run the same command again to resume"
+
+
+@contextmanager
+def os_errors(what: str, failure: type[EnvsmithError] = StorageError, *, hint: str | None = None) -> Iterator[None]:
+    """Raise ``failure`` instead of an ``OSError``: ``what``, a colon and the reason of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        raise failure(f"{what}: {error.strerror or error}", hint=hint) from error
 
 
 EXIT_CODES: dict[int, str] = {

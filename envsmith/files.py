@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envsmith.errors import DataError, EnvsmithError, StorageError
+from envsmith.errors import DataError, EnvsmithError, os_errors
 
 _Value = TypeVar("_Value")
 # Raised when the shape of what is kept changes.
@@ -130,11 +130,8 @@ def _replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = F
 
 def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataError) -> bytes:
     """Return the bytes of a file of at most ``limit`` bytes, or raise ``failure``."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise failure(f"{path}: cannot be read: {error.strerror or error}") from None
+    with os_errors(f"{path}: cannot be read", failure), path.open("rb") as file:
+        content = file.read(limit + 1)
     if len(content) > limit:
         raise failure(f"{path}: larger than {limit} bytes")
     return content
@@ -142,15 +139,13 @@ def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataE
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there complete or not at all, also after a power cut. ``StorageError``."""
-    try:
+    with os_errors(
+        f"{path}: cannot be written",
+        hint="free some space or mend the permissions, then run the same command again: it resumes",
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, text.encode(), mode=0o644, durable=True)
         _sync(path.parent)
-    except OSError as error:
-        raise StorageError(
-            f"{path}: cannot be written: {error.strerror or error}",
-            hint="free some space or mend the permissions, then run the same command again: it resumes",
-        ) from None
 
 
 def _sync(folder: Path) -> None:

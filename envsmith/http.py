@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 from envsmith import __version__
-from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
 from envsmith.files import cache_folder
 from envsmith.pip_settings import pip_values
 
@@ -70,13 +70,12 @@ def ssl_context() -> ssl.SSLContext:
     """
     context = ssl.create_default_context()
     if bundle := ca_bundle():
-        try:
+        with os_errors(
+            f"{bundle}: no CA bundle that can be used",
+            UsageError,
+            hint=f"mend the file, or the one of {', '.join(_CA_VARIABLES)} and pip's cert setting that names it",
+        ):
             context.load_verify_locations(cafile=bundle)
-        except OSError as error:
-            raise UsageError(
-                f"{bundle}: no CA bundle that can be used: {error.strerror or error}",
-                hint=f"mend the file, or the one of {', '.join(_CA_VARIABLES)} and pip's cert setting that names it",
-            ) from None
     return context
 
 

@@ -14,7 +14,7 @@ from envsmith.ci.cover import Cover, covering_subset
 from envsmith.ci.declared import Declaration, read_declared
 from envsmith.ci.library import CONFIG, FRAMEWORK_STEP, Library, ranges_of, runner
 from envsmith.ci.possible import Space, space_of
-from envsmith.errors import StorageError, UsageError
+from envsmith.errors import UsageError, os_errors
 from envsmith.graph.load import components
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable, Role
@@ -213,10 +213,8 @@ def write_config(root: Path, table: ComponentTable, *, force: bool = False) -> t
         raise UsageError(f"{path} is there already", hint="--force writes it anew")
     declaration = read_declared(root)
     text = draft_config(declaration, table)
-    try:
+    with os_errors(f"{path}: cannot be written"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from error
     return path, declaration
 
 

@@ -22,7 +22,7 @@ from envsmith.cli import findings
 from envsmith.cli.console import Console, clean, dumps, say, table, write_file
 from envsmith.cli.findings import finding_lines
 from envsmith.cli.options import argument, exit_code, fail_on_option, option, takes
-from envsmith.errors import StorageError, UsageError
+from envsmith.errors import UsageError, os_errors
 from envsmith.graph.load import components
 from envsmith.solve import default_solver
 
@@ -140,11 +140,8 @@ def _append(variable: str, text: str) -> None:
         raise UsageError(
             f"${variable} is not set", hint="that is where GitHub Actions wants outputs; elsewhere use --output"
         )
-    try:
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    with os_errors(f"{path}: cannot be written"), Path(path).open("a", encoding="utf-8") as file:
+        file.write(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,10 +203,8 @@ def check(settings: CheckFlags) -> int:
 def _library(directory: Path, metadata: Path | None) -> Library:
     if metadata is None:
         return read_library(directory)
-    try:
+    with os_errors(f"--metadata {metadata}", UsageError):
         text = metadata.read_text(encoding="utf-8", errors="replace")[: 4 << 20]
-    except OSError as error:
-        raise UsageError(f"--metadata {metadata}: {error.strerror or error}") from error
     declaration = read_metadata(text, metadata.name)
     return read_library(metadata.parent / ".no-configuration", declaration=declaration)
 

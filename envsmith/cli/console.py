@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envsmith.errors import StorageError
+from envsmith.errors import os_errors
 from envsmith.progress import Event, EventKind
 
 if TYPE_CHECKING:
@@ -41,11 +41,8 @@ def say(text: str) -> None:
 
 def write_file(path: Path, text: str, flag: str = "") -> None:
     """Write what a flag names a file for, which may be a device. ``StorageError`` begins with the flag."""
-    try:
+    with os_errors(f"{flag} {path}".strip() + ": cannot be written"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        where = f"{flag} {path}".strip()
-        raise StorageError(f"{where}: cannot be written: {error.strerror or error}") from error
 
 
 class Console:

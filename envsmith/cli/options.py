@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from envsmith.errors import UsageError
+from envsmith.errors import UsageError, os_errors
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request
@@ -443,8 +443,6 @@ def open_source(source: str) -> tuple[str, list[str]]:
 
     if source == "-":
         return read_bounded(sys.stdin.buffer)
-    try:
-        with Path(source).open("rb") as file:
-            return read_bounded(file)
-    except OSError as error:
-        raise UsageError(f"--from {source}: {error.strerror or error}", hint="give a file, or - for stdin") from error
+    refusing = os_errors(f"--from {source}", UsageError, hint="give a file, or - for stdin")
+    with refusing, Path(source).open("rb") as file:
+        return read_bounded(file)

@@ -14,7 +14,7 @@ import click
 
 from envsmith.cli.console import Console, clean, dumps, mark, say, table, write_file
 from envsmith.cli.options import option, takes
-from envsmith.errors import EnvsmithError, UsageError
+from envsmith.errors import EnvsmithError, UsageError, os_errors
 from envsmith.files import write_whole
 from envsmith.model.record import Record, put_record
 from envsmith.progress import Event, EventKind
@@ -250,10 +250,8 @@ def _interpreter(path: Path | None) -> Path:
 def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:
     lines: list[str] = []
     for path in paths:
-        try:
+        with os_errors(f"--read-logs {path}: cannot be read", UsageError):
             text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise UsageError(f"--read-logs {path}: cannot be read: {error.strerror or error}") from None
         lines += text.splitlines()
     return result_of(events_of(lines))
 

@@ -31,6 +31,7 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
     UsageError,
+    os_errors,
 )
 from envsmith.lock.files import layer_text
 from envsmith.model.cell import Platform
@@ -146,7 +147,7 @@ def _sha256(file: IO[bytes]) -> str:
 def _in_place_of(prefix: Path) -> Iterator[None]:
     """Set an old environment aside until the new one is complete, and put it back when anything fails."""
     aside: Path | None = None
-    try:
+    with os_errors(f"{prefix} cannot be used"):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         if prefix.exists() and any(prefix.iterdir()):
             if not (prefix / "conda-meta").is_dir():
@@ -156,8 +157,6 @@ def _in_place_of(prefix: Path) -> Iterator[None]:
                 )
             aside = Path(tempfile.mkdtemp(prefix=f".{prefix.name}-old-", dir=prefix.parent)) / "env"
             prefix.rename(aside)
-    except OSError as error:
-        raise StorageError(f"{prefix} cannot be used: {error.strerror or error}") from error
     try:
         yield
     except BaseException:
@@ -170,14 +169,12 @@ def _in_place_of(prefix: Path) -> Iterator[None]:
 
 
 def _put_back(aside: Path, prefix: Path) -> None:
-    try:
+    with os_errors(
+        f"the environment that was at {prefix} could not be put back",
+        hint=f"it is whole in {aside}: move it back by hand",
+    ):
         aside.rename(prefix)
         aside.parent.rmdir()
-    except OSError as error:
-        raise StorageError(
-            f"the environment that was at {prefix} could not be put back: {error.strerror or error}",
-            hint=f"it is whole in {aside}: move it back by hand",
-        ) from error
 
 
 def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[str]) -> None:
@@ -190,7 +187,7 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
         "packages": [dataclasses.asdict(p) | {"filename": p.filename} for p in part.packages],
         "access": dataclasses.asdict(access_to(channels)),
     }
-    try:
+    with os_errors(f"packages cannot be linked into {prefix}"):
         cache.mkdir(parents=True, exist_ok=True)
         process = subprocess.run(
             [sys.executable, "-m", "envsmith.conda.linker"],
@@ -200,8 +197,6 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
             errors="replace",
             check=False,
         )
-    except OSError as error:
-        raise StorageError(f"packages cannot be linked into {prefix}: {error.strerror or error}") from error
     if process.returncode:
         raise _error(part, _message(process))
 

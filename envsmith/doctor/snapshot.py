@@ -13,7 +13,7 @@ from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Read
-from envsmith.errors import DataError, UsageError
+from envsmith.errors import DataError, UsageError, os_errors
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -109,10 +109,8 @@ def _is_version(text: str) -> bool:
 
 def read_snapshot(path: Path) -> Facts:
     """Return the facts of a snapshot file. ``UsageError`` when it cannot be read."""
-    try:
+    with os_errors(f"{path}", UsageError):
         text = path.read_text(errors="replace")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
     return load(text, str(path))[0]
 
 

@@ -26,6 +26,7 @@ from envsmith.errors import (
     InterruptedRunError,
     NetworkError,
     StorageError,
+    os_errors,
 )
 from envsmith.progress import Event, EventKind, Progress
 
@@ -264,7 +265,7 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
 
     Raises ``EngineError`` when it cannot be started, ``InterruptedRunError`` on Ctrl-C.
     """
-    try:
+    with os_errors(f"{command[0]} cannot be started", EngineError):
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -275,8 +276,6 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
             env=dict(environment),
             start_new_session=True,
         )
-    except OSError as error:
-        raise EngineError(f"{command[0]} cannot be started: {error.strerror or error}") from error
     _RUNNING.add(process)
     try:
         for line in process.stdout or ():

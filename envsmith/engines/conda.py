@@ -22,7 +22,7 @@ from envsmith.conda.names import candidates, fold, same_version
 from envsmith.conda.solve import MOVABLE, compare
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import inspect_python
-from envsmith.errors import ContentError, DataError, EngineError, LockError, StorageError
+from envsmith.errors import ContentError, DataError, EngineError, LockError, os_errors
 from envsmith.files import cache_folder
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
@@ -142,16 +142,14 @@ def read_lock(directory: Path) -> CondaLock:
     cannot be read.
     """
     path = directory / LOCK_FILE
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(
-            f"{path}: no Conda lock is there", hint="make it with `envsmith lock --format conda`, or leave --frozen out"
-        ) from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    with os_errors(f"{path}: cannot be read"):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            hint = "make it with `envsmith lock --format conda`, or leave --frozen out"
+            raise DataError(f"{path}: no Conda lock is there", hint=hint) from None
+        except UnicodeDecodeError:
+            raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
     lock = load_lock(text, str(path))
     if lock.facts.get("packages") != lock.facts.get("entries"):
         raise DataError(f"{path}: its packages were changed after it was locked", hint="delete it and lock again")

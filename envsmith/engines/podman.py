@@ -26,7 +26,7 @@ from envsmith.engines.base import TAIL, Built
 from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine
 from envsmith.engines.docker_target import DockerTarget, cdi_devices
 from envsmith.engines.shelf import engine_errors
-from envsmith.errors import EngineError, EnvsmithError
+from envsmith.errors import EngineError, EnvsmithError, os_errors
 from envsmith.image.context import read_host_settings, write_context, write_secrets
 from envsmith.image.dockerfile import ImageOptions
 from envsmith.model.lock import Lock
@@ -113,10 +113,8 @@ class PodmanEngine(ContainerEngine):
         socket = Path(self._folder.name) / "socket"
         command = ["podman", "system", "service", f"--time={_IDLE}", f"unix://{socket}"]
         quiet = subprocess.DEVNULL
-        try:
+        with os_errors("podman cannot be started", EngineError):
             self._service = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
-        except OSError as error:
-            raise EngineError(f"podman cannot be started: {error.strerror or error}") from error
         deadline = time.monotonic() + 60
         while not socket.exists():
             if self._service.poll() is not None or time.monotonic() > deadline:

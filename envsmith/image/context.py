@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from envsmith import plain
-from envsmith.errors import ContentError, StorageError
+from envsmith.errors import ContentError, os_errors
 from envsmith.files import cache_folder
 from envsmith.http import ca_bundle
 from envsmith.image.dockerfile import (
@@ -43,7 +43,7 @@ def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None,
     Raises ``StorageError`` when it cannot be written, ``ContentError`` for an archive or local file that is gone or
     differs from the lock.
     """
-    try:
+    with os_errors("the build context cannot be written"):
         layers = _local_artifacts(lock, folder)
         options = replace(options or ImageOptions(), wheels=frozenset(layers))
         # Pins only: a comment with the cell's name would be another torch layer for every cell.
@@ -61,8 +61,6 @@ def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None,
         # With its time: a builder that has this very file is not sent it again (``context_folder``).
         shutil.copy2(find_uv(), folder / UV_FILE)
         (folder / UV_FILE).chmod(0o755)
-    except OSError as error:
-        raise StorageError(f"the build context cannot be written: {error.strerror or error}") from error
 
 
 def _local_artifacts(lock: Lock, folder: Path) -> set[str]:

@@ -14,7 +14,7 @@ from urllib.request import url2pathname
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envsmith.errors import ContentError, LockError, NetworkError
+from envsmith.errors import ContentError, LockError, NetworkError, os_errors
 from envsmith.files import read_cache, read_toml, write_cache
 from envsmith.http import Reply
 from envsmith.model.lock import Pin
@@ -125,10 +125,8 @@ class _Local:
     ) -> Reply:
         """Read the file and check it."""
         path = Path(url2pathname(urlsplit(url).path))
-        try:
+        with os_errors(f"{path}: cannot be read", NetworkError):
             body = path.read_bytes() if path.stat().st_size <= max_bytes else None
-        except OSError as error:
-            raise NetworkError(f"{path}: cannot be read: {error.strerror or error}") from None
         if body is None or (sha256 and hashlib.sha256(body).hexdigest() != sha256):
             raise ContentError(f"{path}: it is not the file that the index names (size or sha256 differ)")
         return Reply(body=body, url=url)

@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envsmith.errors import LockError, NetworkError, StorageError, UsageError
+from envsmith.errors import LockError, NetworkError, UsageError, os_errors
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components
 from envsmith.http import HttpClient
@@ -86,13 +86,9 @@ def cutoff(day: str) -> str:
 
 def resolve(query: Query, uv: Uv, *, what: str, on_line: Callable[[str], None] | None = None) -> Resolution:
     """Resolve a query. ``LockError``, ``NetworkError`` and the errors of uv say why not."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="envsmith-lock-") as folder:
-            return _Run(uv, Path(folder), what).resolve(query, on_line)
-    except OSError as error:
-        raise StorageError(
-            f"{what}: {error.strerror or error}", hint="check the space and permissions of the temporary folder"
-        ) from None
+    refusing = os_errors(what, hint="check the space and permissions of the temporary folder")
+    with refusing, tempfile.TemporaryDirectory(prefix="envsmith-lock-") as folder:
+        return _Run(uv, Path(folder), what).resolve(query, on_line)
 
 
 @dataclass(frozen=True, slots=True)

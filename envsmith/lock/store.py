@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from envsmith.errors import DataError, EnvsmithError, StorageError
+from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors
 from envsmith.files import read_bounded
 from envsmith.graph.load import components
 from envsmith.lock.files import parse_beside
@@ -177,8 +177,6 @@ def need(output: Path, request: str) -> tuple[Path, Lock]:
 
 
 def _folders(output: Path) -> Iterator[Path]:
-    try:
+    with os_errors(f"{output}: cannot be read"):
         folders = [(p.stat().st_mtime_ns, p.parent) for p in output.glob(f"*/{LOCK_FILE}")]
-    except OSError as error:
-        raise StorageError(f"{output}: cannot be read: {error.strerror or error}") from None
     yield from (folder for _, folder in sorted(folders, reverse=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from envsmith.errors import StorageError, UsageError
+from envsmith.errors import UsageError, os_errors
 from envsmith.files import write_whole
 from envsmith.frameworks import EXAMPLE
 from envsmith.matrix.cells import LOCKED, commands_of
@@ -233,10 +233,8 @@ def write_export(output: Path, document: Mapping[str, Any], root: Path, base_url
             if path.read_text(encoding="utf-8") == text:
                 continue
         write_whole(path, text)
-    try:
+    with os_errors(f"{output}: an old file cannot be removed"):
         for path in output.glob("*/*.json"):
             if path.parent.name in {"cells", "badges"} and f"{path.parent.name}/{path.name}" not in texts:
                 path.unlink()
-    except OSError as error:
-        raise StorageError(f"{output}: an old file cannot be removed: {error.strerror or error}") from None
     return len(texts)

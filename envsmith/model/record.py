@@ -9,12 +9,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-from envsmith.errors import DataError, StorageError
+from envsmith.errors import DataError, os_errors
 from envsmith.files import read_bounded, write_whole
 from envsmith.schema import (
     UNWRITTEN,
@@ -354,12 +355,9 @@ def read_records(folder: Path) -> tuple[Record, ...]:
 
     ``DataError`` lists every file that is none. ``StorageError`` when it cannot be read.
     """
-    try:
+    names: list[str] = []
+    with os_errors(f"{folder}: cannot be read"), suppress(FileNotFoundError):
         names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json") and not e.name.startswith("."))
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise StorageError(f"{folder}: cannot be read: {error.strerror or error}") from None
     problems = Problems()
     records = [_read(name, _content(folder / name, problems), problems) for name in names]
     if problems.lines:

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from envsmith.errors import ContentError, DataError, StorageError
+from envsmith.errors import ContentError, DataError, os_errors
 from envsmith.oci.layers import LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise
 from envsmith.oci.spec import (
     MANIFEST_TYPES,
@@ -152,11 +152,10 @@ def open_files(path: Path) -> LayoutStore:
     if path.is_dir():
         return LayoutStore(str(path), partial(_open_in_folder, path))
     try:
-        archive = tarfile.open(path, "r:")  # noqa: SIM115 - closed by the store
+        with os_errors(f"{path}: cannot be read"):
+            archive = tarfile.open(path, "r:")  # noqa: SIM115 - closed by the store
     except tarfile.TarError as error:
         raise _damaged(path, error) from None
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
         members = _members(path, archive)
         opener = lambda name: archive.extractfile(members[name]) if name in members else None  # noqa: E731
@@ -184,12 +183,10 @@ def _damaged(path: Path, error: Exception) -> ContentError:
 
 
 def _open_in_folder(folder: Path, name: str) -> IO[bytes] | None:
-    try:
+    absent = suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError)
+    with os_errors(f"{folder / name}: cannot be read"), absent:
         return (folder / name).open("rb")
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
-    except OSError as error:
-        raise StorageError(f"{folder / name}: cannot be read: {error.strerror or error}") from None
+    return None
 
 
 # -- read --------------------------------------------------------------------------------------------------------------
@@ -349,7 +346,7 @@ def copy_layout(store: Store, digest: str, folder: Path) -> None:
     ``StorageError`` when the disk does not take it, ``ContentError`` when a part is missing.
     """
     manifest = load_manifest(store, digest, "manifest")
-    try:
+    with os_errors(f"{folder}: cannot be written"):
         (folder / "blobs" / "sha256").mkdir(parents=True)
         for blob in manifest.blobs:
             opened = store.blob(blob.digest)
@@ -358,8 +355,6 @@ def copy_layout(store: Store, digest: str, folder: Path) -> None:
             with closing(opened) as source, (folder / _blob_path(blob.digest)).open("wb") as target:
                 shutil.copyfileobj(source, target, _CHUNK)
         _finish(folder, manifest)
-    except OSError as error:
-        raise StorageError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
 def _finish(folder: Path, manifest: Manifest) -> None:
@@ -390,7 +385,7 @@ def to_layout(
     ``saved`` is no archive of an image, ``StorageError`` when the disk does not take it.
     """
     progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers"))
-    try:
+    with os_errors(f"{directory}: the OCI layout cannot be written"):
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".oci-", dir=directory.parent) as scratch:
             folder = Path(scratch) / directory.name
@@ -407,8 +402,6 @@ def to_layout(
             if directory.exists():
                 shutil.rmtree(directory)
             folder.replace(directory)
-    except OSError as error:
-        raise StorageError(f"{directory}: the OCI layout cannot be written: {error.strerror or error}") from error
     progress(Event(kind=EventKind.DONE, step=_STEP, text=manifest.digest))
     return open_image(directory)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith.errors import ContentError, NetworkError, StorageError, UsageError
+from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
 from envsmith.publish.sbom import missing_extra
 from envsmith.publish.statement import PAYLOAD_TYPE
 
@@ -78,15 +78,13 @@ def load_key(path: Path) -> SSlibKey:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_KEY)
-    except FileNotFoundError:
-        raise UsageError(
-            f"{path}: no such key file", hint="openssl genpkey -algorithm ed25519 -out key.pem makes one"
-        ) from None
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    with os_errors(f"{path}: cannot be read"):
+        try:
+            with path.open("rb") as file:
+                return file.read(_MAX_KEY)
+        except FileNotFoundError:
+            hint = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
+            raise UsageError(f"{path}: no such key file", hint=hint) from None
 
 
 def _unusable(path: Path, kind: str, error: Exception) -> UsageError:

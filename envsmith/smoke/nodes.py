@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
-from envsmith.errors import SmokeError, UsageError
+from envsmith.errors import SmokeError, UsageError, os_errors
 from envsmith.smoke.blame import SmokeExit
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.plan import Plan, Timeouts
@@ -238,15 +238,14 @@ def run_nodes(
 
 
 def _begin(command: Command, text: bytes) -> _Running:
-    try:
+    with os_errors(
+        f"{command.argv[0]} cannot be started",
+        SmokeError,
+        hint="--rsh names the command that reaches a node; under Slurm srun must be on PATH",
+    ):
         process = subprocess.Popen(
             command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
-    except OSError as error:
-        raise SmokeError(
-            f"{command.argv[0]} cannot be started: {error.strerror or error}",
-            hint="--rsh names the command that reaches a node; under Slurm srun must be on PATH",
-        ) from error
     return _Running(command=command, process=process, pending=memoryview(text))
 
 
@@ -586,10 +585,8 @@ def _owner(host: str, mine: str | None) -> list[str]:
 
 
 def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
-    try:
+    with os_errors(f"{argv[0]} cannot be started", SmokeError):
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    except OSError as error:
-        raise SmokeError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
     try:
         words, _ = process.communicate(timeout=limit)
         return words.decode(errors="replace"), process.returncode

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from envsmith.errors import EnvsmithError, SmokeError
+from envsmith.errors import EnvsmithError, SmokeError, os_errors
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.plan import Plan
@@ -169,17 +169,12 @@ def _not_started(target: Target, status: int | None, words: str) -> EnvsmithErro
     )
 
 
-def _cannot_start(command: Sequence[str], error: OSError) -> SmokeError:
-    return SmokeError(f"{command[0]} cannot be started: {error.strerror or error}", hint=_HINT)
-
-
 def probe(target: Target) -> dict[str, str]:
     """Return the versions that the cell's metadata names, for :meth:`Plan.build`. Raises :class:`SmokeError`."""
     command, env = target.argv(["-I", "-B", "-c", _PROBE]), {**os.environ, **target.env()}
     try:
-        process = subprocess.run(command, env=env, capture_output=True, timeout=_PROBE_SECONDS, check=False)
-    except OSError as error:
-        raise _cannot_start(command, error) from error
+        with os_errors(f"{command[0]} cannot be started", SmokeError, hint=_HINT):
+            process = subprocess.run(command, env=env, capture_output=True, timeout=_PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise SmokeError(f"{command[0]} did not answer within {_PROBE_SECONDS:.0f} s") from None
     try:
@@ -205,12 +200,10 @@ class _Agent:
         self._partial = bytearray()
         self._cases = 0
         command, pipe = target.argv(agent_arguments()), subprocess.PIPE
-        try:
+        with os_errors(f"{command[0]} cannot be started", SmokeError, hint=_HINT):
             self.process = subprocess.Popen(
                 command, env={**os.environ, **target.env()}, stdin=pipe, stdout=pipe, stderr=pipe
             )
-        except OSError as error:
-            raise _cannot_start(command, error) from error
 
     def converse(self, seconds: float) -> int | None:
         """Send source and plan, read until both streams end. Return the exit status, ``None`` after the deadline."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith import __version__
-from envsmith.errors import StorageError
+from envsmith.errors import os_errors
 from envsmith.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, commands_of
 from envsmith.matrix.document import document, now
@@ -60,7 +60,7 @@ def write_site(page: Page, folder: Path) -> list[Path]:
     for cell, records in cells.items():
         files[f"cell/{cell}.html"] = _cell_page(page, cell, records)
     written = []
-    try:
+    with os_errors(f"{folder}: cannot be written"):
         (folder / "cell").mkdir(parents=True, exist_ok=True)
         for name in _COPIED:
             shutil.copyfile(_STATIC / name, folder / name)
@@ -68,8 +68,6 @@ def write_site(page: Page, folder: Path) -> list[Path]:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
             written.append(folder / name)
-    except OSError as error:
-        raise StorageError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return written
 
 
