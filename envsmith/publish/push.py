@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol
 
-from envsmith.errors import ContentError, EnvsmithError, StorageError, UsageError
+from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
 from envsmith.graph.expiry import load_expiry
 from envsmith.graph.files import find_matrix
 from envsmith.oci.layout import REF_NAME, OciImage
@@ -225,11 +225,9 @@ class BundleWriter:
         self._tags: list[tuple[str, Descriptor]] = []
 
     def __enter__(self) -> Self:
-        try:
+        with os_errors(f"{self.path}: cannot be written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=f".{self.path.name}-", delete=False)
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be written: {error.strerror or error}") from None
         self._partial = Path(self._file.name)
         self._tar = tarfile.open(fileobj=self._file, mode="w:", format=tarfile.PAX_FORMAT)
         self._add("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
@@ -239,24 +237,26 @@ class BundleWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
-                # Every entry once under its tags, then what refers to them.
-                tagged = [
-                    Descriptor(media_type=d.media_type, digest=d.digest, size=d.size, annotations={REF_NAME: tag})
-                    for tag, d in self._tags
-                ]
-                named = {entry.digest for entry in tagged}
-                untagged = [entry for entry in self._entries.values() if entry.digest not in named]
-                self._add("index.json", index_bytes([*tagged, *untagged]))
-                self._tar.close()
-                self._file.close()
-                self._partial.chmod(0o644)
-                self._partial.replace(self.path)
-        except OSError as broken:
-            raise StorageError(f"{self.path}: cannot be written: {broken.strerror or broken}") from None
+            with os_errors(f"{self.path}: cannot be written"):
+                if error is None:
+                    self._finish()
         finally:
             self._file.close()
             self._partial.unlink(missing_ok=True)
+
+    def _finish(self) -> None:
+        """Add every entry once under its tags, then what refers to them, and give the file its name."""
+        tagged = [
+            Descriptor(media_type=d.media_type, digest=d.digest, size=d.size, annotations={REF_NAME: tag})
+            for tag, d in self._tags
+        ]
+        named = {entry.digest for entry in tagged}
+        untagged = [entry for entry in self._entries.values() if entry.digest not in named]
+        self._add("index.json", index_bytes([*tagged, *untagged]))
+        self._tar.close()
+        self._file.close()
+        self._partial.chmod(0o644)
+        self._partial.replace(self.path)
 
     def resolve(self, tag: str) -> str | None:
         """Return the digest behind a tag that was set here."""
@@ -291,7 +291,5 @@ class BundleWriter:
     def _member(self, name: str, file: IO[bytes], size: int) -> None:
         info = tarfile.TarInfo(name)
         info.size, info.mode, info.mtime = size, 0o644, 0
-        try:
+        with os_errors(f"{self.path}: cannot be written"):
             self._tar.addfile(info, file)
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be written: {error.strerror or error}") from None
