@@ -68,7 +68,7 @@ class CellState:
     counts_as: Rung
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of ``cells`` in ``matrix.json``."""
+        """Return one entry of ``cells`` in ``matrix.json``."""
         best, failure = self.best, self.best.failure
         framework = next((n for n in FRAMEWORKS if n in best.components), None)
         return {
@@ -102,7 +102,7 @@ class CellState:
 
 
 def agreement(record: Record) -> bool | None:
-    """Whether the run did what the graph said; ``None`` where the graph did not commit itself or the host could not show it."""
+    """Return whether the run did what the graph said, or ``None`` where the graph did not commit itself or the host could not show it."""
     expected = record.expected
     if expected not in {Expected.GOOD, Expected.BAD} or (not record.passed and record.of_host):
         return None
@@ -110,7 +110,7 @@ def agreement(record: Record) -> bool | None:
 
 
 def cell_states(records: Iterable[Record], expiry: Expiry, today: dt.date) -> list[CellState]:
-    """By cell id. Of the newest record of each engine the one that reaches highest speaks for the cell; a failure speaks when none passed."""
+    """Return the state of each cell, by id. Of the newest record of each engine the one that reaches highest speaks for the cell. A failure speaks when none passed."""
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record.cell, []).append(record)

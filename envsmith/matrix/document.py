@@ -31,7 +31,7 @@ SCHEMA = 1
 
 
 def now() -> dt.datetime:
-    """Return the present in UTC; ``SOURCE_DATE_EPOCH`` sets another."""
+    """Return the present in UTC. ``SOURCE_DATE_EPOCH`` sets another."""
     epoch, utc = os.environ.get("SOURCE_DATE_EPOCH", ""), dt.timezone.utc
     return dt.datetime.fromtimestamp(int(epoch), tz=utc) if epoch.isdigit() else dt.datetime.now(utc)
 
@@ -91,7 +91,7 @@ def _framework(knowledge: Knowledge, name: str) -> dict[str, Any]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule in words; rows only of those that metadata does not state (the grid holds what follows from the others)."""
+    """Return a rule in words. Rows only of those that metadata does not state (the grid holds what follows from the others)."""
     words = {
         "kind": rule.kind.value,
         "stage": rule.stage,
@@ -144,9 +144,9 @@ def default_builds(knowledge: Knowledge, platform: Platform = Platform.LINUX_64)
 def grid_json(
     solver: Solver, *, progress: Callable[[str], None] = lambda _line: None, platform: Platform = Platform.LINUX_64
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return ``{framework: {version: {torch build: entry}}}``; an entry is ``{"status", "rules", "cell"}``.
+    """Return ``{framework: {version: {torch build: entry}}}``. An entry is ``{"status", "rules", "cell"}``.
 
-    ``status`` is possible, warned (possible, a rule warns) or forbidden; ``rules`` say why; ``cell`` is the id of the best cell.
+    ``status`` is possible, warned (possible, a rule warns) or forbidden. ``rules`` say why. ``cell`` is the id of the best cell.
     """
     knowledge = solver.knowledge()
     builds = default_builds(knowledge, platform)
@@ -182,7 +182,7 @@ _GPU_RULE = "gpu-driver-floor"
 
 
 def torch_json(root: Path, knowledge: Knowledge) -> list[dict[str, Any]]:
-    """Return one entry a build, newest first; a field that is not known is ``null``, never a guess. ``DataError`` as for the loader."""
+    """Return one entry a build, newest first. A field that is not known is ``null``, never a guess. ``DataError`` as for the loader."""
     builds, devices = read_wheels(root)
     gpus = [release.version for release in knowledge.releases.get("gpu", ())]
     entries = []

@@ -128,7 +128,7 @@ def _changes(records: Iterable[Record]) -> list[tuple[Record, str]]:
 
 
 def csv_text(cells: Iterable[Mapping[str, Any]]) -> str:
-    """Return the cells as CSV with a head; a text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return the cells as CSV with a head. A text that a spreadsheet would take for a formula gets a quote before it."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -168,7 +168,7 @@ def markdown_table(document: Mapping[str, Any], framework: str) -> str:
 
 
 def _newest_of_series(versions: Iterable[str]) -> list[str]:
-    """Return the newest release of each minor series, newest first; ``versions`` are in that order."""
+    """Return the newest release of each minor series, newest first. ``versions`` are in that order."""
     series: dict[str, str] = {}
     for version in versions:
         series.setdefault(_series(version), version)

@@ -53,7 +53,7 @@ def rendered(lock: Lock, facts: Mapping[str, Any], record: Record) -> dict[str, 
 
 
 def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Published]) -> Path:
-    """Write the folder of a cell that was just published, and the index over all; ``StorageError`` when it cannot be written."""
+    """Write the folder of a cell that was just published, and the index over all. ``StorageError`` when it cannot be written."""
     manifest = image.manifest
     facts = {
         "schema": 1,
@@ -72,7 +72,7 @@ def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Pub
 
 
 def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:
-    """Return lock, ``image.json`` and record of a cell's folder; ``DataError`` when one is missing, broken, or they do not belong together."""
+    """Return lock, ``image.json`` and record of a cell's folder. ``DataError`` when one is missing, broken, or they do not belong together."""
     texts = {name: _text(folder / name) for name in ("lock.json", IMAGE_FILE, "record.json")}
     lock = parse_lock(texts["lock.json"], where=str(folder / "lock.json"))
     record = parse_record(texts["record.json"].encode(), str(folder / "record.json"))

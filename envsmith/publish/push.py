@@ -106,7 +106,7 @@ def publish(
     today: dt.date | None = None,
     progress: Progress = silent,
 ) -> Published:
-    """Push ``image`` with its proof to ``target``, tagged with the cell's id; ``tags`` are further ones, which may be moved.
+    """Push ``image`` with its proof to ``target``, tagged with the cell's id. ``tags`` are further ones, which may be moved.
 
     ``EnvsmithError`` (exit code 1) when no passing record speaks of this image, or the cell's tag leads to another image already and ``replace`` is
     not given. An expired record is published and marked: in the annotations and in the result.
@@ -196,7 +196,7 @@ def _opened(image: OciImage, blob: Descriptor) -> IO[bytes]:
 def _statement(
     image: OciImage, target: Target, claim: Claim, seal: Seal, annotations: Mapping[str, str]
 ) -> list[statement.Attachment]:
-    """Return the signed statement; nothing when the same one by the same key is attached already."""
+    """Return the signed statement, or nothing when the same one by the same key is attached already."""
     payload = statement_bytes(claim)
     marks = {statement.PAYLOAD_KEY: digest_of(payload), **({"io.envsmith.key": seal.by} if seal.by else {})}
     for referrer in target.referrers(image.manifest.digest):

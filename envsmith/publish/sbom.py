@@ -25,7 +25,7 @@ _UBUNTU = frozenset({"focal", "jammy", "noble"})
 
 
 def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime) -> bytes:
-    """The bill of the image ``image_digest`` that was built from ``lock``; ``moment`` is its time (that of the record).
+    """Return the bill of the image ``image_digest`` that was built from ``lock``. ``moment`` is its time (that of the record).
 
     ``EngineError`` when the extra ``publish`` is not installed.
     """
@@ -56,7 +56,7 @@ def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime) -> bytes:
 
 
 def missing_extra(what: str, extra: str = "publish") -> EngineError:
-    """The error of an optional part that is not installed."""
+    """Return the error of an optional part that is not installed."""
     return EngineError(f"{what} needs packages that are not installed", hint=f"pip install 'envsmith[{extra}]'")
 
 
@@ -79,7 +79,7 @@ def _sha256(content: str) -> Any:
 
 
 def _pin(pin: Pin, wheels: Sequence[BuiltWheel], source: CompiledSource | None) -> Component:
-    """A distribution. Its files are components of it: which one was installed only the platform's installer knows.
+    """Return a distribution. Its files are components of it: which one was installed only the platform's installer knows.
 
     The wheel that a source distribution became in the pinned builder is one of them. An archive of the user's is nothing that the index has:
     a distribution of the same name there is another program.
@@ -113,7 +113,7 @@ def _pin(pin: Pin, wheels: Sequence[BuiltWheel], source: CompiledSource | None) 
 
 
 def _made(source: CompiledSource | None) -> dict[str, str]:
-    """How a distribution was compiled, and from whose archive."""
+    """Return how a distribution was compiled, and from whose archive."""
     if source is None:
         return {}
     facts = {"io.envsmith.compiled": " ".join(f"{name}={value}" for name, value in source.variables.items()) or "true"}
@@ -149,7 +149,7 @@ def _base(base: BaseImage) -> Component:
 
 
 def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
-    """What a bill says otherwise than the lock: packages, their hashes, the base, the image itself. Needs no extra."""
+    """Return what a bill says otherwise than the lock: packages, their hashes, the base, the image itself. Needs no extra."""
     try:
         bill = json.loads(text)
         root = bill["metadata"]["component"]

@@ -36,7 +36,7 @@ class Opened:
 
 
 def load_signer(path: Path) -> CryptoSigner:
-    """The private key in a PEM file; ``UsageError`` when it is not one that signs here."""
+    """Return the private key in a PEM file. ``UsageError`` when it is not one that signs here."""
     data = _read(path)
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -58,7 +58,7 @@ def load_signer(path: Path) -> CryptoSigner:
 
 
 def load_key(path: Path) -> SSlibKey:
-    """The public key in a PEM file; ``UsageError`` when it is not one."""
+    """Return the public key in a PEM file. ``UsageError`` when it is not one."""
     data = _read(path)
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -96,7 +96,7 @@ def _unusable(path: Path, kind: str, error: Exception) -> UsageError:
 
 
 def sign(payload: bytes, signer: CryptoSigner) -> bytes:
-    """A DSSE envelope around a statement."""
+    """Return a DSSE envelope around a statement."""
     from securesystemslib.dsse import Envelope
 
     envelope = Envelope(payload, PAYLOAD_TYPE, {})
@@ -105,7 +105,7 @@ def sign(payload: bytes, signer: CryptoSigner) -> bytes:
 
 
 def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
-    """Check an envelope against ``keys``. ``ContentError`` when it is no envelope around a statement; a signature by none of the keys is
+    """Check an envelope against ``keys``. ``ContentError`` when it is no envelope around a statement. A signature by none of the keys is
     told in the result, because others may sign the same image.
     """  # noqa: D205
     envelope: Any
@@ -141,7 +141,7 @@ BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 
 def sign_keyless(payload: bytes) -> bytes:
-    """A sigstore bundle around a statement.
+    """Return a sigstore bundle around a statement.
 
     ``UsageError`` when there is no identity, ``NetworkError`` when sigstore cannot be reached, ``EngineError`` without the extra.
     """
@@ -172,7 +172,7 @@ def sign_keyless(payload: bytes) -> bytes:
 
 
 def open_bundle(raw: bytes, *, identity: str, issuer: str) -> bytes:
-    """The statement in a bundle that was signed by ``identity`` (an address or a workflow) as ``issuer`` knows it.
+    """Return the statement in a bundle that was signed by ``identity`` (an address or a workflow) as ``issuer`` knows it.
 
     ``ContentError`` when it was not, ``NetworkError`` when the root of trust can neither be fetched nor is cached.
     """

@@ -171,7 +171,7 @@ def statement_bytes(claim: Claim) -> bytes:
 
 
 def parse_statement(payload: bytes) -> Claim:
-    """Return the claim of a payload whose signature was checked; ``ContentError`` says what is not as it was written."""
+    """Return the claim of a payload whose signature was checked. ``ContentError`` says what is not as it was written."""
     try:
         value = json.loads(payload)
         if value["_type"] != _STATEMENT or value["predicateType"] != PREDICATE_TYPE:

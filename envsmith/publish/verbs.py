@@ -27,7 +27,7 @@ from envsmith.publish.verify import Report, State, Trust, verify
 
 
 def find_cell(named: str | None, output: Path) -> Path:
-    """Return the folder of a cell: as a path, as an id below ``output``, or the only one with a record; ``UsageError`` else."""
+    """Return the folder of a cell: as a path, as an id below ``output``, or the only one with a record. ``UsageError`` otherwise."""
     if named is not None:
         for folder in (Path(named), output / named):
             if (folder / "lock.json").is_file():
@@ -67,7 +67,7 @@ def publish_cell(
     images: Path | None = None,
     progress: Progress = silent,
 ) -> list[Published]:
-    """Publish the cell in ``directory`` to every target (a path is a bundle's); see :func:`envsmith.publish.push.publish`."""
+    """Publish the cell in ``directory`` to every target (a path is a bundle's). See :func:`envsmith.publish.push.publish`."""
     clock = Clock(progress)
     proof = load_proof(directory)
     # Before gigabytes are written or read: what is wrong with the record itself, whatever the image is.
@@ -123,7 +123,7 @@ def trust_of(keys: Sequence[Path], identity: str | None, issuer: str | None) -> 
 
 @contextlib.contextmanager
 def find_image(image: str | None, bundle: Path | None) -> Iterator[NamedImage]:
-    """Look an image up, in a registry or in a bundle; ``UsageError`` when there is none of that name."""
+    """Look an image up, in a registry or in a bundle. ``UsageError`` when there is none of that name."""
     if bundle is not None:
         store = open_files(bundle)
         with store:

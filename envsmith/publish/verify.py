@@ -139,9 +139,9 @@ def verify(
     today: dt.date | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
-    """Check the image ``digest`` of ``store`` and its proof; ``tag`` is the name by which it was asked for.
+    """Check the image ``digest`` of ``store`` and its proof. ``tag`` is the name by which it was asked for.
 
-    ``NetworkError`` when a registry breaks off, ``EngineError`` without the extra ``publish``; what differs is in the report, not raised.
+    ``NetworkError`` when a registry breaks off, ``EngineError`` without the extra ``publish``. What differs is in the report, not raised.
     """
     report = Report(where=f"{store.name}{f':{tag}' if tag else ''}", digest=digest)
     say = progress or (lambda _text: None)
@@ -286,7 +286,7 @@ def _statement(report: Report, store: Store, manifest: Manifest, trust: Trust) -
 def _open(
     store: Store, listed: Descriptor, manifest: Manifest, trust: Trust
 ) -> tuple[Claim | None, str, tuple[str, ...]] | None:
-    """Return a referrer's claim, its trusted signer (or empty), whom it names; ``None`` when it is not a statement."""
+    """Return a referrer's claim, its trusted signer (or empty), whom it names, or ``None`` when it is not a statement."""
     artifact = load_manifest(store, listed.digest, "statement")
     kind = artifact.artifact_type
     if kind not in {statement.STATEMENT_ARTIFACT, statement.KEYLESS_ARTIFACT} or len(artifact.layers) != 1:
@@ -354,7 +354,7 @@ def _record(report: Report, manifest: Manifest, claim: Claim) -> None:
 
 
 def label_differences(config: Mapping[str, Any], lock: Lock) -> list[str]:
-    """Return what the labels of an image say otherwise than its lock; cell and lock must be there, other components agree where they are."""
+    """Return what the labels of an image say otherwise than its lock. Cell and lock must be there, other components agree where they are."""
     inner = config.get("config")
     value = inner.get("Labels") if isinstance(inner, dict) else None
     labels: Mapping[str, Any] = value if isinstance(value, dict) else {}

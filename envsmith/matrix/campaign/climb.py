@@ -57,7 +57,7 @@ class Ground:
     offline: bool = False
 
     def uv(self, torch: str | None = None) -> Uv:
-        """Return the campaign's uv: its cache, or the one of a torch release; files are linked into the environment, not copied.
+        """Return the campaign's uv: its cache, or the one of a torch release. Files are linked into the environment, not copied.
 
         A release's wheels take five to eight gigabytes unpacked: they are thrown away with the folder when no cell needs them.
         """
@@ -67,7 +67,7 @@ class Ground:
 
 
 def climb(job: Job, plan: Plan, ground: Ground, *, progress: Progress = silent) -> Record:
-    """Run ``job``; a failure that was not expected, or that waiting may cure, is tried once more.
+    """Run ``job``. A failure that was not expected, or that waiting may cure, is tried once more.
 
     Raises only what says nothing about the cell: ``StorageError``, ``NetworkError``, ``InterruptedRunError``, ``EngineError``.
     """

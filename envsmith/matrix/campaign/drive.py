@@ -42,7 +42,7 @@ class Executor(Protocol):
         """``local``, ``slurm``."""
 
     def room(self, running: int) -> int:
-        """Return how many jobs may be handed over now, with ``running`` under way; 0 while the limits forbid."""
+        """Return how many jobs may be handed over now, with ``running`` under way: 0 while the limits forbid."""
 
     def why_waiting(self) -> str:
         """Return the limit that forbids."""
@@ -68,13 +68,13 @@ class Tally:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Return an estimate from what this run has done; ``None`` before its first cell."""
+        """Return an estimate from what this run has done, or ``None`` before its first cell."""
         count = self.done - self.before
         return None if count <= 0 else self.seconds / count * (self.total - self.done)
 
 
 def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | None:
-    """Run one job here, in a work folder of its own, and write its record; ``None`` when it is done already or somebody else is at it."""
+    """Run one job here, in a work folder of its own, and write its record, or ``None`` when it is done already or somebody else is at it."""
     with state.claim(job) as mine:
         if not mine or state.is_done(job):
             return None
@@ -85,9 +85,9 @@ def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | N
 def drive(
     state: State, executor: Executor, *, jobs: Sequence[Job], tell: Callable[[Tally, str], None], poll: float = 0.5
 ) -> Tally:
-    """Run ``jobs`` in their order; ``tell`` is called whenever something changed, with one line of news.
+    """Run ``jobs`` in their order. ``tell`` is called whenever something changed, with one line of news.
 
-    A cell that fails is a record; a worker that dies loses its cell, which is tried once more. On Ctrl-C the workers are ended.
+    A cell that fails is a record. A worker that dies loses its cell, which is tried once more. On Ctrl-C the workers are ended.
     """
     began = time.monotonic()
     finished = state.done()
@@ -153,7 +153,7 @@ class _Drive:
         self.tally.running = tuple(self.running)
 
     def _free(self, room: int) -> list[Job]:
-        """Return the next jobs that have no record and that nobody holds; what another campaign in this folder is at waits for its end."""
+        """Return the next jobs that have no record and that nobody holds. What another campaign in this folder is at waits for its end."""
         finished = self.state.done()
         before = len(self.waiting)
         self.waiting = [job for job in self.waiting if job.id not in finished]
@@ -234,7 +234,7 @@ class State:
         return self.root / "cache"
 
     def plan(self) -> Plan | None:
-        """Return the frozen plan; ``None`` when the campaign has not begun, ``DataError`` when it is broken."""
+        """Return the frozen plan, or ``None`` when the campaign has not begun, ``DataError`` when it is broken."""
         path = self.root / "plan.json"
         return Plan.parse(read_bounded(path, _MAX_PLAN), str(path)) if path.exists() else None
 
@@ -272,7 +272,7 @@ class State:
 
     @contextmanager
     def claim(self, job: Job) -> Iterator[bool]:
-        """Hold the job while the block runs; ``False`` when somebody else holds it.
+        """Hold the job while the block runs, or ``False`` when somebody else holds it.
 
         Who only looks (:meth:`claimed`) holds it for an instant: that is waited out.
         """

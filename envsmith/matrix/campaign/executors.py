@@ -29,7 +29,7 @@ def worker_command(state: State, job: Job, python: str) -> list[str]:
 
 
 def _last_words(log: Path) -> str | None:
-    """Return the last error of a worker's log, or its last line; ``None`` without a log."""
+    """Return the last error of a worker's log, or its last line, or ``None`` without a log."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
@@ -53,7 +53,7 @@ class _Worker:
         return f"status {self.process.returncode}" + ("" if words is None else f": {words}")
 
     def cancel(self) -> None:
-        """End it politely, so that uv and the ranks end too; what does not listen is killed."""
+        """End it politely, so that uv and the ranks end too. What does not listen is killed."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)
@@ -111,7 +111,7 @@ class LocalExecutor:
         return _Worker(process, log)
 
     def tidy(self, state: State, jobs: Sequence[Job]) -> None:
-        """Remove a torch's wheels from the cache as soon as no cell needs them; they are the bulk of it."""
+        """Remove a torch's wheels from the cache as soon as no cell needs them. They are the bulk of it."""
         needed = {job.cell.components["torch"] for job in jobs}
         if needed != self._needed:
             self._needed = needed
@@ -119,7 +119,7 @@ class LocalExecutor:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that can be had without swapping (``MemAvailable``); ``None`` where the kernel does not tell."""
+    """Return the bytes that can be had without swapping (``MemAvailable``), or ``None`` where the kernel does not tell."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -160,7 +160,7 @@ class SlurmSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], *, ranks: int) -> SlurmSettings:
-        """Read them from the ``executor:`` of a campaign file; what is not named keeps its default."""
+        """Read them from the ``executor:`` of a campaign file. What is not named keeps its default."""
         settings = {"cpus": ranks, **settings}
         return cls(**{name: settings[name] for name in cls.__dataclass_fields__ if settings.get(name) is not None})
 
@@ -173,7 +173,7 @@ class _Queue:
     listed: frozenset[str] = frozenset()
 
     def holds(self, task: str, since: float) -> bool:
-        """Whether a task is pending, running or completing."""
+        """Return whether a task is pending, running or completing."""
         now = time.monotonic()
         if now - self.moment > _ASK_SECONDS:
             with suppress(OSError, subprocess.SubprocessError):
@@ -231,7 +231,7 @@ class SlurmExecutor:
         return ""
 
     def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
-        """One array job. ``EngineError`` when Slurm or submitit is not there, or refuses."""
+        """Submit one array job. ``EngineError`` when Slurm or submitit is not there, or refuses."""
         try:
             import submitit
         except ImportError:

@@ -214,7 +214,7 @@ _MAX_BROKEN = 4
 
 
 def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> Plan:
-    """Return the jobs of every choice in order; a cell that two choose is run once. ``UsageError`` when there are none."""
+    """Return the jobs of every choice in order. A cell that two choose is run once. ``UsageError`` when there are none."""
     jobs: dict[str, Job] = {}
     left_out: dict[str, str] = {}
     for choice in campaign.choices:
@@ -242,7 +242,7 @@ def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> 
 
 
 def _ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """By torch, then Python, the frameworks in turn: what compiles at its start then stands beside what does not."""
+    """Sort by torch, then Python, the frameworks in turn: what compiles at its start then stands beside what does not."""
     turns: dict[tuple[object, ...], int] = {}
     keyed = []
     for job in sorted(jobs, key=lambda job: job.order):
@@ -291,7 +291,7 @@ def _releases_of(text: str) -> dict[str, str]:
 
 
 def _installable(components: Mapping[str, str], composer: Composer) -> bool:
-    """Whether the host can have them: a framework, packages that can be installed, one of its interpreters."""
+    """Return whether the host can have them: a framework, packages that can be installed, one of its interpreters."""
     roles, table = composer.solver.compiled.roles, composer.solver.knowledge().components
     if not any(roles[n] is Role.FRAMEWORK for n in components) or any(roles[n] is Role.HOST for n in components):
         return False
@@ -356,7 +356,7 @@ def covering(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _pairs(cell: Cell) -> frozenset[tuple[tuple[str, str], ...]]:
-    """The framework counts by its minor series: patch releases stand for each other here."""
+    """Return the pairs of a cell. The framework counts by its minor series: patch releases stand for each other here."""
     values = [(n, _series(cell.components[n])) for n in cell.frameworks]
     values += [(n, cell.components[n]) for n in ("torch", "python")]
     return frozenset(itertools.combinations(values, 2))
@@ -368,7 +368,7 @@ def _series(version: str) -> str:
 
 
 def _changed(knowledge: Knowledge, cell: Cell, since: str) -> str:
-    """Return what of a cell is newer than a day: a release, or a rule that speaks of its releases; empty when nothing is."""
+    """Return what of a cell is newer than a day: a release, or a rule that speaks of its releases. Nothing newer gives an empty text."""
     for name, version in cell.components.items():
         for release in knowledge.releases.get(name, ()):
             if release.version == version and release.date and release.date >= since:

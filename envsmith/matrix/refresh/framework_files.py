@@ -32,7 +32,7 @@ def checkouts() -> dict[str, Checkout]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git prints, or ``None`` when it says no. ``UsageError`` when the folder is no repository."""
+    """Return what git prints, or ``None`` when it says no. ``UsageError`` when the folder is no repository."""
     command = ["git", "-C", str(folder), *words]
     try:
         answer = subprocess.run(command, capture_output=True, timeout=120, check=False)
@@ -53,7 +53,7 @@ def _tags(folder: Path, pattern: str) -> dict[str, str]:
 
 
 def _sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Oldest release first, then torch, CUDA, kind; a spec sorts by the first version in it."""
+    """Sort the oldest release first, then by torch, CUDA, kind. A spec sorts by the first version in it."""
 
     def version(text: object) -> Version:
         match = re.search(r"\d+(\.\d+)*", str(text))
@@ -66,7 +66,7 @@ def _sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _covered(table: Table, row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The line that says the same already."""
+    """Return the line that says the same already."""
     for line in table.records:
         if line.get("kind", "ci") != row["kind"] or line.get("cuda") != row.get("cuda") or "python" in line:
             continue
@@ -78,7 +78,7 @@ def _covered(table: Table, row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _admitted(requires: Mapping[str, Spec], row: Mapping[str, Any]) -> bool:
-    """Whether the release itself allows that torch: pip replaces another one while installing, so it was not what was tested."""
+    """Return whether the release itself allows that torch: pip replaces another one while installing, so it was not what was tested."""
     bound = requires.get(row["version"])
     return bound is None or bound.contains(row["torch"])
 
@@ -89,7 +89,7 @@ def _bounds(releases: Iterable[Mapping[str, Any]]) -> dict[str, Spec]:
 
 
 def update_tested(table: Table, releases: Table, framework: str, folder: Path, day: str) -> list[str]:
-    """Add what the tags of a clone say and the table does not; ``releases`` are those of the framework.
+    """Add what the tags of a clone say and the table does not. ``releases`` are those of the framework.
 
     Only releases that the package index or the table has are looked at. Raises ``UsageError`` for what is no clone, ``DataError`` when it has no such tag.
     """
@@ -183,7 +183,7 @@ class ToolkitRule:
     table: ToolkitTable
 
     def rows(self, lines: Sequence[str]) -> list[tuple[int, _Row]]:
-        """Return line number and row of each row; ``DataError`` when the rule is missing or a row is not one line."""
+        """Return line number and row of each row. ``DataError`` when the rule is missing or a row is not one line."""
         start = next((i for i, line in enumerate(lines) if line.strip() == f"- id: {self.table.rule}"), None)
         if start is None:
             raise DataError(

@@ -68,7 +68,7 @@ def policy_of(component: str) -> Policy:
 
 
 def _minors(requires_python: str | None) -> list[str]:
-    """The minors that ``Requires-Python`` admits with at least one patch release."""
+    """Return the minors that ``Requires-Python`` admits with at least one patch release."""
     try:
         specifier = SpecifierSet(requires_python or "")
     except InvalidSpecifier:
@@ -84,9 +84,9 @@ def declared(
     own: str,
     policy: Policy = Policy(),
 ) -> dict[str, str]:
-    """Component -> spec: what a release asks for on every platform and every Python it admits.
+    """Return a spec by component: what a release asks for on every platform and every Python it admits.
 
-    Requirements of extras, of one platform or of some Pythons only are left out; one without a bound is kept for core components only.
+    Requirements of extras, of one platform or of some Pythons only are left out. One without a bound is kept for core components only.
     """
     specs: dict[str, str] = {}
     python_spec = spec_text(requires_python or "", drop_patch=True)
@@ -107,7 +107,7 @@ def declared(
 
 
 def _everywhere(requires: list[str], pythons: Iterable[str]) -> dict[str, SpecifierSet]:
-    """The requirements that are the same on every platform and for every one of ``pythons``."""
+    """Return the requirements that are the same on every platform and for every one of ``pythons``."""
     each = [
         {name: r.specifier for name, r in active(requires, python=python, platform=platform).items()}
         for python in pythons
@@ -124,7 +124,7 @@ def _first(specs: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
 def _wanted(
     table: Table, policy: Policy, releases: Mapping[str, tuple[IndexFile, ...]]
 ) -> dict[str, tuple[IndexFile, ...]]:
-    """The releases that belong into a file: not older than its oldest line."""
+    """Return the releases that belong into a file: not older than its oldest line."""
     listed = [Version(r["version"]) for r in table.records if r["version"] not in WORDS]
     oldest = min(listed, default=Version("0.dev0"))
     return {
@@ -135,7 +135,7 @@ def _wanted(
 
 
 def _line(version: str, files: tuple[IndexFile, ...]) -> dict[str, Any]:
-    """What the file list alone tells."""
+    """Return what the file list alone tells."""
     wheels = linux_wheels(files)
     usable = [f for f in files if f.is_wheel and ("linux" in f.filename or f.filename.endswith("-any.whl"))]
     pure = any(f.filename.endswith("-any.whl") for f in files)
@@ -167,12 +167,12 @@ _FIELDS = (
 
 
 def ordered(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields in the order in which they stand in a file."""
+    """Return fields in the order in which they stand in a file."""
     return {k: record[k] for k in _FIELDS if k in record} | {k: v for k, v in record.items() if k not in _FIELDS}
 
 
 def by_version(record: Mapping[str, Any]) -> Version:
-    """The sort key of a file of releases; the words ``cpu`` and ``none`` come last."""
+    """Return the sort key of a file of releases. The words ``cpu`` and ``none`` come last."""
     return Version("9999!0") if record["version"] in WORDS else Version(record["version"])
 
 
@@ -188,7 +188,7 @@ def _read(context: Context, file: IndexFile) -> ReleaseFacts:
 
 
 def _pinned(requires: Iterable[str], name: str) -> str | None:
-    """The version of ``name`` that a release pins in one of its extras: 1.9.0.post1 of the meta package goes with 1.9.0 of its parts."""
+    """Return the version of ``name`` that a release pins in one of its extras: 1.9.0.post1 of the meta package goes with 1.9.0 of its parts."""
     for line in requires:
         match = re.match(r"([A-Za-z0-9._-]+)\s*\(?==\s*([^\s;,)]+)", line)
         if match and re.sub(r"[-_.]+", "-", match[1]).lower() == name:
@@ -201,7 +201,7 @@ def _of(releases: Mapping[str, tuple[IndexFile, ...]], version: str) -> tuple[In
 
 
 def _joined(context: Context, policy: Policy, version: str, facts: ReleaseFacts) -> list[str]:
-    """The requirements of the distributions that belong to a release, where they have that version."""
+    """Return the requirements of the distributions that belong to a release, where they have that version."""
     requires: list[str] = []
     for name in policy.joins:
         file = best_file(_of(context.project(name).releases(), _pinned(facts.requires, name) or version))
@@ -212,7 +212,7 @@ def _joined(context: Context, policy: Policy, version: str, facts: ReleaseFacts)
 
 
 def update_releases(table: Table, context: Context, component: str) -> list[str]:
-    """Bring one file up to date; says what changed, line by line. ``NetworkError`` when the index does not have the component or does not answer."""
+    """Bring one file up to date and return what changed, line by line. ``NetworkError`` when the index does not have the component or does not answer."""
     policy = policy_of(component)
     entry = context.components.by_name.get(component)
     if entry is None or not entry.distributions:
@@ -257,7 +257,7 @@ def update_releases(table: Table, context: Context, component: str) -> list[str]
 
 
 def _evidence(table: Table, context: Context, policy: Policy) -> str:
-    """The key under which what was read today is filed."""
+    """Return the key under which what was read today is filed."""
     if not policy.read_all:
         return table.evidence_key("metadata", "declared", _METADATA_SOURCE, context.today)
     named = table.named.get("index", {})
@@ -305,7 +305,7 @@ def _merge(
 
 
 def _touch(table: Table, component: str, line: dict[str, Any], fresh: Mapping[str, Any]) -> list[str]:
-    """Date and withdrawal of a release that was not read: the file list is the evidence already."""
+    """Return date and withdrawal of a release that was not read: the file list is the evidence already."""
     new = dict(line)
     for name in ("date", "yanked"):
         if name in fresh:

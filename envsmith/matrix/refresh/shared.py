@@ -29,7 +29,7 @@ class Progress(Protocol):
     """Told what is going on; the command line draws a bar with it."""
 
     def __call__(self, what: str, count: int, total: int, /) -> None:
-        """``done`` of ``total`` steps of ``what`` are finished."""
+        """Show that ``count`` of ``total`` steps of ``what`` are finished."""
         ...
 
 
@@ -40,7 +40,7 @@ class FactStore:
         self._folder = folder
 
     def load(self, kind: str, sha256: str) -> Any | None:
-        """What was stored, or ``None``."""
+        """Return what was stored, or ``None``."""
         if self._folder is None or not re.fullmatch(r"[0-9a-f]{64}", sha256):
             return None
         try:
@@ -50,7 +50,7 @@ class FactStore:
         return stored.get("facts") if isinstance(stored, dict) and stored.get("version") == _FACTS_VERSION else None
 
     def store(self, kind: str, sha256: str, facts: object) -> None:
-        """Keep facts; a store that cannot be written only costs time later."""
+        """Keep facts. A store that cannot be written only costs time later."""
         if self._folder is None:
             return
         with contextlib.suppress(StorageError):
@@ -78,7 +78,7 @@ class Context:
     _projects: dict[str, Project] = field(default_factory=dict)
 
     def project(self, name: str) -> Project:
-        """The files of a project, asked for once in a run."""
+        """Return the files of a project, asked for once in a run."""
         if name not in self._projects:
             self._projects[name] = self.index.project(name)
         return self._projects[name]
@@ -87,7 +87,7 @@ class Context:
 def in_parallel(
     context: Context, what: str, tasks: Mapping[_Task, str], work: Callable[[_Task], _Answer]
 ) -> dict[_Task, _Answer]:
-    """Answers of ``work`` for each task (its value names it in messages), ``context.jobs`` at a time; failures become problems.
+    """Return answers of ``work`` for each task (its value names it in messages), ``context.jobs`` at a time. Failures become problems.
 
     Ctrl-C lets the tasks that run finish or fail, starts no more, and is raised again.
     """
@@ -113,7 +113,7 @@ def in_parallel(
 
 
 def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str:
-    """A specifier as the files spell it: clauses by version, ``>=2.0.6,!=2.0.9,<=2.4.2``; ``*`` for none.
+    """Return a specifier as the files spell it: clauses by version, ``>=2.0.6,!=2.0.9,<=2.4.2``, or ``*`` for none.
 
     ``drop_patch`` writes bounds of Python by minor (``>=3.7.1`` is ``>=3.7``: a minor counts when one of its patch releases does).
     """
@@ -140,7 +140,7 @@ def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str
 
 
 def same_spec(one: object, another: object) -> bool:
-    """Whether two spec texts say the same, whatever the order of their clauses."""
+    """Return whether two spec texts say the same, whatever the order of their clauses."""
     if one == another:
         return True
     try:
@@ -150,7 +150,7 @@ def same_spec(one: object, another: object) -> bool:
 
 
 def yanked_text(files: Iterable[IndexFile]) -> object:
-    """``None`` unless every file was withdrawn; then the reason, or ``True`` without one."""
+    """Return ``None`` unless every file was withdrawn, then the reason, or ``True`` without one."""
     reasons = [f.yanked for f in files]
     if not reasons or any(r is None for r in reasons):
         return None

@@ -100,7 +100,7 @@ class Table:
         return [line.record for line in self.lines if line.record is not None]
 
     def text(self) -> str:
-        """The file."""
+        """Return the file."""
         return "\n".join([*self.head, *(line.text for line in self.lines)])
 
     def replace(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -123,7 +123,7 @@ class Table:
     # -- evidence ------------------------------------------------------------------------------------------------------
 
     def evidence_key(self, base: str, kind: str, source: str, date: str) -> str:
-        """Return the key of an entry of that kind and source read on ``date``; it is added to the head when there is none.
+        """Return the key of an entry of that kind and source read on ``date``. It is added to the head when there is none.
 
         An entry under ``base`` that says the same but for its date is not touched, so that older lines keep their day.
         """
@@ -147,7 +147,7 @@ class Table:
         self.head.insert(end, f"  {key}: {{{', '.join(texts)}}}")
 
     def fold_evidence(self, base: str, key: str) -> None:
-        """Where every line that named ``base`` now names ``key`` (all were read again), let ``base`` carry the new day and drop ``key``."""
+        """Let ``base`` carry the new day and drop ``key``, where every line that named ``base`` names ``key`` now (all were read again)."""
         if key == base or base not in self.named or key not in self.named:
             return
         if any(base in used_evidence(r) for r in self.records):

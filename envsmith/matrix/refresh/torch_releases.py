@@ -38,7 +38,7 @@ _KIND = "torch"
 
 
 def _pin(requires: Mapping[str, Any], pattern: str, releases: Iterable[str]) -> str | None:
-    """The version that a requirement names: exactly, or the newest release that it admits."""
+    """Return the version that a requirement names: exactly, or the newest release that it admits."""
     requirement = next((r for name, r in requires.items() if re.fullmatch(pattern, name)), None)
     if requirement is None:
         return None
@@ -50,7 +50,7 @@ def _pin(requires: Mapping[str, Any], pattern: str, releases: Iterable[str]) -> 
 
 
 def torch_record(facts: TorchFacts, *, triton: Iterable[str] = ()) -> dict[str, Any]:
-    """The line of a wheel, without evidence. ``triton`` are the releases of Triton among which a range is resolved.
+    """Return the line of a wheel, without evidence. ``triton`` are the releases of Triton among which a range is resolved.
 
     The glibc is the newer one of what the platform tag promises and what the libraries ask for (``manylinux1`` wheels need 2.17).
     """
@@ -85,7 +85,7 @@ _CPYTHON_MINOR = re.compile(r"-cp3(\d+)-")
 
 
 def _order(record: Mapping[str, Any]) -> tuple[Version, int, bool, bool, Version]:
-    """Oldest release first; within it linux-64 before linux-aarch64, the default build before the others, CPU before CUDA."""
+    """Sort the oldest release first. Within it linux-64 before linux-aarch64, the default build before the others, CPU before CUDA."""
     version = Version(record["version"])
     platform = [p.value for p in Platform].index(record["platform"])
     cuda = record.get("cuda", "cpu")
@@ -99,7 +99,7 @@ def _order(record: Mapping[str, Any]) -> tuple[Version, int, bool, bool, Version
 
 
 def _releases(context: Context) -> dict[str, dict[Platform, tuple[IndexFile, ...]]]:
-    """The wheels of each final release from :data:`OLDEST` on, by platform."""
+    """Return the wheels of each final release from :data:`OLDEST` on, by platform."""
     wheels = {}
     for version, files in context.project("torch").releases().items():
         if Version(version) >= OLDEST and not Version(version).is_prerelease:
@@ -129,7 +129,7 @@ def _facts(
 
 
 def read_recorded(path: Path | None) -> dict[str, TorchFacts]:
-    """Recorded facts by sha256. ``DataError`` when the file is there and broken."""
+    """Return recorded facts by sha256. ``DataError`` when the file is there and broken."""
     if path is None or not path.exists():
         return {}
     try:
@@ -142,14 +142,14 @@ def read_recorded(path: Path | None) -> dict[str, TorchFacts]:
 
 
 def record_facts(facts: Iterable[TorchFacts]) -> str:
-    """The text of ``tests/cases/wheels/torch.json``: one wheel a line, oldest release first."""
+    """Return the text of ``tests/cases/wheels/torch.json``: one wheel a line, oldest release first."""
     ordered = sorted(facts, key=lambda f: (Version(f.version), f.platform != Platform.LINUX_64.value, f.filename))
     lines = ",\n".join(" " + json.dumps(to_json(f), ensure_ascii=False) for f in ordered)
     return '{"wheels": [\n' + lines + "\n]}\n"
 
 
 def update_torch(table: Table, context: Context, recorded: dict[str, TorchFacts] | None = None) -> list[str]:
-    """Bring the table up to date; ``recorded`` (by sha256) serves as memory and receives every wheel that a line rests on."""
+    """Bring the table up to date. ``recorded`` (by sha256) serves as memory and receives every wheel that a line rests on."""
     memory = recorded if recorded is not None else {}
     lines = {(r["version"].partition("+")[0], r["platform"]): r for r in table.records if r.get("index") == "default"}
     tasks: dict[tuple[str, Platform], str] = {}
@@ -183,7 +183,7 @@ def update_torch(table: Table, context: Context, recorded: dict[str, TorchFacts]
 
 
 def table_key(table: Table, kind: str, source: str, date: str) -> str | None:
-    """The key of an entry of evidence, without adding one."""
+    """Return the key of an entry of evidence, without adding one."""
     return next(
         (
             k
@@ -239,7 +239,7 @@ def _ordered(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retag(table: Table, context: Context, line: dict[str, Any], files: tuple[IndexFile, ...]) -> list[str]:
-    """What the file list alone tells of a build that is measured already: Pythons that came later, and a withdrawal."""
+    """Return what the file list alone tells of a build that is measured already: Pythons that came later, and a withdrawal."""
     build = f"torch {line['version']} {line['platform']}"
     if not files:
         context.problems.append(f"{build}: the index lists no wheel of it any more; the line was left as it is")
@@ -273,12 +273,12 @@ _TORCH_WHEELS = "torch/version.py and METADATA of the torch wheels on the packag
 
 
 def carried(torch: Table, component: str) -> set[str]:
-    """The releases of a component that the builds in ``torch.yaml`` name."""
+    """Return the releases of a component that the builds in ``torch.yaml`` name."""
     return {str(r[component]) for r in torch.records if component in r and r[component] not in WORDS}
 
 
 def _by_major(context: Context, component: str) -> dict[Version, dict[str, tuple[IndexFile, ...]]]:
-    """Files of every release by CUDA major, out of the projects ``nvidia-<component>-cuNN``."""
+    """Return files of every release by CUDA major, out of the projects ``nvidia-<component>-cuNN``."""
     releases_of: dict[Version, dict[str, tuple[IndexFile, ...]]] = {}
     for name in context.components.by_name[component].distributions:
         major = name.rpartition("-cu")[2]
@@ -303,7 +303,7 @@ def _line(majors: Mapping[str, tuple[IndexFile, ...]]) -> dict[str, Any]:
 
 
 def update_cuda_wheels(table: Table, context: Context, component: str, torch: Table | None) -> list[str]:
-    """NCCL or cuDNN. With ``torch`` only what its builds carry is added (that is how cuDNN is kept)."""
+    """Update NCCL or cuDNN. With ``torch`` only what its builds carry is added (that is how cuDNN is kept)."""
     lines = {Version(r["version"]): r for r in table.records if r["version"] not in WORDS}
     oldest = min(lines, default=Version("0"))
     versions = {Version(v) for v in carried(torch, component)} if torch is not None else None
@@ -342,7 +342,7 @@ def update_cuda(table: Table, context: Context, torch: Table) -> list[str]:
 
 
 def update_toolkit(table: Table, context: Context) -> list[str]:
-    """Add the toolkit releases that came as component wheels; lines that are there stay as people wrote them."""
+    """Add the toolkit releases that came as component wheels. Lines that are there stay as people wrote them."""
     lines = {Version(r["version"]) for r in table.records}
     newest = max(lines, default=Version("0"))
     releases = {

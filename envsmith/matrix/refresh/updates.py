@@ -47,7 +47,7 @@ class FileChange:
     summary: tuple[str, ...] = ()
 
     def diff(self, *, root: Path | None = None) -> str:
-        """A unified diff, without context lines beyond one: records are long."""
+        """Return a unified diff, without context lines beyond one: records are long."""
         name = str(self.path.relative_to(root) if root and self.path.is_relative_to(root) else self.path)
         before = (self.old or "").splitlines(keepends=True)
         return "".join(difflib.unified_diff(before, self.new.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=1))
@@ -64,13 +64,13 @@ class Plan:
 
 
 def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
-    """The components that an updater keeps: those with a file of releases and a distribution, CUDA and its toolkit."""
+    """Return the components that an updater keeps: those with a file of releases and a distribution, CUDA and its toolkit."""
     names = [c.name for c in components.by_name.values() if c.distributions or c.name in {"cuda", "toolkit"}]
     return [n for n in names if (matrix_dir / "releases" / f"{n}.yaml").is_file()]
 
 
 def _chosen(names: Sequence[str], matrix_dir: Path, components: ComponentTable) -> list[str]:
-    """The components to refresh, torch's bundle first; ``UsageError`` for a name that nothing is known of."""
+    """Return the components to refresh, torch's bundle first. ``UsageError`` for a name that nothing is known of."""
     possible = refreshable(matrix_dir, components)
     if not names:
         first = [n for n in (*_WITH_TORCH, "toolkit") if n in possible]
@@ -104,7 +104,7 @@ def plan_refresh(
 ) -> Plan:
     """Read what changed in the world since ``matrix_dir`` was written. Writes only below ``cache``.
 
-    ``checkouts`` are clones of frameworks whose own files say what was tested; with them alone the index is not asked. ``components`` narrows the run; ``again`` reads even what was measured already; ``records`` is the ``tests`` folder whose recorded
+    ``checkouts`` are clones of frameworks whose own files say what was tested. With them alone the index is not asked. ``components`` narrows the run. ``again`` reads even what was measured already. ``records`` is the ``tests`` folder whose recorded
     METADATA is kept in step (default: the one beside ``matrix_dir``, where there is one). Raises ``UsageError``, ``DataError``,
     ``NetworkError`` (the index itself cannot be read), ``EngineError`` (no uv to ask for the index).
     """
@@ -153,7 +153,7 @@ class _Run:
         self._recorded_before = self._record.read_text(encoding="utf-8") if self._record.is_file() else None
 
     def table(self, name: str) -> Table:
-        """The table of a component; ``DataError`` when its file is not one that can be edited line by line."""
+        """Return the table of a component. ``DataError`` when its file is not one that can be edited line by line."""
         if name not in self._tables:
             path = self._releases / f"{name}.yaml"
             text = _text(path)
@@ -161,7 +161,7 @@ class _Run:
         return self._tables[name][1]
 
     def update(self, name: str) -> None:
-        """Run the updater of one component. An index that fails for one project does not stop the others; one that never answers does."""
+        """Run the updater of one component. An index that fails for one project does not stop the others. One that never answers does."""
         self._context.progress(name, 0, 0)
         try:
             self._summary[name] = self._updater(name)()
@@ -219,7 +219,7 @@ class _Run:
         return summary
 
     def changes(self) -> tuple[FileChange, ...]:
-        """Every file whose bytes would differ."""
+        """Return every file whose bytes would differ."""
         changes = []
         for name, (old, table) in self._tables.items():
             new = table.text()

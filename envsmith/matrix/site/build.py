@@ -72,7 +72,7 @@ def write_site(page: Page, folder: Path) -> list[Path]:
 
 
 def _script(value: object) -> str:
-    """JSON inside a script: ``</script>`` and line separators cannot end it."""
+    """Return JSON inside a script: ``</script>`` and line separators cannot end it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -92,7 +92,7 @@ def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
 
 
 def _row(page: Page, record: Record, days: Sequence[str], whys: Sequence[str]) -> list[object]:
-    """A record for the grid, small because the first page holds them all: cell, rung, 1 passed + 2 of the host + 4 stale, day, and why it ended."""
+    """Return a record for the grid, small because the first page holds them all: cell, rung, 1 passed + 2 of the host + 4 stale, day, and why it ended."""
     stale = page.expiry.is_stale(record, page.today)
     bits = record.passed | record.of_host << 1 | stale << 2
     row: list[object] = [record.cell, _LADDER.index(record.rung), bits, days.index(record.day)]
@@ -251,7 +251,7 @@ def _svg(label: str, width: int, rows: int, parts: Iterable[str]) -> str:
 
 
 def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = None) -> dict[str, Any]:
-    """Return the tables for linux-64, with short keys, for the page only; ``matrix.json`` is the documented form.
+    """Return the tables for linux-64, with short keys, for the page only. ``matrix.json`` is the documented form.
 
     The page has the newest release of each minor series, and what ``keep`` (versions by component) names besides. Everything is newest first.
     ``builds`` are (number of the torch, CUDA, tag of the build or empty for the default index). For each build there are the GPUs that it
@@ -344,7 +344,7 @@ def _possible(solver: Solver, component: str, build: str) -> tuple[int, Sequence
 
 
 def _gpus(solver: Solver, build: str) -> list[int]:
-    """Return the numbers of the architectures on which a build runs; none for one without CUDA."""
+    """Return the numbers of the architectures on which a build runs, none for one without CUDA."""
     if build.endswith("+cpu"):
         return []
     mask, values = _possible(solver, "gpu", build)
@@ -352,7 +352,7 @@ def _gpus(solver: Solver, build: str) -> list[int]:
 
 
 def _driver(solver: Solver, build: str) -> str:
-    """Return the oldest driver that the build runs with; empty when it needs none or none is known."""
+    """Return the oldest driver that the build runs with, or an empty text when it needs none or none is known."""
     if build.endswith("+cpu"):
         return ""
     mask, values = _possible(solver, "driver", build)
@@ -448,6 +448,6 @@ def write_all(
     base_url: str = "",
     progress: Callable[[str], None] = lambda _line: None,
 ) -> int:
-    """Write the page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed); how many."""
+    """Write the page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed). Return how many files."""
     data = document(root, solver or default_solver(), moment=now(), progress=progress)
     return len(write_site(page, folder)) + write_export(folder, data, root, base_url)
