@@ -19,6 +19,7 @@ from envsmith.files import write_whole
 from envsmith.model.record import Record, put_record
 from envsmith.progress import Event, EventKind
 from envsmith.smoke import everything, run
+from envsmith.smoke.bandwidth import rows_of, svg
 from envsmith.smoke.kubernetes import Job, events_of, manifest, result_of
 from envsmith.smoke.nodes import (
     Launcher,
@@ -35,7 +36,6 @@ from envsmith.smoke.nodes import (
     run_rendezvous,
 )
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.plot import rows_of, svg
 from envsmith.smoke.verdict import SmokeResult
 
 _WORST = 12

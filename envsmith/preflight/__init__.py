@@ -151,7 +151,7 @@ def _collective(
 ) -> list[Finding]:
     """One all_reduce; every rank tells how it ended, and every rank hears it."""
     from envsmith.preflight.group import agree, try_collective
-    from envsmith.smoke.agent.store import stored
+    from envsmith.smoke.agent.world import stored
 
     device = mine["gpu"]["index"] if isinstance(mine.get("gpu"), Mapping) else None
     answer = try_collective(place, backend, device, timeout)

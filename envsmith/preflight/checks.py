@@ -17,7 +17,7 @@ from envsmith.smoke.agent.machine import host_facts, loaded_facts
 from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.protocol import one_line
 from envsmith.smoke.agent.steps import FRAMEWORKS
-from envsmith.smoke.agent.store import ALSO_TELLING, TELLING
+from envsmith.smoke.agent.world import ALSO_TELLING, TELLING
 
 # Ranks of one job that differ here compute different things or do not understand each other.
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")

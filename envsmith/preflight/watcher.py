@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.preflight.group import Place, find_place, second_connection
 from envsmith.smoke.agent.processes import read_text
-from envsmith.smoke.agent.store import stored
+from envsmith.smoke.agent.world import stored
 
 if TYPE_CHECKING:
     from typing_extensions import Self

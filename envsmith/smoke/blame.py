@@ -10,18 +10,19 @@ import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from envsmith.model.record import Verdict
+from envsmith.smoke.agent.processes import describe_exit
+from envsmith.smoke.agent.protocol import Exit, Phase, Startup
 
-_STAGES = {
-    -6: "starting",
-    -5: "connecting to the store",
-    -4: "comparing manifests",
-    -3: "making the process group",
-    -2: "making the subgroups",
-    -1: "agreeing on the memory budget",
+_STAGES: Mapping[int, str] = {
+    Startup.START: "starting",
+    Startup.STORE: "connecting to the store",
+    Startup.MANIFEST: "comparing manifests",
+    Startup.GROUP: "making the process group",
+    Startup.SUBGROUPS: "making the subgroups",
+    Startup.BUDGET: "agreeing on the memory budget",
 }
 _WAITING = {
     "prep": "had not entered it",
@@ -45,28 +46,13 @@ _PORT = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 _SMALL_SHM = 64 << 20
 
 
-class SmokeExit(IntEnum):
-    """How a smoke test ended, one number per kind; they are documented and other programs rely on them."""
-
-    OK = 0
-    ERROR = 1
-    CONFIGURATION = 2
-    MISMATCH = 3
-    WRONG = 4
-    HANG = 5
-    CRASH = 6
-    REGRESSED = 7
-    MEMORY = 8
-    SLOW = 9
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blame:
     """``case`` is the index of the case that stopped the run (``None``: before the first), ``ranks`` the culprits."""
 
     sentence: str
     verdict: Verdict
-    code: SmokeExit
+    code: Exit
     case: int | None = None
     ranks: tuple[int, ...] = ()
 
@@ -100,11 +86,11 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
     reason = str(halt.get("reason", ""))
     detail = str(halt.get("detail", ""))
     if reason == "limits":
-        return Blame(sentence=f"this machine cannot run it: {detail}", verdict=Verdict.NOT_RUN, code=SmokeExit.MEMORY)
+        return Blame(sentence=f"this machine cannot run it: {detail}", verdict=Verdict.NOT_RUN, code=Exit.MEMORY)
     if reason in {"import", "configuration"}:
-        code = SmokeExit.CONFIGURATION if reason == "configuration" or "more than" not in detail else SmokeExit.HANG
+        code = Exit.CONFIGURATION if reason == "configuration" or "more than" not in detail else Exit.HANG
         if "ended the interpreter" in detail:
-            return Blame(sentence=detail, verdict=Verdict.CRASH, code=SmokeExit.CRASH)
+            return Blame(sentence=detail, verdict=Verdict.CRASH, code=Exit.CRASH)
         return Blame(
             sentence=("torch cannot be imported: " if reason == "import" and "did not end" not in detail else "")
             + detail,
@@ -112,7 +98,7 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
             code=code,
         )
     if reason == "interrupted":
-        return Blame(sentence=f"the run was interrupted: {detail}", verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
+        return Blame(sentence=f"the run was interrupted: {detail}", verdict=Verdict.NOT_RUN, code=Exit.ERROR)
     where = [row for row in halt.get("where", ()) if isinstance(row, Mapping)]
     exits = {int(e["rank"]): int(e["code"] or 0) for e in halt.get("exits", ()) if isinstance(e, Mapping)}
     if reason in {"exit", "nursery", "raised"} or any(not _innocent(row) for row in _raised(rows).values()):
@@ -125,7 +111,7 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
         owner = halt.get("owner") or {}
         if owner.get("state") == "T":
             sentence += f"; rank 0 (pid {owner.get('pid')}) is stopped (SIGSTOP or a debugger)"
-        return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG, case=case, ranks=(0,))
+        return Blame(sentence=sentence, verdict=Verdict.HANG, code=Exit.HANG, case=case, ranks=(0,))
     return _blame_deadline(halt, where, names)
 
 
@@ -150,7 +136,7 @@ def _blame_exit(
     if odd:
         ranks, theirs, common = odd
         symptom = _symptom(dead, raised)
-        verdict, code = (Verdict.CRASH, SmokeExit.CRASH) if dead else (Verdict.ERROR, SmokeExit.ERROR)
+        verdict, code = (Verdict.CRASH, Exit.CRASH) if dead else (Verdict.ERROR, Exit.ERROR)
         return Blame(
             sentence=f"{_who(ranks, where)} called {theirs} where the others called {common}, in {_place(case, names)}; {symptom}",
             verdict=verdict,
@@ -167,7 +153,7 @@ def _blame_exit(
     return Blame(
         sentence=f"ranks ended early: {codes}" if codes else "the process that starts ranks ended",
         verdict=Verdict.CRASH,
-        code=SmokeExit.CRASH,
+        code=Exit.CRASH,
         case=case,
     )
 
@@ -197,10 +183,10 @@ def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
         return Blame(
             sentence=f"rank {rank} cannot open the store: its port is taken by another process ({detail[:160]})",
             verdict=Verdict.ERROR,
-            code=SmokeExit.CONFIGURATION,
+            code=Exit.CONFIGURATION,
             ranks=(rank,),
         )
-    code = SmokeExit.MEMORY if _MEMORY.search(detail) else SmokeExit.ERROR
+    code = Exit.MEMORY if _MEMORY.search(detail) else Exit.ERROR
     return Blame(
         sentence=f"rank {rank} failed at stage {stage}, before the first case: {explained(detail)}",
         verdict=Verdict.ERROR,
@@ -225,7 +211,7 @@ def _blame_manifest(row: Mapping[str, Any]) -> Blame:
     return Blame(
         sentence=f"{ranks_text(ranks)} of the group does not match the others: {'; '.join(parts)}; no case was run",
         verdict=Verdict.ERROR,
-        code=SmokeExit.MISMATCH,
+        code=Exit.MISMATCH,
         ranks=tuple(ranks),
     )
 
@@ -244,16 +230,9 @@ def _different_call(
 
 
 def _symptom(dead: Mapping[int, int], raised: Mapping[int, Mapping[str, Any]]) -> str:
-    sentences = [f"rank {rank} was {_signal(code)}" for rank, code in sorted(dead.items())]
+    sentences = [f"rank {rank} was {describe_exit(code)}" for rank, code in sorted(dead.items())]
     sentences += [f"rank {rank} raised {str(row.get('detail', ''))[:120]}" for rank, row in sorted(raised.items())][:1]
     return ", ".join(sentences)
-
-
-def _signal(code: int) -> str:
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 def _blame_signal(
@@ -266,14 +245,14 @@ def _blame_signal(
     """Abort is what C++ does with an exception that a dying peer caused; any other signal comes first."""
     rank = min(dead, key=lambda r: (dead[r] == -signal.SIGABRT, r))
     case, step = at.get(rank, -1), next((str(row["step"]) for row in where if row["rank"] == rank), "")
-    sentence = f"{_who([rank], where)} was {_signal(dead[rank])} in {_place(case, names)} (step {step})"
+    sentence = f"{_who([rank], where)} was {describe_exit(dead[rank])} in {_place(case, names)} (step {step})"
     output = str(halt.get("output", {}).get(str(rank), "")).strip().splitlines()
     if dead[rank] == -signal.SIGBUS and int(halt.get("shm_free_bytes") or 0) < _SMALL_SHM:
         size = int(halt.get("shm_bytes") or 0)
         return Blame(
             sentence=f"{sentence}: /dev/shm is full ({size >> 20} MiB in all); give the container more (--shm-size=1g or --ipc=host)",
             verdict=Verdict.CRASH,
-            code=SmokeExit.MEMORY,
+            code=Exit.MEMORY,
             case=case,
             ranks=(rank,),
         )
@@ -281,13 +260,13 @@ def _blame_signal(
         return Blame(
             sentence=f"{sentence}: the kernel ended it for lack of memory",
             verdict=Verdict.CRASH,
-            code=SmokeExit.MEMORY,
+            code=Exit.MEMORY,
             case=case,
             ranks=(rank,),
         )
     if dead[rank] == -signal.SIGABRT and output:
         sentence += f": {output[-1][:200]}"
-    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=SmokeExit.CRASH, case=case, ranks=(rank,))
+    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=Exit.CRASH, case=case, ranks=(rank,))
 
 
 def _blame_raise(
@@ -298,7 +277,7 @@ def _blame_raise(
 ) -> Blame:
     rank = min(raised, key=lambda r: (bool(_INNOCENT.search(str(raised[r].get("detail", "")))), at.get(r, 0), r))
     detail, case = str(raised[rank].get("detail", "")), int(raised[rank].get("case", -1))
-    code = SmokeExit.MEMORY if _MEMORY.search(detail) else SmokeExit.ERROR
+    code = Exit.MEMORY if _MEMORY.search(detail) else Exit.ERROR
     peers = sorted(set(raised) - {rank})
     after = f"; {ranks_text(peers)} lost the connection after that" if peers and not _INNOCENT.search(detail) else ""
     return Blame(
@@ -334,7 +313,7 @@ def blame_unsupervised(
         return None
     first = min(reports.values(), key=lambda row: int(row["case"]))
     sentence = f"the launcher ended {ranks_text(reports)} ({first.get('signal')}) in {_place(int(first['case']), names)}; no rank raised or died before"
-    return Blame(sentence=sentence, verdict=Verdict.NOT_RUN, code=SmokeExit.ERROR)
+    return Blame(sentence=sentence, verdict=Verdict.NOT_RUN, code=Exit.ERROR)
 
 
 def _blame_silent(
@@ -348,7 +327,7 @@ def _blame_silent(
         else ""
     )
     sentence = f"{ranks_text([rank])} ended without a word in {_place(last[rank] + 1, names)}{after}; the launcher's log has its exit status"
-    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=SmokeExit.CRASH, case=last[rank] + 1, ranks=(rank,))
+    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=Exit.CRASH, case=last[rank] + 1, ranks=(rank,))
 
 
 def last_cases(rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> dict[int, int]:
@@ -375,8 +354,8 @@ def refreshed(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
 def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Blame:
     limit = float(halt.get("limit") or 0)
     if not where:
-        return Blame(sentence=f"nothing moved for {limit:.0f} s", verdict=Verdict.HANG, code=SmokeExit.HANG)
-    order = ("prep", "entered", "issued", "synced", "verified", "done", "raised")
+        return Blame(sentence=f"nothing moved for {limit:.0f} s", verdict=Verdict.HANG, code=Exit.HANG)
+    order = [phase.word for phase in Phase]
     behind = min((int(r["case"]), order.index(str(r["step"]))) for r in where)
     laggards = [r for r in where if (int(r["case"]), order.index(str(r["step"]))) == behind]
     ranks = [int(r["rank"]) for r in laggards]
@@ -408,7 +387,7 @@ def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]],
     return Blame(
         sentence=sentence,
         verdict=Verdict.HANG,
-        code=SmokeExit.HANG,
+        code=Exit.HANG,
         case=case if case >= 0 else None,
         ranks=tuple(ranks),
     )

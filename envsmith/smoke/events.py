@@ -1,154 +1,98 @@
-"""The agent's events, parsed: what does not look like one is counted and left out, whatever a broken cell writes on its standard output."""
+"""The agent's events, parsed. A broken cell may write anything: what does not look like an event is counted and left out."""
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_STEPS = frozenset({"prep", "entered", "issued", "synced", "verified", "done", "raised"})
+from envsmith.smoke.agent.protocol import Phase
+
 _MAX_RANKS = 4096
 
+Check = Callable[[Any], bool]
 
-def _rank(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_RANKS
+
+def _is(kind: type) -> Check:
+    return lambda value: isinstance(value, kind)
+
+
+def _whole(low: int, high: int) -> Check:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _numbers(value: object) -> bool:
-    """NaN and infinity are legitimate losses; they are judged, not dropped."""
-    return isinstance(value, list) and all(isinstance(item, (int, float)) for item in value)
+def _list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
 
 
-def _case(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -10 <= value <= 1 << 40
+def _dict_of(check: Check) -> Check:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def _optional(row: Mapping[str, Any], checks: Mapping[str, Callable[[object], bool]]) -> bool:
-    return all(check(row[key]) for key, check in checks.items() if key in row)
+def _object(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
+    def check(value: Any) -> bool:
+        return (
+            isinstance(value, dict)
+            and all(valid(value.get(key)) for key, valid in required.items())
+            and all(valid(value[key]) for key, valid in (optional or {}).items() if key in value)
+        )
+
+    return check
 
 
-def _text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _mapping(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _ranks(value: object) -> bool:
-    return isinstance(value, list) and all(_rank(item) for item in value)
-
-
-def _exit(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and _rank(value.get("rank"))
-        and (value.get("code") is None or _case(abs(value["code"]) if isinstance(value["code"], int) else None))
-    )
-
-
-def _where(value: object) -> bool:
-    if not (
-        isinstance(value, dict)
-        and _rank(value.get("rank"))
-        and _case(value.get("case"))
-        and value.get("step") in _STEPS
-    ):
-        return False
-    return _optional(value, {"age": _number, "signature": _text, "state": _text, "pid": _number})
-
-
-def _list_of(check: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, list) and all(check(item) for item in value)
-
-
-def _texts(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-
-
-def _stacks(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, list) and item for item in value.values())
-
-
-def _mismatch(value: object) -> bool:
-    return isinstance(value, dict) and all(_ranks(item) for item in value.values())
-
-
-def _values(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(item, dict) and all(str(key).isdigit() for key in item) for item in value.values()
-    )
-
-
-def _counts(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, int) for item in value.values())
-
-
-def _calls(value: object) -> bool:
-    return isinstance(value, dict) and all(_counts(item) and {"count", "bytes"} <= set(item) for item in value.values())
-
-
-def _row(event: Mapping[str, Any]) -> bool:
-    kind = event.get("row")
-    if not isinstance(kind, str) or not isinstance(event.get("run"), str):
-        return False
-    if kind in {"case", "step", "manifest", "failed", "note", "told"} and not _rank(event.get("rank")):
-        return False
-    if kind == "told" and not _where(event):
-        return False
-    if kind == "case" and not (_case(event.get("case")) and isinstance(event.get("status"), str)):
-        return False
-    checks = {
-        "status": _text,
-        "sig": _text,
-        "ms": _number,
-        "seconds": _number,
-        "losses": _numbers,
-        "reference": _numbers,
-        "facts": _mapping,
-        "mismatch": _mismatch,
-        "values": _values,
-        "warnings": _mapping,
-        "measured": _mapping,
-        "collectives": _calls,
-        "recorded": _counts,
-    }
-    return _optional(event, checks)
-
-
-def _halt(event: Mapping[str, Any]) -> bool:
-    checks = {
-        "run": _text,
-        "where": _list_of(_where),
-        "exits": _list_of(_exit),
-        "stacks": _stacks,
-        "output": _texts,
-        "limit": _number,
-        "silent": _number,
-        "owner": lambda value: isinstance(value, dict) and _optional(value, {"pid": _number, "state": _text}),
-        "unkillable": _ranks,
-        "oom_kills": _number,
-        "shm_bytes": _number,
-        "shm_free_bytes": _number,
-    }
-    return isinstance(event.get("reason"), str) and _optional(event, checks)
-
-
-def _single(event: Mapping[str, Any]) -> bool:
-    checks = {
-        "ranks": _rank,
-        "seconds": lambda value: isinstance(value, dict) and all(_number(item) for item in value.values()),
-        "leftover": lambda value: isinstance(value, list),
-        "shm_bytes": _number,
-        "backend": _text,
+_text, _mapping, _rank, _case = _is(str), _is(dict), _whole(0, _MAX_RANKS - 1), _whole(-10, 1 << 40)
+_ranks, _texts, _counts = _list_of(_rank), _dict_of(_text), _dict_of(_is(int))
+# NaN and infinity are legitimate losses; they are judged, not dropped.
+_losses = _list_of(lambda value: isinstance(value, float) or _number(value))
+_exit = _object({
+    "rank": _rank,
+    "code": lambda value: value is None or (isinstance(value, int) and abs(value) <= 1 << 40),
+})  # fmt: skip
+_where = _object(
+    {"rank": _rank, "case": _case, "step": lambda value: value in [phase.word for phase in Phase]},
+    {"age": _number, "signature": _text, "state": _text, "pid": _number},
+)
+_calls = _dict_of(lambda value: _counts(value) and {"count", "bytes"} <= set(value))
+_by_rank = _dict_of(lambda value: isinstance(value, dict) and all(str(key).isdigit() for key in value))
+_row = _object(
+    {"row": _text, "run": _text},
+    {
+        "status": _text, "sig": _text, "ms": _number, "seconds": _number, "losses": _losses, "reference": _losses,
+        "facts": _mapping, "mismatch": _dict_of(_ranks), "values": _by_rank, "warnings": _mapping,
+        "measured": _mapping, "collectives": _calls, "recorded": _counts,
+    },
+)  # fmt: skip
+_of_rank = _object({"rank": _rank})
+_ROWS = {
+    "case": _object({"rank": _rank, "case": _case, "status": _text}), "told": _where,
+    "step": _of_rank, "manifest": _of_rank, "failed": _of_rank, "note": _of_rank,
+}  # fmt: skip
+_EVENTS: Mapping[str, Check] = {
+    "row": lambda event: _row(event) and _ROWS.get(event["row"], _mapping)(event),
+    "halt": _object(
+        {"reason": _text},
+        {
+            "run": _text, "where": _list_of(_where), "exits": _list_of(_exit), "output": _texts, "limit": _number,
+            "stacks": _dict_of(lambda value: isinstance(value, list) and bool(value)), "silent": _number,
+            "owner": _object({}, {"pid": _number, "state": _text}), "unkillable": _ranks, "oom_kills": _number,
+            "shm_bytes": _number, "shm_free_bytes": _number,
+        },
+    ),
+    "step": _object({"step": _text}),
+    "end": _object({}, {"run": _text, "exits": _list_of(_exit), "output": _texts}),
+}  # fmt: skip
+_single = _object(
+    {},
+    {
+        "ranks": _rank, "seconds": _dict_of(_number), "leftover": _is(list), "shm_bytes": _number, "backend": _text,
         "sentence": _text,
-    }
-    return _optional(event, checks)
+    },
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,38 +108,26 @@ class Events:
 
     @classmethod
     def parse(cls, events: Iterable[object]) -> Events:
-        """Never raises."""
-        lists: dict[str, list[Mapping[str, Any]]] = {"row": [], "halt": [], "step": [], "end": []}
+        """Sort the events. This never raises."""
+        lists: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in _EVENTS}
         single: dict[str, Mapping[str, Any]] = {}
         dropped = 0
-        checks: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-            "row": _row,
-            "halt": _halt,
-            "step": lambda event: isinstance(event.get("step"), str),
-            "end": lambda event: _optional(event, {"run": _text, "exits": _list_of(_exit), "output": _texts}),
-        }
         for event in events:
             kind = event.get("event") if isinstance(event, dict) else None
-            if not isinstance(event, dict) or not isinstance(kind, str) or not checks.get(kind, _single)(event):
+            if not isinstance(event, dict) or not isinstance(kind, str) or not _EVENTS.get(kind, _single)(event):
                 dropped += 1
             elif kind in lists:
                 lists[kind].append(event)
             else:
                 single.setdefault(kind, event)
-        return cls(
-            rows=tuple(lists["row"]),
-            halts=tuple(lists["halt"]),
-            steps=tuple(lists["step"]),
-            ends=tuple(lists["end"]),
-            single=single,
-            dropped=dropped,
-        )
+        rows, halts, steps, ends = (tuple(lists[kind]) for kind in ("row", "halt", "step", "end"))
+        return cls(rows=rows, halts=halts, steps=steps, ends=ends, single=single, dropped=dropped)
 
     def of_run(self, run: str) -> list[Mapping[str, Any]]:
-        """Rows of one run: ``collectives`` or a step's name."""
+        """Return the rows of one run: ``collectives`` or a step's name."""
         return [row for row in self.rows if row.get("run") == run]
 
     @property
     def unsupervised(self) -> bool:
-        """Started by torchrun or Slurm: no supervisor, and no ``bye``."""
+        """Return whether torchrun or Slurm started the ranks: there is no supervisor, and no ``bye``."""
         return "launcher" in self.single.get("hello", {})

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envsmith.errors import DataError, UsageError
-from envsmith.smoke.blame import SmokeExit
+from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.nodes import with_nodes
 from envsmith.smoke.plan import Plan
@@ -250,7 +250,7 @@ def result_of(events: Sequence[Mapping[str, Any]]) -> SmokeResult:
     result = judge(plan, events)
     lacking = _lacking(events, plan) if result.passed else ""
     if lacking:
-        code = int(SmokeExit.ERROR)
+        code = int(Exit.ERROR)
         result = replace(result, passed=False, exit_code=code, summary=lacking, blame=(lacking, *result.blame))
     return with_nodes(result, events)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from envsmith.errors import SmokeError, UsageError, os_errors
-from envsmith.smoke.blame import SmokeExit
+from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.run import BOOTSTRAP, agent_input, torchrun_argv
@@ -351,7 +351,7 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
     if not sentences:
         return result
     suffix = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
-    code = int(SmokeExit.ERROR)
+    code = int(Exit.ERROR)
     return replace(
         result, passed=False, exit_code=code, summary=sentences[0] + suffix, blame=(*sentences, *result.blame)
     )

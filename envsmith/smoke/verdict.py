@@ -11,10 +11,10 @@ from typing import Any
 
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import CaseOutcome, Failure, Rung, StepOutcome, Verdict
+from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame import (
     Blame,
-    SmokeExit,
     blame_halt,
     blame_unsupervised,
     blame_wrong,
@@ -27,12 +27,12 @@ from envsmith.smoke.expect import Expect
 from envsmith.smoke.plan import Plan, Tier
 
 _BAD = {
-    Verdict.WRONG: SmokeExit.WRONG,
-    Verdict.REGRESSED: SmokeExit.REGRESSED,
-    Verdict.HANG: SmokeExit.HANG,
-    Verdict.CRASH: SmokeExit.CRASH,
-    Verdict.ERROR: SmokeExit.ERROR,
-    Verdict.BELOW_FLOOR: SmokeExit.SLOW,
+    Verdict.WRONG: Exit.WRONG,
+    Verdict.REGRESSED: Exit.REGRESSED,
+    Verdict.HANG: Exit.HANG,
+    Verdict.CRASH: Exit.CRASH,
+    Verdict.ERROR: Exit.ERROR,
+    Verdict.BELOW_FLOOR: Exit.SLOW,
 }
 
 
@@ -40,7 +40,7 @@ _BAD = {
 class SmokeResult:
     """What became of a smoke test.
 
-    ``exit_code`` is a :class:`~envsmith.smoke.blame.SmokeExit`; ``summary`` one sentence; ``placement`` where the ranks were; ``loaded`` versions
+    ``exit_code`` is a :class:`~envsmith.smoke.agent.protocol.Exit`; ``summary`` one sentence; ``placement`` where the ranks were; ``loaded`` versions
     as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase; ``blame`` every problem; ``output`` the last words of ranks;
     ``limits`` what of the machine is too small: ``{limit, severity, message, fix}``, looked at before a rank was started; ``enough`` is false when
     so much was skipped that the run says nothing about the cell (:func:`~envsmith.smoke.verdict.too_little`): it has not passed then. ``cuda`` is what
@@ -144,17 +144,17 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     problems = [*([blame.sentence] if blame else []), *wrong, *([short.sentence] if short else [])]
     problems += [f"{step.name}: {step.detail}" for step in steps if not step.verdict.good]
     code = _code(plan, log, blame=blame, cases=cases, steps=steps, backend=backend)
-    if short and code is SmokeExit.OK:
-        code = SmokeExit.MEMORY if short.memory else SmokeExit.ERROR
+    if short and code is Exit.OK:
+        code = Exit.MEMORY if short.memory else Exit.ERROR
     differing = _not_the_cell(plan, log)
     if differing:
-        problems, code = [differing, *problems], SmokeExit.CONFIGURATION
+        problems, code = [differing, *problems], Exit.CONFIGURATION
     if "bye" not in log.single and "end" not in {h.get("reason") for h in log.halts} and not log.unsupervised:
         problems.insert(0, _agent_died(agent_exit, words, log))
-        code = blame.code if blame else SmokeExit.HANG if agent_exit is None else SmokeExit.CRASH
+        code = blame.code if blame else Exit.HANG if agent_exit is None else Exit.CRASH
     placement = log.single.get("placement", {})
     return SmokeResult(
-        passed=code is SmokeExit.OK,
+        passed=code is Exit.OK,
         exit_code=int(code),
         summary=_summary(plan, cases, steps, problems=problems, placement=placement),
         backend=backend,
@@ -344,9 +344,9 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
         sentence = f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}" + (
             f" ({frames})" if frames else ""
         )
-        return Blame(sentence=sentence, verdict=Verdict.HANG, code=SmokeExit.HANG)
+        return Blame(sentence=sentence, verdict=Verdict.HANG, code=Exit.HANG)
     return Blame(
-        sentence=str(halt.get("detail") or f"ended: {halt.get('exits')}"), verdict=Verdict.ERROR, code=SmokeExit.ERROR
+        sentence=str(halt.get("detail") or f"ended: {halt.get('exits')}"), verdict=Verdict.ERROR, code=Exit.ERROR
     )
 
 
@@ -361,7 +361,7 @@ def _code(
     cases: Sequence[CaseOutcome],
     steps: Sequence[StepOutcome],
     backend: str,
-) -> SmokeExit:
+) -> Exit:
     """The first of: what stopped the run, a bad case, a bad step, something that was not run, a rank's own exit."""
     if blame:
         return blame.code
@@ -374,7 +374,7 @@ def _code(
             return _BAD[step.verdict]
     missing = any(c.verdict is Verdict.NOT_RUN for c in cases) or any(s.verdict is Verdict.NOT_RUN for s in steps)
     failed = any(e.get("code") for end in log.ends for e in end.get("exits", ()))
-    return SmokeExit.ERROR if missing or failed or log.halts else SmokeExit.OK
+    return Exit.ERROR if missing or failed or log.halts else Exit.OK
 
 
 def _not_the_cell(plan: Plan, log: Events) -> str:

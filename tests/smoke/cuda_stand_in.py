@@ -19,10 +19,9 @@ import torch.distributed._symmetric_memory as symm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from envsmith.smoke.agent.board import Board
 from envsmith.smoke.agent.cases import OPERATIONS
-from envsmith.smoke.agent.kit import Kit
-from envsmith.smoke.agent.protocol import Skip
+from envsmith.smoke.agent.cases.kit import Kit
+from envsmith.smoke.agent.protocol import Board, Skip
 from envsmith.smoke.agent.steps.stage import Stage
 from envsmith.smoke.agent.world import World, free_bytes
 

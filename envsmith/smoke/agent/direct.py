@@ -15,14 +15,24 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from envsmith.smoke.agent.board import FINISHED, Board, Phase, Startup
 from envsmith.smoke.agent.launchers import interface_towards, node_name
 from envsmith.smoke.agent.machine import host_facts, loaded_facts
 from envsmith.smoke.agent.placement import evidence_env, place_direct
 from envsmith.smoke.agent.processes import process_space, process_started, process_state
-from envsmith.smoke.agent.protocol import PROTOCOL, Exit, KeepingLog, Log, TaggedLog, one_line
+from envsmith.smoke.agent.protocol import (
+    FINISHED,
+    PROTOCOL,
+    Board,
+    Exit,
+    KeepingLog,
+    Log,
+    Phase,
+    Startup,
+    TaggedLog,
+    one_line,
+)
 from envsmith.smoke.agent.rank import rank_main
-from envsmith.smoke.agent.store import seconds, stored
+from envsmith.smoke.agent.world import seconds, stored
 
 
 def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoReturn:

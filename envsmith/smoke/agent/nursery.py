@@ -17,11 +17,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from envsmith.smoke.agent.board import Board
 from envsmith.smoke.agent.counter import Counter
 from envsmith.smoke.agent.machine import cuda_probe, loaded_facts
 from envsmith.smoke.agent.processes import PR_SET_PDEATHSIG, Patience, kill_group, prctl
-from envsmith.smoke.agent.protocol import Exit, Lines, Log, one_line
+from envsmith.smoke.agent.protocol import Board, Exit, Lines, Log, one_line
 from envsmith.smoke.agent.rank import rank_main
 from envsmith.smoke.agent.steps import PRELOAD
 

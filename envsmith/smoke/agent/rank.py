@@ -14,16 +14,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envsmith.smoke.agent.board import FINISHED, Board, Phase, Startup
 from envsmith.smoke.agent.cases import OPERATIONS
+from envsmith.smoke.agent.cases.kit import Kit
 from envsmith.smoke.agent.counter import flight_entries
 from envsmith.smoke.agent.faults import altered_case, fault_of_case, inject_before
-from envsmith.smoke.agent.kit import Kit
-from envsmith.smoke.agent.protocol import Exit, Log, Skip, Wrong, one_line
+from envsmith.smoke.agent.protocol import FINISHED, Board, Exit, Log, Phase, Skip, Startup, Wrong, one_line
 from envsmith.smoke.agent.steps import STEPS
 from envsmith.smoke.agent.steps.stage import Stage
-from envsmith.smoke.agent.store import agree, open_store
-from envsmith.smoke.agent.world import World, free_bytes, implementation_of
+from envsmith.smoke.agent.world import World, agree, free_bytes, implementation_of, open_store
 
 # What is worth knowing of an entry of torch's flight recorder.
 FLIGHT_KEYS = (

@@ -14,16 +14,23 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from envsmith.smoke.agent.board import Board
-from envsmith.smoke.agent.ending import end_orphans, end_ranks, outputs, places, stacks, transports
-from envsmith.smoke.agent.limits import limit_findings
 from envsmith.smoke.agent.machine import host_facts, oom_kills, shm_bytes
 from envsmith.smoke.agent.nursery import Interrupted, Nursery
-from envsmith.smoke.agent.placement import count_ranks, evidence_env, place_nccl
+from envsmith.smoke.agent.placement import count_ranks, evidence_env, limit_findings, place_nccl
 from envsmith.smoke.agent.processes import PR_SET_CHILD_SUBREAPER, Patience, busy, describe_exit, kill_group, prctl
-from envsmith.smoke.agent.protocol import PROTOCOL, Exit, Log
+from envsmith.smoke.agent.protocol import PROTOCOL, Board, Exit, Log
 from envsmith.smoke.agent.steps import PRELOAD
-from envsmith.smoke.agent.watching import Halt, Watch, case_deadline
+from envsmith.smoke.agent.watching import (
+    Halt,
+    Watch,
+    case_deadline,
+    end_orphans,
+    end_ranks,
+    outputs,
+    places,
+    stacks,
+    transports,
+)
 
 
 class Supervisor:

@@ -1,15 +1,107 @@
-"""What the cases of one rank share: torch, the device, the process groups, the memory that may be used."""
+"""What ranks share: the store where they meet, the manifests that they compare, groups, device and memory."""
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import inspect
-from collections.abc import Iterable, Mapping
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from envsmith.smoke.agent.board import Board
-from envsmith.smoke.agent.machine import memory_limit
-from envsmith.smoke.agent.protocol import Log
-from envsmith.smoke.agent.store import seconds
+from envsmith.smoke.agent.machine import loaded_facts, memory_limit
+from envsmith.smoke.agent.processes import process_space, process_started, read_text
+from envsmith.smoke.agent.protocol import PROTOCOL, Board, Log
+
+# The variables that change how a collective runs; they stand in every manifest.
+TELLING = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "DS_", "RCCL_", "HSA_")
+ALSO_TELLING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+PER_RANK = {"NCCL_HOSTID", "NCCL_DEBUG_FILE", "CUDA_VISIBLE_DEVICES"}
+
+
+def seconds(value: float) -> dt.timedelta:
+    return dt.timedelta(seconds=value)
+
+
+def stored(store: Any, key: str) -> bool:
+    """Check for a key. The store of torch before 2.3 has no `check`: wait a moment for the key instead."""
+    if hasattr(store, "check"):
+        return bool(store.check([key]))
+    try:
+        store.wait([key], dt.timedelta(milliseconds=2))
+    except Exception:
+        return False
+    return True
+
+
+def open_store(job: Mapping[str, Any], board: Board | None) -> Any:
+    """Open the TCP store. Rank 0 lets the kernel choose a port unless the plan names one, and puts it on the board."""
+    import torch.distributed as dist
+
+    rank, world, limit = job["rank"], job["world"], seconds(job["timeouts"]["init"])
+    host, port = job.get("master") or "127.0.0.1", int(job.get("port") or 0)
+    if rank == 0:
+        store = dist.TCPStore(host, port, world, True, limit, wait_for_workers=False)
+        if board is not None:
+            board.port = store.port
+        return store
+    deadline = time.monotonic() + job["timeouts"]["init"]
+    while board is not None and not port:
+        port = board.port
+        if time.monotonic() > deadline:
+            raise RuntimeError("rank 0 opened no store")
+        time.sleep(0.002)
+    return dist.TCPStore(host, port, world, False, limit, wait_for_workers=False)
+
+
+def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, object]:
+    """Return what must agree between ranks, and what may differ, apart."""
+    env = {k: v for k, v in os.environ.items() if k.startswith(TELLING) or k in ALSO_TELLING}
+    files = {}
+    for path in ("/etc/nccl.conf", os.path.expanduser("~/.nccl.conf")):
+        text = read_text(path)
+        if text:
+            files[os.path.basename(path)] = hashlib.sha256(text.encode()).hexdigest()
+    version_keys = ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "cudnn", "numpy", "installed")
+    return {
+        "must": {**{k: facts.get(k) for k in version_keys}, "cases": job["digest"], "world": job["world"],
+                 "backend": job["backend"], "agent": PROTOCOL},
+        "should": {**{k: v for k, v in sorted(env.items()) if k not in PER_RANK}, **files, "image": job.get("image")},
+        "own": {**{k: v for k, v in env.items() if k in PER_RANK}, "device": job.get("device"),
+                "pid": os.getpid(), "started": process_started(os.getpid()), "space": process_space()},
+    }  # fmt: skip
+
+
+def compare_manifests(
+    mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str
+) -> dict[str, list[int]]:
+    """Return the keys on which ranks differ, each with the ranks in the minority (rank 0's side wins a tie)."""
+    differences = {}
+    for key in sorted({k for m in all_of_them for k in m[part]}):
+        values = [json.dumps(m[part].get(key), sort_keys=True) for m in all_of_them]
+        if len(set(values)) > 1:
+            common = max(dict.fromkeys(values), key=values.count)
+            differences[key] = [rank for rank, value in enumerate(values) if value != common]
+    return differences
+
+
+def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict[str, Any]]]:
+    """Compare manifests through the store. Return whether ranks may talk to each other, and all manifests."""
+    facts = loaded_facts()
+    fault = job.get("fault") or {}
+    if fault.get("kind") == "version" and fault.get("rank") == job["rank"]:
+        facts["torch"] = fault.get("value", "0.0.0")
+    mine = manifest(job, facts)
+    store.set(f"manifest/{job['rank']}", json.dumps(mine, sort_keys=True))
+    manifests = [json.loads(store.get(f"manifest/{rank}")) for rank in range(job["world"])]
+    bad, odd = compare_manifests(mine, manifests, "must"), compare_manifests(mine, manifests, "should")
+    if job["rank"] == 0 or bad:
+        ranks, keys = range(job["world"]), [key for key in bad if key != "installed"]
+        values = {key: {str(rank): manifests[rank]["must"].get(key) for rank in ranks} for key in keys}
+        log.row("manifest", rank=job["rank"], mismatch=bad, values=values, warnings=odd, manifest=mine)
+    return not bad, manifests
 
 
 def group_layouts(world: int) -> dict[str, list[list[int]]]:

@@ -20,9 +20,10 @@ from envsmith.smoke.bandwidth import (
     load_floors,
     measurements,
     peaks,
+    rows_of,
+    svg,
 )
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.plot import rows_of, svg
 from envsmith.smoke.verdict import judge
 
 GIB = 1 << 30

@@ -1,6 +1,6 @@
 """The operations that a case can name. Importing this package registers all of them."""
 
-from envsmith.smoke.agent.cases import bandwidth, collectives, groups, layouts, messages
-from envsmith.smoke.agent.kit import OPERATIONS
+from envsmith.smoke.agent.cases import collectives, groups, layouts, messages, timing
+from envsmith.smoke.agent.cases.kit import OPERATIONS
 
-__all__ = ["OPERATIONS", "bandwidth", "collectives", "groups", "layouts", "messages"]
+__all__ = ["OPERATIONS", "collectives", "groups", "layouts", "messages", "timing"]

@@ -6,9 +6,9 @@ import functools
 import inspect
 from typing import Any
 
-from envsmith.smoke.agent.kit import Kit, operation
+from envsmith.smoke.agent.cases.kit import Kit, operation
 from envsmith.smoke.agent.protocol import Skip, Wrong
-from envsmith.smoke.agent.store import seconds
+from envsmith.smoke.agent.world import seconds
 
 
 @operation(reducing=True)

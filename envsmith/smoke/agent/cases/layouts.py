@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from envsmith.smoke.agent.kit import Kit, operation
+from envsmith.smoke.agent.cases.kit import Kit, operation
 from envsmith.smoke.agent.protocol import Skip, Wrong
 
 

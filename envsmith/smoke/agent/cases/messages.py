@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envsmith.smoke.agent.kit import Kit, operation
+from envsmith.smoke.agent.cases.kit import Kit, operation
 from envsmith.smoke.agent.protocol import Skip, Wrong
 
 

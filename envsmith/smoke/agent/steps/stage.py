@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from envsmith.smoke.agent.board import Board, Phase
 from envsmith.smoke.agent.counter import Counter
 from envsmith.smoke.agent.faults import inject_before
-from envsmith.smoke.agent.store import seconds
+from envsmith.smoke.agent.protocol import Board, Phase
+from envsmith.smoke.agent.world import seconds
 
 
 class Preload(NamedTuple):

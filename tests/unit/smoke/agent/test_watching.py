@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from envsmith.smoke.agent.board import Board, Phase, Startup
 from envsmith.smoke.agent.nursery import Rank
 from envsmith.smoke.agent.processes import Patience
-from envsmith.smoke.agent.protocol import Exit
+from envsmith.smoke.agent.protocol import Board, Exit, Phase, Startup
 from envsmith.smoke.agent.watching import Halt, Watch, case_deadline
 
 

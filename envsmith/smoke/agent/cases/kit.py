@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from envsmith.smoke.agent.board import Phase
-from envsmith.smoke.agent.protocol import Skip, Wrong
+from envsmith.smoke.agent.protocol import Phase, Skip, Wrong
 from envsmith.smoke.agent.world import World, group_layouts
 
 POISON = 0x5A

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from envsmith.smoke.agent.kit import Kit, operation
+from envsmith.smoke.agent.cases.kit import Kit, operation
 from envsmith.smoke.agent.protocol import Skip
 
 CPU_LIMIT = 64 << 20  # bytes; beyond this gloo over loopback measures the memory of the host
