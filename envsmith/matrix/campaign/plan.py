@@ -25,6 +25,7 @@ from envsmith.model.record import Expected, read_records
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.model.version import Spec, version_key
 from envsmith.schema import (
+    Checked,
     Day,
     Parsed,
     Problems,
@@ -142,9 +143,16 @@ def _component(value: object, table: ComponentTable) -> str:
     return component.name
 
 
+def _some_spec(specs: tuple[Spec, ...], _table: object) -> tuple[Spec, ...]:
+    if not specs:
+        raise WrongValueError("an empty list admits no version")
+    return specs
+
+
 # What the parts of a line are checked against.
 _WORDS: Any = tuple[Annotated[str, text_of(200)], ...]
-_WHERE: Any = Mapping[Annotated[str, Parsed(_component)], Annotated[tuple[SpecText, ...], one_or_many()]]
+_SPECS = Annotated[tuple[SpecText, ...], Checked(_some_spec), one_or_many()]
+_WHERE: Any = Mapping[Annotated[str, Parsed(_component)], _SPECS]
 _DAY: Any = Day
 
 

@@ -49,6 +49,7 @@ def test_a_campaign_file_is_read(tmp_path):
         ("schema: 1\nname: x\ncells: [{}]\n", "grid, solved"),
         ("schema: 1\nname: x\ncells:\n- {grid: {torhc: ['2.6']}}\n", "unknown component"),
         ("schema: 1\nname: x\ncells:\n- {grid: {torch: [2.6]}}\n", "quote it"),
+        ("schema: 1\nname: x\ncells:\n- {solved: {torch: []}}\n", "an empty list admits no version"),
         ("schema: 1\nname: x\nranks: many\ncells: []\n", "a number from 2"),
         ("schema: 1\nname: x\nexecutor: {jbos: 2}\ncells: []\n", "did you mean `jobs`"),
         ("a: [", "not valid YAML"),
