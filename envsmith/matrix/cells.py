@@ -1,4 +1,4 @@
-"""Records -> cells: how far each was proved, since when, until when that counts, and whether the run agreed with the graph."""
+"""Records as cells: how far each was proved, until when that counts, whether the run agreed with the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from envsmith.model.cell import CellId
 from envsmith.model.record import Expected, Record, Rung
 
 _LADDER = list(Rung)
-# What gives a cell, by tool: with the tool alone, and with what envsmith makes of the cell. The page's script fills in the same texts.
+# What gives a cell, by tool: with the tool alone, and with what envsmith makes of the cell. The page's script fills in
+# the same texts.
 ASK = "{chosen} --torch {torch} --cuda {cuda} --python {python}"
 TOOLS = {
     "envsmith": "envsmith build {ask}",
@@ -34,7 +35,7 @@ LOCKED = {
 
 
 def commands_of(cell: str, templates: Mapping[str, str]) -> dict[str, str]:
-    """Return what a user types for a cell, by tool. A cell of torch alone is nothing that envsmith builds: its own commands are left out."""
+    """Return what a user types for a cell, by tool. envsmith does not build a cell of torch alone."""
     chosen = dict(CellId.parse(cell).components)
     torch, cuda, python = (chosen.pop(name, "") for name in ("torch", "cuda", "python"))
     torch = torch.partition("+")[0]
@@ -102,7 +103,7 @@ class CellState:
 
 
 def agreement(record: Record) -> bool | None:
-    """Return whether the run did what the graph said, or ``None`` where the graph did not commit itself or the host could not show it."""
+    """Return whether the run did what the graph said, or ``None`` where that is not decided."""
     expected = record.expected
     if expected not in {Expected.GOOD, Expected.BAD} or (not record.passed and record.of_host):
         return None
@@ -110,7 +111,7 @@ def agreement(record: Record) -> bool | None:
 
 
 def cell_states(records: Iterable[Record], expiry: Expiry, today: dt.date) -> list[CellState]:
-    """Return the state of each cell, by id. Of the newest record of each engine the one that reaches highest speaks for the cell. A failure speaks when none passed."""
+    """Return the state of each cell, by id. The highest of each engine's newest records speaks for it."""
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record.cell, []).append(record)

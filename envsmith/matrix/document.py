@@ -1,4 +1,4 @@
-"""``matrix.json``: one document with everything, of a stable, versioned shape (``matrix/matrix.schema.json``), and what differs between two."""
+"""``matrix.json``: one document of a stable shape (``matrix/matrix.schema.json``), and what differs between two."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _framework(knowledge: Knowledge, name: str) -> dict[str, Any]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule in words. Rows only of those that metadata does not state (the grid holds what follows from the others)."""
+    """Return a rule in words, with rows where metadata does not state it (the grid has what follows from it)."""
     words = {
         "kind": rule.kind.value,
         "stage": rule.stage,
@@ -122,7 +122,7 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
     return {"kind": evidence.kind.value, "source": evidence.source, "date": evidence.date}
 
 
-# -- what the solver says of every framework release with every torch release: possible, or forbidden by which rules ------
+# -- what the solver says of every framework release with every torch release: possible, or forbidden by which rules ---
 
 
 def stable(releases: Sequence[Release]) -> list[Release]:
@@ -146,7 +146,7 @@ def grid_json(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return ``{framework: {version: {torch build: entry}}}``. An entry is ``{"status", "rules", "cell"}``.
 
-    ``status`` is possible, warned (possible, a rule warns) or forbidden. ``rules`` say why. ``cell`` is the id of the best cell.
+    ``status`` is possible, warned (possible, a rule warns) or forbidden. ``rules`` say why. ``cell`` is the best cell.
     """
     knowledge = solver.knowledge()
     builds = default_builds(knowledge, platform)
@@ -175,14 +175,14 @@ def _entry(solver: Solver, framework: str, version: str, build: str, platform: P
     return {"status": "warned" if warned else "possible", "rules": [], "cell": str(answer.cell.id)}
 
 
-# -- the torch builds for a selector: what each carries, on which GPUs it runs, which driver it needs at least -------------
+# -- the torch builds for a selector: what each carries, on which GPUs it runs, which driver it needs at least ---------
 
 _DRIVER_RULE = "cuda-driver-floor"
 _GPU_RULE = "gpu-driver-floor"
 
 
 def torch_json(root: Path, knowledge: Knowledge) -> list[dict[str, Any]]:
-    """Return one entry a build, newest first. A field that is not known is ``null``, never a guess. ``DataError`` as for the loader."""
+    """Return one entry a build, newest first. A field that is not known is ``null``, never a guess."""
     builds, devices = read_wheels(root)
     gpus = [release.version for release in knowledge.releases.get("gpu", ())]
     entries = []
@@ -211,7 +211,7 @@ def torch_json(root: Path, knowledge: Knowledge) -> list[dict[str, Any]]:
 
 
 def gpus_json(knowledge: Knowledge) -> list[dict[str, Any]]:
-    """Return architectures with the names that people call them by and the oldest driver that knows them (``null``: any that CUDA needs)."""
+    """Return architectures with their names and the oldest driver that knows them (``null``: any)."""
     names: dict[str, list[str]] = {}
     for name, arch in knowledge.gpus.items():
         names.setdefault(arch, []).append(name)
@@ -262,14 +262,14 @@ def _floor(knowledge: Knowledge, rule_id: str, component: str, version: str | No
     return None
 
 
-# -- the difference between two documents: cells that are new, gone, or of another status; releases that appeared ----------
+# -- the difference between two documents: cells that are new, gone, or of another status; releases that appeared ------
 
 _MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """``what`` is cell, torch or a framework's name; ``before`` and ``after`` are ``None`` where it was not, or is not, there."""
+    """``what`` is cell, torch or a framework's name. ``before`` and ``after`` are ``None`` where it is missing."""
 
     what: str
     name: str

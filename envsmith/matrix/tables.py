@@ -1,4 +1,4 @@
-"""What is published beside ``matrix.json``: a file a cell, badges, a feed of changes, CSV, and a table between the markers of a README."""
+"""What is published beside ``matrix.json``: a file a cell, badges, a feed, CSV, tables between markers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def dumped(value: object) -> str:
 
 
 def cell_texts(document: Mapping[str, Any], records: Mapping[str, Record]) -> dict[str, str]:
-    """Return ``cells/<id>.json``: the entry of ``matrix.json`` with its records in full and the commands that install the cell."""
+    """Return ``cells/<id>.json``: an entry of ``matrix.json`` with its records in full and its commands."""
     texts = {}
     head = {key: document[key] for key in ("schema", "generated")}
     for entry in document["cells"]:
@@ -60,7 +60,7 @@ def cell_texts(document: Mapping[str, Any], records: Mapping[str, Record]) -> di
 
 
 def commands(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a user types for a cell: envsmith's own commands, and what uv and pip do with the lock that they write."""
+    """Return what a user types for a cell: envsmith's commands, and what uv and pip do with the lock."""
     if entry["framework"] is not None:
         return commands_of(entry["id"], LOCKED)
     torch = str(entry["torch"]).partition("+")[0]
@@ -68,7 +68,7 @@ def commands(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return ``badges/<framework>.json``, each a shields.io endpoint: the newest proved release with its newest torch, and the count of proved cells."""
+    """Return ``badges/<framework>.json`` for shields.io: newest proved release and torch, count of cells."""
     texts = {}
     torches = [build["version"] for build in document["torch"]]
     for framework in document["frameworks"]:
@@ -86,7 +86,7 @@ def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def feed_text(document: Mapping[str, Any], records: Iterable[Record], base_url: str) -> str:
-    """Return an Atom feed of changes: a cell's first record, and every record that says something else than the one before."""
+    """Return an Atom feed: a cell's first record, and every one that says something else than the one before."""
     ET.register_namespace("", _ATOM)
     feed = ET.Element(f"{{{_ATOM}}}feed")
     _add(feed, "title", "envsmith matrix: what changed")
@@ -128,7 +128,7 @@ def _changes(records: Iterable[Record]) -> list[tuple[Record, str]]:
 
 
 def csv_text(cells: Iterable[Mapping[str, Any]]) -> str:
-    """Return the cells as CSV with a head. A text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return the cells as CSV with a head. A text that looks like a formula gets a quote before it."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -147,8 +147,8 @@ def _plain(value: object) -> str:
 def markdown_table(document: Mapping[str, Any], framework: str) -> str:
     """Return a row for each of the newest series of a framework, against the newest torch releases that they can have.
 
-    The row bears its series' newest release. Where another release of the series was run instead, its version stands beside the word.
-    ``UsageError`` for a framework that the matrix does not have.
+    The row bears its series' newest release. Where another release of the series was run instead, its version stands
+    beside the word. ``UsageError`` for a framework that the matrix does not have.
     """
     grid = document["grid"].get(framework)
     if not grid:
@@ -193,7 +193,7 @@ def _tested(document: Mapping[str, Any], framework: str) -> dict[tuple[str, str]
 def _words(
     grid: Mapping[str, Mapping[str, Any]], tested: Mapping[tuple[str, str], str], newest: str, build: str
 ) -> str:
-    """Return what a table says of a series on one torch: its newest proved release, else the newest that was run, else the solver's word."""
+    """Return the word for a series on one torch: its newest proved release's, the newest run's, or the solver's."""
     runs = [(tested[v, build], v) for v in grid if _series(v) == _series(newest) and (v, build) in tested]
     if runs:
         status, version = min(runs, key=lambda pair: pair[0] != "proved")
@@ -213,7 +213,7 @@ def with_table(text: str, document: Mapping[str, Any]) -> str:
 
 
 def write_export(output: Path, document: Mapping[str, Any], root: Path, base_url: str = "") -> int:
-    """Write everything and return the number of files. ``matrix.json`` is written last, so that what it names is there. ``StorageError``.
+    """Write everything, ``matrix.json`` last, and return the number of files. ``StorageError``.
 
     What stands in the folders of an export and is not written is of an older one: it is removed.
     """

@@ -1,7 +1,7 @@
-"""``images/``: one folder for each published cell, everything in it rendered from its lock, its record and the digests of its image.
+"""``images/``: one folder for each published cell, rendered from its lock, its record and its image's digests.
 
-A folder holds no address of any index: its locks name files by hash. ``tools/render_images.py`` renders all of them again; a test demands that
-nothing changes.
+A folder holds no address of any index: its locks name files by hash. ``tools/render_images.py`` renders all of them
+again; a test demands that nothing changes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ requirements, `lock.json`), the record that proves it, and in `image.json` the d
 
 
 def rendered(lock: Lock, facts: Mapping[str, Any], record: Record) -> dict[str, str]:
-    """Return every generated file of a cell's folder but the record, which is copied. ``facts`` are those of ``image.json``."""
+    """Return every file of a cell's folder but the record. ``facts`` are those of ``image.json``."""
     files = {
         "Dockerfile": render(lock),
         "cell.json": json.dumps(lock.cell.to_json(), indent=1, sort_keys=True) + "\n",
@@ -53,7 +53,7 @@ def rendered(lock: Lock, facts: Mapping[str, Any], record: Record) -> dict[str, 
 
 
 def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Published]) -> Path:
-    """Write the folder of a cell that was just published, and the index over all. ``StorageError`` when it cannot be written."""
+    """Write the folder of a cell that was just published, and the index over all. ``StorageError``."""
     manifest = image.manifest
     facts = {
         "schema": 1,
@@ -72,7 +72,7 @@ def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Pub
 
 
 def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:
-    """Return lock, ``image.json`` and record of a cell's folder. ``DataError`` when one is missing, broken, or they do not belong together."""
+    """Return lock, ``image.json`` and record of a folder. ``DataError`` when they do not belong together."""
     texts = {name: _text(folder / name) for name in ("lock.json", IMAGE_FILE, "record.json")}
     lock = parse_lock(texts["lock.json"], where=str(folder / "lock.json"))
     record = parse_record(texts["record.json"].encode(), str(folder / "record.json"))

@@ -1,6 +1,7 @@
-"""Publishing: the image by digest, then its proof, and the tag last, so that a tag never leads to something that is not whole.
+"""Publishing: the image by digest, then its proof, and the tag last, so that it always leads to something complete.
 
-Whatever breaks on the way, the tag is not there or leads to what it led to before; the same command again sends only what is missing.
+Whatever breaks on the way, the tag is not there or leads to what it led to before; the same command again sends only
+what is missing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class Target(Protocol):
-    """Where a push goes: a :class:`~envsmith.oci.registry.Repository` or a :class:`~envsmith.publish.push.BundleWriter`."""
+    """Where a push goes: a registry's ``Repository`` or a :class:`BundleWriter`."""
 
     @property
     def name(self) -> str:
@@ -58,7 +59,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seal:
-    """How a statement is signed: ``close`` makes the envelope of media type ``kind``; ``by`` is the key's id, empty when keyless."""
+    """How a statement is signed: ``close`` makes an envelope of type ``kind``. ``by`` is the key's id or empty."""
 
     close: Callable[[bytes], bytes]
     kind: str
@@ -106,10 +107,11 @@ def publish(
     today: dt.date | None = None,
     progress: Progress = silent,
 ) -> Published:
-    """Push ``image`` with its proof to ``target``, tagged with the cell's id. ``tags`` are further ones, which may be moved.
+    """Push ``image`` with its proof to ``target``, tagged with the cell's id and ``tags``, which may be moved.
 
-    ``EnvsmithError`` (exit code 1) when no passing record speaks of this image, or the cell's tag leads to another image already and ``replace`` is
-    not given. An expired record is published and marked: in the annotations and in the result.
+    ``EnvsmithError`` (exit code 1) when no passing record speaks of this image, or the cell's tag leads to another
+    image already and ``replace`` is not given. An expired record is published and marked: in the annotations and in the
+    result.
     """
     refuse_unproved(proof, images=image_names(image))
     _labelled(proof, image)
@@ -159,7 +161,7 @@ def publish(
 
 
 def _labelled(proof: Proof, image: OciImage) -> None:
-    """Raise ``ContentError`` when the image's own labels name another cell or lock than the folder it is published from."""
+    """Raise ``ContentError`` when the image's own labels name another cell or lock."""
     if differences := label_differences(image.config, proof.lock):
         message = f"{proof.lock.cell.id}: the labels of the image differ from the lock"
         raise ContentError(message, details=differences, hint="build it again")
@@ -211,11 +213,11 @@ def _push_attachment(one: statement.Attachment, target: Target) -> None:
     target.push_manifest(one.manifest)
 
 
-# -- a bundle: one tar file with an image and its proof, an OCI archive that skopeo, podman and ``envsmith verify`` read ----
+# -- a bundle: an image and its proof in one tar file, an OCI archive that skopeo, podman and ``envsmith verify`` read ---
 
 
 class BundleWriter:
-    """Take what a push sends and write it to ``path``, which appears only when everything is in it. A context manager."""
+    """Take what a push sends and write it to ``path``, which appears when it is complete. A context manager."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

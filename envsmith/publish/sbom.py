@@ -1,6 +1,7 @@
-"""The software bill of materials of an image, in CycloneDX 1.6, as far as its lock knows it. The same lock and digest give the same bytes.
+"""The software bill of materials of an image, in CycloneDX 1.6. The same lock and digest give the same bytes.
 
-Python packages with the sha256 of every file that may have been installed, the distribution's packages by version, the base image by digest.
+Python packages with the sha256 of every file that may have been installed, the distribution's packages by version, the
+base image by digest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _UBUNTU = frozenset({"focal", "jammy", "noble"})
 
 
 def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime) -> bytes:
-    """Return the bill of the image ``image_digest`` that was built from ``lock``. ``moment`` is its time (that of the record).
+    """Return the bill of the image ``image_digest`` of ``lock``. ``moment`` is the time of the record.
 
     ``EngineError`` when the extra ``publish`` is not installed.
     """
@@ -79,10 +80,10 @@ def _sha256(content: str) -> Any:
 
 
 def _pin(pin: Pin, wheels: Sequence[BuiltWheel], source: CompiledSource | None) -> Component:
-    """Return a distribution. Its files are components of it: which one was installed only the platform's installer knows.
+    """Return a distribution with its files: only the platform's installer knows which one was installed.
 
-    The wheel that a source distribution became in the pinned builder is one of them. An archive of the user's is nothing that the index has:
-    a distribution of the same name there is another program.
+    The wheel that a source distribution became in the pinned builder is one of them. An archive of the user's is
+    nothing that the index has: a distribution of the same name there is another program.
     """
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
@@ -149,7 +150,7 @@ def _base(base: BaseImage) -> Component:
 
 
 def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
-    """Return what a bill says otherwise than the lock: packages, their hashes, the base, the image itself. Needs no extra."""
+    """Return what a bill says otherwise than the lock: packages, hashes, base, image. Needs no extra."""
     try:
         bill = json.loads(text)
         root = bill["metadata"]["component"]

@@ -1,7 +1,7 @@
-"""Signing a statement with a key file, and checking such a signature: DSSE envelopes by securesystemslib, keys by cryptography.
+"""Signing a statement and checking a signature: DSSE envelopes by securesystemslib, keys by cryptography.
 
-Keys are PEM: a private Ed25519 or ECDSA key signs (``openssl genpkey -algorithm ed25519``), its public half verifies. The passphrase of an
-encrypted key is read from ``ENVSMITH_KEY_PASSWORD`` and from nowhere else.
+Keys are PEM: a private Ed25519 or ECDSA key signs (``openssl genpkey -algorithm ed25519``), its public half verifies.
+The passphrase of an encrypted key is read from ``ENVSMITH_KEY_PASSWORD`` and from nowhere else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_KEY = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """An envelope: its payload, the ids of keys that it says it was signed by, and the id of the given key that really did, or none."""
+    """An envelope: its payload, the ids of keys that it names, the id of the given key that signed it, or none."""
 
     payload: bytes
     claimed: tuple[str, ...]
@@ -105,9 +105,10 @@ def sign(payload: bytes, signer: CryptoSigner) -> bytes:
 
 
 def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
-    """Check an envelope against ``keys``. ``ContentError`` when it is no envelope around a statement. A signature by none of the keys is
-    told in the result, because others may sign the same image.
-    """  # noqa: D205
+    """Check an envelope against ``keys``. ``ContentError`` when it is not an envelope around a statement.
+
+    A signature by none of the keys is in the result: other people may sign the same image.
+    """
     envelope: Any
     try:
         from securesystemslib.dsse import Envelope
@@ -132,9 +133,11 @@ def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
     return Opened(payload=payload, claimed=claimed)
 
 
-# Signing without a key of one's own: sigstore's short-lived certificate for the identity that a CI job has. Needs a network and the extra.
+# Signing without a key of one's own: sigstore's short-lived certificate for the identity that a CI job has. Needs a
+# network and the extra.
 #
-# The identity token is the one that the CI gives (``SIGSTORE_ID_TOKEN``, or what sigstore detects by itself); no browser is opened.
+# The identity token is the one that the CI gives (``SIGSTORE_ID_TOKEN``, or what sigstore detects by itself); no
+# browser is opened.
 
 
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -143,7 +146,8 @@ BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 def sign_keyless(payload: bytes) -> bytes:
     """Return a sigstore bundle around a statement.
 
-    ``UsageError`` when there is no identity, ``NetworkError`` when sigstore cannot be reached, ``EngineError`` without the extra.
+    ``UsageError`` when there is no identity, ``NetworkError`` when sigstore cannot be reached, ``EngineError`` without
+    the extra.
     """
     try:
         from sigstore.dsse import Statement
@@ -172,7 +176,7 @@ def sign_keyless(payload: bytes) -> bytes:
 
 
 def open_bundle(raw: bytes, *, identity: str, issuer: str) -> bytes:
-    """Return the statement in a bundle that was signed by ``identity`` (an address or a workflow) as ``issuer`` knows it.
+    """Return the statement in a bundle that ``identity`` signed (an address or a workflow), as ``issuer`` knows it.
 
     ``ContentError`` when it was not, ``NetworkError`` when the root of trust can neither be fetched nor is cached.
     """

@@ -1,7 +1,8 @@
-"""What is said of an image: its proof (lock and record), the in-toto statement that names them, and the artifacts that carry both.
+"""What is said of an image: its proof (lock and record), the in-toto statement, and the artifacts that carry both.
 
-The predicate is in-toto's own ``test-result`` 0.1 (result and the descriptors of what was tested), so that policy engines understand it;
-what is ours stands under ``envsmith``. Statement and predicate are public formats of the in-toto attestation framework 1.0.
+The predicate is in-toto's own ``test-result`` 0.1 (result and the descriptors of what was tested), so that policy
+engines understand it; what is ours stands under ``envsmith``. Statement and predicate are public formats of the in-toto
+attestation framework 1.0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from envsmith.oci.spec import EMPTY, Descriptor, Manifest, artifact, canonical, 
 from envsmith.publish.sbom import MEDIA_TYPE as SBOM_TYPE
 from envsmith.schema import Problems, UnreadableError, parse_document
 
-# -- the proof: what a build left in a cell's folder, a record that passed, of this lock and of this image ------------------
+# -- the proof: what a build left in a cell's folder, a record that passed, of this lock and of this image -------------
 
 LOCK_FILE, RECORD_FILE = "lock.json", "record.json"
 _MAX_BYTES = 32 << 20
@@ -110,7 +111,7 @@ def refuse_unproved(proof: Proof, *, images: Mapping[str, str]) -> None:
         )
 
 
-# -- the statement --------------------------------------------------------------------------------------------------------
+# -- the statement -----------------------------------------------------------------------------------------------------
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -120,9 +121,10 @@ _PARTS = ("lock.json", "record.json", "sbom.cdx.json")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What the signer says. ``built_from`` is the id of the engine's image that the record names; ``parts`` the three documents by name.
+    """What the signer says. ``built_from`` is the id of the engine's image, ``parts`` are the three documents by name.
 
-    ``tags`` are the names under which this image was published; ``expires`` the day (UTC) after which the record is old.
+    ``tags`` are the names under which this image was published; ``expires`` the day (UTC) after which the record is
+    old.
     """
 
     image: str
@@ -171,7 +173,7 @@ def statement_bytes(claim: Claim) -> bytes:
 
 
 def parse_statement(payload: bytes) -> Claim:
-    """Return the claim of a payload whose signature was checked. ``ContentError`` says what is not as it was written."""
+    """Return the claim of a payload whose signature was checked. ``ContentError`` says what is wrong."""
     try:
         value = json.loads(payload)
         if value["_type"] != _STATEMENT or value["predicateType"] != PREDICATE_TYPE:
@@ -210,7 +212,7 @@ def _part(value: Mapping[str, Any]) -> Descriptor:
     )
 
 
-# -- what is attached to an image: lock and record, bill of materials, signed statement, each an artifact that refers to it --
+# -- what is attached to an image, each an artifact that refers to it ----------------------------------------------------
 
 PROOF_ARTIFACT = "application/vnd.envsmith.proof.v1"
 SBOM_ARTIFACT = SBOM_TYPE
@@ -232,7 +234,7 @@ class Attachment:
 
 
 def image_annotations(claim: Claim, *, source: str = "", expired: bool = False) -> dict[str, str]:
-    """Return what a registry shows of an image without its blobs: cell, lock, how far it was proved, when, until when, from which source.
+    """Return what a registry shows of an image without its blobs: cell, lock, rungs, dates, source.
 
     They stand on what is attached, not on the image: its own digest follows from the lock alone.
     """
@@ -283,7 +285,7 @@ def sbom_artifact(
 def statement_artifact(
     image: Manifest, envelope: bytes, kind: str, annotations: Mapping[str, str], *, marks: Mapping[str, str]
 ) -> Attachment:
-    """Return the artifact of the signed statement: a DSSE envelope, or a sigstore bundle (``kind`` is its media type)."""
+    """Return the artifact of the statement: a DSSE envelope, or a sigstore bundle (``kind`` is its media type)."""
     of = KEYLESS_ARTIFACT if kind == KEYLESS_ARTIFACT else STATEMENT_ARTIFACT
     blob = describe(envelope, kind, **{"in-toto.io/predicate-type": PREDICATE_TYPE})
     return _attach(image, of, [(blob, envelope)], {**annotations, "in-toto.io/predicate-type": PREDICATE_TYPE, **marks})

@@ -27,7 +27,7 @@ from envsmith.publish.verify import Report, State, Trust, verify
 
 
 def find_cell(named: str | None, output: Path) -> Path:
-    """Return the folder of a cell: as a path, as an id below ``output``, or the only one with a record. ``UsageError`` otherwise."""
+    """Return the folder of a cell: as a path, as an id below ``output``, or the only one with a record."""
     if named is not None:
         for folder in (Path(named), output / named):
             if (folder / "lock.json").is_file():
@@ -67,7 +67,7 @@ def publish_cell(
     images: Path | None = None,
     progress: Progress = silent,
 ) -> list[Published]:
-    """Publish the cell in ``directory`` to every target (a path is a bundle's). See :func:`envsmith.publish.push.publish`."""
+    """Publish the cell in ``directory`` to every target (a path is a bundle's), and report each."""
     clock = Clock(progress)
     proof = load_proof(directory)
     # Before gigabytes are written or read: what is wrong with the record itself, whatever the image is.
@@ -108,7 +108,7 @@ def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedImage:
-    """An image of a registry or a bundle: its digest, the tag that named it, and the digest that the user wrote beside the tag."""
+    """An image of a registry or a bundle: its digest, the tag that named it, the digest written beside the tag."""
 
     store: Store
     digest: str

@@ -1,8 +1,8 @@
-"""Is a published image what its signer says, whole and unchanged? Every part is looked at, and every part that differs is named.
+"""Is a published image what its signer says, whole and unchanged? Every part that differs is named.
 
-What is believed: the key (or the identity) that the caller gives, and from there only what a digest covers. The signature covers the statement, the
-statement names image, lock, record and bill of materials by digest, the image's manifest names its configuration and layers by digest. What a
-registry lists or answers in headers decides nothing.
+What is believed: the key (or the identity) that the caller gives, and from there only what a digest covers. The
+signature covers the statement, the statement names image, lock, record and bill of materials by digest, the image's
+manifest names its configuration and layers by digest. What a registry lists or answers in headers decides nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """Whom the caller believes: public keys, or an identity that sigstore vouches for. Nobody, when both are missing."""
+    """Whom the caller believes: public keys, or an identity that sigstore vouches for, or none."""
 
     keys: tuple[SSlibKey, ...] = ()
     identity: str = ""
@@ -84,7 +84,7 @@ class Report:
 
     @property
     def status(self) -> str:
-        """``verified``, ``differs`` (something is not what it should be) or ``unproved`` (nothing differs, but not all is shown)."""
+        """``verified``, ``differs`` (a part is wrong) or ``unproved`` (nothing differs, but not all is shown)."""
         states = {check.state for check in self.checks}
         if State.DIFFERS in states:
             return "differs"
@@ -141,7 +141,8 @@ def verify(
 ) -> Report:
     """Check the image ``digest`` of ``store`` and its proof. ``tag`` is the name by which it was asked for.
 
-    ``NetworkError`` when a registry breaks off, ``EngineError`` without the extra ``publish``. What differs is in the report, not raised.
+    ``NetworkError`` when a registry breaks off, ``EngineError`` without the extra ``publish``. What differs is in the
+    report, not raised.
     """
     report = Report(where=f"{store.name}{f':{tag}' if tag else ''}", digest=digest)
     say = progress or (lambda _text: None)
@@ -286,7 +287,7 @@ def _statement(report: Report, store: Store, manifest: Manifest, trust: Trust) -
 def _open(
     store: Store, listed: Descriptor, manifest: Manifest, trust: Trust
 ) -> tuple[Claim | None, str, tuple[str, ...]] | None:
-    """Return a referrer's claim, its trusted signer (or empty), whom it names, or ``None`` when it is not a statement."""
+    """Return a referrer's claim, its trusted signer or empty, whom it names, or ``None``."""
     artifact = load_manifest(store, listed.digest, "statement")
     kind = artifact.artifact_type
     if kind not in {statement.STATEMENT_ARTIFACT, statement.KEYLESS_ARTIFACT} or len(artifact.layers) != 1:
@@ -354,7 +355,7 @@ def _record(report: Report, manifest: Manifest, claim: Claim) -> None:
 
 
 def label_differences(config: Mapping[str, Any], lock: Lock) -> list[str]:
-    """Return what the labels of an image say otherwise than its lock. Cell and lock must be there, other components agree where they are."""
+    """Return how the labels of an image differ from its lock. Cell and lock must be among them."""
     inner = config.get("config")
     value = inner.get("Labels") if isinstance(inner, dict) else None
     labels: Mapping[str, Any] = value if isinstance(value, dict) else {}

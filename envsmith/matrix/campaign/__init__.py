@@ -1,5 +1,5 @@
-"""Campaigns: which cells are run, where, and how far each climbed the ladder.
+"""Campaigns: many cells run as far up the evidence ladder as they come, resumable at any moment.
 
-``file`` reads what is asked, ``choose`` and ``compose`` turn it into jobs, ``state`` is the folder that survives a kill, ``climb`` runs one
-job, ``drive`` keeps an executor busy until nothing is left.
+``plan`` turns a campaign file into jobs, ``climb`` runs one job, ``executors`` are the places where jobs run, ``drive``
+keeps an executor busy until every job has its record, and holds the folder that survives a kill.
 """

@@ -1,6 +1,7 @@
 """One job: a cell climbs the ladder as far as it comes, and its record is made.
 
-locked -> installed -> imported -> collectives -> framework step. What fails ends the climb and is told as a user would see it.
+locked -> installed -> imported -> collectives -> framework step. What fails ends the climb and is told as a user would
+see it.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ class Ground:
     offline: bool = False
 
     def uv(self, torch: str | None = None) -> Uv:
-        """Return the campaign's uv: its cache, or the one of a torch release. Files are linked into the environment, not copied.
+        """Return the campaign's uv with its cache, or the one of a torch release. Files are linked, not copied.
 
-        A release's wheels take five to eight gigabytes unpacked: they are thrown away with the folder when no cell needs them.
+        A release's wheels take five to eight gigabytes unpacked: they are thrown away with the folder when no cell
+        needs them.
         """
         environment = {**uv_environment(), "UV_LINK_MODE": "hardlink"}
         folder = self.cache / "uv" if torch is None else self.cache / "torch" / torch
@@ -69,7 +71,8 @@ class Ground:
 def climb(job: Job, plan: Plan, ground: Ground, *, progress: Progress = silent) -> Record:
     """Run ``job``. A failure that was not expected, or that waiting may cure, is tried once more.
 
-    Raises only what says nothing about the cell: ``StorageError``, ``NetworkError``, ``InterruptedRunError``, ``EngineError``.
+    Raises only what says nothing about the cell: ``StorageError``, ``NetworkError``, ``InterruptedRunError``,
+    ``EngineError``.
     """
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     record = _attempt(job, plan, ground, progress, started)
@@ -194,7 +197,7 @@ def _first_alone(cache: Path, lock: Lock) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Target:
-    """The cell's interpreter, writing byte-code: the environment is the campaign's own, and the torch layer serves many cells."""
+    """The cell's interpreter, writing byte-code: the environment is the campaign's own."""
 
     python: Path
     variables: Mapping[str, str]
@@ -210,7 +213,7 @@ class _Target:
 
 
 def _target(ground: Ground, built: Built) -> _Target:
-    """Return the cell's interpreter. With ccache on the host a framework compiles once per torch and source, not once per cell."""
+    """Return the cell's interpreter. With ccache a framework compiles once per torch and source."""
     path = [str(Path(built.python).parent)]
     variables = {"TORCH_EXTENSIONS_DIR": str(ground.slot / "torch-extensions")}
     if (folder := ccache_folder()) is not None:
@@ -260,7 +263,7 @@ def _reached(job: Job, result: SmokeResult, target: _Target) -> tuple[tuple[Rung
 
 
 def _import_without_gpu(target: _Target, module: str, trick: ImportWithoutGpu) -> Failure:
-    """Import the framework as ``trick`` says and return what fails then: that is the cell's own, the rest is left to a host with a GPU."""
+    """Import the framework as ``trick`` says and return what fails then. The rest needs a host with a GPU."""
     try:
         finished = subprocess.run(
             [str(target.python), "-I", "-c", f"import {module}"],

@@ -74,7 +74,7 @@ class Tally:
 
 
 def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | None:
-    """Run one job here, in a work folder of its own, and write its record, or ``None`` when it is done already or somebody else is at it."""
+    """Run one job here and write its record, or return ``None`` when it is done or another process runs it."""
     with state.claim(job) as mine:
         if not mine or state.is_done(job):
             return None
@@ -87,7 +87,8 @@ def drive(
 ) -> Tally:
     """Run ``jobs`` in their order. ``tell`` is called whenever something changed, with one line of news.
 
-    A cell that fails is a record. A worker that dies loses its cell, which is tried once more. On Ctrl-C the workers are ended.
+    A cell that fails is a record. A worker that dies loses its cell, which is tried once more. On Ctrl-C the workers
+    are ended.
     """
     began = time.monotonic()
     finished = state.done()
@@ -153,7 +154,7 @@ class _Drive:
         self.tally.running = tuple(self.running)
 
     def _free(self, room: int) -> list[Job]:
-        """Return the next jobs that have no record and that nobody holds. What another campaign in this folder is at waits for its end."""
+        """Return the next jobs that have no record and that no other process holds."""
         finished = self.state.done()
         before = len(self.waiting)
         self.waiting = [job for job in self.waiting if job.id not in finished]
@@ -183,7 +184,7 @@ def _news(path: Path) -> str:
     return f"{record.cell}: {outcome}{' (flaky)' if record.flaky else ''}{odd}"
 
 
-# -- what a campaign keeps only as long as it needs it: the wheels of a torch release, the environments ------------------
+# -- what a campaign keeps only as long as it needs it: the wheels of a torch release, the environments ----------------
 
 
 def forget_unneeded(state: State, jobs: Sequence[Job]) -> None:
@@ -207,11 +208,11 @@ def _in_use(state: State, torch: str) -> bool:
     return plan is not None and any(job.cell.components["torch"] == torch and state.claimed(job) for job in plan.jobs)
 
 
-# -- the folder of a campaign: everything that must survive a kill, and who is at work on what ---------------------------
+# -- the folder of a campaign: everything that must survive a kill, and who is at work on what -------------------------
 #
-# ``plan.json`` is frozen at the start; ``records/`` holds one file a finished cell, complete or not there at all; ``claims/`` one file a
-# cell, locked by the process that runs it: the kernel gives the lock back when that process dies, however it dies. So nothing is lost,
-# nothing is done twice, and any number of campaigns may work in one folder.
+# ``plan.json`` is frozen at the start; ``records/`` holds one file a finished cell, complete or not there at all;
+# ``claims/`` one file a cell, locked by the process that runs it: the kernel gives the lock back when that process
+# dies, however it dies. So nothing is lost, nothing is done twice, and any number of campaigns may work in one folder.
 
 _MAX_PLAN = 64 << 20
 _LOOKS, _LOOK_SECONDS = 5, 0.1
@@ -241,7 +242,8 @@ class State:
     def begin(self, plan: Plan) -> Plan:
         """Freeze ``plan``, unless there is one: the first to come decides, and everybody works on that.
 
-        ``UsageError`` when the folder holds another campaign, ``StorageError`` when it cannot be written or is being begun by somebody else.
+        ``UsageError`` when the folder holds another campaign, ``StorageError`` when it cannot be written or is being
+        begun by somebody else.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with self._held("plan") as mine:

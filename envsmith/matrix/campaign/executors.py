@@ -37,7 +37,7 @@ def _last_words(log: Path) -> str | None:
     return next((line for line in reversed(lines) if line.startswith("error")), lines[-1] if lines else "")[:200]
 
 
-# -- this machine: one process a cell, within limits of disk and memory --------------------------------------------------
+# -- this machine: one process a cell, within limits of disk and memory ------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class LocalExecutor:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that can be had without swapping (``MemAvailable``), or ``None`` where the kernel does not tell."""
+    """Return the available memory in bytes (``MemAvailable``), or ``None`` where the kernel does not tell."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -127,10 +127,11 @@ def available_memory() -> int | None:
     return None
 
 
-# -- a Slurm cluster: one array job through submitit, one cell a task ----------------------------------------------------
+# -- a Slurm cluster: one array job through submitit, one cell a task --------------------------------------------------
 #
-# What a task achieved is its record in the campaign's folder, which every node sees. Whether a task is still there is asked of ``squeue``, one
-# question for all tasks: accounting (``sacct``), which submitit itself would ask, is switched off on many clusters.
+# What a task achieved is its record in the campaign's folder, which every node sees. Whether a task is still there is
+# asked of ``squeue``, one question for all tasks: accounting (``sacct``), which submitit itself would ask, is switched
+# off on many clusters.
 
 # squeue is asked at most this often, as its manual wishes.
 _ASK_SECONDS = 5.0
@@ -267,7 +268,7 @@ class SlurmExecutor:
         forget_unneeded(state, jobs)
 
 
-# -- GitHub Actions: one cell a job; results come back through ``envsmith matrix merge`` ---------------------------------
+# -- GitHub Actions: one cell a job; results come back through ``envsmith matrix merge`` -------------------------------
 
 
 def listing(plan: Plan) -> dict[str, Any]:

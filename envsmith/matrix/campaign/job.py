@@ -1,4 +1,4 @@
-"""A job is one cell that a campaign runs, with what the graph says of it before. A plan is the frozen list of them, as JSON."""
+"""A job is one cell of a campaign, with what the graph says of it before. A plan is the list of them, as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """``rules`` are the rules that the cell breaks on purpose: the solver and the lock leave them out of account. ``why`` chose it."""
+    """``rules`` are those that the cell breaks on purpose: solver and lock leave them out. ``why`` chose it."""
 
     cell: Cell
     expected: Expected
@@ -34,7 +34,7 @@ class Job:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Cells of one torch, one Python, one framework come together: each wheel is fetched once and the torch layer is kept."""
+        """Cells of one torch, Python and framework come together: each wheel is fetched once."""
         parts = self.cell.components
         keys = [str(version_key(parts[n])) and version_key(parts[n]) for n in ("torch", "python")]
         names = self.cell.frameworks

@@ -48,7 +48,7 @@ from envsmith.solve.solver import Solver
 # Releases by component, as text, and why they were chosen together.
 Combination = tuple[Mapping[str, str], str]
 
-# -- the campaign file ---------------------------------------------------------------------------------------------------
+# -- the campaign file -------------------------------------------------------------------------------------------------
 
 _SCHEMA = 1
 _MAX = 100_000
@@ -61,8 +61,8 @@ _Number = Annotated[int, whole_number(0, _MAX, "a number")]
 class Choice:
     """One line of ``cells:``. ``kind`` is one of grid, solved, cover, bad, ids, expired, changed.
 
-    ``where`` maps a component to specs (each alone for ``grid``, their union for the others). ``words`` are cell ids, stages or rule ids.
-    ``since`` is an ISO day, ``take`` how many cells at most.
+    ``where`` maps a component to specs (each alone for ``grid``, their union for the others). ``words`` are cell ids,
+    stages or rule ids. ``since`` is an ISO day, ``take`` how many cells at most.
     """
 
     kind: str
@@ -210,7 +210,7 @@ def _choice(value: object, place: str, file: str, table: ComponentTable, problem
     return Choice(kind=kind, where=texts, words=words or (), since=since, take=line.take, why=line.why)
 
 
-# -- a campaign's choices as jobs ----------------------------------------------------------------------------------------
+# -- a campaign's choices as jobs --------------------------------------------------------------------------------------
 
 # Stages that a run on the CPU goes through; a rule that speaks of others cannot be shown by it.
 _CPU_STAGES = ("install", "import", "init", "train")
@@ -222,7 +222,7 @@ _MAX_BROKEN = 4
 
 
 def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> Plan:
-    """Return the jobs of every choice in order. A cell that two choose is run once. ``UsageError`` when there are none."""
+    """Return the jobs of every choice in order, each cell once. ``UsageError`` when there are none."""
     jobs: dict[str, Job] = {}
     left_out: dict[str, str] = {}
     for choice in campaign.choices:
@@ -250,7 +250,7 @@ def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> 
 
 
 def _ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """Sort by torch, then Python, the frameworks in turn: what compiles at its start then stands beside what does not."""
+    """Sort by torch, then Python, the frameworks in turn: long and short compilations alternate."""
     turns: dict[tuple[object, ...], int] = {}
     keyed = []
     for job in sorted(jobs, key=lambda job: job.order):
@@ -348,7 +348,7 @@ def _named(cell: Cell) -> dict[str, str]:
 
 
 def covering(cells: Sequence[Cell]) -> list[Cell]:
-    """Return few cells with every pair of releases of ``cells``: framework with torch, framework with Python, torch with Python.
+    """Return few cells with every pair of ``cells``: framework and torch, framework and Python, torch and Python.
 
     Greedy: the cell with most new pairs comes next, the earlier one where two have as many.
     """
@@ -364,7 +364,7 @@ def covering(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _pairs(cell: Cell) -> frozenset[tuple[tuple[str, str], ...]]:
-    """Return the pairs of a cell. The framework counts by its minor series: patch releases stand for each other here."""
+    """Return the pairs of a cell. Patch releases of a framework stand for each other here."""
     values = [(n, _series(cell.components[n])) for n in cell.frameworks]
     values += [(n, cell.components[n]) for n in ("torch", "python")]
     return frozenset(itertools.combinations(values, 2))
@@ -376,7 +376,7 @@ def _series(version: str) -> str:
 
 
 def _changed(knowledge: Knowledge, cell: Cell, since: str) -> str:
-    """Return what of a cell is newer than a day: a release, or a rule that speaks of its releases. Nothing newer gives an empty text."""
+    """Return which release of a cell, or rule about it, is newer than a day, or an empty text."""
     for name, version in cell.components.items():
         for release in knowledge.releases.get(name, ()):
             if release.version == version and release.date and release.date >= since:
@@ -403,7 +403,7 @@ def _expired(choice: Choice) -> Iterator[Combination]:
             yield _releases_of(record.cell), f"its record expired on {due.isoformat()}"
 
 
-# -- one combination as a job --------------------------------------------------------------------------------------------
+# -- one combination as a job ------------------------------------------------------------------------------------------
 
 
 def without(solver: Solver, rules: frozenset[str]) -> Solver:
@@ -418,8 +418,8 @@ def without(solver: Solver, rules: frozenset[str]) -> Solver:
 class Composer:
     """Compose cells for one platform. ``pythons`` are the minors that can be had where the campaign runs.
 
-    A known-bad cell is composed by leaving out of account the rules that forbid it, and those alone: every other rule still holds, so that
-    what fails is what the rule speaks of.
+    A known-bad cell is composed by leaving out of account the rules that forbid it, and those alone: every other rule
+    still holds, so that what fails is what the rule speaks of.
     """
 
     solver: Solver
@@ -430,7 +430,8 @@ class Composer:
     def compose(self, releases: Mapping[str, str], why: str = "") -> Job | str:
         """Return the job of a combination, or one sentence why such a cell cannot exist.
 
-        torch means its default build unless the build is named. Raises ``UsageError`` for names and versions that are none.
+        torch means its default build unless the build is named. Raises ``UsageError`` for names and versions that are
+        none.
         """
         request = self._request(releases)
         broken: frozenset[str] = frozenset()

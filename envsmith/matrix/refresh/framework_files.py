@@ -1,7 +1,8 @@
-"""``tested/<framework>.yaml`` from a checkout: what a framework's own repository says it runs, compiles or locks, tag by tag.
+"""``tested/<framework>.yaml`` from a checkout: what a framework's repository runs, compiles or locks, tag by tag.
 
-No artifact of the package index holds these files, so the person who refreshes names a clone. Git is only asked to show files; nothing of the
-clone is run. What is left out: a torch that the release itself excludes, and what a line says already.
+No artifact of the package index holds these files, so the person who refreshes names a clone. Git is only asked to show
+files; nothing of the clone is run. What is left out: a torch that the release itself excludes, and what a line says
+already.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _covered(table: Table, row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _admitted(requires: Mapping[str, Spec], row: Mapping[str, Any]) -> bool:
-    """Return whether the release itself allows that torch: pip replaces another one while installing, so it was not what was tested."""
+    """Return whether the release itself allows that torch: otherwise pip replaces it while installing."""
     bound = requires.get(row["version"])
     return bound is None or bound.contains(row["torch"])
 
@@ -91,7 +92,8 @@ def _bounds(releases: Iterable[Mapping[str, Any]]) -> dict[str, Spec]:
 def update_tested(table: Table, releases: Table, framework: str, folder: Path, day: str) -> list[str]:
     """Add what the tags of a clone say and the table does not. ``releases`` are those of the framework.
 
-    Only releases that the package index or the table has are looked at. Raises ``UsageError`` for what is no clone, ``DataError`` when it has no such tag.
+    Only releases that the package index or the table has are looked at. Raises ``UsageError`` for what is no clone,
+    ``DataError`` when it has no such tag.
     """
     checkout = checkouts()[framework]
     tags = _tags(folder, checkout.tag)
@@ -121,8 +123,9 @@ def update_tested(table: Table, releases: Table, framework: str, folder: Path, d
 
 # The rows of the rule about the toolkits that a framework compiles with, release by release.
 #
-# The rule is written by people; here only its rows follow the table in the sources of releases that were read. A release whose table says
-# what the rows say already changes nothing. Otherwise the rows of that CUDA major end before it, and new ones begin with it.
+# The rule is written by people; here only its rows follow the table in the sources of releases that were read. A
+# release whose table says what the rows say already changes nothing. Otherwise the rows of that CUDA major end before
+# it, and new ones begin with it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +205,12 @@ class ToolkitRule:
     def update(
         self, text: str, read: Mapping[str, ReleaseFacts], releases: Iterable[str], minors: Iterable[str], day: str
     ) -> tuple[str, list[str], list[str]]:
-        """Return the text of ``rules/toolkit.yaml`` after the tables of the releases in ``read``, what changed, and what could not be done.
+        """Return the text of ``rules/toolkit.yaml`` after the tables in ``read``, what changed, what could not be done.
 
-        ``releases`` are all that the matrix lists, ``minors`` the CUDA minors (``12.8``). A row that ends before a release ends for all later
-        ones too, so a table is only followed when every later release was read as well. Releases without a table say nothing. A minor that
-        no row speaks of is newer than every table that was read: it goes with itself alone.
+        ``releases`` are all that the matrix lists, ``minors`` the CUDA minors (``12.8``). A row that ends before a
+        release ends for all later ones too, so a table is only followed when every later release was read as well.
+        Releases without a table say nothing. A minor that no row speaks of is newer than every table that was read: it
+        goes with itself alone.
         """
         rule, name = self.table.rule, self.framework
         all_minors = sorted({m for m in minors if re.fullmatch(r"\d+\.\d+", m)}, key=Version)
@@ -238,7 +242,7 @@ class ToolkitRule:
         return "\n".join(lines), [f"{self.table.rule}: CUDA {m} is new and goes with its own toolkit" for m in new]
 
     def _followed(self, text: str, release: str, facts: ReleaseFacts, minors: Sequence[str], day: str) -> str:
-        """Return the text in which the rows for ``minors`` (of one major) end before ``release`` and new ones begin with it."""
+        """Return the text in which the rows for ``minors`` of one major end before ``release`` and new ones begin."""
         lines = text.split("\n")
         numbered = self.rows(lines)
         for i, row in numbered:

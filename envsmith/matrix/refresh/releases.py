@@ -1,8 +1,8 @@
 """``releases/<component>.yaml`` of everything that is a distribution: which releases there are, and what each declares.
 
-Frameworks are read release by release, METADATA or PKG-INFO of one file each; a line whose ``sha256`` names a file of the index was read
-already and is not read again, so what people corrected by hand stays. Companions take dates and yanks from the file list, and only a
-release that is new has its METADATA read.
+Frameworks are read release by release, METADATA or PKG-INFO of one file each; a line whose ``sha256`` names a file of
+the index was read already and is not read again, so what people corrected by hand stays. Companions take dates and
+yanks from the file list, and only a release that is new has its METADATA read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from envsmith.python.torch_wheel import linux_wheels, pythons_of
 from envsmith.schema import parse_value, to_json
 
 _KIND = "release"
-# The minors among which a marker must hold everywhere before a requirement becomes a rule; wide enough for every release that is listed.
+# The minors among which a marker must hold everywhere before a requirement becomes a rule; wide enough for every
+# release that is listed.
 _MINORS = tuple(f"3.{n}" for n in range(6, 16))
 _METADATA_SOURCE = "METADATA, PKG-INFO or requires.txt of one file of the release on the package index"
 
@@ -39,9 +40,9 @@ _METADATA_SOURCE = "METADATA, PKG-INFO or requires.txt of one file of the releas
 class Policy:
     """How a file is kept.
 
-    ``read_all``: every release was opened, not only new ones. ``finals``: no pre-releases. ``joins``: distributions of the same version whose
-    requirements belong to it. ``cuda_core``: a hard requirement on ``<name>-cuNN`` bounds CUDA to that major. ``ignore``: requirements
-    that depend on the machine that made the metadata.
+    ``read_all``: every release was opened, not only new ones. ``finals``: no pre-releases. ``joins``: distributions of
+    the same version whose requirements belong to it. ``cuda_core``: a hard requirement on ``<name>-cuNN`` bounds CUDA
+    to that major. ``ignore``: requirements that depend on the machine that made the metadata.
     """
 
     read_all: bool = False
@@ -86,7 +87,8 @@ def declared(
 ) -> dict[str, str]:
     """Return a spec by component: what a release asks for on every platform and every Python it admits.
 
-    Requirements of extras, of one platform or of some Pythons only are left out. One without a bound is kept for core components only.
+    Requirements of extras, of one platform or of some Pythons only are left out. One without a bound is kept for core
+    components only.
     """
     specs: dict[str, str] = {}
     python_spec = spec_text(requires_python or "", drop_patch=True)
@@ -188,7 +190,7 @@ def _read(context: Context, file: IndexFile) -> ReleaseFacts:
 
 
 def _pinned(requires: Iterable[str], name: str) -> str | None:
-    """Return the version of ``name`` that a release pins in one of its extras: 1.9.0.post1 of the meta package goes with 1.9.0 of its parts."""
+    """Return the version of ``name`` that a release pins in an extra: parts of 1.9.0.post1 may be 1.9.0."""
     for line in requires:
         match = re.match(r"([A-Za-z0-9._-]+)\s*\(?==\s*([^\s;,)]+)", line)
         if match and re.sub(r"[-_.]+", "-", match[1]).lower() == name:
@@ -212,7 +214,7 @@ def _joined(context: Context, policy: Policy, version: str, facts: ReleaseFacts)
 
 
 def update_releases(table: Table, context: Context, component: str) -> list[str]:
-    """Bring one file up to date and return what changed, line by line. ``NetworkError`` when the index does not have the component or does not answer."""
+    """Bring one file up to date and return what changed. ``NetworkError`` when the index does not answer."""
     policy = policy_of(component)
     entry = context.components.by_name.get(component)
     if entry is None or not entry.distributions:

@@ -1,4 +1,4 @@
-"""What every updater of ``matrix/`` shares: the index, the clock, the store of facts that were read, and work done a few at a time."""
+"""What every updater of ``matrix/`` shares: index, clock, store of facts, and work done a few at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Progress(Protocol):
 
 
 class FactStore:
-    """Facts by the sha256 of the artifact they were read from: a run that was interrupted does not read an artifact twice."""
+    """Facts by the sha256 of their artifact: a run that was interrupted does not read an artifact twice."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -62,8 +62,8 @@ class FactStore:
 class Context:
     """One run. ``today`` is the ISO day that new evidence carries; ``again`` reads what was measured already once more.
 
-    ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same. ``read`` holds the
-    facts of the releases that were opened in this run, by component and version.
+    ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same.
+    ``read`` holds the facts of the releases that were opened in this run, by component and version.
     """
 
     index: PackageIndex
@@ -87,7 +87,7 @@ class Context:
 def in_parallel(
     context: Context, what: str, tasks: Mapping[_Task, str], work: Callable[[_Task], _Answer]
 ) -> dict[_Task, _Answer]:
-    """Return answers of ``work`` for each task (its value names it in messages), ``context.jobs`` at a time. Failures become problems.
+    """Return the answer of ``work`` for each task, ``context.jobs`` at a time. Failures become problems.
 
     Ctrl-C lets the tasks that run finish or fail, starts no more, and is raised again.
     """
@@ -115,7 +115,8 @@ def in_parallel(
 def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str:
     """Return a specifier as the files spell it: clauses by version, ``>=2.0.6,!=2.0.9,<=2.4.2``, or ``*`` for none.
 
-    ``drop_patch`` writes bounds of Python by minor (``>=3.7.1`` is ``>=3.7``: a minor counts when one of its patch releases does).
+    ``drop_patch`` writes bounds of Python by minor (``>=3.7.1`` is ``>=3.7``: a minor counts when one of its patch
+    releases does).
     """
     try:
         clauses = list(SpecifierSet(specifier) if isinstance(specifier, str) else specifier)

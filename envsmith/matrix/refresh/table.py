@@ -1,7 +1,8 @@
 """Files of ``matrix/`` that are edited line by line: what an updater does not touch keeps its bytes.
 
-A file is a head (comments, ``component:``, ``evidence:`` with one entry a line) and a table (``releases:``, ``builds:`` or ``tested:``) with one record a
-line in flow style, comments between them allowed. Reading and writing without a change gives the same bytes.
+A file is a head (comments, ``component:``, ``evidence:`` with one entry a line) and a table (``releases:``, ``builds:``
+or ``tested:``) with one record a line in flow style, comments between them allowed. Reading and writing without a
+change gives the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 from envsmith.errors import DataError
 from envsmith.schema import UnreadableError, parse_document
 
-# Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of architectures stay bare.
+# Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of
+# architectures stay bare.
 _BARE = frozenset({"platform", "date", "index", "kind", "evidence", "gpu", "ptx", "build_imports", "evidence_of"})
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*|\d{4}-\d{2}-\d{2}")
 _RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n"})
@@ -52,7 +54,7 @@ def flow(record: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class Line:
-    """A line of the table: its text, and the record in it (``None`` for a comment). Set ``record`` through :meth:`Table.replace`."""
+    """A line of the table: its text, and the record in it (``None`` for a comment)."""
 
     text: str
     record: dict[str, Any] | None = None
@@ -104,7 +106,7 @@ class Table:
         return "\n".join([*self.head, *(line.text for line in self.lines)])
 
     def replace(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-        """Put ``new`` in the place of ``old`` and return whether something changed. A record that is equal keeps its line."""
+        """Put ``new`` in the place of ``old`` and return whether something changed. An equal record keeps its line."""
         if dict(old) == dict(new):
             return False
         line = next(line for line in self.lines if line.record is old)
@@ -123,7 +125,7 @@ class Table:
     # -- evidence ------------------------------------------------------------------------------------------------------
 
     def evidence_key(self, base: str, kind: str, source: str, date: str) -> str:
-        """Return the key of an entry of that kind and source read on ``date``. It is added to the head when there is none.
+        """Return the key of an entry of that kind and source read on ``date``, which is added when it is missing.
 
         An entry under ``base`` that says the same but for its date is not touched, so that older lines keep their day.
         """
@@ -147,7 +149,7 @@ class Table:
         self.head.insert(end, f"  {key}: {{{', '.join(texts)}}}")
 
     def fold_evidence(self, base: str, key: str) -> None:
-        """Let ``base`` carry the new day and drop ``key``, where every line that named ``base`` names ``key`` now (all were read again)."""
+        """Let ``base`` carry the new day and drop ``key``, once no line names ``base`` any more."""
         if key == base or base not in self.named or key not in self.named:
             return
         if any(base in used_evidence(r) for r in self.records):

@@ -50,9 +50,10 @@ def _pin(requires: Mapping[str, Any], pattern: str, releases: Iterable[str]) -> 
 
 
 def torch_record(facts: TorchFacts, *, triton: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the line of a wheel, without evidence. ``triton`` are the releases of Triton among which a range is resolved.
+    """Return the line of a wheel, without evidence. A range of Triton is resolved among ``triton``.
 
-    The glibc is the newer one of what the platform tag promises and what the libraries ask for (``manylinux1`` wheels need 2.17).
+    The glibc is the newer one of what the platform tag promises and what the libraries ask for (``manylinux1`` wheels
+    need 2.17).
     """
     platform = Platform(facts.platform)
     pythons = pythons_of(facts.tags)
@@ -85,7 +86,7 @@ _CPYTHON_MINOR = re.compile(r"-cp3(\d+)-")
 
 
 def _order(record: Mapping[str, Any]) -> tuple[Version, int, bool, bool, Version]:
-    """Sort the oldest release first. Within it linux-64 before linux-aarch64, the default build before the others, CPU before CUDA."""
+    """Sort the oldest release first, then linux-64, the default build, CPU before CUDA."""
     version = Version(record["version"])
     platform = [p.value for p in Platform].index(record["platform"])
     cuda = record.get("cuda", "cpu")
@@ -149,7 +150,7 @@ def record_facts(facts: Iterable[TorchFacts]) -> str:
 
 
 def update_torch(table: Table, context: Context, recorded: dict[str, TorchFacts] | None = None) -> list[str]:
-    """Bring the table up to date. ``recorded`` (by sha256) serves as memory and receives every wheel that a line rests on."""
+    """Bring the table up to date. ``recorded`` (by sha256) receives every wheel that a line rests on."""
     memory = recorded if recorded is not None else {}
     lines = {(r["version"].partition("+")[0], r["platform"]): r for r in table.records if r.get("index") == "default"}
     tasks: dict[tuple[str, Platform], str] = {}
@@ -208,7 +209,8 @@ def _merge(table: Table, context: Context, facts: TorchFacts, line: dict[str, An
             (r for r in table.records if (r["version"], r["platform"]) == (fresh["version"], fresh["platform"])), None
         )
     if line is not None and "triton" in line and "triton" in fresh and line.get("sha256") == fresh["sha256"]:
-        # A range was resolved when the wheel was read; a later patch release of Triton does not change what was measured.
+        # A range was resolved when the wheel was read; a later patch release of Triton does not change what was
+        # measured.
         fresh["triton"] = line["triton"]
     changed = [k for k, v in fresh.items() if line is None or line.get(k) != v]
     gone = [k for k in ("nccl", "cudnn", "triton", "gpu", "ptx") if line is not None and k in line and k not in fresh]
@@ -239,7 +241,7 @@ def _ordered(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retag(table: Table, context: Context, line: dict[str, Any], files: tuple[IndexFile, ...]) -> list[str]:
-    """Return what the file list alone tells of a build that is measured already: Pythons that came later, and a withdrawal."""
+    """Update what the file list tells of a measured build: Pythons that came later, and a withdrawal."""
     build = f"torch {line['version']} {line['platform']}"
     if not files:
         context.problems.append(f"{build}: the index lists no wheel of it any more; the line was left as it is")
@@ -260,10 +262,12 @@ def _retag(table: Table, context: Context, line: dict[str, Any], files: tuple[In
     return [f"{build}: file list changed"]
 
 
-# ``releases/nccl.yaml``, ``cudnn.yaml`` and ``cuda.yaml``: what torch carries; ``toolkit.yaml``: the component wheels of CUDA.
+# ``releases/nccl.yaml``, ``cudnn.yaml`` and ``cuda.yaml``: what torch carries; ``toolkit.yaml``: the component wheels
+# of CUDA.
 #
-# NCCL is listed as the index has it, one project for each CUDA major; cuDNN and CUDA only as far as a build of torch carries them: a build that
-# names a release nobody listed brings it in. A toolkit release comes with the runtime it pins; drivers and compilers are written by people.
+# NCCL is listed as the index has it, one project for each CUDA major; cuDNN and CUDA only as far as a build of torch
+# carries them: a build that names a release nobody listed brings it in. A toolkit release comes with the runtime it
+# pins; drivers and compilers are written by people.
 
 
 # The project whose releases pin the component wheels of one toolkit release.

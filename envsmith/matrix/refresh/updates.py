@@ -1,7 +1,8 @@
 """Refresh ``matrix/`` from the package index: plan what would change, show it, write it.
 
-:func:`plan_refresh` reads and compares and writes nothing; :func:`apply` writes each file beside itself and renames it. Facts that people wrote
-(builds of other indexes, notes, comments) keep their bytes; a run right after another one finds nothing to do.
+:func:`plan_refresh` reads and compares and writes nothing; :func:`apply` writes each file beside itself and renames it.
+Facts that people wrote (builds of other indexes, notes, comments) keep their bytes; a run right after another one finds
+nothing to do.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Plan:
 
 
 def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
-    """Return the components that an updater keeps: those with a file of releases and a distribution, CUDA and its toolkit."""
+    """Return the components that an updater keeps: distributions with a file of releases, CUDA, its toolkit."""
     names = [c.name for c in components.by_name.values() if c.distributions or c.name in {"cuda", "toolkit"}]
     return [n for n in names if (matrix_dir / "releases" / f"{n}.yaml").is_file()]
 
@@ -104,9 +105,11 @@ def plan_refresh(
 ) -> Plan:
     """Read what changed in the world since ``matrix_dir`` was written. Writes only below ``cache``.
 
-    ``checkouts`` are clones of frameworks whose own files say what was tested. With them alone the index is not asked. ``components`` narrows the run. ``again`` reads even what was measured already. ``records`` is the ``tests`` folder whose recorded
-    METADATA is kept in step (default: the one beside ``matrix_dir``, where there is one). Raises ``UsageError``, ``DataError``,
-    ``NetworkError`` (the index itself cannot be read), ``EngineError`` (no uv to ask for the index).
+    ``checkouts`` are clones of frameworks whose own files say what was tested. With them alone the index is not asked.
+    ``components`` narrows the run. ``again`` reads even what was measured already. ``records`` is the ``tests`` folder
+    whose recorded METADATA is kept in step (default: the one beside ``matrix_dir``, where there is one). Raises
+    ``UsageError``, ``DataError``, ``NetworkError`` (the index itself cannot be read), ``EngineError`` (no uv to ask for
+    the index).
     """
     store = cache if cache is not None else cache_folder()
     client = None
@@ -161,7 +164,7 @@ class _Run:
         return self._tables[name][1]
 
     def update(self, name: str) -> None:
-        """Run the updater of one component. An index that fails for one project does not stop the others. One that never answers does."""
+        """Run the updater of one component. A failure for one project does not stop the others."""
         self._context.progress(name, 0, 0)
         try:
             self._summary[name] = self._updater(name)()
@@ -236,7 +239,7 @@ class _Run:
 
 
 def apply(changes: Iterable[FileChange]) -> list[Path]:
-    """Write the files, each whole or not at all. ``DataError`` when a file changed since it was read, ``StorageError`` when it cannot be written."""
+    """Write the files. ``DataError`` when one changed since it was read, ``StorageError`` when it cannot be written."""
     written = []
     for change in changes:
         path = change.path

@@ -1,4 +1,4 @@
-"""Write the page: ``index.html`` with its data beside it, a page and a JSON file for each cell that was run, the known-bad symptoms for the search.
+"""Write the page: ``index.html`` with its data, a page for each cell that was run, the symptoms for the search.
 
 Every text that comes from a record is escaped here or set as text by the script: a log must not become markup.
 """
@@ -38,7 +38,7 @@ _COPIED = ("style.css", "app.js", "theme.js")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """All that the page shows. ``bad`` are ``{"components", "rule", "symptom", "fix"}``; ``today`` decides what is stale."""
+    """All that the page shows. ``bad`` are ``{components, rule, symptom, fix}``. ``today`` decides what is stale."""
 
     choices: Mapping[str, Any]
     records: Sequence[Record]
@@ -92,7 +92,7 @@ def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
 
 
 def _row(page: Page, record: Record, days: Sequence[str], whys: Sequence[str]) -> list[object]:
-    """Return a record for the grid, small because the first page holds them all: cell, rung, 1 passed + 2 of the host + 4 stale, day, and why it ended."""
+    """Return a record as ``[cell, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]``, by numbers."""
     stale = page.expiry.is_stale(record, page.today)
     bits = record.passed | record.of_host << 1 | stale << 2
     row: list[object] = [record.cell, _LADDER.index(record.rung), bits, days.index(record.day)]
@@ -181,14 +181,14 @@ def _run(page: Page, record: Record) -> str:
     )
 
 
-# -- small plots as SVG: how fresh the proofs are, and the bandwidth where any was measured -------------------------------
+# -- small plots as SVG: how fresh the proofs are, and the bandwidth where any was measured ----------------------------
 
 _ROW, _LEFT, _WIDTH = 18, 56, 420
 _KINDS = ("fresh", "stale", "failed", "unshown")  # classes of style.css
 
 
 def freshness_plot(records: Iterable[Record], expiry: Expiry, today: dt.date) -> str:
-    """Draw a bar for each torch series: cells that passed and count, that are stale, that failed, that the host could not show."""
+    """Draw a bar for each torch series: cells that passed, are stale, failed, that the host could not show."""
     series: dict[str, list[int]] = {}
     for record in records:
         key = version_key(record.components.get("torch", "0").split("+", maxsplit=1)[0])
@@ -247,16 +247,17 @@ def _svg(label: str, width: int, rows: int, parts: Iterable[str]) -> str:
     return f"<svg role='img' aria-label='{html.escape(label, quote=True)}' {size}>{''.join(parts)}</svg>"
 
 
-# -- what can be chosen together, as small tables that a page can hold: outcomes of the rules, so that no rule is in JavaScript --
+# -- what can be chosen together, as small tables: outcomes of the rules, so that no rule is in JavaScript --------------
 
 
 def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = None) -> dict[str, Any]:
     """Return the tables for linux-64, with short keys, for the page only. ``matrix.json`` is the documented form.
 
-    The page has the newest release of each minor series, and what ``keep`` (versions by component) names besides. Everything is newest first.
-    ``builds`` are (number of the torch, CUDA, tag of the build or empty for the default index). For each build there are the GPUs that it
-    ``runs`` on and the oldest driver that it needs. A framework's ``rows`` have, for each release and build, the Pythons as bits, its ``why``
-    the number of the reason for each release and torch that cannot be, its ``tested`` the torches that somebody's CI ran with a release.
+    The page has the newest release of each minor series, and what ``keep`` (versions by component) names besides.
+    Everything is newest first. ``builds`` are (number of the torch, CUDA, tag of the build or empty for the default
+    index). For each build there are the GPUs that it ``runs`` on and the oldest driver that it needs. A framework's
+    ``rows`` have, for each release and build, the Pythons as bits, its ``why`` the number of the reason for each
+    release and torch that cannot be, its ``tested`` the torches that somebody's CI ran with a release.
     """
     keep = keep or {}
     compiled, knowledge = solver.compiled, solver.knowledge()
@@ -323,7 +324,7 @@ def _newest(versions: Iterable[str], keep: Iterable[str]) -> list[str]:
 
 
 def _builds(versions: Sequence[str], index: Mapping[str, str], torches: Sequence[str]) -> list[tuple[int, str, str]]:
-    """Return ``(torch number, CUDA, version)`` of every build of ``torches``: the default one first, then the newest CUDA."""
+    """Return ``(torch number, CUDA, version)`` of every build: the default one first, then the newest CUDA."""
     builds = []
     for version in versions:
         public, _, tag = version.partition("+")
@@ -401,11 +402,11 @@ def _tested(solver: Solver, torches: Sequence[str], name: str, releases: Sequenc
     return {release: sorted(numbers) for release, numbers in tested.items()}
 
 
-# -- what the page is made from: the knowledge, its records, today ------------------------------------------------------
+# -- what the page is made from: the knowledge, its records, today -----------------------------------------------------
 
 
 def read_page(root: Path, *, solver: Solver | None = None) -> Page:
-    """Read everything. ``DataError`` when a record or the table of expiry is broken. The day is ``SOURCE_DATE_EPOCH``'s when that is set."""
+    """Read everything. ``DataError`` when a record or the table of expiry is broken."""
     solver = solver or default_solver()
     stored = read_records(root / "records")
     keep: dict[str, set[str]] = {}
@@ -448,6 +449,6 @@ def write_all(
     base_url: str = "",
     progress: Callable[[str], None] = lambda _line: None,
 ) -> int:
-    """Write the page's files and, beside them, the data that it links to (``matrix.json``, a file a cell, badges, feed). Return how many files."""
+    """Write the page's files and the data that it links to (``matrix.json`` and more). Return how many files."""
     data = document(root, solver or default_solver(), moment=now(), progress=progress)
     return len(write_site(page, folder)) + write_export(folder, data, root, base_url)
