@@ -74,9 +74,8 @@ def variables() -> str:
 def schemas() -> str:
     """``envsmith-yaml.md``."""
     from envsmith.ci.library import config_schema
-    from envsmith.graph.load import components
 
-    schema = config_schema(components())
+    schema = config_schema()
     properties = schema["properties"]
     if not isinstance(properties, dict):
         raise TypeError("the schema has no properties")

@@ -6,55 +6,48 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from envsmith.ci.declared import PYTHONS, Declared
-from envsmith.ci.library import Library
+from envsmith.ci.declared import Declared
+from envsmith.ci.library import Library, admitted_pythons
 from envsmith.ci.possible import judged_request
-from envsmith.errors import UnsatisfiableError
 from envsmith.graph.load import components
-from envsmith.model.component import ComponentTable, Role
+from envsmith.model.component import Role
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
-from envsmith.model.version import Spec, version_key
+from envsmith.model.version import Spec, public, version_key
 from envsmith.solve import default_solver
 from envsmith.solve.explain import refuse
 from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.kernel import Net
-from envsmith.solve.problem import Group, Problem
+from envsmith.solve.problem import Group
 from envsmith.solve.request import Posed
 from envsmith.solve.solver import Solver
 from envsmith.solve.words import join_words, rule_sentence, shown_spec, strongest
 
 
-def check_library(
-    library: Library, *, table: ComponentTable | None = None, solver: Solver | None = None
-) -> tuple[Located, ...]:
+def check_library(library: Library) -> tuple[Located, ...]:
     """Return every finding, errors first, then by file and line."""
-    solver = solver or default_solver()
-    case = Case(
-        library, table or components(), solver, solver.knowledge(), solver.pose(judged_request(library, solver))
-    )
-    solvable = _no_cell(case)
-    if solvable:
-        known_bad(case)
+    solver = default_solver()
+    case = Case(library, solver, solver.knowledge(), solver.pose(judged_request(library, solver)))
+    if _has_cell(case):
+        _known_bad(case)
         _pythons(case)
         _newest_torch(case)
         _proved(case)
-    cuda_majors(case)
-    nccl_pin(case)
+    _cuda_majors(case)
+    _nccl_pin(case)
     order = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
     return tuple(sorted(case.findings, key=lambda f: (order.index(f.finding.severity), f.file, f.line, f.finding.rule)))
 
 
-def _no_cell(case: Case) -> bool:
+def _has_cell(case: Case) -> bool:
     """Find ranges that no set of releases satisfies: the library cannot be installed, or cannot work."""
     stuck = case.solver.stuck(case.posed)
     if stuck is None:
         return True
-
-    refusal: UnsatisfiableError = refuse(case.solver, case.posed)
-    members = refusal.refusal.conflict if refusal.refusal else ()
+    refusal = refuse(case.solver, case.posed).refusal
+    members = refusal.conflict if refusal else ()
+    repair = refusal.repairs[0] if refusal and refusal.repairs else None
     wished = [w.component for w in stuck.wishes]
-    repair = refusal.refusal.repairs[0] if refusal.refusal and refusal.refusal.repairs else None
     case.add(
         "ci-no-cell",
         Severity.ERROR,
@@ -70,19 +63,18 @@ def _no_cell(case: Case) -> bool:
 def _pythons(case: Case) -> None:
     """Find Pythons that the library admits and for which no environment exists."""
     admits = case.spec("python")
-    listed = [p for p in PYTHONS if any(admits.contains(f"{p}.{n}") for n in (0, 5, 30))]
     if admits.is_any:
         return
+    listed = admitted_pythons(admits)
     empty = [p for p in listed if not _solvable(case, python=Spec.parse(f"=={p}.*"))]
     working = [p for p in listed if p not in empty]
     if not working or not empty:
         return
-    older = [p for p in empty if _minor(p) < _minor(working[0])]
-    newer = [p for p in empty if _minor(p) > _minor(working[-1])]
+    older, newer = listed[: listed.index(working[0])], listed[listed.index(working[-1]) + 1 :]
     for pythons, floor in ((older, True), (newer, False)):
         if not pythons:
             continue
-        evidence, reason = _why_not(case, python=Spec.parse(f"=={pythons[0 if not floor else -1]}.*"))
+        evidence, reason = _why_not(case, python=Spec.parse(f"=={pythons[-1 if floor else 0]}.*"))
         case.add(
             "ci-python-without-cell",
             Severity.WARNING if floor else Severity.NOTE,
@@ -95,10 +87,6 @@ def _pythons(case: Case) -> None:
         )
 
 
-def _minor(python: str) -> tuple[int, ...]:
-    return tuple(map(int, python.split(".")))
-
-
 def _solvable(case: Case, **narrower: Spec) -> bool:
     return case.solver.best(case.solver.pose(judged_request(case.library, case.solver, narrower))) is not None
 
@@ -107,22 +95,21 @@ def _why_not(case: Case, **narrower: Spec) -> tuple[list[Evidence], str]:
     """Return the evidence and the sentences of the smallest conflict of the ranges with ``narrower``."""
     refusal = refuse(case.solver, case.solver.pose(judged_request(case.library, case.solver, narrower))).refusal
     members = refusal.conflict if refusal else ()
-    rules = [m for m in members if not m.rule.startswith("request:")]
+    rules = [m for m in members if not m.is_wish]
     return [e for m in members for e in m.evidence], "; ".join(m.message for m in rules) or "nothing fits"
 
 
 def _newest_torch(case: Case) -> None:
     """Find bounds that keep the newest torch out, and whether there is a reason."""
-    releases = [r for r in case.stable("torch") if r.index == "default" and case.library.platform in r.platforms]
+    platform = case.library.settings.platform
+    releases = [r for r in case.stable("torch") if r.index == "default" and platform in r.platforms]
     if not releases:
         return
     newest = releases[-1]
-    version = public("torch", newest.version)
+    version = public(newest.version)
     if _solvable(case, torch=Spec.parse(f"=={version}")):
         return
-    declared = case.library.declared("torch", case.table)
-    own = not case.spec("torch").contains(version)
-    if own:
+    if not case.spec("torch").contains(version):
         open_range = _request_without(case, "torch", version)
         reason = "" if open_range is None else f"; it could not be had anyway: {open_range[1]}"
         evidence = [*newest.evidence, *(open_range[0] if open_range else [])]
@@ -130,14 +117,14 @@ def _newest_torch(case: Case) -> None:
             "ci-blocks-newest-torch",
             Severity.NOTE if open_range else Severity.WARNING,
             f"torch {case.spec('torch')} keeps out torch {version} of {newest.date}{reason}",
-            at=declared or "torch",
+            at="torch",
             components={"torch": case.spec("torch").text},
             evidence=evidence,
             fix=None if open_range else f"try the library with torch {version}, then raise the bound",
         )
         return
     evidence, message = _why_not(case, torch=Spec.parse(f"=={version}"))
-    wished = [c for c in case.library.ranges if c != "torch" and c in message and case.library.declared(c, case.table)]
+    wished = [c for c in case.library.ranges if c != "torch" and c in message and case.library.declared(c)]
     case.add(
         "ci-blocks-newest-torch",
         Severity.NOTE,
@@ -157,8 +144,9 @@ def _request_without(case: Case, component: str, version: str) -> tuple[list[Evi
 
 def _proved(case: Case) -> None:
     """Find ranges that leave out releases of torch with which a declared framework was proved to work."""
-    own = case.table.find(case.library.name)
-    frameworks = [n for n in case.library.ranges if case.table.by_name[n].role is Role.FRAMEWORK]
+    table = components()
+    own = table.find(case.library.name)
+    frameworks = [n for n in case.library.ranges if table.by_name[n].role is Role.FRAMEWORK]
     if own is not None and own.role is Role.FRAMEWORK:
         frameworks.append(own.name)
     torch = case.spec("torch")
@@ -181,7 +169,7 @@ def _proved(case: Case) -> None:
 def _proved_outside(case: Case, framework: str, mine: Spec) -> dict[str, list[Evidence]]:
     """Return releases of torch outside the library's range with which a release in ``mine`` was run, with evidence."""
     torch = case.spec("torch")
-    releases = [public("torch", r.version) for r in case.stable("torch")]
+    releases = [public(r.version) for r in case.stable("torch")]
     own = [r.version for r in case.stable(framework) if mine.contains(r.version)]
     proved: dict[str, list[Evidence]] = {}
     for entry in case.knowledge.tested:
@@ -205,7 +193,7 @@ def _above(case: Case, version: str) -> bool:
     """Return whether a release is newer than everything that is admitted."""
     admitted = case.admitted("torch")
     key = version_key(version)
-    last = version_key(public("torch", admitted[-1].version)) if admitted else None
+    last = version_key(public(admitted[-1].version)) if admitted else None
     return key is not None and last is not None and key > last
 
 
@@ -217,9 +205,9 @@ def _above(case: Case, version: str) -> bool:
 _FOR_CUDA = re.compile(r"(?:^|[-_])cu(?:da)?[-_]?(1[0-9])(?:\d|x)?(?:$|[-_])", re.IGNORECASE)
 
 
-def cuda_majors(case: Case) -> None:
+def _cuda_majors(case: Case) -> None:
     """Find dependencies built for one CUDA major beside a torch range whose default builds are of another."""
-    platform = case.library.platform
+    platform = case.library.settings.platform
     builds = [r for r in case.admitted("torch") if r.index == "default" and platform in r.platforms]
     for declared in case.library.declaration.requirements:
         match = _FOR_CUDA.search(declared.name)
@@ -229,7 +217,7 @@ def cuda_majors(case: Case) -> None:
         if not mismatched:
             continue
         spans = sorted({c for r in builds if (c := _cuda_of(case, r))}, key=lambda c: version_key(c) or c)
-        first, last = public("torch", mismatched[0].version), public("torch", mismatched[-1].version)
+        first, last = public(mismatched[0].version), public(mismatched[-1].version)
         newest = builds[-1] in mismatched
         case.add(
             "ci-cuda-major",
@@ -245,11 +233,10 @@ def cuda_majors(case: Case) -> None:
         )
 
 
-def nccl_pin(case: Case) -> None:
+def _nccl_pin(case: Case) -> None:
     """Find a bound on NCCL that no admitted torch carries: torch's wheels pin theirs exactly."""
     nccl = case.spec("nccl")
-    declared = case.library.declared("nccl", case.table)
-    if nccl.is_any or declared is None:
+    if nccl.is_any or case.library.declared("nccl") is None:
         return
     carried = _carried_nccl(case)
     outside = [v for v in carried if not nccl.contains(v)]
@@ -259,7 +246,7 @@ def nccl_pin(case: Case) -> None:
             Severity.NOTE,
             f"nccl {nccl} excludes NCCL {join_words(outside[:4])} that admitted torch releases pin: "
             "those torch releases cannot be installed",
-            at=declared,
+            at="nccl",
             components={"nccl": nccl.text, "torch": case.spec("torch").text},
             evidence=[e for v in outside[:4] for e in carried[v]],
         )
@@ -277,7 +264,7 @@ def _carried_nccl(case: Case) -> dict[str, list[Evidence]]:
 
 
 def _cuda_of(case: Case, release: Release) -> str | None:
-    platform = case.library.platform
+    platform = case.library.settings.platform
     for row in _rows(case, "torch-bundles-cuda"):
         if row.when["torch"].contains(release.version) and (not row.platforms or platform in row.platforms):
             text = row.needs["cuda"].text.removeprefix("==").removesuffix(".*")
@@ -310,26 +297,10 @@ class Case:
     """A library beside the graph, and the findings so far."""
 
     library: Library
-    table: ComponentTable
     solver: Solver
     knowledge: Knowledge
     posed: Posed
     findings: list[Located] = field(default_factory=list)
-
-    @property
-    def problem(self) -> Problem:
-        """Return what the library asks of the solver."""
-        return self.posed.problem
-
-    def line(self, component: str) -> tuple[str, int]:
-        """Return where a component is declared, or the first line of the first file."""
-        declaration = self.library.declaration
-        declared = self.library.declared(component, self.table)
-        if declared is not None:
-            return declared.file, declared.line
-        if component == "python" and declaration.python_at is not None:
-            return declaration.python_at
-        return (self.library.config or (declaration.files[0] if declaration.files else "envsmith.yaml"), 1)
 
     def add(
         self,
@@ -346,9 +317,9 @@ class Case:
     ) -> None:
         """Note one finding, unless the library ignores it or nothing speaks for it."""
         proof = strongest(evidence)
-        if not proof or rule in self.library.ignore:
+        if not proof or rule in self.library.settings.ignore:
             return
-        file, line = (at.file, at.line) if isinstance(at, Declared) else self.line(at)
+        file, line = (at.file, at.line) if isinstance(at, Declared) else self.library.line(at)
         finding = Finding(
             rule=rule,
             severity=severity,
@@ -367,7 +338,7 @@ class Case:
 
     def unbounded(self, component: str) -> bool:
         """Return whether a line requires it without a version."""
-        return self.spec(component).is_any and self.library.declared(component, self.table) is not None
+        return self.spec(component).is_any and self.library.declared(component) is not None
 
     def stable(self, component: str) -> list[Release]:
         """Return the releases that an installer takes, oldest first."""
@@ -377,12 +348,7 @@ class Case:
     def admitted(self, component: str) -> list[Release]:
         """Return the releases within the library's range that an installer takes, oldest first."""
         spec = self.spec(component)
-        return [r for r in self.stable(component) if spec.contains(public(component, r.version))]
-
-
-def public(component: str, version: str) -> str:
-    """Return the version as people declare it: of torch without the build (``2.9.1+cu128`` is ``2.9.1``)."""
-    return version.split("+", maxsplit=1)[0] if component == "torch" else version
+        return [r for r in self.stable(component) if spec.contains(public(r.version))]
 
 
 # Ranges of a library that admit what is known to fail, and the bound that keeps it out.
@@ -392,9 +358,9 @@ def public(component: str, version: str) -> str:
 _BY_NAME = 3
 
 
-def known_bad(case: Case) -> None:
+def _known_bad(case: Case) -> None:
     """Find ranges that admit what is known to fail and what no package's metadata prevents."""
-    problem = case.problem
+    problem = case.posed.problem
     rules = {r.id: r for r in case.knowledge.rules}
     hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
     unary = [m for w in problem.wishes for m in w.masks] + [*case.posed.pre, *case.posed.yanked]
@@ -450,7 +416,7 @@ def _newest_breaks(case: Case, net: Net, unary: list[tuple[int, int]], group: Gr
 def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool) -> None:
     scope = list(dict.fromkeys(c for row in rows for c in row.scope if c in case.library.ranges))
     named = [c for c in scope if c != "python"] or scope
-    old = min(named, key=lambda c: (case.library.declared(c, case.table) is None, scope.index(c)))
+    old = min(named, key=lambda c: (case.library.declared(c) is None, scope.index(c)))
     declared = [shown_spec(c, case.spec(c)) for c in scope]
     first = rows[0]
     bound = _bounds(case, rows)
@@ -480,7 +446,7 @@ def _mild(rule: Rule) -> Severity:
 def _tell_unbounded(case: Case, component: str, listed: list[tuple[Rule, Row]]) -> None:
     """Note one finding for a component without any bound: what its old releases break, and the floor that ends it."""
     rules = list(dict.fromkeys(rule.id for rule, _ in listed))
-    releases = [public(component, r.version) for r in case.admitted(component)]
+    releases = [public(r.version) for r in case.admitted(component)]
     bad = [v for v in releases if any(row.when.get(component, Spec.parse("cpu")).contains(v) for _, row in listed)]
     after = releases[releases.index(bad[-1]) + 1 :] if bad else []
     worst = listed[0]
@@ -505,7 +471,7 @@ def _bounds(case: Case, rows: list[Row]) -> tuple[str, str] | None:
     for component in dict.fromkeys(c for row in rows for c in row.when):
         if component == "python" or component not in case.library.ranges or not all(component in r.when for r in rows):
             continue
-        admitted = list(dict.fromkeys(public(component, r.version) for r in case.admitted(component)))
+        admitted = list(dict.fromkeys(public(r.version) for r in case.admitted(component)))
         bad = [v for v in admitted if any(row.when[component].contains(v) for row in rows)]
         good = [v for v in admitted if v not in bad]
         if not bad or not good:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,14 +91,12 @@ class _Draft:
         try:
             requirement = Requirement(text)
             spec = str(requirement.specifier)
-            pythons = _pythons(requirement.marker, extra or _extra_of(requirement.marker))
+            extra = extra or _extra_of(requirement.marker)
+            pythons = tuple(p for p in PYTHONS if _holds(requirement.marker, p, extra))
         except ValueError as error:  # InvalidRequirement, or a number with more digits than Python reads
             self.skipped.append(f"{file}:{line}: not a requirement: {text[:80]!r}: {str(error).splitlines()[0]}")
             return
-        extra = extra or _extra_of(requirement.marker)
-        if extra and _DEVELOPERS.fullmatch(extra):
-            return
-        if not pythons:
+        if not pythons or (extra and _DEVELOPERS.fullmatch(extra)):
             return
         if requirement.url:
             self.skipped.append(f"{file}:{line}: {requirement.name} comes from a URL: its version is not judged")
@@ -170,13 +168,9 @@ def _text(path: Path) -> str:
     return read_bounded(path, _MAX_BYTES).decode("utf-8", "replace")
 
 
-def _pythons(marker: Marker | None, extra: str | None) -> tuple[str, ...]:
+def _holds(marker: Marker | None, python: str, extra: str | None) -> bool:
     if marker is None:
-        return PYTHONS
-    return tuple(python for python in PYTHONS if _holds(marker, python, extra))
-
-
-def _holds(marker: Marker, python: str, extra: str | None) -> bool:
+        return True
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -220,7 +214,7 @@ def _requirements(text: str, file: str, draft: _Draft) -> None:
     for number, raw in enumerate(text.splitlines()[:_MAX_LINES], 1):
         line = re.sub(r"(^|\s)#.*$", "", raw).strip().rstrip("\\").strip()
         line = re.sub(r"\s--hash=\S+", "", line).strip()
-        if line and not line.startswith(("-", "--")):
+        if line and not line.startswith("-"):
             draft.add(line, file, number)
 
 
@@ -231,8 +225,7 @@ def _setup_cfg(text: str, file: str, draft: _Draft) -> None:
     except configparser.Error as error:
         raise DataError(f"{file}: {str(error).splitlines()[0]}") from error
     find = _Lines(text)
-    if not draft.name:
-        draft.name = parser.get("metadata", "name", fallback="")
+    draft.name = draft.name or parser.get("metadata", "name", fallback="")
     python = parser.get("options", "python_requires", fallback="").strip()
     if python and draft.python is None:
         draft.require_python(python, file, find(python))
@@ -243,9 +236,9 @@ def _setup_cfg(text: str, file: str, draft: _Draft) -> None:
 
 
 def _listed(value: str, file: str, draft: _Draft, find: _Lines, extra: str | None = None) -> None:
-    for line in value.splitlines():
-        if line.strip() and not line.strip().startswith("#"):
-            draft.add(line.strip(), file, find(line.strip()), extra)
+    for line in map(str.strip, value.splitlines()):
+        if line and not line.startswith("#"):
+            draft.add(line, file, find(line), extra)
 
 
 class _Lines:
@@ -271,14 +264,12 @@ def _pyproject(text: str, file: str, draft: _Draft) -> None:
     draft.version = str(project["version"]) if isinstance(project.get("version"), str) else draft.version
     if project.get("requires-python"):
         draft.require_python(project["requires-python"], file, find("requires-python"))
-    for text_ in _texts(project.get("dependencies")):
-        draft.add(text_, file, find(text_))
-    for extra, listed in _table(project, "optional-dependencies").items():
-        for text_ in _texts(listed):
-            draft.add(text_, file, find(text_), str(extra))
+    for extra, listed in [(None, project.get("dependencies")), *_table(project, "optional-dependencies").items()]:
+        for requirement in _texts(listed):
+            draft.add(requirement, file, find(requirement), extra)
     poetry = _table(_table(data, "tool"), "poetry")
     for name, value in _table(poetry, "dependencies").items():
-        _poetry(str(name), value, file, draft, find)
+        _poetry(name, value, file, draft, find)
 
 
 def _poetry(name: str, value: object, file: str, draft: _Draft, find: _Lines) -> None:
@@ -315,8 +306,7 @@ def _environment(text: str, file: str, draft: _Draft) -> None:
     if not isinstance(document, dict):
         raise DataError(f"{file}: not an environment file")
     find = _Lines(text)
-    if not draft.name:
-        draft.name = str(document.get("name") or "")
+    draft.name = draft.name or str(document.get("name") or "")
     entries = document.get("dependencies") or []
     if not isinstance(entries, list):
         raise DataError(f"{file}: dependencies: a list belongs here")
@@ -372,7 +362,7 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, list):
         yield from (item for item in value if isinstance(item, str))
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from envsmith.ci.cover import Cover, covering_subset
 from envsmith.ci.declared import Declaration, read_declared
-from envsmith.ci.library import CONFIG, FRAMEWORK_STEP, Library, ranges_of, runner
-from envsmith.ci.possible import Space, space_of
+from envsmith.ci.library import CONFIG, FRAMEWORK_STEP, Library, ranges_of
+from envsmith.ci.possible import Space, Unfit, space_of
 from envsmith.errors import UsageError, os_errors
 from envsmith.graph.load import components
 from envsmith.model.cell import Cell
-from envsmith.model.component import ComponentTable, Role
-from envsmith.solve.solver import Solver
+from envsmith.model.component import Role
+from envsmith.model.version import public
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,42 +80,34 @@ class Matrix:
         }
 
 
-def make_matrix(
-    library: Library,
-    *,
-    table: ComponentTable | None = None,
-    solver: Solver | None = None,
-    small: str | None = None,
-    earlier: Sequence[tuple[str, ...]] = (),
-) -> Matrix:
+def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence[tuple[str, ...]] = ()) -> Matrix:
     """Choose the jobs. ``small`` is the reason why the newest and the oldest cell are enough.
 
     ``earlier`` are rows to keep.
 
     :class:`~envsmith.errors.UnsatisfiableError` when the library's ranges admit no cell.
     """
-    table = table or components()
-    space = space_of(library, solver=solver)
+    space, limit = space_of(library), library.settings.limit
     rows = space.rows()
-    ends = list(dict.fromkeys([rows[0], _newest(space, rows), rows[-1]])) if rows else []
-    bad = [] if small else space.unfit(min(library.known_bad, max(library.limit - len(ends), 0)))
-    notes = [f"small: {small}"] if small else []
+    newest_and_oldest = [_newest(space, rows), rows[-1]] if rows else []
+    bad: list[Unfit] = []
     if small:
-        cover = covering_subset(
-            list(dict.fromkeys([_newest(space, rows), rows[-1]])) if rows else [], limit=library.limit
-        )
+        cover = covering_subset(list(dict.fromkeys(newest_and_oldest)), limit=limit)
     else:
-        cover = covering_subset(rows, keep=ends, earlier=earlier, limit=library.limit - len(bad))
+        ends = list(dict.fromkeys([*rows[:1], *newest_and_oldest]))
+        bad = space.unfit(min(library.settings.known_bad, max(limit - len(ends), 0)))
+        cover = covering_subset(rows, keep=ends, earlier=earlier, limit=limit - len(bad))
+    notes = [f"small: {small}"] if small else []
     if cover.uncovered:
-        notes.append(f"{len(cover.uncovered)} pairs of values are left out by the limit of {library.limit} jobs")
-    jobs = [_job(library, space, table, row, space.cell(row)) for row in cover.rows]
+        notes.append(f"{len(cover.uncovered)} pairs of values are left out by the limit of {limit} jobs")
+    jobs: dict[str, Job] = {}
+    for row in cover.rows:
+        job = _job(library, space, row, space.cell(row))
+        jobs[job.id] = job
     for entry in bad:
-        job = _job(
-            library, space, table, entry.row, entry.cell, rule=entry.rule, symptom=entry.symptom or entry.message
-        )
-        if job.id not in {j.id for j in jobs}:
-            jobs.append(job)
-    return Matrix(library=library.name, jobs=tuple(jobs), possible=len(rows), cover=cover, notes=tuple(notes))
+        job = _job(library, space, entry.row, entry.cell, rule=entry.rule, symptom=entry.symptom)
+        jobs.setdefault(job.id, job)
+    return Matrix(library=library.name, jobs=tuple(jobs.values()), possible=len(rows), cover=cover, notes=tuple(notes))
 
 
 def _newest(space: Space, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -125,31 +117,16 @@ def _newest(space: Space, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     )
 
 
-def _job(
-    library: Library,
-    space: Space,
-    table: ComponentTable,
-    row: Sequence[str],
-    cell: Cell,
-    *,
-    rule: str = "",
-    symptom: str = "",
-) -> Job:
-    axes = dict(zip((a.name for a in space.axes), row, strict=True))
-    pins = []
-    for name in cell.chosen:
-        distributions = table.by_name[name].distributions
-        if distributions:
-            pins.append(f"{distributions[0]}=={cell.components[name].split('+', maxsplit=1)[0]}")
-    torch = cell.components.get("torch", "")
-    backend = torch.partition("+")[2] if cell.index == "pytorch" else ""
+def _job(library: Library, space: Space, row: Sequence[str], cell: Cell, *, rule: str = "", symptom: str = "") -> Job:
+    table = components().by_name
+    pins = [(names[0], cell.components[each]) for each in cell.chosen if (names := table[each].distributions)]
     return Job(
         id=str(cell.id),
-        axes=axes,
+        axes=dict(zip((a.name for a in space.axes), row, strict=True)),
         cell=cell,
-        constraints=tuple(pins),
-        runner=runner(library, gpu=bool(library.gpus)),
-        backend=backend,
+        constraints=tuple(f"{name}=={public(version)}" for name, version in pins),
+        runner=library.runner,
+        backend=cell.components.get("torch", "").partition("+")[2] if cell.index == "pytorch" else "",
         rule=rule,
         symptom=symptom,
     )
@@ -187,23 +164,23 @@ def _nox(matrix: Matrix) -> str:
     return "\n".join([*lines, "]"])
 
 
-def _json(matrix: Matrix) -> str:
-    return json.dumps(matrix.to_json(), indent=2, ensure_ascii=False)
-
-
-_WRITERS: Mapping[str, Callable[[Matrix], str]] = {"github": _github, "gitlab": _gitlab, "nox": _nox, "json": _json}
-FORMATS = tuple(_WRITERS)
+_WRITERS: Mapping[str, Callable[[Matrix], str]] = {
+    "github": _github,
+    "gitlab": _gitlab,
+    "nox": _nox,
+    "json": lambda matrix: json.dumps(matrix.to_json(), indent=2, ensure_ascii=False),
+}
 
 
 def write_matrix(matrix: Matrix, form: str) -> str:
-    """Write the matrix in one of :data:`FORMATS`."""
+    """Write the matrix as ``github``, ``gitlab``, ``nox`` or ``json``."""
     return _WRITERS[form](matrix)
 
 
 # ``envsmith init``: a first ``envsmith.yaml`` from what a library declares already.
 
 
-def write_config(root: Path, table: ComponentTable, *, force: bool = False) -> tuple[Path, Declaration]:
+def write_config(root: Path, *, force: bool = False) -> tuple[Path, Declaration]:
     """Write ``envsmith.yaml`` into ``root``.
 
     ``UsageError`` when one is there and ``force`` is not given, ``StorageError`` when it cannot be written.
@@ -212,15 +189,15 @@ def write_config(root: Path, table: ComponentTable, *, force: bool = False) -> t
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="--force writes it anew")
     declaration = read_declared(root)
-    text = draft_config(declaration, table)
     with os_errors(f"{path}: cannot be written"):
-        path.write_text(text, encoding="utf-8")
+        path.write_text(_draft_config(declaration), encoding="utf-8")
     return path, declaration
 
 
-def draft_config(declaration: Declaration, table: ComponentTable) -> str:
-    """Write the text of the file: what is declared, and every other key as a comment."""
-    ranges = ranges_of(declaration, table)
+def _draft_config(declaration: Declaration) -> str:
+    """Write what is declared, and every other key as a comment."""
+    table = components()
+    ranges = ranges_of(declaration)
     frameworks = [n for n in ranges if table.by_name[n].role is Role.FRAMEWORK]
     own = table.find(declaration.name)
     axes = ["python", "torch", *(f for f in frameworks if own is None or f != own.name)]
@@ -230,7 +207,7 @@ def draft_config(declaration: Declaration, table: ComponentTable) -> str:
         f"{head} `envsmith ci schema` prints what may stand here.",
         f"# Read from {', '.join(declaration.files)}: {declared_ranges}",
         "schema: 1",
-        f"library: {_quoted(declaration.name)}",
+        f"library: {json.dumps(declaration.name, ensure_ascii=False)}",
     ]
     if "torch" not in ranges and not frameworks:
         lines += ["requires:", '  torch: "*"   # nothing was declared: say which releases you support']
@@ -249,9 +226,3 @@ def draft_config(declaration: Declaration, table: ComponentTable) -> str:
         "known_bad: 4   # jobs that must fail, so that you learn when a bound can be lifted",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    import json
-
-    return json.dumps(text, ensure_ascii=False)

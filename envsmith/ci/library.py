@@ -19,7 +19,7 @@ from envsmith.files import read_bounded
 from envsmith.graph.fields import SpecText, Version
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
-from envsmith.model.component import ComponentTable, Role
+from envsmith.model.component import Role
 from envsmith.model.version import Spec
 from envsmith.schema import (
     Checked,
@@ -47,7 +47,8 @@ _RUNNER = "ubuntu-24.04"
 _MAX_CONFIG = 4 << 20
 
 
-def _component(value: object, table: ComponentTable) -> str:
+def _component(value: object, _context: object) -> str:
+    table = components()
     name: str = text_of(100).function(value)
     component = table.find(name)
     if component is None:
@@ -196,8 +197,9 @@ class Config:
     ] = ()
 
 
-def config_schema(table: ComponentTable) -> dict[str, object]:
+def config_schema() -> dict[str, object]:
     """Return the JSON Schema (draft 2020-12) of ``envsmith.yaml`` and of ``[tool.envsmith]``."""
+    table = components()
     names = sorted({spelling for c in table.by_name.values() for spelling in (c.name, *c.aliases, *c.distributions)})
     axes = [n for n in names if (c := table.find(n)) and c.role is not Role.HOST]
     enums = {_ANY_COMPONENT: {"enum": names}, _ANY_AXIS: {"enum": axes}}
@@ -218,47 +220,57 @@ def config_schema(table: ComponentTable) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    """A library as its CI sees it. ``ranges`` maps components to specs; ``declared`` are the lines they come from.
+    """A library as its CI sees it. ``ranges`` maps components to specs, from its ``declaration`` and its ``settings``.
 
-    ``values`` are the releases of an axis that were named by hand; ``smoke`` is a command or :data:`FRAMEWORK_STEP`;
-    ``runners`` maps ``cpu`` and ``gpu`` to labels; ``known_bad`` is how many cells that must fail go into the matrix;
-    ``ignore`` are findings that are not told.
+    ``file`` is where the settings stand, if there are any.
     """
 
     name: str
     ranges: Mapping[str, Spec]
     declaration: Declaration
     axes: tuple[str, ...]
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    grain: str = "minor"
-    platform: Platform = Platform.LINUX_64
-    gpus: tuple[str, ...] = ()
-    driver: str | None = None
-    smoke: str = FRAMEWORK_STEP
-    runners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    limit: int = JOB_LIMIT
-    known_bad: int = 8
-    ignore: tuple[str, ...] = ()
-    config: str | None = None
+    settings: Config = field(default_factory=Config)
+    file: str | None = None
 
-    def declared(self, component: str, table: ComponentTable) -> Declared | None:
+    def declared(self, component: str) -> Declared | None:
         """Return the line that says most about a component: the first one that names a version, else the first."""
-        lines = [d for d in self.declaration.requirements if (c := table.find(d.name)) and c.name == component]
+        find = components().find
+        lines = [d for d in self.declaration.requirements if (c := find(d.name)) and c.name == component]
         return next((d for d in lines if d.spec), lines[0] if lines else None)
 
+    def line(self, component: str) -> tuple[str, int]:
+        """Return file and line where a component is declared, or the first line of the first file."""
+        declared = self.declared(component)
+        if declared is not None:
+            return declared.file, declared.line
+        if component == "python" and self.declaration.python_at is not None:
+            return self.declaration.python_at
+        return self.file or next(iter(self.declaration.files), CONFIG), 1
 
-def read_library(root: Path, *, table: ComponentTable | None = None, declaration: Declaration | None = None) -> Library:
+    @property
+    def runner(self) -> str | list[str]:
+        """Return the label, or labels, of the runner of a job."""
+        labels = self.settings.runners.get("gpu" if self.settings.gpu else "cpu") or (_RUNNER,)
+        return labels[0] if len(labels) == 1 else list(labels)
+
+
+def read_library(root: Path, *, declaration: Declaration | None = None) -> Library:
     """Read the library in a folder.
 
     ``DataError`` lists every problem of its configuration, ``UsageError`` says that nothing in it is known here.
     """
-    table = table or components()
-    config, source = _read_config(root, table)
+    table = components()
+    config, source = _read_config(root)
     if declaration is None:
-        declaration = _declaration(root, configured=config is not None)
+        try:
+            declaration = read_declared(root)
+        except DataError:
+            if config is None:
+                raise
+            declaration = Declaration(name=root.resolve().name)
     settings = config or Config()
     name = settings.library or declaration.name
-    ranges = ranges_of(declaration, table)
+    ranges = ranges_of(declaration)
     requires = {**settings.requires, **({"python": settings.python} if settings.python else {})}
     for component, spec in requires.items():
         try:
@@ -271,7 +283,8 @@ def read_library(root: Path, *, table: ComponentTable | None = None, declaration
     own = table.find(name)
     if own is not None:
         ranges.pop(own.name, None)
-    if not any(c == "torch" or table.by_name[c].role is Role.FRAMEWORK for c in ranges):
+    frameworks = tuple(n for n in ranges if table.by_name[n].role is Role.FRAMEWORK)
+    if not frameworks and "torch" not in ranges:
         raise UsageError(
             f"{root}: neither torch nor a framework is among what {name} requires",
             hint="add it to `requires:` in envsmith.yaml: `envsmith init` writes one",
@@ -283,27 +296,17 @@ def read_library(root: Path, *, table: ComponentTable | None = None, declaration
             f"{source}: axes: a matrix cannot choose a {'GPU' if of_host == 'gpu' else of_host}: a runner has one",
             hint="say which the runners have with `gpu:` and `driver:`, and their labels with `runners:`",
         )
-    frameworks = (n for n in ranges if table.by_name[n].role is Role.FRAMEWORK)
     return Library(
         name=name,
         ranges=ranges,
         declaration=declaration,
         axes=settings.axes or ("python", "torch", *frameworks),
-        values=settings.values,
-        grain=settings.grain,
-        platform=settings.platform,
-        gpus=settings.gpu,
-        driver=settings.driver,
-        smoke=settings.smoke,
-        runners=settings.runners,
-        limit=settings.limit,
-        known_bad=settings.known_bad,
-        ignore=settings.ignore,
-        config=source if config is not None else None,
+        settings=settings,
+        file=source if config is not None else None,
     )
 
 
-def ranges_of(declaration: Declaration, table: ComponentTable) -> dict[str, Spec]:
+def ranges_of(declaration: Declaration) -> dict[str, Spec]:
     """Return what is admitted of each component on some Python. Within one Python all lines hold together.
 
     An extra narrows what it names too.
@@ -313,10 +316,10 @@ def ranges_of(declaration: Declaration, table: ComponentTable) -> dict[str, Spec
         ranges["python"] = Spec.parse(declaration.python)
     by_component: dict[str, list[Declared]] = {}
     for line in declaration.requirements:
-        component = table.find(line.name)
+        component = components().find(line.name)
         if component is not None:
             by_component.setdefault(component.name, []).append(line)
-    pythons = [p for p in PYTHONS if "python" not in ranges or _admits(ranges["python"], p)]
+    pythons = admitted_pythons(ranges.get("python", Spec.parse("*")))
     for name, lines in by_component.items():
         plain = [line for line in lines if line.extra is None] or lines
         texts = {",".join(dict.fromkeys(d.spec for d in plain if p in d.pythons and d.spec)) for p in pythons}
@@ -324,11 +327,12 @@ def ranges_of(declaration: Declaration, table: ComponentTable) -> dict[str, Spec
     return ranges
 
 
-def _admits(spec: Spec, python: str) -> bool:
-    return any(spec.contains(f"{python}.{patch}") for patch in (0, 5, 30)) or spec.contains(python)
+def admitted_pythons(spec: Spec) -> list[str]:
+    """Return the minors of which some patch release is in a range."""
+    return [p for p in PYTHONS if any(spec.contains(p + patch) for patch in ("", ".0", ".5", ".30"))]
 
 
-def _read_config(root: Path, table: ComponentTable) -> tuple[Config | None, str]:
+def _read_config(root: Path) -> tuple[Config | None, str]:
     """Return the configuration, where there is one, and the file that it stands or would stand in."""
     path, pyproject = root / CONFIG, root / "pyproject.toml"
     problems = Problems()
@@ -338,27 +342,12 @@ def _read_config(root: Path, table: ComponentTable) -> tuple[Config | None, str]
         )
     if path.is_file():
         source = CONFIG
-        config = read_document(Config, CONFIG, read_bounded(path, _MAX_CONFIG), problems, context=table)
+        config = read_document(Config, CONFIG, read_bounded(path, _MAX_CONFIG), problems)
     else:
         tool = read_toml(pyproject).get("tool") if pyproject.is_file() else None
         if not isinstance(tool, dict) or "envsmith" not in tool:
             return None, CONFIG
         source = "pyproject.toml"
-        config = check(Config, tool["envsmith"], source, problems, root="tool.envsmith", context=table)
+        config = check(Config, tool["envsmith"], source, problems, root="tool.envsmith")
     problems.refuse(f"{source}: not a configuration of envsmith", hint="envsmith ci schema prints what it may hold")
     return config, source
-
-
-def _declaration(root: Path, *, configured: bool) -> Declaration:
-    try:
-        return read_declared(root)
-    except DataError:
-        if not configured:
-            raise
-        return Declaration(name=root.resolve().name)
-
-
-def runner(library: Library, *, gpu: bool) -> str | list[str]:
-    """Return the label, or labels, of the runner for a job."""
-    labels = library.runners.get("gpu" if gpu else "cpu") or (_RUNNER,)
-    return labels[0] if len(labels) == 1 else list(labels)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envsmith.ci.library import Library
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
-from envsmith.model.rule import Severity
-from envsmith.model.version import Spec, version_key
+from envsmith.model.rule import Rule, Severity
+from envsmith.model.version import Spec, public, version_key
 from envsmith.solve import default_solver
 from envsmith.solve.explain import refuse
 from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.kernel import Domains, Net, bits
-from envsmith.solve.problem import Problem
+from envsmith.solve.problem import Group, Problem
 from envsmith.solve.request import Posed, cell_of
 from envsmith.solve.solver import Solver
 from envsmith.solve.words import rule_sentence
@@ -44,8 +44,7 @@ class Unfit:
     row: tuple[str, ...]
     cell: Cell
     rule: str
-    symptom: str | None
-    message: str
+    symptom: str
 
 
 @dataclass(slots=True)
@@ -57,21 +56,12 @@ class Space:
     axes: tuple[Axis, ...]
     base: tuple[tuple[int, int], ...]
 
-    @property
-    def problem(self) -> Problem:
-        """Return the variables and rules."""
-        return self.posed.problem
-
-    def net(self) -> Net:
-        """Return what must hold: every rule of severity error."""
-        return self.problem.rules_net(Severity.ERROR)
-
     def rows(self) -> list[tuple[str, ...]]:
         """List every combination that can occur, the newest values of the first axis first.
 
         ``UsageError`` when there are too many.
         """
-        net = self.net()
+        net = self.posed.problem.rules_net(Severity.ERROR)
         domains = net.begin(self.base)
         if domains is None:
             return []
@@ -106,7 +96,7 @@ class Space:
         unary = [*self.base, *self._masks(row)]
         steps = self.posed.preference.steps()
         for severities in ((Severity.ERROR, Severity.WARNING), (Severity.ERROR,)):
-            net = self.problem.rules_net(*severities)
+            net = self.posed.problem.rules_net(*severities)
             domains = net.begin(unary)
             if domains is not None:
                 for answer in net.search(domains, steps):
@@ -123,7 +113,7 @@ class Space:
         An installer gives them, and they fail then. One for each rule, of the newest values that it forbids. Rules over
         the host are left out, for a runner cannot be changed.
         """
-        problem = self.problem
+        problem = self.posed.problem
         rules = {r.id: r for r in self.solver.knowledge().rules}
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         roles = self.solver.compiled.roles
@@ -135,36 +125,25 @@ class Space:
             if stated_by_metadata(rule) or hosts or len(unfit) >= limit:
                 continue
             parts = [problem.part(i) for i in hard if i != index]
-            best = self._breaking(Net(problem.full).joined(parts), index)
+            best = self._breaking(Net(problem.full).joined(parts), group, rule)
             if best is not None:
                 unfit.append(best)
         return unfit
 
-    def _breaking(self, net: Net, index: int) -> Unfit | None:
-        group = self.problem.groups[index]
-        rule = next(r for r in self.solver.knowledge().rules if r.id == group.rule)
+    def _breaking(self, net: Net, group: Group, rule: Rule) -> Unfit | None:
         best: tuple[tuple[int, ...], Unfit] | None = None
         for number, nogood in group.nogoods:
             domains = net.begin([*self.base, *nogood])
             answer = next(net.search(domains, self.posed.preference.steps()), None) if domains is not None else None
             if answer is None or number < 0:
                 continue
-            row, rank = self._row_of(answer)
-            if row and (best is None or rank < best[0]):
+            rank = tuple(next(i for i, m in enumerate(axis.masks) if answer[axis.variable] & m) for axis in self.axes)
+            if best is None or rank < best[0]:
+                row = tuple(axis.values[i] for axis, i in zip(self.axes, rank, strict=True))
                 line = rule.rows[number]
-                message = rule_sentence(rule, [line], {})
-                best = rank, Unfit(row, cell_of(self.posed, answer), rule.id, line.symptom or rule.symptom, message)
+                symptom = line.symptom or rule.symptom or rule_sentence(rule, [line], {})
+                best = rank, Unfit(row, cell_of(self.posed, answer), rule.id, symptom)
         return best[1] if best else None
-
-    def _row_of(self, domains: Domains) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        row, rank = [], []
-        for axis in self.axes:
-            place = next((i for i, mask in enumerate(axis.masks) if domains[axis.variable] & mask), None)
-            if place is None:
-                return (), ()
-            row.append(axis.values[place])
-            rank.append(place)
-        return tuple(row), tuple(rank)
 
 
 def unjudged(library: Library, solver: Solver) -> tuple[str, ...]:
@@ -185,18 +164,18 @@ def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec
     return Request(
         frameworks={n: s for n, s in ranges.items() if roles.get(n) is Role.FRAMEWORK},
         constraints={n: s for n, s in ranges.items() if roles.get(n) not in (Role.FRAMEWORK, Role.HOST, None)},
-        driver=library.driver,
-        gpus=library.gpus,
-        platform=library.platform,
+        driver=library.settings.driver,
+        gpus=library.settings.gpu,
+        platform=library.settings.platform,
     )
 
 
-def space_of(library: Library, *, solver: Solver | None = None) -> Space:
+def space_of(library: Library) -> Space:
     """Return the combinations of a library's axes.
 
     :class:`UnsatisfiableError` says why its ranges admit no cell, :class:`UsageError` which axis has no release.
     """
-    solver = solver or default_solver()
+    solver = default_solver()
     missing = [n for n in library.axes if n in unjudged(library, solver) or not solver.compiled.versions.get(n)]
     if missing:
         raise UsageError(f"axes: no release of {', '.join(missing)} is known", hint="leave it out of the axes")
@@ -238,20 +217,20 @@ def _axis(problem: Problem, name: str, library: Library, base: Sequence[tuple[in
     reachable = problem.rules_net(Severity.ERROR).begin(base)
     if reachable is not None:
         admitted &= reachable[variable]
-    public: dict[str, int] = {}
+    masks: dict[str, int] = {}
     for index in bits(admitted):
         value = problem.values[variable][index]
         if value is not None:
-            text = value.split("+", maxsplit=1)[0] if name == "torch" else value
-            public[text] = public.get(text, 0) | 1 << index
-    chosen = _grained(public, name, library)
-    return Axis(name, variable, tuple(chosen), tuple(public[value] for value in chosen))
+            text = public(value)
+            masks[text] = masks.get(text, 0) | 1 << index
+    chosen = _grained(masks, name, library)
+    return Axis(name, variable, tuple(chosen), tuple(masks[value] for value in chosen))
 
 
-def _grained(public: Mapping[str, int], name: str, library: Library) -> list[str]:
+def _grained(listed: Iterable[str], name: str, library: Library) -> list[str]:
     """Return the values of an axis, newest first: those that were named, or the newest of each minor series."""
-    ordered = sorted(public, key=_order, reverse=True)
-    named = library.values.get(name)
+    ordered = sorted(listed, key=_order, reverse=True)
+    named = library.settings.values.get(name)
     if named:
         specs = [Spec.parse(v) for v in named]
         values = [next((v for v in ordered if spec.contains(v)), None) for spec in specs]
@@ -262,7 +241,7 @@ def _grained(public: Mapping[str, int], name: str, library: Library) -> list[str
                 hint=f"possible are {', '.join(ordered[:12])}" if ordered else f"no release of {name} is possible",
             )
         return sorted({v for v in values if v}, key=_order, reverse=True)
-    if library.grain == "release":
+    if library.settings.grain == "release":
         return ordered
     series: dict[object, str] = {}
     for value in ordered:

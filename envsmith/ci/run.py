@@ -126,12 +126,12 @@ def run_job(
         try:
             with run.stage("install", " ".join(job.constraints)):
                 _install(run, str(interpreter.path))
-            with run.stage("test", library.smoke):
-                if library.smoke == FRAMEWORK_STEP:
-                    smoke: Mapping[str, Any] | None = _framework_step(run, ranks)
+            with run.stage("test", library.settings.smoke):
+                smoke = None
+                if library.settings.smoke == FRAMEWORK_STEP:
+                    smoke = _framework_step(run, ranks)
                 else:
-                    smoke = None
-                    _command(run, library.smoke)
+                    _command(run, library.settings.smoke)
         except _Failed as end:
             return Verdict(job=job, passed=False, stage=end.stage, detail=end.detail, seconds=run.seconds)
     return Verdict(job=job, passed=True, stage="test", detail="", seconds=run.seconds, smoke=smoke)

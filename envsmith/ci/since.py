@@ -23,7 +23,6 @@ from envsmith.ci.library import CONFIG, Library, read_library
 from envsmith.ci.possible import space_of
 from envsmith.errors import DataError, EnvsmithError, UsageError
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.load import components
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
@@ -166,8 +165,7 @@ def _without(values: Mapping[str, set[str]], without: Mapping[str, set[str]]) ->
 
 
 def _dropped(library: Library, base: str, name: str, what: str) -> Located:
-    declared = library.declared(name, components())
-    at = (declared.file, declared.line) if declared else library.declaration.python_at or (library.config or CONFIG, 1)
+    file, line = library.line(name)
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     finding = Finding(
         rule="ci-support-dropped",
@@ -177,7 +175,7 @@ def _dropped(library: Library, base: str, name: str, what: str) -> Located:
         evidence=(Evidence(kind=EvidenceKind.DECLARED, source=f"the requirements at {base} and now", date=today),),
         fix="say so in the changelog; dropped support asks for a minor version at least",
     )
-    return Located(finding=finding, file=at[0], line=at[1])
+    return Located(finding=finding, file=file, line=line)
 
 
 def _broken(path: str, what: str, line: int) -> Located:

@@ -23,7 +23,6 @@ from envsmith.cli.console import Console, clean, dumps, say, table, write_file
 from envsmith.cli.findings import finding_lines
 from envsmith.cli.options import argument, exit_code, fail_on_option, option, takes
 from envsmith.errors import UsageError, os_errors
-from envsmith.graph.load import components
 from envsmith.solve import default_solver
 
 if TYPE_CHECKING:
@@ -292,7 +291,7 @@ def run(settings: RunFlags) -> int:
 @ci.command()
 def schema() -> int:
     """Print the JSON Schema of envsmith.yaml."""
-    click.echo(dumps(config_schema(components())))
+    click.echo(dumps(config_schema()))
     return 0
 
 
@@ -304,7 +303,7 @@ def schema() -> int:
 @click.option("--force", is_flag=True, help="Overwrite an envsmith.yaml that is there.")
 def init(*, directory: Path, force: bool) -> int:
     """Write envsmith.yaml from pyproject.toml, setup.cfg, requirements.txt, environment.yml or METADATA of DIRECTORY (here)."""
-    path, declaration = write_config(directory, components(), force=force)
+    path, declaration = write_config(directory, force=force)
     for line in declaration.skipped:
         say(f"passed over: {line}")
     click.echo(str(path))

@@ -7,7 +7,6 @@ import pytest
 from envsmith.ci.declared import PYTHONS, read_declared, read_metadata
 from envsmith.ci.library import ranges_of, read_library
 from envsmith.errors import DataError, UsageError
-from envsmith.graph.load import components
 
 PYPROJECT = """
 [project]
@@ -41,7 +40,7 @@ def test_pyproject_lines_extras_and_markers(tmp_path):
         p for p in PYTHONS if int(p[2:]) >= 12
     )
     assert any("broken" in line and "pyproject.toml:11" in line for line in read.skipped)
-    ranges = ranges_of(read, components())
+    ranges = ranges_of(read)
     assert ranges["numpy"].contains("1.24.0")
     assert not ranges["numpy"].contains("1.23.0")
 
@@ -96,7 +95,7 @@ def test_poetry(tmp_path, spec, inside, outside):
     )
     read = read_declared(tmp_path)
     assert read.python == "<4,>=3.10"
-    torch = ranges_of(read, components())["torch"]
+    torch = ranges_of(read)["torch"]
     assert torch.contains(inside)
     assert not torch.contains(outside)
 
@@ -144,7 +143,7 @@ def test_tool_table_in_pyproject(tmp_path):
         PYPROJECT + '[tool.envsmith]\naxes = ["torch"]\nlimit = 3\nrequires = {torch = ">=2.6"}\n', encoding="utf-8"
     )
     library = read_library(tmp_path)
-    assert (library.axes, library.limit) == (("torch",), 3)
+    assert (library.axes, library.settings.limit) == (("torch",), 3)
     assert not library.ranges["torch"].contains("2.5.1")
     assert not library.ranges["torch"].contains("2.13.0")
 
