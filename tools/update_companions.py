@@ -16,14 +16,12 @@ import sys
 from pathlib import Path
 
 from envsmith.cli.app import run
+from envsmith.frameworks import FRAMEWORKS
 
 # The components that the other scripts of this folder keep.
-ELSEWHERE = frozenset(
-    {
-        "torch", "cuda", "toolkit", "nccl", "cudnn", "triton", "deepspeed", "megatron-core", "colossalai", "horovod", "transformer-engine",
-        "flash-attn",
-    }
-)  # fmt: skip
+ELSEWHERE = frozenset(FRAMEWORKS) | {
+    "torch", "cuda", "toolkit", "nccl", "cudnn", "triton", "horovod", "transformer-engine", "flash-attn",
+}  # fmt: skip
 
 
 def companions(matrix: Path) -> list[str]:

@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 
 from envsmith.cli.app import run
+from envsmith.frameworks import FRAMEWORKS
 
-COMPONENTS = ("deepspeed", "megatron-core", "colossalai", "horovod")
+COMPONENTS = (*FRAMEWORKS, "horovod")
 
 if __name__ == "__main__":
     matrix = Path(__file__).resolve().parent.parent / "matrix"
