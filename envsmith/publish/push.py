@@ -138,8 +138,7 @@ def publish(
     annotations = statement.image_annotations(claim, source=source, expired=expired)
     counts = _push_image(image, target, progress)
     attached = [
-        statement.proof_artifact(image.manifest, parts, annotations),
-        statement.sbom_artifact(image.manifest, parts, annotations),
+        *statement.document_artifacts(image.manifest, parts, annotations),
         *_statement(image, target, claim, seal, annotations),
     ]
     for one in attached:

@@ -268,18 +268,12 @@ def documents(proof: Proof, sbom: bytes) -> dict[str, tuple[Descriptor, bytes]]:
     return {name: (describe(data, kind, **{_TITLE: name}), data) for name, (data, kind) in named.items()}
 
 
-def proof_artifact(
+def document_artifacts(
     image: Manifest, parts: Mapping[str, tuple[Descriptor, bytes]], annotations: Mapping[str, str]
-) -> Attachment:
-    """Return the artifact of lock and record."""
-    return _attach(image, PROOF_ARTIFACT, [parts["lock.json"], parts["record.json"]], annotations)
-
-
-def sbom_artifact(
-    image: Manifest, parts: Mapping[str, tuple[Descriptor, bytes]], annotations: Mapping[str, str]
-) -> Attachment:
-    """Return the artifact of the bill of materials."""
-    return _attach(image, SBOM_ARTIFACT, [parts["sbom.cdx.json"]], annotations)
+) -> list[Attachment]:
+    """Return the artifact of lock and record, and that of the bill of materials."""
+    proof = _attach(image, PROOF_ARTIFACT, [parts["lock.json"], parts["record.json"]], annotations)
+    return [proof, _attach(image, SBOM_ARTIFACT, [parts["sbom.cdx.json"]], annotations)]
 
 
 def statement_artifact(

@@ -129,13 +129,19 @@ class Table:
 
         An entry under ``base`` that says the same but for its date is not touched, so that older lines keep their day.
         """
-        for key, entry in self.named.items():
-            if (entry.get("kind"), entry.get("source"), str(entry.get("date"))) == (kind, source, date):
-                return key
+        if existing := self.find_evidence(kind, source, date):
+            return existing
         key = base if base not in self.named else f"{base}_{date.replace('-', '_')}"
         self.named[key] = {"kind": kind, "source": source, "date": date}
         self.add_evidence(key)
         return key
+
+    def find_evidence(self, kind: str, source: str, date: str) -> str | None:
+        """Return the key of an entry of that kind and source read on ``date``, or ``None``."""
+        for key, entry in self.named.items():
+            if (entry.get("kind"), entry.get("source"), str(entry.get("date"))) == (kind, source, date):
+                return key
+        return None
 
     def add_evidence(self, key: str) -> None:
         """Write the entry ``named[key]`` as the last line of the head's ``evidence:``."""

@@ -179,20 +179,8 @@ def update_torch(table: Table, context: Context, recorded: dict[str, TorchFacts]
         if (key[0], platform) not in tasks:
             summary += _retag(table, context, line, wheels.get(key[0], {}).get(platform, ()))
     for base, kind, source in (_WHEEL, _FILES):
-        table.fold_evidence(base, table_key(table, kind, source, context.today) or base)
+        table.fold_evidence(base, table.find_evidence(kind, source, context.today) or base)
     return summary
-
-
-def table_key(table: Table, kind: str, source: str, date: str) -> str | None:
-    """Return the key of an entry of evidence, without adding one."""
-    return next(
-        (
-            k
-            for k, e in table.named.items()
-            if (e.get("kind"), e.get("source"), str(e.get("date"))) == (kind, source, date)
-        ),
-        None,
-    )
 
 
 def _merge(table: Table, context: Context, facts: TorchFacts, line: dict[str, Any] | None) -> list[str]:
