@@ -12,6 +12,7 @@ import pytest
 
 from envsmith.graph.expiry import latest
 from envsmith.graph.files import find_matrix
+from envsmith.matrix.cells import TOOLS, commands_of
 from envsmith.matrix.site.build import freshness_plot, make_choices, read_page, write_site
 from envsmith.model.cell import Request
 from envsmith.model.record import read_record
@@ -194,3 +195,19 @@ def test_what_a_host_could_not_show_is_no_failure_in_the_plot(page, passed, of_h
     plot = freshness_plot([read_record("x.json", json.dumps(data).encode())], page.expiry, page.today)
     assert told in plot
     assert re.findall(r"rect class='(\w+)'", plot) == [kind]
+
+
+def test_the_commands_of_a_cell_name_its_companions():
+    commands = commands_of("mc0.8.0-torch2.5.1-cu124-py311-numpy2.5.5", TOOLS)
+    ask = "--framework megatron-core==0.8.0 --with numpy==2.5.5 --torch 2.5.1 --cuda 12.4 --python 3.11"
+    assert commands["envsmith"] == f"envsmith build {ask}"
+    assert commands["uv"].endswith("uv pip install torch==2.5.1 megatron-core==0.8.0 numpy==2.5.5")
+
+
+def test_the_page_fills_in_the_commands_of_a_cell_page(page, site):
+    tools = _data(site)["tools"]
+    cell = page.records[0].cell
+    text = html.unescape((site / "cell" / f"{cell}.html").read_text(encoding="utf-8"))
+    for tool, template in TOOLS.items():
+        assert tools[tool] == template
+        assert commands_of(cell, TOOLS)[tool] in text
