@@ -41,7 +41,7 @@ def check_library(library: Library) -> tuple[Located, ...]:
 
 def _has_cell(case: Case) -> bool:
     """Find ranges that no set of releases satisfies: the library cannot be installed, or cannot work."""
-    stuck = case.solver.stuck(case.posed)
+    stuck = case.solver.stuck(case.posed.problem)
     if stuck is None:
         return True
     refusal = refuse(case.solver, case.posed).refusal

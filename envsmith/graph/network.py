@@ -29,11 +29,6 @@ FORMATS = ("dot", "graphml", "json")
 _SHAPES = {"component": "box", "release": "ellipse", "rule": "note"}
 
 
-def rule_node(rule_id: str) -> str:
-    """Return the name of a rule's node."""
-    return f"rule:{rule_id}"
-
-
 def to_network(knowledge: Knowledge) -> nx.MultiDiGraph[str]:
     """Return the graph of all releases, rules and tests. ``graph.graph["digest"]`` names the state of the files."""
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(digest=knowledge.digest, gpus=knowledge.gpus)
@@ -48,7 +43,7 @@ def to_network(knowledge: Knowledge) -> nx.MultiDiGraph[str]:
             graph.add_node(node, kind="release", component=name, version=release.version, **facts)
             graph.add_edge(node, name, kind="release-of", value=release, evidence=release.evidence)
     for rule in knowledge.rules:
-        node = rule_node(rule.id)
+        node = f"rule:{rule.id}"
         graph.add_node(node, kind="rule", rule=rule.kind.value, stage=rule.stage, cause=rule.cause, value=rule)
         for number, row in enumerate(rule.rows):
             _add_row(graph, node, rule, row, number)

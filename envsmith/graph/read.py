@@ -14,14 +14,7 @@ from typing import Annotated, Any, Literal
 from packaging.version import Version as Pep440
 
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.fields import (
-    ComponentName,
-    Sources,
-    Specs,
-    SpecText,
-    Version,
-    check_file,
-)
+from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version, check_file
 from envsmith.graph.files import DataFiles, find_matrix, list_files
 from envsmith.graph.torch import Build, Device, TorchFile, torch_releases, torch_rules, with_hash
 from envsmith.model.cell import Platform
@@ -87,12 +80,10 @@ def read_wheels(root: Path) -> tuple[Sequence[Build], Sequence[Device]]:
     ``DataError`` lists the problems of the two files.
     """
     table, problems = read_components(root), Problems()
-    torch, gpu = (
-        check_file(kind, name, _document(root, name, problems), problems, table)
-        for kind, name in ((TorchFile, _TORCH), (GpuFile, _GPU))
-    )
+    torch = check_file(TorchFile, _TORCH, _document(root, _TORCH, problems), problems, table)
+    gpu = check_file(GpuFile, _GPU, _document(root, _GPU, problems), problems, table)
     problems.refuse(f"{root}: the torch builds cannot be read", hint=_HINT)
-    return (torch.builds if isinstance(torch, TorchFile) else ()), (gpu.runs_on if isinstance(gpu, GpuFile) else ())
+    return torch.builds if torch else (), gpu.runs_on if gpu else ()
 
 
 def _document(root: Path, name: str, problems: Problems) -> Any:

@@ -137,20 +137,19 @@ def torch_rules(builds: Sequence[Build], devices: Sequence[Device]) -> list[Rule
     for name in BUNDLED:
         carried = [(b, getattr(b, name)) for b in builds if getattr(b, name)]
         rows = [_needs(b, name, Spec.exactly(version), _CAUSE[name]) for b, version in carried]
-        rules.append(_rule(f"torch-bundles-{name}", RuleKind.BUNDLES, rows, stage="install"))
+        rules.append(Rule(id=f"torch-bundles-{name}", kind=RuleKind.BUNDLES, rows=tuple(rows), stage="install"))
     pythons = [_needs(b, "python", b.python, "there are wheels for these only") for b in builds if b.python]
-    rules.append(_rule("torch-wheels-python", RuleKind.REQUIRES, pythons, stage="install"))
-    rules.append(_rule("torch-wheels-platform", RuleKind.CONFLICTS, _platform_rows(builds), stage="install"))
-    rules.append(_rule("torch-runs-on-gpu", RuleKind.REQUIRES, _gpu_rows(builds, devices), stage="init"))
     glibcs = [
         _needs(b, "glibc", Spec.parse(f">={b.glibc}"), "the platform tag of the wheel") for b in builds if b.glibc
     ]
-    rules.append(_rule("torch-needs-glibc", RuleKind.REQUIRES, glibcs, stage="install"))
+    platforms, gpus = _platform_rows(builds), _gpu_rows(builds, devices)
+    rules += [
+        Rule(id="torch-wheels-python", kind=RuleKind.REQUIRES, rows=tuple(pythons), stage="install"),
+        Rule(id="torch-wheels-platform", kind=RuleKind.CONFLICTS, rows=tuple(platforms), stage="install"),
+        Rule(id="torch-runs-on-gpu", kind=RuleKind.REQUIRES, rows=tuple(gpus), stage="init"),
+        Rule(id="torch-needs-glibc", kind=RuleKind.REQUIRES, rows=tuple(glibcs), stage="install"),
+    ]
     return [rule for rule in rules if rule.rows]
-
-
-def _rule(rule_id: str, kind: RuleKind, rows: list[Row], *, stage: str) -> Rule:
-    return Rule(id=rule_id, kind=kind, rows=tuple(rows), stage=stage)
 
 
 def _needs(build: Build, component: str, spec: Spec, cause: str) -> Row:

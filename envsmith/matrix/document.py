@@ -168,7 +168,7 @@ def _entry(solver: Solver, framework: str, version: str, build: str, platform: P
     posed = solver.pose(request)
     answer = solver.best(posed)
     if answer is None:
-        stuck = solver.stuck(posed)
+        stuck = solver.stuck(posed.problem)
         rules = sorted({group.rule for group in stuck.groups}) if stuck else []
         return {"status": "forbidden", "rules": rules, "cell": None}
     warned = "warning" not in answer.avoided

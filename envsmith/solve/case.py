@@ -135,10 +135,6 @@ def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
     return next((i for i in bits(domain) if index.get(str(problem.values[torch][i])) == "default"), None)
 
 
-# A given set of releases, read: which values of which component each text stands for, and what the knowledge does not
-# list.
-
-
 # Some release of it is there; it is known to be absent.
 ANY, NONE = "*", "none"
 
@@ -156,16 +152,17 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
     extras: dict[str, list[str]] = {}
     unknown: list[str] = []
     for spelling, value in versions.items():
-        name = spelling if spelling in compiled.roles else _find(solver, spelling)
-        if name is None:
+        component = solver.graph.components.find(spelling)
+        if component is None:
             unknown.append(f"{spelling} {value}: envsmith knows no such component")
             continue
+        name = component.name
         if value.strip() == ANY and compiled.roles[name] is Role.CORE:
             continue  # that there is a Python and a torch says nothing
         releases = compiled.versions.get(name, ())
         for number, text in enumerate(_versions(solver, name, value)):
             variable = name if number == 0 else f"{name}#{number + 1}"
-            mask, extra = stands_for(releases, name, text)
+            mask, extra = _stands_for(releases, name, text)
             if extra is not None:
                 listed = extras.setdefault(name, [])
                 if extra not in listed:
@@ -209,11 +206,6 @@ def _is_a_gap(versions: tuple[str, ...], text: str) -> bool:
     return first is not None and last is not None and first < key < last
 
 
-def _find(solver: Solver, name: str) -> str | None:
-    component = solver.knowledge().components.find(name)
-    return component.name if component else None
-
-
 def _versions(solver: Solver, name: str, value: str) -> list[str]:
     parts = value.split(",") if name == "gpu" else [value]
     versions = []
@@ -227,15 +219,12 @@ def _versions(solver: Solver, name: str, value: str) -> list[str]:
         try:
             versions.append(ANY if text == ANY else parse_version(text))
         except ValueError as error:
-            raise UsageError(f"{name}: {error}", hint=f"give a version, as {name}=={_example(name)}") from error
+            example = {"gpu": "sm_90", "driver": "535.54.03", "torch": "2.9.1+cu128"}.get(name, "1.2.3")
+            raise UsageError(f"{name}: {error}", hint=f"give a version, as {name}=={example}") from error
     return list(dict.fromkeys(versions))
 
 
-def _example(name: str) -> str:
-    return {"gpu": "sm_90", "driver": "535.54.03", "torch": "2.9.1+cu128"}.get(name, "1.2.3")
-
-
-def stands_for(versions: tuple[str, ...], component: str, text: str) -> tuple[int, str | None]:
+def _stands_for(versions: tuple[str, ...], component: str, text: str) -> tuple[int, str | None]:
     """Return the mask of listed releases that ``text`` stands for, or the release itself as one that is not listed.
 
     Exactly that release. The same version spelt otherwise (``0.16``, ``0.16.0``). For torch without a build tag all

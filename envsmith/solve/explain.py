@@ -29,8 +29,7 @@ def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
             message = f"envsmith knows no release of {component}: name one exactly, as {component}==1.2.3"
             member = Conflict(rule=f"request:{name}", components={name: "*"}, message=message)
             return _error(Refusal(conflict=(member,)))
-    stuck = solver.stuck(posed)
-    members = conflict_members(solver, posed.problem, stuck) if stuck else ()
+    members = conflict_members(solver, posed.problem, solver.stuck(posed.problem))
     return _error(Refusal(conflict=members, repairs=solver.repairs(posed)))
 
 
@@ -41,45 +40,39 @@ def _error(refusal: Refusal) -> UnsatisfiableError:
     )
 
 
-def conflict_members(solver: Solver, problem: Problem, stuck: Stuck, *, cause: bool = True) -> tuple[Conflict, ...]:
+def conflict_members(
+    solver: Solver, problem: Problem, stuck: Stuck | None, *, cause: bool = True
+) -> tuple[Conflict, ...]:
     """Return the members of a conflict, wishes first, then rules. ``cause`` adds why a hand-written rule holds."""
-    members = [_wish_member(problem, wish) for wish in stuck.wishes]
+    if stuck is None:
+        return ()
+    members = [
+        Conflict(rule=f"request:{w.component}", components={w.component: w.text}, message=_wish_sentence(problem, w))
+        for w in stuck.wishes
+    ]
     for group in stuck.groups:
-        remaining = [g for g in stuck.groups if g is not group]
-        domains = _left_over(problem, stuck.wishes, remaining)
+        nets = [wish_net(problem.full, wish) for wish in stuck.wishes]
+        nets += [problem.part(problem.groups.index(g)) for g in stuck.groups if g is not group]
+        domains = Net(problem.full).joined(nets).begin() or problem.full  # what the other members leave possible
         members.append(_rule_member(problem, solver.rule(group.rule), group, domains, cause=cause))
     return tuple(members)
 
 
-def _left_over(problem: Problem, wishes: Sequence[Wish], groups: Sequence[Group]) -> Domains:
-    """Return what the other members leave possible."""
-    nets = [wish_net(problem.full, wish) for wish in wishes]
-    nets += [problem.part(problem.groups.index(g)) for g in groups]
-    return Net(problem.full).joined(nets).begin() or problem.full
-
-
-def relevant_rows(rule: Rule, group: Group, domains: Domains) -> tuple[list[Row], list[int], int]:
-    """Return rows that speak of ``domains``, newest first, the values of variables in them, the count of gaps."""
-    rows: dict[int, int] = {}
+def _relevant_rows(rule: Rule, group: Group, domains: Domains) -> tuple[list[Row], list[int]]:
+    """Return the rows that speak of ``domains`` (all when none does), newest first, and the values in them."""
     touched = [0] * len(domains)
-    gaps = 0
-    for number, nogood in group.nogoods:
-        if all(domains[variable] & mask for variable, mask in nogood):
-            for variable, mask in nogood:
-                touched[variable] |= domains[variable] & mask
-            if number < 0:
-                gaps += 1
-            else:
-                newest = (domains[nogood[0][0]] & nogood[0][1]).bit_length()
-                rows[number] = max(rows.get(number, 0), newest)
-    if not rows and not gaps:
-        rows = dict.fromkeys((n for n, _ in group.nogoods if n >= 0), 0)
-    ordered = sorted(rows, key=lambda n: (-rows[n], n))
-    return [rule.rows[n] for n in ordered], touched, gaps
+    newest = dict.fromkeys((n for n, _ in group.nogoods), 0)
+    if met := [(n, nogood) for n, nogood in group.nogoods if all(domains[v] & mask for v, mask in nogood)]:
+        newest = dict.fromkeys((n for n, _ in met), 0)
+    for number, nogood in met:
+        for variable, mask in nogood:
+            touched[variable] |= domains[variable] & mask
+        newest[number] = max(newest[number], (domains[nogood[0][0]] & nogood[0][1]).bit_length())
+    return [rule.rows[n] for n in sorted(newest, key=lambda n: (-newest[n], n)) if n >= 0], touched
 
 
 def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains, *, cause: bool) -> Conflict:
-    rows, touched, _ = relevant_rows(rule, group, domains)
+    rows, touched = _relevant_rows(rule, group, domains)
     affected = {
         component: [str(problem.values[v][i]) for i in sorted(bits(touched[v])) if problem.values[v][i] is not None]
         for v, component in enumerate(problem.components)
@@ -98,17 +91,11 @@ def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains, *
     )
 
 
-def _wish_member(problem: Problem, wish: Wish) -> Conflict:
-    return Conflict(
-        rule=f"request:{wish.component}", components={wish.component: wish.text}, message=wish_sentence(problem, wish)
-    )
-
-
 def _parts(spec: str) -> list[str]:
     return [part.strip() for part in spec.replace("||", ",").split(",") if part.strip()]
 
 
-def wish_sentence(problem: Problem, wish: Wish) -> str:
+def _wish_sentence(problem: Problem, wish: Wish) -> str:
     """Return what was asked for, and whether there is any such release at all."""
     if wish.reason:
         return f"{wish.component} {wish.text}: {wish.reason}"
@@ -179,8 +166,7 @@ def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explana
     members: dict[str, Conflict] = {}
     sentences = []
     if answer is None:
-        stuck = solver.stuck(posed)
-        own_members = conflict_members(solver, posed.problem, stuck) if stuck else ()
+        own_members = conflict_members(solver, posed.problem, solver.stuck(posed.problem))
         sentences = [f"{cell} is no valid cell: " + "; ".join(m.message for m in own_members)]
         repairs = solver.repairs(posed)
         return Explanation(subject=str(cell), sentences=tuple(sentences), members=own_members, repairs=repairs)
@@ -225,9 +211,11 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
     problem = posed.problem
     variable = problem.names.index(name)
     if name == "cuda" and "torch" in problem.names:
-        return f"{name_release(name, dict(_id(posed))[name])}: what this build of torch is made with.", ()
-    own = [w for w in problem.wishes if w.component == name]
-    version = own[0].text.removeprefix("==")
+        return (
+            f"{name_release(name, _versions(posed.problem.wishes)[name])}: what this build of torch is made with.",
+            (),
+        )
+    version = _versions(problem.wishes)[name]
     label = name_release(name, version)
     values = problem.values[variable]
     stable = problem.full[variable]
@@ -249,12 +237,12 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
     wishes = [w for w in problem.wishes if w.component not in tied]
     wish = Wish(name, newest, ((variable, mask),), reason=_TRIED)
     tried = posed.with_wishes([*wishes, wish])
-    stuck = solver.stuck(tried)
+    stuck = solver.stuck(tried.problem)
     if stuck is None:
         return _not_preferred(posed, name, label, newest, mask), ()
     rules = tuple(m for m in _against(solver, tried, stuck) if not m.is_wish)
     because = " and ".join(m.message for m in rules)
-    partners = [name_release(w.component, w.text.removeprefix("==")) for w in stuck.wishes if w is not wish]
+    partners = [name_release(n, v) for n, v in _versions(w for w in stuck.wishes if w is not wish).items()]
     with_what = f" with {join_words(partners)}" if partners else ""
     sentence = f"{label}: {newest} is newer; {because}."
     lift = _lift(solver, tried, wish)
@@ -268,7 +256,7 @@ def _builds(values: Sequence[str | None], among: Iterable[int], release: str) ->
 
 def _against(solver: Solver, tried: Posed, stuck: Stuck | None) -> tuple[Conflict, ...]:
     """Return the members of a conflict but the wish that was tried."""
-    members = conflict_members(solver, tried.problem, stuck, cause=False) if stuck else ()
+    members = conflict_members(solver, tried.problem, stuck, cause=False)
     return tuple(m for m in members if not m.message.endswith(f": {_TRIED}"))
 
 
@@ -277,7 +265,7 @@ def _not_preferred(posed: Posed, name: str, label: str, newest: str, mask: int) 
     if name == "python":
         return f"{label}: {newest} would do too; the stated order prefers {label.removeprefix('python ')}."
     if name == "torch":
-        versions = dict(_id(posed))
+        versions = _versions(posed.problem.wishes)
         for framework, support in posed.preference.support.items():
             variable = posed.problem.names.index(framework)
             release = posed.problem.values[variable].index(versions[framework])
@@ -288,9 +276,9 @@ def _not_preferred(posed: Posed, name: str, label: str, newest: str, mask: int) 
     return f"{label}: {newest} is newer and breaks no rule here; it can be asked for."
 
 
-def _id(posed: Posed) -> list[tuple[str, str]]:
-    """Component and version of each exact wish."""
-    return [(w.component, w.text.removeprefix("==")) for w in posed.problem.wishes]
+def _versions(wishes: Iterable[Wish]) -> dict[str, str]:
+    """Return component and version of each exact wish."""
+    return {w.component: w.text.removeprefix("==") for w in wishes}
 
 
 def _lift(solver: Solver, tried: Posed, wish: Wish) -> str:
@@ -370,9 +358,7 @@ def _killed(solver: Solver, rule: Rule, platform: Platform) -> list[str]:
 
 
 def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: Solver | None = None) -> Explanation:
-    """Explain the way from a cell to ``{"torch".
-
-    Spec(">=2.13")}``: what must change, which component blocks, and since when.
+    """Explain the way from a cell to ``{"torch": Spec(">=2.13")}``: what must change, what blocks, and since when.
 
     ``UsageError`` for a component that the cell does not have.
     """
@@ -402,19 +388,11 @@ def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: So
             f"Nothing blocks {aim_text}: {join_words(changes) or 'nothing changes'}. The cell is {answer.cell.id}.",
         )
         return Explanation(subject=f"{cell} to {aim_text}", sentences=sentences)
-    stuck = solver.stuck(aim)
-    members = conflict_members(solver, aim.problem, stuck) if stuck else ()
-    blocking = [w for w in (stuck.wishes if stuck else ()) if w not in new]
-    sentences_list = []
-    for wish in blocking:
-        version = wish.text.removeprefix("==")
-        sentences_list.append(
-            f"{name_release(wish.component, version)}{_published(solver, wish.component, version)} blocks {aim_text}."
-        )
-    rules = [m for m in members if not m.is_wish]
-    sentences_list += [
-        m.message + _since(solver, m, [(w.component, w.text.removeprefix("==")) for w in blocking]) + "." for m in rules
-    ]
+    stuck = solver.stuck(aim.problem)
+    blocking = _versions(w for w in (stuck.wishes if stuck else ()) if w not in new)
+    rules = [m for m in conflict_members(solver, aim.problem, stuck) if not m.is_wish]
+    sentences_list = [f"{name_release(n, v)}{_published(solver, n, v)} blocks {aim_text}." for n, v in blocking.items()]
+    sentences_list += [f"{m.message}{_since(solver, m.rule, blocking)}." for m in rules]
     repairs = tuple(r for r in solver.repairs(aim) if not any(c.component in specs for c in r.changes))
     sentences_list += [f"What must change: {r.message}, which gives {r.cell.id}." for r in repairs]
     if not repairs:
@@ -431,15 +409,14 @@ def _published(solver: Solver, component: str, version: str) -> str:
     return f" (published {day})" if day else ""
 
 
-def _since(solver: Solver, member: Conflict, blocking: Sequence[tuple[str, str]]) -> str:
-    """Since which release of the blocking component the rule holds."""
-    knowledge = solver.knowledge()
-    rule = next((r for r in knowledge.rules if r.id == member.rule), None)
-    for name, version in blocking:
-        for row in rule.rows if rule else ():
-            if name in row.when and not row.when[name].is_any and row.when[name].contains(version):
-                releases = knowledge.releases.get(name, ())
-                first = next((r for r in releases if row.when[name].contains(r.version) and r.date), None)
+def _since(solver: Solver, rule_id: str, blocking: Mapping[str, str]) -> str:
+    """Return since which release of the blocking component the rule holds."""
+    for name, version in blocking.items():
+        for row in solver.rule(rule_id).rows:
+            spec = row.when.get(name)
+            if spec and not spec.is_any and spec.contains(version):
+                releases = solver.knowledge().releases.get(name, ())
+                first = next((r for r in releases if r.date and spec.contains(r.version)), None)
                 return f" (so since {name} {first.version} of {first.date})" if first else ""
     return ""
 
@@ -505,7 +482,7 @@ def _framework_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str
             )
         else:
             tried = posed.and_also(Wish(name, label, ((variable, 1 << newest),), reason=_TRIED))
-            members = sorted(_against(solver, tried, solver.stuck(tried)), key=lambda m: m.is_wish)
+            members = sorted(_against(solver, tried, solver.stuck(tried.problem)), key=lambda m: m.is_wish)
             because = " and ".join(m.message for m in members)
             sentences.append(f"{name} {version}: {label} is newer, but {because or 'it does not go with the rest'}.")
     return sentences
@@ -519,12 +496,10 @@ def _torch_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
     tiers = posed.preference.tested_torch(list(answer.domains))
     tested = bool(tiers) and bool(tiers[-1] >> index & 1)
     where = " (default build)" if answer.cell.index == "default" else " (from the PyTorch index)"
-    names = [f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks]
-    label = " and ".join(names)
-    allowed = _plain(posed, variable)
+    label = " and ".join(f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks)
     release = public(version)
     values = posed.problem.values[variable]
-    newer = [i for i in bits(allowed) if i > index and public(values[i]) != release]
+    newer = [i for i in bits(_plain(posed, variable)) if i > index and public(values[i]) != release]
     head = f"torch {version}{where}"
     if tested:
         head += f": the newest that is tested with {label}" if newer else f": tested with {label}"
@@ -533,37 +508,20 @@ def _torch_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
         head += f": nobody is known to have tested it with {label}, and nothing that is tested satisfies the request"
     elif not newer:
         head += ": the newest release"
-    sentences = [head + "."]
-    if newer:
-        sentences += _passed_over(solver, posed, answer, variable, newer)
-    return sentences
-
-
-def _passed_over(solver: Solver, posed: Posed, answer: Answer, variable: int, newer: list[int]) -> list[str]:
-    """Return what became of the newest torch that the request admits, for the frameworks that were chosen."""
-    problem = posed.problem
-    fixed = [
-        Wish(
-            n,
-            str(answer.cell.components[n]),
-            ((problem.names.index(n), answer.domains[problem.names.index(n)]),),
-            reason=_TRIED,
-        )
-        for n in posed.preference.frameworks
-    ]
-    with_frameworks = posed.and_also(*fixed)
-    newest = public(problem.values[variable][newer[0]])
-    builds = _builds(problem.values[variable], newer, newest)
-    tried = with_frameworks.and_also(Wish("torch", newest, ((variable, builds),), reason=_TRIED))
+    if not newer:
+        return [head + "."]
+    # What became of the newest torch that the request admits, for the frameworks that were chosen.
+    wishes = []
+    for name in posed.preference.frameworks:
+        framework, _, release = _chosen(posed, answer, name)
+        wishes.append(Wish(name, release, ((framework, answer.domains[framework]),), reason=_TRIED))
+    newest = public(values[newer[0]])
+    tried = posed.and_also(*wishes, Wish("torch", newest, ((variable, _builds(values, newer, newest)),), reason=_TRIED))
     if solver.best(tried):
-        why = f"no evidence supports it with {_named(posed, answer)} yet"
-        return [f"torch {newest} was passed over: {why} (ask for it: --torch {newest})."]
-    because = " and ".join(m.message for m in _against(solver, tried, solver.stuck(tried)))
-    return [f"torch {newest} is newer, but {because}."] if because else []
-
-
-def _named(posed: Posed, answer: Answer) -> str:
-    return " and ".join(f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks) or "this cell"
+        why = f"no evidence supports it with {label or 'this cell'} yet"
+        return [head + ".", f"torch {newest} was passed over: {why} (ask for it: --torch {newest})."]
+    because = " and ".join(m.message for m in _against(solver, tried, solver.stuck(tried.problem)))
+    return [head + ".", *([f"torch {newest} is newer, but {because}."] if because else [])]
 
 
 def _python_reason(posed: Posed, answer: Answer) -> list[str]:
@@ -593,31 +551,19 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
 
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
     """Return at most three cells: with the newest torch at all, and with the CUDA majors next to this one."""
-    cells: list[Cell] = []
-    newest = replace(posed, preference=_whatever_is_newest(posed))
-    candidates = [solver.best(newest)]
+    order = Preference(posed.problem, posed.preference.frameworks, posed.preference.companions, supported_first=False)
+    candidates = [solver.best(replace(posed, preference=order))]
     cuda = posed.problem.variable("cuda")
     if cuda is not None and not any(w.component == "cuda" and not w.reason for w in posed.problem.wishes):
         majors: dict[str, int] = {}
         for index, value in enumerate(posed.problem.values[cuda]):
             if value not in (None, "cpu"):
-                majors[str(value).split(".")[0]] = majors.get(str(value).split(".")[0], 0) | 1 << index
+                major = str(value).split(".")[0]
+                majors[major] = majors.get(major, 0) | 1 << index
         mine = answer.cell.components.get("cuda", "").split(".")[0]
         for major in sorted(majors, key=int, reverse=True):
             if major != mine and (not mine.isdigit() or abs(int(major) - int(mine)) == 1):
                 wish = Wish("cuda", major, ((cuda, majors[major]),))
                 candidates.append(solver.best(posed, wishes=[*posed.problem.wishes, wish]))
-    for candidate in candidates:
-        if (
-            candidate
-            and candidate.avoided == answer.avoided
-            and candidate.cell.id != answer.cell.id
-            and candidate.cell not in cells
-        ):
-            cells.append(candidate.cell)
-    return cells[:_MAX_ALTERNATIVES]
-
-
-def _whatever_is_newest(posed: Posed) -> Preference:
-    """Return the preference that does not ask what was tested."""
-    return Preference(posed.problem, posed.preference.frameworks, posed.preference.companions, supported_first=False)
+    cells = [c.cell for c in candidates if c and c.avoided == answer.avoided and c.cell.id != answer.cell.id]
+    return [cell for number, cell in enumerate(cells) if cell not in cells[:number]][:_MAX_ALTERNATIVES]

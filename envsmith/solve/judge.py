@@ -23,7 +23,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
-from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, plausible, read_given
+from envsmith.solve.case import CARRIED, Case, bits_of, carrying, infer, plausible, read_given
 from envsmith.solve.explain import conflict_members
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import Nearest, Support
@@ -48,10 +48,10 @@ def judge(
     problem = pose(solver.compiled, platform, names, read.extras, gaps=False)
     case = Case(solver, read, problem, {r.id: r for r in solver.knowledge().rules}, frozenset(keep))
     builds, inferred, assumed = infer(case)
-    findings = violated(case, case.masks(), {})
+    findings = _violated(case, case.masks(), {})
     rules = {f.rule for f in findings}
     follows = {n: v for n, v in inferred.items() if n not in assumed}
-    findings += [f for f in violated(case, builds, follows) if f.rule not in rules]
+    findings += [f for f in _violated(case, builds, follows) if f.rule not in rules]
     findings, other_build = _own_build(case, findings)
     if other_build:
         inferred, assumed = {}, frozenset()
@@ -60,7 +60,7 @@ def judge(
     if assumed:
         rules = {f.rule for f in findings}
         of_default = [
-            f for f in violated(case, [*builds, *bits_of(problem, inferred)], inferred) if f.rule not in rules
+            f for f in _violated(case, [*builds, *bits_of(problem, inferred)], inferred) if f.rule not in rules
         ]
         hinted = _hints_at_another(case, inferred)
         findings += [
@@ -71,23 +71,20 @@ def judge(
         doubt = hinted and any(f.severity is Severity.ERROR for f in of_default)
     if not other_build and not any(f.severity is Severity.ERROR for f in findings):
         findings += _derived(case)
-    findings += _of_nightly(solver, case, versions, platform, findings)
-    findings += notes(case, {**read.plain, **inferred}, platform)
+    findings += _of_nightly(case, versions, platform, findings)
+    findings += _notes(case, {**read.plain, **inferred}, platform)
     bad = any(f.severity is Severity.ERROR for f in findings)
     if doubt and not bad:
         unknown.append(f"which build of torch it is: {inferred['torch']} would be bad, another one is not")
     unknown += [] if bad else _unknown_pairs(case, inferred)
+    warned = frozenset(f.rule for f in findings if f.severity is Severity.WARNING)
     return Judgement(
         status="bad" if bad else "unknown" if unknown else "ok",
         findings=tuple(findings),
         inferred=inferred,
         unknown=tuple(unknown),
-        repair=repair_of(case, names, platform, _warned(findings) if bad else frozenset()) if bad or doubt else None,
+        repair=_repair(case, names, platform, warned if bad else frozenset()) if bad or doubt else None,
     )
-
-
-def _warned(findings: Sequence[Finding]) -> frozenset[str]:
-    return frozenset(f.rule for f in findings if f.severity is Severity.WARNING)
 
 
 def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
@@ -137,16 +134,16 @@ def _own_build(case: Case, findings: Sequence[Finding]) -> tuple[list[Finding], 
 
 
 def _of_nightly(
-    solver: Solver, case: Case, versions: Mapping[str, str], platform: Platform, findings: Sequence[Finding]
+    case: Case, versions: Mapping[str, str], platform: Platform, findings: Sequence[Finding]
 ) -> list[Finding]:
     """Return what a nightly or vendor build of torch (``2.4.0a0``) breaks if it has what the release after it has."""
     text = case.subject.text.get("torch", "")
     key = version_key(text) if text else None
-    if key is None or not key.is_prerelease or text in solver.compiled.versions.get("torch", ()):
+    if key is None or not key.is_prerelease or text in case.solver.compiled.versions.get("torch", ()):
         return []
     base = {n: v for n, v in versions.items() if case.subject.text.get(n) != text} | {"torch": key.base_version}
     rules = {f.rule for f in findings}
-    later = [f for f in judge(solver, base, platform).findings if "torch" in f.components and f.rule not in rules]
+    later = [f for f in judge(case.solver, base, platform).findings if "torch" in f.components and f.rule not in rules]
     return [
         replace(
             f,
@@ -162,15 +159,12 @@ def _of_nightly(
 def _derived(case: Case) -> list[Finding]:
     """Return what only all rules together rule out: no cell contains what is given."""
     problem = case.problem
-    wishes = wishes_of(case, problem)
+    wishes = _wishes(case, problem)
     posed = problem.with_wishes(wishes)
     net = problem.rules_net(Severity.ERROR)
     if net.solvable(net.begin([m for w in wishes for m in w.masks])) is not None:
         return []
-    stuck = case.solver.stuck_of(posed)
-    if stuck is None:
-        return []
-    members = conflict_members(case.solver, posed, stuck)
+    members = conflict_members(case.solver, posed, case.solver.stuck(posed))
     rule_members = [m for m in members if not m.is_wish]
     wishes_met = [m for m in members if m.is_wish]
     versions = {c: v for m in wishes_met for c, v in m.components.items()}
@@ -190,7 +184,7 @@ def _derived(case: Case) -> list[Finding]:
 def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
     """Return what the knowledge cannot say about the given set."""
     subject, problem = case.subject, case.problem
-    reasons = [reason for name in subject.plain if (reason := known_pair(case.solver, problem, subject, name))]
+    reasons = [reason for name in subject.plain if (reason := _unproved(case, name))]
     torch = problem.variable("torch")
     if torch is not None and "torch" in subject.masks:
         listed = subject.masks["torch"] & ((1 << len(case.solver.compiled.versions.get("torch", ()))) - 1)
@@ -221,7 +215,7 @@ def _silent(case: Case, torches: int, torch: int) -> set[str]:
     return silent
 
 
-def known_pair(solver: Solver, problem: Problem, subject: Given, framework: str) -> str | None:
+def _unproved(case: Case, framework: str) -> str | None:
     """Tell why the knowledge cannot vouch for a framework with the given torch.
 
     ``None`` when it can, or when there is nothing to vouch for.
@@ -229,7 +223,7 @@ def known_pair(solver: Solver, problem: Problem, subject: Given, framework: str)
     It can when somebody tested this framework release (its series, or an older release) with this torch or a newer one,
     or when the release itself declares a range that ends above this torch.
     """
-    compiled = solver.compiled
+    compiled, problem, subject = case.solver.compiled, case.problem, case.subject
     if compiled.roles[framework] is not Role.FRAMEWORK or "torch" not in subject.masks:
         return None
     listed = (1 << len(compiled.versions.get(framework, ()))) - 1
@@ -243,37 +237,30 @@ def known_pair(solver: Solver, problem: Problem, subject: Given, framework: str)
     for frameworks, tested in support.lines:
         if frameworks & ((1 << (release + 1)) - 1):
             older |= tested
-    if older and torches & -torches <= older:
+    if (older and torches & -torches <= older) or _declared_bound(case, framework, release, torches):
         return None
-    if _declared_bound(solver, framework, release, torches):
-        return None
-    version = subject.text[framework]
-    newest = (
-        str(problem.values[problem.names.index("torch")][older.bit_length() - 1]).split("+", maxsplit=1)[0]
-        if older
-        else ""
-    )
-    tail = f": the newest torch it was tested with is {newest}" if newest else ""
-    return f"whether {framework} {version} works with torch {subject.text['torch']}{tail}"
+    tail = ""
+    if older:
+        newest = public(problem.values[problem.names.index("torch")][older.bit_length() - 1])
+        tail = f": the newest torch it was tested with is {newest}"
+    return f"whether {framework} {subject.text[framework]} works with torch {subject.text['torch']}{tail}"
 
 
-def _declared_bound(solver: Solver, framework: str, release: int, torches: int) -> bool:
+def _declared_bound(case: Case, framework: str, release: int, torches: int) -> bool:
     """Tell whether the release declares a range for torch that has an upper end and contains the given torch."""
-    version = solver.compiled.versions[framework][release]
-    for rule in solver.knowledge().rules:
-        if rule.id != f"{framework}-declares-torch":
-            continue
-        for row in rule.rows:
-            spec: Spec = row.needs["torch"]
-            if row.when[framework].contains(version) and re.search(r"<|==|~=", spec.text):
-                return any(spec.contains(solver.compiled.versions["torch"][i]) for i in bits(torches))
+    versions = case.solver.compiled.versions
+    rule = case.rules.get(f"{framework}-declares-torch")
+    for row in rule.rows if rule else ():
+        spec = row.needs["torch"]
+        if row.when[framework].contains(versions[framework][release]) and re.search(r"<|==|~=", spec.text):
+            return any(spec.contains(versions["torch"][i]) for i in bits(torches))
     return False
 
 
 # Rules that a set breaks, as findings: one a rule, and notes.
 
 
-def violated(case: Case, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
+def _violated(case: Case, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
     """Return a finding per rule that the masks break by themselves."""
     problem = case.problem
     domains = problem.full
@@ -331,8 +318,8 @@ def _shown(case: Case, scope: Mapping[str, None], inferred: Mapping[str, str]) -
     return versions | {c: inferred[c] for c in scope if c in inferred and c not in versions}
 
 
-def notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
-    """Rows that are told only."""
+def _notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
+    """Return the rows that are told only."""
     findings = []
     for rule in case.rules.values():
         row = next((r for r in rule.rows if _is_told(case, rule, r, versions, platform)), None)
@@ -407,10 +394,10 @@ def _sets(knowledge: Knowledge, row: Row) -> Iterator[dict[str, str]]:
 
     There is none where no listed release fits.
     """
-    chosen = {name: _newest_known(knowledge, name, row.when[name], row.needs.get(name)) for name in row.when}
-    if any(version is None for version in chosen.values()):
+    newest = {name: _newest_known(knowledge, name, spec, row.needs.get(name)) for name, spec in row.when.items()}
+    versions = {name: version for name, version in newest.items() if version is not None}
+    if len(versions) < len(newest):
         return
-    versions = {name: version for name, version in chosen.items() if version is not None}
     if not row.needs:
         yield versions
     for name, spec in row.needs.items():
@@ -421,7 +408,7 @@ def _sets(knowledge: Knowledge, row: Row) -> Iterator[dict[str, str]]:
 
 
 def _newest_known(knowledge: Knowledge, name: str, admitted: Spec | None, unmet: Spec | None) -> str | None:
-    """Return the newest stable release that ``wanted`` admits and ``unmet`` does not."""
+    """Return the newest stable release that ``admitted`` admits and ``unmet`` does not."""
     for release in reversed(knowledge.releases.get(name, ())):
         version = release.version
         key = version_key(version)
@@ -435,7 +422,7 @@ def _newest_known(knowledge: Knowledge, name: str, admitted: Spec | None, unmet:
 # The nearest valid cell to a given set that is bad.
 
 
-def wishes_of(case: Case, problem: Problem) -> list[Wish]:
+def _wishes(case: Case, problem: Problem) -> list[Wish]:
     """Return a wish for each component of the set. Those that are to stay are wished hardest."""
     wishes = []
     for name, mask in case.subject.masks.items():
@@ -447,25 +434,26 @@ def wishes_of(case: Case, problem: Problem) -> list[Wish]:
     return wishes
 
 
-def repair_of(
-    case: Case, names: Mapping[str, str], platform: Platform, warned: frozenset[str] = frozenset()
-) -> Repair | None:
+def _repair(case: Case, names: Mapping[str, str], platform: Platform, warned: frozenset[str]) -> Repair | None:
     """Return the nearest cell. What a wheel carries follows it and does not count as a change.
 
-    ``known`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those
+    ``warned`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those
     are mended with it.
     """
     problem = pose(case.solver.compiled, platform, names, case.subject.extras)
     carried = {n for n in CARRIED if n in case.subject.masks and "torch" in case.subject.masks and _agrees(case, n)}
-    wishes = [w for w in wishes_of(case, problem) if w.component not in carried] + _stay_with_cuda(case, problem)
+    wishes = [w for w in _wishes(case, problem) if w.component not in carried] + _stay_with_cuda(case, problem)
     roles = case.solver.compiled.roles
     frameworks = tuple(n for n in case.subject.plain if roles[n] is Role.FRAMEWORK)
     companions = tuple(n for n in case.subject.plain if roles[n] is Role.COMPANION)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
+    masks, plain = case.subject.masks, case.subject.plain
+    # Only what is one release (of torch: one version) has a place to be near to.
+    start = {n: (m & -m).bit_length() - 1 for n, m in masks.items() if n in problem.names and n in plain}
     posed = Posed(
         Request(platform=platform),
         problem.with_wishes(wishes),
-        _nearest_first(case, problem, frameworks, companions),
+        Nearest(problem, frameworks, companions, start=start, torches=masks.get("torch", 0)),
         chosen,
         _without(problem, case.solver.compiled.pre),
         _without(problem, case.solver.compiled.yanked),
@@ -479,19 +467,6 @@ def repair_of(
         change = Change(component="torch", old=case.subject.text["torch"], new=build)
         return Repair(changes=(change,), cell=repair.cell, message=f"torch {build}, named as that build")
     return repair
-
-
-def _nearest_first(case: Case, problem: Problem, frameworks: tuple[str, ...], companions: tuple[str, ...]) -> Nearest:
-    """Return the order of answers around what is given.
-
-    Only what is one release (of torch: one version) has a place to be near to.
-    """
-    start = {
-        n: (m & -m).bit_length() - 1
-        for n, m in case.subject.masks.items()
-        if n in problem.names and n in case.subject.plain
-    }
-    return Nearest(problem, frameworks, companions, start=start, torches=case.subject.masks.get("torch", 0))
 
 
 def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]:

@@ -94,20 +94,22 @@ class Problem:
 
     def with_wishes(self, wishes: Iterable[Wish]) -> Problem:
         """Return the same problem with other wishes. Nets are shared."""
-        return Problem(
-            self.compiled,
-            self.platform,
-            self.names,
-            self.components,
-            self.values,
-            self.groups,
-            tuple(wishes),
-            self._nets,
-        )
+        return replace(self, wishes=tuple(wishes))
 
     def mask(self, variable: int, spec: Spec) -> int:
-        """Return the known values of a variable that satisfy ``spec``."""
-        return spec_mask(self.components[variable], self.values[variable], spec)
+        """Return the known values of a variable that a spec admits.
+
+        Where it speaks of patch releases of Python, a minor that has one is admitted.
+        """
+        by_patch = self.components[variable] == "python" and re.search(r"\d+\.\d+\.\d", spec.text)
+        mask = 0
+        for index, value in enumerate(self.values[variable]):
+            if value is None:
+                continue
+            patches = by_patch and value.count(".") == 1
+            if any(spec.contains(f"{value}.{p}") for p in _PATCHES) if patches else spec.contains(value):
+                mask |= 1 << index
+        return mask
 
     def bit(self, variable: int, version: str) -> int:
         """Return the mask of one value."""
@@ -136,22 +138,6 @@ def exact_version(spec: Spec) -> str | None:
     if key is None or (bare and len(key.release) <= 2 and not (key.local or key.pre or key.post or key.is_devrelease)):
         return None
     return text
-
-
-def spec_mask(component: str, values: Sequence[str | None], spec: Spec) -> int:
-    """Return which of ``values`` a spec admits.
-
-    Where it speaks of patch releases of Python, a minor that has one is admitted.
-    """
-    by_patch = component == "python" and re.search(r"\d+\.\d+\.\d", spec.text)
-    mask = 0
-    for index, value in enumerate(values):
-        if value is None:
-            continue
-        patches = by_patch and value.count(".") == 1
-        if any(spec.contains(f"{value}.{p}") for p in _PATCHES) if patches else spec.contains(value):
-            mask |= 1 << index
-    return mask
 
 
 def pose(
@@ -187,15 +173,8 @@ def pose(
 
 def _carriers(compiled: Compiled, active: set[str]) -> dict[str, str]:
     """Component -> the rule that says which release of it a torch wheel carries."""
-    carriers = {}
-    for rule in compiled.rules_of(["torch"]):
-        if (
-            rule.bundles
-            and len(rule.components) == 2
-            and rule.components[0] == "torch"
-            and rule.components[1] in active
-        ):
-            carriers[rule.components[1]] = rule.id
+    pairs = [r for r in compiled.rules_of(["torch"]) if r.bundles and len(r.components) == 2]
+    carriers = {r.components[1]: r.id for r in pairs if r.components[0] == "torch" and r.components[1] in active}
     return carriers if "torch" in active else {}
 
 
@@ -310,11 +289,3 @@ def _meets(compiled: Compiled, component: str, spec: Spec, version: str) -> bool
     if version == "none" and compiled.roles.get(component) is not Role.CORE:
         return not spec.is_any and spec.contains(version)
     return spec.contains(version)
-
-
-def open_to_any(compiled: Compiled, component: str) -> bool:
-    """Tell whether a release that the knowledge does not list may be named.
-
-    Facts of a host and companions, not what we choose between.
-    """
-    return compiled.roles.get(component) in (Role.HOST, Role.COMPANION)

@@ -15,7 +15,7 @@ from envsmith.model.rule import Knowledge, Row, Severity
 from envsmith.model.version import Spec, parse_version
 from envsmith.solve.kernel import Domains
 from envsmith.solve.prefer import Preference
-from envsmith.solve.problem import Problem, Wish, exact_version, open_to_any, pose
+from envsmith.solve.problem import Problem, Wish, exact_version, pose
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
 _KEEP_PROBLEMS = 16
@@ -46,8 +46,8 @@ class Posed:
         return self.with_wishes([*self.problem.wishes, *wishes])
 
 
-def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem] | None = None) -> Posed:
-    """:class:`UsageError` when the request names what is no component or no version.
+def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem]) -> Posed:
+    """Return the problem of a request. ``UsageError`` when it names what is no component or no version.
 
     ``problems`` keeps problems without their wishes, so that many requests over the same components share their tables.
     """
@@ -68,40 +68,33 @@ def pose_request(compiled: Compiled, request: Request, problems: dict[object, Pr
         names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
         extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
     key = (request.platform, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
-    problem_base = problems.get(key) if problems is not None else None
-    if problem_base is None:
-        problem_base = pose(compiled, request.platform, names, {n: tuple(v) for n, v in extras.items()})
-        if problems is not None:
-            if len(problems) >= _KEEP_PROBLEMS:
-                problems.pop(next(iter(problems)))
-            problems[key] = problem_base
-    problem = problem_base.with_wishes(_wishes(problem_base, request, specs))
+    if key not in problems:
+        if len(problems) >= _KEEP_PROBLEMS:
+            problems.pop(next(iter(problems)))
+        problems[key] = pose(compiled, request.platform, names, {n: tuple(v) for n, v in extras.items()})
+    problem = problems[key].with_wishes(_wishes(problems[key], request, specs))
     pre, yanked = _avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
     return Posed(request, problem, Preference(problem, frameworks, companions), chosen, pre, yanked)
 
 
-def make_cell(assignment: Mapping[str, str], *, chosen: Iterable[str], compiled: Compiled, platform: Platform) -> Cell:
-    """Order the components as :class:`Cell` documents it. Several GPUs become one text, joined by commas."""
-    gpus = [v for n, v in assignment.items() if n == "gpu" or n.startswith("gpu#")]
-    single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
-    if gpus:
-        single["gpu"] = ",".join(gpus)
-    chosen = tuple(n for n in chosen if n in single)
-    following = [n for n in FOLLOWS if n in single]
-    following += [n for n in single if n not in following]
-    following.sort(key=lambda n: compiled.roles.get(n) is Role.HOST)
-    order = list(dict.fromkeys([*chosen, *following]))
-    index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
-    return Cell(components={n: single[n] for n in order}, chosen=chosen, platform=platform, index=index)
-
-
 def cell_of(posed: Posed, domains: Domains) -> Cell:
-    """Return the cell of a full assignment."""
-    problem = posed.problem
-    return make_cell(
-        problem.assignment(domains), chosen=posed.chosen, compiled=problem.compiled, platform=problem.platform
+    """Return the cell of a full assignment, in the order that :class:`Cell` documents.
+
+    Several GPUs become one text, joined by commas.
+    """
+    compiled, platform = posed.problem.compiled, posed.problem.platform
+    assignment = posed.problem.assignment(domains)
+    single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
+    if "gpu" in single:
+        single["gpu"] = ",".join(v for n, v in assignment.items() if n.partition("#")[0] == "gpu")
+    chosen = tuple(n for n in posed.chosen if n in single)
+    following = sorted(
+        dict.fromkeys([*(n for n in FOLLOWS if n in single), *single]), key=lambda n: compiled.roles.get(n) is Role.HOST
     )
+    index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
+    components = {n: single[n] for n in (*chosen, *following)}
+    return Cell(components=components, chosen=chosen, platform=platform, index=index)
 
 
 def _check_names(compiled: Compiled, names: Iterable[str]) -> None:
@@ -124,11 +117,12 @@ def _version(text: str, flag: str) -> str:
 
 
 def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str]]:
-    """Exactly named releases that the knowledge does not list, of components where that is no obstacle."""
+    """Exactly named releases that the knowledge does not list, of the host and of companions: we do not choose them."""
     extras: dict[str, list[str]] = {}
     for name, spec in specs.items():
         exact = exact_version(spec)
-        if exact and open_to_any(compiled, name) and exact not in compiled.versions.get(name, ()):
+        open_to_any = compiled.roles[name] in (Role.HOST, Role.COMPANION)
+        if exact and open_to_any and exact not in compiled.versions.get(name, ()):
             extras.setdefault(name, []).append(exact)
     return extras
 

@@ -61,7 +61,7 @@ class Solver:
         return self.graph.rule(rule_id)
 
     def pose(self, request: Request) -> Posed:
-        """See :func:`pose_request`."""
+        """Return the problem of a request. ``UsageError`` when it names what is no component or no version."""
         return pose_request(self.compiled, request, self.problems)
 
     def best(self, posed: Posed, *, wishes: Sequence[Wish] | None = None) -> Answer | None:
@@ -89,14 +89,13 @@ class Solver:
             return
         gentle = problem.rules_net(Severity.ERROR, Severity.WARNING)
         steps = posed.preference.steps()
-        last: tuple[object, ...] | None = None
+        last: object = None
         for avoided in PHASES:
             net = gentle if "warning" in avoided else hard
-            extra = [*(posed.pre if "pre" in avoided else ()), *(posed.yanked if "yanked" in avoided else ())]
-            this = ("warning" in avoided, tuple(extra))
-            if this == last:
+            extra = (*(posed.pre if "pre" in avoided else ()), *(posed.yanked if "yanked" in avoided else ()))
+            if (net, extra) == last:
                 continue
-            last = this
+            last = net, extra
             domains = net.begin([*unary, *extra])
             if domains is None:
                 continue
@@ -105,12 +104,8 @@ class Solver:
                 if not every:
                     return
 
-    def stuck(self, posed: Posed) -> Stuck | None:
-        """Tell why there is no cell: fewest members. ``None`` when there is one."""
-        return self.stuck_of(posed.problem)
-
-    def stuck_of(self, problem: Problem) -> Stuck | None:
-        """Return as :meth:`stuck`, for a problem with its wishes."""
+    def stuck(self, problem: Problem) -> Stuck | None:
+        """Tell why there is no cell for the wishes of a problem: fewest members. ``None`` when there is one."""
         full = problem.full
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]

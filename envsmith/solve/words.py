@@ -83,20 +83,14 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
 
 
 def _needs_words(rule: Rule, row: Row) -> str:
-    verb = {RuleKind.BUNDLES: "carries", RuleKind.REQUIRES: "needs"}.get(rule.kind, "needs")
-    if "-declares-" in rule.id:
-        verb = "declares"
+    verb = "declares" if "-declares-" in rule.id else "carries" if rule.kind is RuleKind.BUNDLES else "needs"
     who = join_words([shown_spec(c, s) for c, s in row.when.items()], last="with")
     return f"{who} {verb} " + join_words([shown_spec(c, s) for c, s in row.needs.items()])
 
 
 def _gap_sentence(rule: Rule, affected: Mapping[str, Sequence[str]]) -> str:
-    torch = (
-        "torch " + these_versions("torch", affected.get("torch", ()))
-        if affected.get("torch")
-        else "that build of torch"
-    )
     builds = affected.get("torch", ())
+    torch = f"torch {these_versions('torch', builds)}" if builds else "that build of torch"
     if rule.id == "torch-runs-on-gpu" and builds and all(v.endswith("+cpu") for v in builds):
         return "a build of torch without CUDA runs on no GPU"
     if rule.id == "torch-runs-on-gpu":
@@ -158,9 +152,8 @@ def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Seq
 
 
 def _platform_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
-    return (
-        f"torch {these_versions('torch', _builds(rows, affected))} {_verb(rows, affected, 'is', 'are')} {rows[0].cause}"
-    )
+    verb = _verb(rows, affected, "is", "are")
+    return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {rows[0].cause}"
 
 
 def _glibc_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:

@@ -443,7 +443,7 @@ class Composer:
             answer = solver.best(posed)
             if answer is not None:
                 return self._job(answer.cell, broken, why)
-            stuck = solver.stuck(posed)
+            stuck = solver.stuck(posed.problem)
             rules = frozenset(g.rule for g in stuck.groups) if stuck else frozenset()
             if not rules:
                 return "no package resolver would give it: no such release is known"
