@@ -283,12 +283,15 @@ class Change:
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read a ``matrix.json`` that another program may have written. ``DataError``."""
+    hint = "envsmith matrix export writes one"
     try:
         value = json.loads(read_bounded(path, _MAX_BYTES))
+    except DataError as error:
+        raise DataError(error.message, hint=hint) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: no matrix.json: {error}", hint="envsmith matrix export writes one") from None
+        raise DataError(f"{path}: no matrix.json: {error}", hint=hint) from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise DataError(f"{path}: no matrix.json of schema {SCHEMA}", hint="envsmith matrix export writes one")
+        raise DataError(f"{path}: no matrix.json of schema {SCHEMA}", hint=hint)
     for key, kind in (("cells", list), ("torch", list), ("frameworks", list)):
         if not isinstance(value.get(key), kind) or not all(isinstance(x, dict) for x in value[key]):
             raise DataError(f"{path}: {key}: a list of objects belongs here")
