@@ -22,6 +22,7 @@ from envsmith.engines.base import Built, Engine
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, InterruptedRunError
 from envsmith.model.lock import Lock
+from envsmith.model.record import RECORD_FILE
 from envsmith.options import Options, Outcome
 from envsmith.progress import Event, EventKind, Progress, silent
 
@@ -129,7 +130,7 @@ def _torch_layer(lock: Lock) -> str:
 def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool) -> tuple[Lock, Outcome | None]:
     """The cell's lock, written; and what an earlier run made of it, when that is there and proved."""
     outcome = lock_for(options, engine=engine, progress=progress)
-    lock, record_file = outcome.lock, outcome.directory / "record.json"
+    lock, record_file = outcome.lock, outcome.directory / RECORD_FILE
     if again or engine.images is None:
         return lock, None
     try:

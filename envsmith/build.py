@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from envsmith.engines.base import Engine
 from envsmith.engines.bases import known_image, load_bases
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
+from envsmith.files import now
 from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
 from envsmith.image.dockerfile import render
@@ -29,6 +29,7 @@ from envsmith.lock.files import layer_text, pylock_text, requirement_files
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Lock, Pin, folder_name
+from envsmith.model.record import RECORD_FILE
 from envsmith.model.version import Spec
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock, Event, EventKind, Progress, silent
@@ -54,12 +55,12 @@ def build(options: Options, *, engine: Engine | None = None, progress: Progress 
     options = _for_engine(options, engine)
     locked = existing_lock(options, clock) if options.locked or options.frozen else _lock(options, engine, clock)
     # A record speaks of what was built from this lock. There is none until that is proved again.
-    (locked.directory / "record.json").unlink(missing_ok=True)
+    (locked.directory / RECORD_FILE).unlink(missing_ok=True)
     outcome = _build(locked, options, engine, clock)
     if not options.smoke:
         return outcome
     record = prove(outcome, engine, options, clock)
-    return replace(outcome, record=record, files=(*outcome.files, "record.json"))
+    return replace(outcome, record=record, files=(*outcome.files, RECORD_FILE))
 
 
 def lock_for(options: Options, *, engine: Engine, progress: Progress = silent) -> Outcome:
@@ -103,10 +104,7 @@ def last_day() -> str:
     ``SOURCE_DATE_EPOCH`` sets another present. Today would not do: what is published in its course would change a lock
     that was made on the same date.
     """
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    utc = dt.timezone.utc
-    now = dt.datetime.fromtimestamp(int(epoch), tz=utc) if epoch.isdigit() else dt.datetime.now(utc)
-    return (now.date() - dt.timedelta(days=1)).isoformat()
+    return (now().date() - dt.timedelta(days=1)).isoformat()
 
 
 def _for_engine(options: Options, engine: Engine) -> Options:

@@ -7,6 +7,7 @@ executed.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import importlib
 import io
@@ -25,6 +26,12 @@ _Value = TypeVar("_Value")
 # Raised when the shape of what is kept changes.
 SCHEMA = 3
 _KEEP = 12
+
+
+def now() -> dt.datetime:
+    """Return the present in UTC, by which files are dated. ``SOURCE_DATE_EPOCH`` sets another."""
+    epoch, utc = os.environ.get("SOURCE_DATE_EPOCH", ""), dt.timezone.utc
+    return dt.datetime.fromtimestamp(int(epoch), tz=utc) if epoch.isdigit() else dt.datetime.now(utc)
 
 
 def cache_folder() -> Path:

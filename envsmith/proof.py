@@ -18,7 +18,7 @@ from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
-from envsmith.model.record import Cases, Failure, Record, Rung, Verdict, record_text
+from envsmith.model.record import RECORD_FILE, Cases, Failure, Record, Rung, Verdict, record_text
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock
 from envsmith.smoke import run
@@ -136,7 +136,7 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
         failure=failure_of(result, rungs),
     )
     # `.` stands for where the cell stood.
-    store.write(outcome.directory, {"record.json": record_text(record, cell=outcome.directory)})
+    store.write(outcome.directory, {RECORD_FILE: record_text(record, cell=outcome.directory)})
     return record
 
 

@@ -15,12 +15,12 @@ from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import clean, dumps, say, table
 from envsmith.cli.options import alternatives, matrix_option, parse_component
 from envsmith.errors import NetworkError, UsageError
-from envsmith.files import write_whole
+from envsmith.files import now, write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.files import find_matrix, list_files, own_matrix
 from envsmith.graph.load import components, knowledge, version_graph
 from envsmith.lock.store import prepare
-from envsmith.matrix.document import changes, document, now, read_document, states
+from envsmith.matrix.document import changes, document, read_document, states
 from envsmith.matrix.tables import commands, csv_text, dumped, with_table, write_export
 from envsmith.model.cell import CellId
 from envsmith.model.component import Role

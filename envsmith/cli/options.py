@@ -294,12 +294,11 @@ def _gpu(text: str, names: dict[str, str]) -> str:
     clean = re.sub(r"[\s_-]+", "", text.lower()).removeprefix("nvidia").removeprefix("geforce")
     if match := re.fullmatch(r"sm(\d{2,3})[af]?", clean):
         return f"sm_{match[1]}"
-    folded = {re.sub(r"[\s_-]+", "", name.lower()): sm for name, sm in names.items()}
-    if clean in folded:
-        return folded[clean]
+    if clean in names:
+        return names[clean]
     import difflib
 
-    near = difflib.get_close_matches(clean, folded, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(clean, names, n=3, cutoff=0.5)
     raise UsageError(
         f"--gpu {_short(text)}: unknown GPU",
         hint=f"did you mean {' or '.join(near)}? sm_NN works too"

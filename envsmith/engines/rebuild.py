@@ -15,23 +15,20 @@ from envsmith.model.lock import Lock
 from envsmith.oci.diff import difference
 from envsmith.oci.layout import OciImage, open_image
 from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.schema import AsJson
 
 # The OCI layout of a cell, in its own folder.
 LAYOUT = "oci"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RebuildReport:
+class RebuildReport(AsJson):
     """Both manifest digests, and what differs: one line a file (path and what differs) or key of the configuration."""
 
     same: bool
     first: str
     second: str
     differences: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """Return the object of ``--json``."""
-        return {"same": self.same, "first": self.first, "second": self.second, "differences": list(self.differences)}
 
 
 def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> RebuildReport:

@@ -16,11 +16,9 @@ from envsmith.graph.load import components
 from envsmith.lock.files import parse_beside
 from envsmith.lock.resolve import Judge, broken_rules, judge_cell
 from envsmith.model.cell import Cell
-from envsmith.model.lock import Lock, parse_lock
+from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
 
-LOCK_FILE = "lock.json"
 PYLOCK_FILE = "pylock.toml"
-_MAX_BYTES = 32 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -121,7 +119,7 @@ def read(directory: Path) -> Lock | None:
 
 def _text(path: Path) -> str:
     try:
-        return read_bounded(path, _MAX_BYTES).decode()
+        return read_bounded(path, MAX_BYTES).decode()
     except UnicodeDecodeError:
         raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
 

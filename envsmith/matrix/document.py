@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,17 +22,12 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.record import Rung, read_records
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
 from envsmith.model.version import Spec, version_key
+from envsmith.schema import AsJson
 from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.solver import Solver
 
 # The first number changes when a reader of the old shape would fail; new keys do not change it.
 SCHEMA = 1
-
-
-def now() -> dt.datetime:
-    """Return the present in UTC. ``SOURCE_DATE_EPOCH`` sets another."""
-    epoch, utc = os.environ.get("SOURCE_DATE_EPOCH", ""), dt.timezone.utc
-    return dt.datetime.fromtimestamp(int(epoch), tz=utc) if epoch.isdigit() else dt.datetime.now(utc)
 
 
 def states(root: Path, knowledge: Knowledge, today: dt.date) -> tuple[list[CellState], Expiry]:
@@ -268,17 +262,13 @@ _MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class Change(AsJson):
     """``what`` is cell, torch or a framework's name. ``before`` and ``after`` are ``None`` where it is missing."""
 
     what: str
     name: str
     before: str | None
     after: str | None
-
-    def to_json(self) -> dict[str, str | None]:
-        """Return it as ``matrix diff --json`` prints it."""
-        return {"what": self.what, "name": self.name, "before": self.before, "after": self.after}
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -34,6 +34,10 @@ from envsmith.schema import (
 )
 
 _SCHEMA = 1
+# The name of a lock in a cell's folder.
+LOCK_FILE = "lock.json"
+# A lock, a record, or a document that proves them, as a file.
+MAX_BYTES = 32 << 20
 # The layers of an image, heaviest and most shared first. A pin belongs to exactly one.
 Layer = Annotated[str, text_of(20, re.compile("torch|framework|build"))]
 

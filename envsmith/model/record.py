@@ -290,7 +290,7 @@ _LADDER = {rung: number for number, rung in enumerate(Rung)}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.[a-z]{1,20}-[0-9a-f]{12}\.json")
 _MAX_BYTES = 64_000
 # What a build writes beside its lock.
-_BUILT = "record.json"
+RECORD_FILE = "record.json"
 # Problems that are shown of a folder full of them.
 _MAX_SHOWN = 40
 
@@ -406,8 +406,8 @@ def _records_of(source: Path) -> list[Path]:
     inside = source / "records"
     if inside.is_dir() or (source / "plan.json").is_file():  # a campaign that has just begun has no records yet
         return sorted(inside.glob("*.json"))
-    one = source / _BUILT
-    files = [one] if one.is_file() else sorted(source.glob(f"*/{_BUILT}")) or sorted(source.glob("*.json"))
+    one = source / RECORD_FILE
+    files = [one] if one.is_file() else sorted(source.glob(f"*/{RECORD_FILE}")) or sorted(source.glob("*.json"))
     if not files:
         raise DataError(
             f"{source}: no records there",
@@ -421,7 +421,7 @@ def _checked(path: Path) -> tuple[str, str]:
     content = read_bounded(path, _MAX_BYTES)
     record, text = read_record(str(path), content), content.decode()
     name = record_name(record.cell, record.engine, text)
-    if (path.name not in {name, _BUILT}) or not _NAME.fullmatch(name):
+    if (path.name not in {name, RECORD_FILE}) or not _NAME.fullmatch(name):
         raise DataError(
             f"{path}: its name does not belong to its content",
             hint="it was changed after it was written; run the cell again",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsmith.errors import ContentError
+from envsmith.schema import AsJson, written
 
 IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -52,24 +53,14 @@ def canonical(value: object) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Descriptor:
+class Descriptor(AsJson):
     """What a manifest says of a blob; ``size`` in bytes."""
 
-    media_type: str
+    media_type: str = field(metadata=written("mediaType"))
     digest: str
     size: int
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    artifact_type: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as it stands in a manifest or an index."""
-        return {
-            "mediaType": self.media_type,
-            "digest": self.digest,
-            "size": self.size,
-            **({"artifactType": self.artifact_type} if self.artifact_type else {}),
-            **({"annotations": dict(self.annotations)} if self.annotations else {}),
-        }
+    artifact_type: str = field(default="", metadata=written("artifactType", when_set=True))
+    annotations: Mapping[str, str] = field(default_factory=dict, metadata=written(when_set=True))
 
 
 def describe(data: bytes, media_type: str, *, artifact_type: str = "", **annotations: str) -> Descriptor:

@@ -41,6 +41,7 @@ from envsmith.preflight.checks import (
     variables,
     versions,
 )
+from envsmith.schema import UNWRITTEN, AsJson
 
 if TYPE_CHECKING:
     from envsmith.preflight.group import Place
@@ -61,7 +62,7 @@ BACKENDS = ("auto", "gloo", "nccl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class Report(AsJson):
     """The same on every rank. ``facts`` are every rank's; ``seconds`` is the time that this call took, without torch's import."""
 
     ok: bool
@@ -70,18 +71,7 @@ class Report:
     backend: str
     seconds: float
     findings: tuple[Finding, ...] = ()
-    facts: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, object]:
-        """One object, without the facts."""
-        return {
-            "ok": self.ok,
-            "sentence": self.sentence,
-            "ranks": self.ranks,
-            "backend": self.backend,
-            "seconds": self.seconds,
-            "findings": [finding.to_json() for finding in self.findings],
-        }
+    facts: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, metadata=UNWRITTEN)
 
 
 class PreflightError(EnvsmithError):

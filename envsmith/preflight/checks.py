@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from envsmith.schema import AsJson
 from envsmith.smoke.agent.machine import host_facts, loaded_facts
 from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.protocol import one_line
@@ -30,24 +31,14 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(AsJson):
     """One thing that is wrong: ``severity`` is ``error``, ``warning`` or ``note``; ``ranks`` are those that it is about."""
 
     check: str
     severity: str
-    message: str
     ranks: tuple[int, ...] = ()
+    message: str
     fix: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        """One object."""
-        return {
-            "check": self.check,
-            "severity": self.severity,
-            "ranks": list(self.ranks),
-            "message": self.message,
-            "fix": self.fix,
-        }
 
 
 def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:

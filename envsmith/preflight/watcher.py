@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from envsmith.preflight.group import Place, find_place, second_connection
+from envsmith.schema import UNWRITTEN, AsJson
 from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.world import stored
 
@@ -45,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class Sample(AsJson):
     """One rank at one moment. ``mean`` is seconds per step since the last sample (of the rank's own work where ``computed`` is called)."""
 
     rank: int
@@ -57,11 +58,7 @@ class Sample:
     rss: int = 0
     gpu: int = 0
     error: str = ""
-    heard: float = field(default=0.0, compare=False)
-
-    def to_json(self) -> dict[str, object]:
-        """What goes through the store."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "heard"}
+    heard: float = field(default=0.0, compare=False, metadata=UNWRITTEN)
 
     @classmethod
     def parse(cls, text: bytes | str, heard: float) -> Sample | None:

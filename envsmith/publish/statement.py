@@ -16,16 +16,13 @@ from typing import Any
 
 from envsmith.errors import ContentError, DataError, EnvsmithError
 from envsmith.files import read_bounded
-from envsmith.model.lock import Lock, parse_lock
-from envsmith.model.record import SCHEMA, Record, check_record
+from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
+from envsmith.model.record import RECORD_FILE, SCHEMA, Record, check_record
 from envsmith.oci.spec import EMPTY, Descriptor, Manifest, artifact, canonical, describe, is_digest
 from envsmith.publish.sbom import MEDIA_TYPE as SBOM_TYPE
 from envsmith.schema import Problems, UnreadableError, parse_document
 
 # -- the proof: what a build left in a cell's folder, a record that passed, of this lock and of this image -------------
-
-LOCK_FILE, RECORD_FILE = "lock.json", "record.json"
-_MAX_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +66,7 @@ def load_proof(directory: Path) -> Proof:
     if not lock_file.is_file():
         hint = "name the folder of a cell: envsmith build says where it is"
         raise EnvsmithError(f"{directory}: no lock is there", hint=hint)
-    lock_raw = read_bounded(lock_file, _MAX_BYTES)
+    lock_raw = read_bounded(lock_file, MAX_BYTES)
     try:
         lock = parse_lock(lock_raw.decode(), where=str(lock_file))
     except UnicodeDecodeError:
@@ -79,7 +76,7 @@ def load_proof(directory: Path) -> Proof:
             f"{lock.cell.id} has no record: what is not proved is not published",
             hint="envsmith build runs the smoke test and writes record.json",
         )
-    record_raw = read_bounded(record_file, _MAX_BYTES)
+    record_raw = read_bounded(record_file, MAX_BYTES)
     record = parse_record(record_raw, str(record_file))
     return Proof(lock=lock, lock_raw=lock_raw, record=record, record_raw=record_raw)
 
@@ -116,7 +113,7 @@ def refuse_unproved(proof: Proof, *, images: Mapping[str, str]) -> None:
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
 _STATEMENT = "https://in-toto.io/Statement/v1"
-_PARTS = ("lock.json", "record.json", "sbom.cdx.json")
+_PARTS = (LOCK_FILE, RECORD_FILE, "sbom.cdx.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

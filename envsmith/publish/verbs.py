@@ -13,6 +13,7 @@ from envsmith.engines import choose_engine
 from envsmith.engines import rebuild as engine_rebuild
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
+from envsmith.model.record import RECORD_FILE
 from envsmith.oci.layout import REF_NAME, OciImage, Store, copy_layout, image_of, load_manifest, open_files, open_image
 from envsmith.oci.registry import Repository, parse_reference
 from envsmith.oci.spec import is_digest
@@ -20,7 +21,7 @@ from envsmith.progress import Clock, Progress, silent
 from envsmith.publish.folder import write_folder
 from envsmith.publish.push import BundleWriter, Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import BUNDLE_TYPE, ENVELOPE_TYPE, load_key, load_signer, sign, sign_keyless
-from envsmith.publish.statement import RECORD_FILE, Proof, load_proof, refuse_unproved
+from envsmith.publish.statement import Proof, load_proof, refuse_unproved
 from envsmith.publish.verify import Report, State, Trust, verify
 
 # -- publish -----------------------------------------------------------------------------------------------------------

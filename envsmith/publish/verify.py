@@ -18,7 +18,7 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING, Any
 
 from envsmith.errors import ContentError, DataError
-from envsmith.model.lock import Lock, parse_lock
+from envsmith.model.lock import MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import Record
 from envsmith.oci.layout import Store, load_manifest, read_blob, stream
 from envsmith.oci.spec import Descriptor, Manifest
@@ -26,12 +26,12 @@ from envsmith.publish import statement
 from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.sign import open_bundle, open_envelope
 from envsmith.publish.statement import Claim, parse_record, parse_statement, unproved
+from envsmith.schema import AsJson
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
 
-_MAX_DOCUMENT = 32 << 20
 _GZIP = ("application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
 _PLAIN = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar")
 
@@ -46,16 +46,12 @@ class State(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class Check(AsJson):
     """One part of the image or its proof, and what is to be said of it."""
 
     part: str
     state: State
     text: str
-
-    def to_json(self) -> dict[str, str]:
-        """Return it as ``verify --json`` prints it."""
-        return {"part": self.part, "state": self.state.value, "text": self.text}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +168,7 @@ def verify(
 
 
 def _config(store: Store, manifest: Manifest) -> Mapping[str, Any]:
-    raw = read_blob(store, manifest.config, "config", limit=_MAX_DOCUMENT)
+    raw = read_blob(store, manifest.config, "config", limit=MAX_BYTES)
     try:
         config = json.loads(raw)
         if isinstance(config, dict) and isinstance(config["rootfs"]["diff_ids"], list):
@@ -292,7 +288,7 @@ def _open(
     kind = artifact.artifact_type
     if kind not in {statement.STATEMENT_ARTIFACT, statement.KEYLESS_ARTIFACT} or len(artifact.layers) != 1:
         return None
-    raw = read_blob(store, artifact.layers[0], "statement", limit=_MAX_DOCUMENT)
+    raw = read_blob(store, artifact.layers[0], "statement", limit=MAX_BYTES)
     if kind == statement.KEYLESS_ARTIFACT:
         return _open_keyless(raw, manifest, trust)
 
@@ -319,7 +315,7 @@ def _open_keyless(raw: bytes, manifest: Manifest, trust: Trust) -> tuple[Claim |
 
 def _documents(report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], claim: Claim) -> None:
     with _Part(report, "lock"):
-        raw = read_blob(store, claim.parts["lock.json"], "lock", limit=_MAX_DOCUMENT)
+        raw = read_blob(store, claim.parts["lock.json"], "lock", limit=MAX_BYTES)
         lock = parse_lock(raw.decode(errors="replace"), where="lock")
         if lock.digest != claim.lock or str(lock.cell.id) != claim.cell:
             raise ContentError("lock: it is not the one that the statement speaks of")
@@ -330,11 +326,11 @@ def _documents(report: Report, store: Store, manifest: Manifest, config: Mapping
         good = f"they say cell {claim.cell} and this lock"
         report.add("labels", State.DIFFERS if differences else State.OK, "; ".join(differences) or good)
     with _Part(report, "record"):
-        raw = read_blob(store, claim.parts["record.json"], "record", limit=_MAX_DOCUMENT)
+        raw = read_blob(store, claim.parts["record.json"], "record", limit=MAX_BYTES)
         report.record = parse_record(raw, "record")
         _record(report, manifest, claim)
     with _Part(report, "sbom"):
-        raw = read_blob(store, claim.parts["sbom.cdx.json"], "sbom", limit=_MAX_DOCUMENT)
+        raw = read_blob(store, claim.parts["sbom.cdx.json"], "sbom", limit=MAX_BYTES)
         if report.lock is not None and (differences := sbom_differences(raw, report.lock, manifest.digest)):
             raise ContentError("sbom: it is not that of the lock", details=differences)
         report.add("sbom", State.OK, claim.parts["sbom.cdx.json"].digest)

@@ -18,6 +18,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from envsmith.errors import DataError, UsageError
+from envsmith.schema import AsJson
 from envsmith.smoke.cases import Case
 
 # Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall: src/sendrecv.cu, src/alltoall.cu).
@@ -38,7 +39,7 @@ _DEADLINE = 120.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
+class Measurement(AsJson):
     """One operation at one size. Times in microseconds, of the slowest rank in each round; bandwidths in GB/s from the median."""
 
     op: str
@@ -49,10 +50,6 @@ class Measurement:
     p99_us: float
     algbw: float
     busbw: float
-
-    def to_json(self) -> dict[str, object]:
-        """One object."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

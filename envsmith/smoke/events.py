@@ -10,6 +10,8 @@ from typing import Any
 from envsmith.smoke.agent.protocol import Phase
 
 _MAX_RANKS = 4096
+# A line of events is never longer than a few hundred kilobytes. A stream of nonsense must not fill the memory.
+MAX_LINE = 8 << 20
 
 Check = Callable[[Any], bool]
 

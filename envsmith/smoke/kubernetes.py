@@ -19,6 +19,7 @@ from typing import Any
 from envsmith.errors import DataError, UsageError
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.bundle import bundle
+from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.nodes import with_nodes
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
@@ -190,8 +191,6 @@ def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
 
 
 _START = '{"event":"'
-# As long as a line of the agent may be; a log of other things must not fill the memory.
-_MAX_LINE = 8 << 20
 _VERSIONED = ("torch", "python", "cuda", "nccl")
 
 
@@ -201,7 +200,7 @@ def events_of(lines: Iterable[str]) -> list[Mapping[str, Any]]:
     decoder = json.JSONDecoder()
     for line in lines:
         at = line.find(_START)
-        if at < 0 or len(line) > _MAX_LINE:
+        if at < 0 or len(line) > MAX_LINE:
             continue
         try:
             event, _ = decoder.raw_decode(line, at)

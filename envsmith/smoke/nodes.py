@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from envsmith.errors import SmokeError, UsageError, os_errors
+from envsmith.schema import AsJson, written
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.bundle import bundle
+from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.run import BOOTSTRAP, agent_input, torchrun_argv
 from envsmith.smoke.verdict import SmokeResult, judge
@@ -38,7 +40,6 @@ _SHELLS = frozenset({"ssh", "rsh", "pdsh"})
 _GRACE = 20.0
 _MOMENT = 3.0
 _MOST_NODES = 512
-_MAX_LINE = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -302,7 +303,7 @@ def _serve(pipe: IO[bytes], item: _Running, selector: selectors.BaseSelector, ev
         item.words = (item.words + data)[-(64 << 10) :]
         return
     *lines, tail = (item.rest + data).split(b"\n")
-    item.rest = tail[-_MAX_LINE:]
+    item.rest = tail[-MAX_LINE:]
     for line in lines:
         with contextlib.suppress(ValueError):
             event = json.loads(line)
@@ -392,13 +393,13 @@ _AT_ONCE = 16
 class Outcome:
     """What became of a run on a group of nodes; ``summary`` is its sentence."""
 
-    group: Group
+    group: Group = field(metadata=written("nodes"))
     passed: bool
     summary: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Narrowed:
+class Narrowed(AsJson):
     """``bad`` fail with a node that works with others; ``links`` are groups whose nodes work with others but not together."""
 
     bad: tuple[str, ...]
@@ -407,21 +408,6 @@ class Narrowed:
     sentence: str
     first: tuple[Outcome, ...] = ()
     second: tuple[Outcome, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """One object."""
-
-        def rows(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
-            return [{"nodes": list(o.group), "passed": o.passed, "summary": o.summary} for o in outcomes]
-
-        return {
-            "bad": list(self.bad),
-            "good": list(self.good),
-            "links": [list(group) for group in self.links],
-            "sentence": self.sentence,
-            "first": rows(self.first),
-            "second": rows(self.second),
-        }
 
 
 def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:

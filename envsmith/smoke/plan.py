@@ -13,13 +13,14 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
 from envsmith.model.cell import Cell
 from envsmith.model.version import Spec
+from envsmith.schema import AsJson, written
+from envsmith.smoke.agent.board import MAX_RANKS
 from envsmith.smoke.bandwidth import PREFIX, Floor, bandwidth_cases, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
 from envsmith.smoke.expect import Expect, Expectations, load_expectations
 
 BACKENDS = ("auto", "gloo", "nccl")
 SHARING = ("hostid", "multi-rank")
-MAX_RANKS = 1024
 # torch 2.6.0 on the CPU, measured: its fully_shard records events on a stream, and the CPU's stand-in for one has none. 2.9.1 and later pass.
 _FSDP2_STOPS = r"'Stream' object has no attribute 'record_event'"
 
@@ -35,30 +36,19 @@ class Tier(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Timeouts:
+class Timeouts(AsJson):
     """Seconds, nested: ``case`` < ``group`` (torch's own) < ``tier`` (all cases) < the outer parent's limit.
 
     ``imports`` bounds ``import torch``; ``init`` anything before the first case; ``first`` the first NCCL call of its kind, which makes a
     communicator and loads kernels. torch's defaults (10 minutes, heartbeat 480 s) are never relied on.
     """
 
-    imports: float = 120.0
+    imports: float = field(default=120.0, metadata=written("import"))
     init: float = 30.0
     first: float = 60.0
     case: float = 3.0
     group: float = 90.0
     tier: float = 300.0
-
-    def to_json(self) -> dict[str, float]:
-        """As the agent reads it."""
-        return {
-            "import": self.imports,
-            "init": self.init,
-            "first": self.first,
-            "case": self.case,
-            "group": self.group,
-            "tier": self.tier,
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,11 +24,10 @@ from typing import Protocol, runtime_checkable
 from envsmith.errors import EnvsmithError, SmokeError, os_errors
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.smoke.bundle import bundle
+from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, judge
 
-# A line of events is never longer than a few hundred kilobytes; a stream of nonsense must not fill the memory.
-_MAX_LINE = 8 << 20
 _MAX_WORDS = 64 << 10
 _PROBE_SECONDS = 300.0
 _HINT = "--python names an environment's interpreter, or its folder"
@@ -252,7 +251,7 @@ class _Agent:
         """Take the complete lines. What is not JSON is kept among the words."""
         data = os.read(fd, 1 << 18)
         *lines, partial = bytes(self._partial + data).split(b"\n")
-        self._partial = bytearray(partial[-_MAX_LINE:])
+        self._partial = bytearray(partial[-MAX_LINE:])
         for line in lines:
             try:
                 event = json.loads(line) if line.strip() else None

@@ -465,14 +465,13 @@ def gpu_architecture(name: str, names: dict[str, str]) -> str | None:
     direct = re.search(r"\bsm_?(\d{2,3})[af]?\b", name, re.IGNORECASE)
     if direct:
         return f"sm_{direct[1]}"
-    table = {re.sub(r"[\s_-]+", "", spelling.lower()): sm for spelling, sm in names.items()}
     short = _NOISE.sub(" ", name[:200].lower())
     words = [w for w in re.split(r"[\s,/_:;-]+", short) if w]
     for size in (4, 3, 2, 1):
         for start in range(len(words) - size + 1):
             joined = "".join(words[start : start + size])
             for spelling in (joined, f"rtx{joined}", re.sub(r"^\d{1,2}x?(?=[a-z])", "", joined)):
-                if spelling in table and (size > 1 or not spelling.isdigit() or len(spelling) == 4):
-                    return table[spelling]
+                if spelling in names and (size > 1 or not spelling.isdigit() or len(spelling) == 4):
+                    return names[spelling]
     series = re.search(r"\brtx\s*(20|30|40|50)(?:00|xx)?\b", name[:200], re.IGNORECASE)
     return {"20": "sm_75", "30": "sm_86", "40": "sm_89", "50": "sm_120"}[series[1]] if series else None

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.errors import DataError, NetworkError, UsageError
-from envsmith.files import cache_folder, write_whole
+from envsmith.files import cache_folder, now, write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient
-from envsmith.matrix.document import now
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
 from envsmith.matrix.refresh.releases import update_releases
 from envsmith.matrix.refresh.shared import Context, FactStore, Progress

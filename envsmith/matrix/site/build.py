@@ -16,9 +16,10 @@ from typing import Any
 
 from envsmith import __version__
 from envsmith.errors import os_errors
+from envsmith.files import now
 from envsmith.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, commands_of
-from envsmith.matrix.document import document, now
+from envsmith.matrix.document import document
 from envsmith.matrix.tables import write_export
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
