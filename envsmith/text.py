@@ -1,6 +1,6 @@
-"""What of a text is nobody's business when it is sent or published.
+"""What is taken out of a text: what would drive a terminal, and what is nobody's business when it is sent or published.
 
-Logins, tokens, names, and where things stood on this machine.
+The latter are logins, tokens, names, and where things stood on this machine.
 
 One place for the snapshots of the doctor (:func:`redact`) and the records of runs (:func:`redact_values`).
 """
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +16,7 @@ _TOKEN = re.compile(
     r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ASIA|pypi-)[A-Za-z0-9_-]{8,}"
     r"|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]{10,}"
 )
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 _LONG_HEX = re.compile(r"\b[0-9a-fA-F]{40,}\b")
 _URL_LOGIN = re.compile(r"(\w+://)[^/\s:@]{1,200}(?::[^/\s@]{0,200})?@")
 _EMAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{2,64}\b")
@@ -28,6 +27,11 @@ _PYTHON = re.compile(r"(?<![\w.~>/-])(?!/usr/)/[^\s'\"<>]{0,400}?/lib/python3\.(
 _SYSTEM_TMP = ("/tmp", "/var/tmp")  # noqa: S108 - not written to: names that are replaced
 # A host's name that could be an English word, or a framework, says nothing and would spoil a sentence.
 _TELLING = re.compile(r"[\d.-]")
+
+
+def clean(text: str) -> str:
+    """Return text from outside without escape sequences and control characters: a log must not drive the terminal."""
+    return _CONTROL.sub("", text)
 
 
 def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
@@ -53,6 +57,8 @@ def redact_values(value: object, places: Mapping[str, str]) -> object:
     if not isinstance(value, str):
         return value
     text = redact_paths(_without_secrets(value), places)
+    import socket
+
     host = socket.gethostname()
     for name in (host, host.split(".")[0]) if _TELLING.search(host) else ():
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "<host>", text)
@@ -89,6 +95,8 @@ def places_here(**folders: Path) -> dict[str, str]:
 
     ``folders`` by the word that stands for each (``state=``).
     """
+    import tempfile  # it and socket cost milliseconds, which the help texts do not need
+
     places: dict[str, str] = dict.fromkeys((*_SYSTEM_TMP, tempfile.gettempdir()), "<tmp>")
     places["/root"] = places[os.path.expanduser("~")] = "~"  # noqa: PTH111 - Path.home() raises where there is none
     for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR", "PIP_CACHE_DIR", "HF_HOME"):
@@ -105,6 +113,8 @@ def _without_secrets(text: str) -> str:
 
 
 def _names() -> tuple[str, ...]:
+    import socket
+
     names = {
         os.environ.get("USER", ""),
         os.environ.get("LOGNAME", ""),

@@ -129,7 +129,7 @@ def _colour() -> bool | None:
 
 
 def _tell(error: EnvsmithError) -> int:
-    from envsmith.cli.console import clean
+    from envsmith.text import clean
 
     def say(line: str) -> None:
         click.echo(line, err=True, color=_colour())

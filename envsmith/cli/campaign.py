@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from envsmith.cli.console import clean, dumps, say
+from envsmith.cli.console import dumps, say
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.graph.load import components
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
@@ -19,6 +19,7 @@ from envsmith.model.record import Record
 from envsmith.progress import Event
 from envsmith.python.interpreters import find_interpreters
 from envsmith.solve import default_solver
+from envsmith.text import clean
 
 
 @click.command()

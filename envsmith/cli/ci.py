@@ -19,11 +19,12 @@ from envsmith.ci.possible import unjudged
 from envsmith.ci.run import run_job
 from envsmith.ci.since import changed, compare
 from envsmith.cli import findings
-from envsmith.cli.console import Console, clean, dumps, say, table, write_file
+from envsmith.cli.console import Console, dumps, say, table, write_file
 from envsmith.cli.findings import finding_lines
 from envsmith.cli.options import argument, exit_code, fail_on_option, option, takes
 from envsmith.errors import UsageError, os_errors
 from envsmith.solve import default_solver
+from envsmith.text import clean
 
 if TYPE_CHECKING:
     from envsmith.ci.check import Located

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,19 +13,12 @@ import click
 
 from envsmith.errors import os_errors
 from envsmith.progress import Event, EventKind
+from envsmith.text import clean
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
     from typing_extensions import Self
-
-
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
-
-
-def clean(text: str) -> str:
-    """Return text from outside without escape sequences and control characters: a log must not drive the terminal."""
-    return _CONTROL.sub("", text)
 
 
 def mark(*, passed: bool) -> str:

@@ -12,9 +12,10 @@ from xml.etree import ElementTree as ET
 
 import click
 
-from envsmith.cli.console import clean, dumps
+from envsmith.cli.console import dumps
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
+from envsmith.text import clean
 
 if TYPE_CHECKING:
     from envsmith.ci.check import Located

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.app import LazyGroup
-from envsmith.cli.console import clean, dumps, say, table
+from envsmith.cli.console import dumps, say, table
 from envsmith.cli.options import alternatives, matrix_option, parse_component
 from envsmith.errors import NetworkError, UsageError
 from envsmith.files import now, write_whole
@@ -26,6 +26,7 @@ from envsmith.model.cell import CellId
 from envsmith.model.component import Role
 from envsmith.model.record import merge as merged
 from envsmith.solve import solver_of
+from envsmith.text import clean
 
 if TYPE_CHECKING:
     from envsmith.matrix.cells import CellState

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import Console, clean, dumps, say, table
+from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.options import argument, cells_option, option, takes
 from envsmith.errors import UsageError
+from envsmith.text import clean
 
 if TYPE_CHECKING:
     from envsmith.publish.push import Published, Seal, Target

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from envsmith.cli.console import Console, clean, dumps, mark, say, table, write_file
+from envsmith.cli.console import Console, dumps, mark, say, table, write_file
 from envsmith.cli.options import option, takes
 from envsmith.errors import EnvsmithError, UsageError, os_errors
 from envsmith.files import write_whole
@@ -37,6 +37,7 @@ from envsmith.smoke.nodes import (
 )
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult
+from envsmith.text import clean
 
 _WORST = 12
 _FEWEST_TO_NARROW = 3

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from envsmith.errors import UsageError
 
 # Names on the package index whose Conda package is called otherwise, and that "-" and "_" do not explain. A name maps
@@ -36,7 +38,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 def fold(name: str) -> str:
     """Return one spelling per name: lower case, ``-`` for every run of ``-``, ``_`` and ``.`` (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name.strip().lower())
+    return canonicalize_name(name.strip())
 
 
 def candidates(distribution: str) -> tuple[str, ...]:

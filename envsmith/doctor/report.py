@@ -20,19 +20,14 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.text import redact
+from envsmith.text import clean, redact
 
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
-_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 # The order of components in a table.
 _ORDER = (
     *("torch", "cuda", "nccl", "cudnn", "triton", "python", *FRAMEWORKS),
     *("transformer-engine", "flash-attn", "driver", "gpu", "toolkit", "gcc", "glibc", "numpy"),
 )
-
-
-def _plain(text: str) -> str:
-    return _TERMINAL.sub("", text)
 
 
 def _title(d: Diagnosed) -> str:
@@ -47,14 +42,14 @@ def _title(d: Diagnosed) -> str:
 
 def _block(d: Diagnosed) -> list[str]:
     severity = d.finding.severity.value
-    lines = [f"{_title(d)} ({severity}, confidence {d.confidence}): {_plain(d.finding.message)} [{d.finding.rule}]"]
+    lines = [f"{_title(d)} ({severity}, confidence {d.confidence}): {clean(d.finding.message)} [{d.finding.rule}]"]
     if d.where:
-        lines.append(f"  seen:  {_plain(d.where)}" + (f": {_plain(d.quote)[:200]}" if d.quote else ""))
+        lines.append(f"  seen:  {clean(d.where)}" + (f": {clean(d.quote)[:200]}" if d.quote else ""))
     if d.finding.inferred:
         lines.append("  inferred: " + ", ".join(f"{k} {v}" for k, v in d.finding.inferred.items()))
     if d.finding.fix:
-        lines.append(f"  fix:   {_plain(d.finding.fix)}")
-    lines += [f"         $ {_plain(line)}" for line in d.lines]
+        lines.append(f"  fix:   {clean(d.finding.fix)}")
+    lines += [f"         $ {clean(line)}" for line in d.lines]
     lines += [f"  evidence: {e}" for e in d.finding.evidence[:2]]
     return lines
 
@@ -74,12 +69,12 @@ def as_text(diagnosis: Diagnosis, *, notes: bool = False) -> str:
         lines.append("nothing but notes was found")
     if hidden:
         lines.append(f"{hidden} more note{'s' * (hidden > 1)} about what is merely worth knowing (--all shows them)")
-    lines += [f"two sources disagree: {_plain(text)}" for text in diagnosis.facts.disagreements[:8]]
+    lines += [f"two sources disagree: {clean(text)}" for text in diagnosis.facts.disagreements[:8]]
     lines += _repair(diagnosis)
     lines += ["", *_understood(diagnosis)]
-    lines += [f"checked: {_plain(text)}" for text in diagnosis.checked]
-    lines += [f"not checked: {_plain(text)}" for text in diagnosis.not_checked]
-    lines += [f"not known: {_plain(text)}" for text in diagnosis.unknown[:8]]
+    lines += [f"checked: {clean(text)}" for text in diagnosis.checked]
+    lines += [f"not checked: {clean(text)}" for text in diagnosis.not_checked]
+    lines += [f"not known: {clean(text)}" for text in diagnosis.unknown[:8]]
     return "\n".join(lines)
 
 
@@ -98,8 +93,8 @@ def _understood(diagnosis: Diagnosis) -> list[str]:
         kinds = ", ".join(read.kinds) or "nothing that is known"
         size = f", {read.lines} lines" if read.lines else ""
         lines.append(
-            f"understood: {_plain(read.source)}: {kinds} ({read.facts} facts{size})"
-            + "".join(f"; {_plain(n)}" for n in read.notes)
+            f"understood: {clean(read.source)}: {kinds} ({read.facts} facts{size})"
+            + "".join(f"; {clean(n)}" for n in read.notes)
         )
     return lines
 
@@ -148,7 +143,7 @@ def _item(d: Diagnosed) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return redact(_plain(text)).replace("|", "\\|").replace("\n", " ")
+    return redact(clean(text)).replace("|", "\\|").replace("\n", " ")
 
 
 # What a message says and asks for, with the versions that it and the facts name.

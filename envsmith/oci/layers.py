@@ -24,7 +24,7 @@ _STUBS = frozenset({"etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab", 
 _MOUNTED = ("dev/", "proc/", "sys/", "run/secrets/")
 _MOUNT_POINTS = frozenset({"dev", "proc", "sys", "run/secrets"})
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-_BLOCK = 1 << 20
+CHUNK = 1 << 20
 # 6 is zlib's own default; the level is part of the digest of a compressed layer.
 _GZIP_LEVEL = 6
 
@@ -126,7 +126,7 @@ def normalise(layer: tarfile.TarFile, out: LayerWriter, seen: Seen, *, epoch: in
     first = _first_names(members)
     fresh = {n: m for n, m in members.items() if not (m.isdir() and seen.known(m, n))}
     written = tarfile.open(  # type: ignore[call-overload]  # noqa: SIM115 - closed below
-        fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK
+        fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK
     )
     for name in sorted(fresh):
         member = fresh[name]
@@ -177,10 +177,11 @@ def _plain(member: tarfile.TarInfo, name: str, epoch: int) -> tarfile.TarInfo:
 
 def copy_verbatim(blocks: IO[bytes], out: LayerWriter) -> None:
     """Copy a layer of the base, byte for byte."""
-    for block in _blocks(blocks):
+    for block in stream(blocks):
         out.write(block)
 
 
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    while block := file.read(_BLOCK):
-        yield block
+def stream(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the file in pieces."""
+    while piece := file.read(CHUNK):
+        yield piece

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from envsmith.errors import ContentError, DataError, os_errors
-from envsmith.oci.layers import LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise
+from envsmith.oci.layers import CHUNK, LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise, stream
 from envsmith.oci.spec import (
     MANIFEST_TYPES,
     MAX_MANIFEST,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 
 REF_NAME = "org.opencontainers.image.ref.name"
-_CHUNK = 1 << 20
 _MAX_CONFIG = 8 << 20
 _MAX_MEMBERS = 10_000
 _STEP = "oci layout"
@@ -192,12 +191,6 @@ def _open_in_folder(folder: Path, name: str) -> IO[bytes] | None:
 # -- read --------------------------------------------------------------------------------------------------------------
 
 
-def stream(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the file in pieces."""
-    while piece := file.read(_CHUNK):
-        yield piece
-
-
 def blob_sha256(file: IO[bytes]) -> tuple[str, int]:
     """Return digest and length of a blob, read once."""
     digest, size = hashlib.sha256(), 0
@@ -332,7 +325,7 @@ def open_layer(image: OciImage, number: int) -> Iterator[IO[bytes]]:
             yield file
             return
         with tempfile.TemporaryFile(dir=Path(image.store.name).parent) as plain, gzip.open(file) as packed:
-            shutil.copyfileobj(packed, plain, _CHUNK)
+            shutil.copyfileobj(packed, plain, CHUNK)
             plain.seek(0)
             yield plain
 
@@ -353,7 +346,7 @@ def copy_layout(store: Store, digest: str, folder: Path) -> None:
             if opened is None:
                 raise ContentError(f"{store.name}: {blob.digest} is missing")
             with closing(opened) as source, (folder / _blob_path(blob.digest)).open("wb") as target:
-                shutil.copyfileobj(source, target, _CHUNK)
+                shutil.copyfileobj(source, target, CHUNK)
         _finish(folder, manifest)
 
 

@@ -20,7 +20,8 @@ from typing import IO, TYPE_CHECKING, Any
 from envsmith.errors import ContentError, DataError
 from envsmith.model.lock import MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import Record
-from envsmith.oci.layout import Store, load_manifest, read_blob, stream
+from envsmith.oci.layers import stream
+from envsmith.oci.layout import Store, load_manifest, read_blob
 from envsmith.oci.spec import Descriptor, Manifest
 from envsmith.publish import statement
 from envsmith.publish.sbom import sbom_differences

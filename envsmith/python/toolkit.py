@@ -216,14 +216,10 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
     if toolkit is None or toolkit.missing:
         raise LockError(
             f"cell {cell.id}: no devel image: {toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}",
-            details=[f"{row.component} needs nvcc: {row.why} ({_sentence(row.evidence[0])})" for row in asks],
+            details=[f"{row.component} needs nvcc: {row.why} ({row.evidence[0]})" for row in asks],
             hint="take --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index",
         )
     return toolkit_parts(cell, toolkit)
-
-
-def _sentence(evidence: Evidence) -> str:
-    return f"{evidence.kind.value} {evidence.date}: {evidence.source}"
 
 
 def toolkit_parts(cell: Cell, toolkit: Toolkit) -> tuple[str, ...]:

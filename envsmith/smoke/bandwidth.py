@@ -20,6 +20,7 @@ from xml.sax.saxutils import escape
 from envsmith.errors import DataError, UsageError
 from envsmith.schema import AsJson
 from envsmith.smoke.cases import Case
+from envsmith.smoke.expect import read_table
 
 # Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall: src/sendrecv.cu, src/alltoall.cu).
 FACTORS: Mapping[str, Callable[[int], float]] = {
@@ -190,32 +191,21 @@ def floors_of(machine: str) -> tuple[Floor, ...]:
     return chosen
 
 
-def _default_path() -> Path:
-    packaged = Path(__file__).parents[1] / "_matrix" / "bandwidth.yaml"
-    return packaged if packaged.exists() else Path(__file__).parents[2] / "matrix" / "bandwidth.yaml"
-
-
 @cache
 def load_floors(path: Path | None = None) -> tuple[Floor, ...]:
     """Read and check the file. Raises :class:`DataError` that lists every problem with its key path."""
-    import yaml
-
-    where = path or _default_path()
-    try:
-        document = yaml.safe_load(where.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise DataError(f"{where.name} cannot be read: {error}") from error
+    name, document = read_table(path, "bandwidth.yaml")
     problems: list[str] = []
     floors: list[Floor] = []
     if not isinstance(document, dict) or set(document) != {"evidence", "machines"}:
-        raise DataError(f"{where.name} must have exactly the keys evidence and machines")
+        raise DataError(f"{name} must have exactly the keys evidence and machines")
     evidence = document["evidence"] if isinstance(document["evidence"], dict) else {}
     for number, row in enumerate(document["machines"] or ()):
         floor = _floor(row, f"machines[{number}]", evidence, problems)
         if floor is not None:
             floors.append(floor)
     if problems:
-        raise DataError(f"{where.name} has {len(problems)} problem(s)", details=problems)
+        raise DataError(f"{name} has {len(problems)} problem(s)", details=problems)
     return tuple(floors)
 
 

@@ -65,26 +65,26 @@ class Expectations:
         return match
 
 
-def default_path() -> Path:
-    """Beside the package when it is installed, in the checkout otherwise."""
-    packaged = Path(__file__).parents[1] / "_matrix" / "collectives.yaml"
-    return packaged if packaged.exists() else Path(__file__).parents[2] / "matrix" / "collectives.yaml"
+def read_table(path: Path | None, name: str) -> tuple[str, Any]:
+    """Return a file's name and document: ``path``, or ``name`` beside the package or in the checkout. ``DataError``."""
+    import yaml
+
+    packaged = Path(__file__).parents[1] / "_matrix" / name
+    where = path or (packaged if packaged.exists() else Path(__file__).parents[2] / "matrix" / name)
+    try:
+        return where.name, yaml.safe_load(where.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(f"{where.name} cannot be read: {error}") from error
 
 
 @cache
 def load_expectations(path: Path | None = None) -> Expectations:
     """Read and check the file. Raises :class:`DataError` that lists every problem with its key path."""
-    import yaml
-
-    where = path or default_path()
-    try:
-        document = yaml.safe_load(where.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise DataError(f"{where.name} cannot be read: {error}") from error
+    name, document = read_table(path, "collectives.yaml")
     problems: list[str] = []
     lines = _parse(document, problems)
     if problems:
-        raise DataError(f"{where.name} has {len(problems)} problem(s)", details=problems)
+        raise DataError(f"{name} has {len(problems)} problem(s)", details=problems)
     return Expectations(lines=lines)
 
 

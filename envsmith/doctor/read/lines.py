@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from packaging.utils import canonicalize_name
+
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.words import words
 from envsmith.frameworks import FRAMEWORKS
@@ -408,7 +410,7 @@ _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 def fold(name: str) -> str:
     """Return a distribution's normalised name (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower().strip("-")
+    return canonicalize_name(name).strip("-")
 
 
 def version_in(text: str) -> tuple[str, bool] | None:

@@ -17,6 +17,7 @@ from typing import Any
 from envsmith.errors import EngineError
 from envsmith.matrix.campaign.drive import Handle, State, forget_unneeded
 from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.smoke.agent.machine import memory_info
 
 _GIB = 1 << 30
 # State, job and interpreter -> what runs the job.
@@ -87,7 +88,7 @@ class LocalExecutor:
 
     def why_waiting(self) -> str:
         """Return the limit of disk or memory that forbids another job."""
-        disk, memory = shutil.disk_usage(self.root).free, available_memory()
+        disk, memory = shutil.disk_usage(self.root).free, memory_info().get("MemAvailable")
         if disk < self.free_disk:
             return f"waiting: {disk / _GIB:.1f} GiB of disk are free, {self.free_disk / _GIB:.0f} are kept"
         if memory is not None and memory < self.free_memory:
@@ -116,15 +117,6 @@ class LocalExecutor:
         if needed != self._needed:
             self._needed = needed
             forget_unneeded(state, jobs)
-
-
-def available_memory() -> int | None:
-    """Return the available memory in bytes (``MemAvailable``), or ``None`` where the kernel does not tell."""
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 # -- a Slurm cluster: one array job through submitit, one cell a task --------------------------------------------------

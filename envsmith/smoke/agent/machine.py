@@ -62,14 +62,19 @@ def _nvml_gpu(lib: Any, index: int) -> dict[str, object]:
     return gpu
 
 
+def memory_info() -> dict[str, int]:
+    """Return what the kernel says of the machine's memory, in bytes."""
+    return {name: int(size) * 1024 for name, size in re.findall(r"(\w+):\s+(\d+) kB", read_text("/proc/meminfo"))}
+
+
 def memory_limit() -> tuple[int, int]:
     """Return the bytes of memory in all and available now: the machine's or the control group's, whichever is less.
 
     A group's usage counts the page cache, which the kernel gives back: what of it is not in use is available, as on the
     machine itself.
     """
-    info = dict(re.findall(r"(\w+):\s+(\d+) kB", read_text("/proc/meminfo")))
-    total, free = int(info.get("MemTotal", 0)) * 1024, int(info.get("MemAvailable", 0)) * 1024
+    info = memory_info()
+    total, free = info.get("MemTotal", 0), info.get("MemAvailable", 0)
     for limit_file, used_file in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
