@@ -14,7 +14,7 @@ from envsmith.frameworks.framework import Step
 from envsmith.model.cell import Cell
 from envsmith.model.version import Spec
 from envsmith.schema import AsJson, written
-from envsmith.smoke.agent.board import MAX_RANKS
+from envsmith.smoke.agent.protocol import MAX_RANKS
 from envsmith.smoke.bandwidth import PREFIX, Floor, bandwidth_cases, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
 from envsmith.smoke.expect import Expect, Expectations, load_expectations
