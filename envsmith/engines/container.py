@@ -13,17 +13,24 @@ import io
 import json
 import tarfile
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from email.parser import HeaderParser
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from envsmith import plain
 from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.bases import asked_image
-from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection
+from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection, wheel_content
 from envsmith.engines.shelf import BaseShelf, engine_errors
-from envsmith.engines.wheels import read_wheels, with_wheels
-from envsmith.errors import ContentError, EngineError, StorageError
+from envsmith.errors import BuildError, ContentError, EngineError, StorageError
 from envsmith.files import read_cache, write_cache
 from envsmith.image.dockerfile import ImageOptions, labels
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
 NETWORK_VARIABLE = "ENVSMITH_BUILD_NETWORK"
 # Seconds for a container that reads every file of an image: 6 GB from a disk of 20 MB/s.
 _INSPECT_TIMEOUT = 300
+_WHEELS = "wheels of source distributions"
 # Layers on top of the base's up to the one with torch: user and environment, torch.
 _TO_TORCH = 2
 
@@ -125,8 +133,17 @@ class ContainerEngine(Engine):
         return asked_image(lock, self, base, progress=progress)
 
     def pin_wheels(self, lock: Lock, *, progress: Progress = silent) -> Lock:
-        """Return ``lock`` with the wheels of its sdists, built in the pinned builder unless they are known."""
-        return with_wheels(lock, self.wheels, progress=progress)
+        """Return ``lock`` with the wheels of its sdists, built in the pinned builder unless they are known.
+
+        From then on the lock names the wheel and its hash too: a second build that gives another fails at the hash.
+        """
+        sources = {pin.name for pin in lock.pins if pin.sdist and pin.layer != "torch"}
+        if lock.base is None or sources == {wheel.name for wheel in lock.wheels}:
+            return lock
+        wheels = self.wheels(replace(lock, wheels=()), progress=progress)
+        names = ", ".join(wheel.filename for wheel in wheels)
+        progress(Event(kind=EventKind.NOTE, step=_WHEELS, text=f"{names}: their hashes stand in the lock from now on"))
+        return replace(lock, wheels=wheels)
 
     # -- build ---------------------------------------------------------------------------------------------------------
 
@@ -328,3 +345,71 @@ def _archive(blob: bytes, image: str, layers: int) -> bytes:
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return out.getvalue()
+
+
+# -- wheels: what the pinned builder made of source distributions, on the cell's own base, torch and packages ----------
+
+
+def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
+    """Hash what a builder wrote to ``folder``.
+
+    Raises ``BuildError`` unless it is one wheel of the locked version for every sdist.
+    """
+    versions = {pin.name: pin.version for pin in lock.pins if pin.sdist and pin.layer != "torch"}
+    archives = {source.name for source in lock.compiled if source.archive}
+    wheels: dict[str, BuiltWheel] = {}
+    problems = []
+    for path in sorted(folder.glob("*.whl")):
+        try:
+            name, version, _, _ = parse_wheel_filename(path.name)
+        except InvalidWheelFilename:
+            problems.append(f"{path.name[:120]}: not a wheel's name")
+            continue
+        if name not in versions or name in wheels:
+            problems.append(f"{path.name}: nothing of the lock is built to it")
+            continue
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        try:
+            content = wheel_content(path)
+        except ContentError as error:
+            problems.append(error.message)
+            continue
+        wheels[name] = BuiltWheel(name=name, filename=plain.file_name(path.name), sha256=digest, content=content)
+        if str(version).partition("+")[0] != versions[name].partition("+")[0]:
+            problems.append(f"{path.name}: the lock says {versions[name]}")
+        problems += _unmet(path, lock) if name in archives else []
+    problems += [f"{name} {versions[name]}: no wheel came out" for name in sorted(set(versions) - set(wheels))]
+    if problems:
+        raise BuildError(
+            f"{_WHEELS} failed",
+            details=problems,
+            hint="the builder's uv kept no wheel, or other ones; report it with the lock",
+        )
+    return tuple(wheels[name] for name in sorted(wheels))
+
+
+def _unmet(path: Path, lock: Lock) -> list[str]:
+    """Return what a wheel requires and the lock lacks: a user's archive may compute its requirements late."""
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            name = next(n for n in wheel.namelist() if n.count("/") == 1 and n.endswith(".dist-info/METADATA"))
+            fields = HeaderParser().parsestr(wheel.read(name).decode("utf-8"))
+        required = [Requirement(str(text)) for text in fields.get_all("Requires-Dist") or ()]
+    except (zipfile.BadZipFile, zlib.error, OSError, StopIteration, ValueError) as error:
+        return [f"{path.name}: its metadata cannot be read: {str(error)[:100]}"]
+    minor = ".".join(lock.python_version.split(".")[:2])
+    environment = {"python_version": minor, "python_full_version": f"{minor}.0", "sys_platform": "linux", "extra": ""}
+    environment |= {"platform_machine": lock.cell.platform.machine, "platform_system": "Linux", "os_name": "posix"}
+    unmet = []
+    for requirement in required:
+        if requirement.marker is not None and not requirement.marker.evaluate(environment):
+            continue
+        pin = lock.pin(canonicalize_name(requirement.name))
+        if pin is None:
+            unmet.append(
+                f"{path.name}: requires {requirement}, which the lock does not have: "
+                "ask for it by --with, or state it in the archive"
+            )
+        elif not requirement.specifier.contains(pin.version, prereleases=True):
+            unmet.append(f"{path.name}: requires {requirement}, the lock has {pin.version}")
+    return unmet

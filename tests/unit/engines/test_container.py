@@ -8,16 +8,17 @@ import zipfile
 
 import pytest
 
+from envsmith.engines.container import ContainerEngine, read_wheels
 from envsmith.engines.content import wheel_content
-from envsmith.engines.wheels import read_wheels, with_wheels
 from envsmith.errors import BuildError
 from envsmith.model.lock import BuiltWheel
 
 
-class Builder:
-    """An engine with a builder, in the four lines that matter."""
+class Builder(ContainerEngine):
+    """An engine whose builder always makes the same wheel."""
 
     def __init__(self):
+        super().__init__()
         self.asked = 0
 
     def wheels(self, lock, *, progress):
@@ -32,17 +33,17 @@ def some_wheel(path):
 
 def test_the_first_build_puts_the_wheel_s_hash_into_the_lock_and_the_second_asks_nobody(locks, events):
     builder = Builder()
-    lock = with_wheels(locks.deepspeed(), builder.wheels, progress=events)
+    lock = builder.pin_wheels(locks.deepspeed(), progress=events)
     assert lock.wheels[0].sha256 == "1" * 64
     assert lock.digest != locks.deepspeed().digest
-    assert with_wheels(lock, builder.wheels, progress=events) is lock
+    assert builder.pin_wheels(lock, progress=events) is lock
     assert builder.asked == 1
 
 
 def test_a_lock_without_source_distributions_or_base_needs_no_builder(locks, events):
     builder = Builder()
-    with_wheels(locks.megatron(), builder.wheels, progress=events)
-    with_wheels(dataclasses.replace(locks.deepspeed(), base=None), builder.wheels, progress=events)
+    builder.pin_wheels(locks.megatron(), progress=events)
+    builder.pin_wheels(dataclasses.replace(locks.deepspeed(), base=None), progress=events)
     assert builder.asked == 0
 
 
