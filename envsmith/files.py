@@ -60,7 +60,7 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
     folder = cache_folder()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / f"{kind}-{key}", content)
+        replace_file(folder / f"{kind}-{key}", content)
         for path in sorted(folder.glob(f"{kind}-*"), key=lambda p: p.stat().st_mtime, reverse=True)[_KEEP:]:
             path.unlink(missing_ok=True)
 
@@ -116,7 +116,7 @@ def write_cache(kind: str, key: str, value: Any) -> None:
     write_cached(kind, f"{key[:32]}.json", text.encode())
 
 
-def _replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
     """Write a file beside its place, then move it there. ``durable`` waits for the disk."""
     import tempfile  # costs a few milliseconds, which a warm solve does not need
 
@@ -151,7 +151,7 @@ def write_whole(path: Path, text: str) -> None:
         hint="free some space or mend the permissions, then run the same command again: it resumes",
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text.encode(), mode=0o644, durable=True)
+        replace_file(path, text.encode(), mode=0o644, durable=True)
         _sync(path.parent)
 
 

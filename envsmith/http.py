@@ -15,7 +15,6 @@ import json
 import netrc
 import os
 import ssl
-import tempfile
 import threading
 import time
 import weakref
@@ -28,7 +27,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 from envsmith import __version__
 from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
-from envsmith.files import cache_folder
+from envsmith.files import cache_folder, replace_file
 from envsmith.pip_settings import pip_values
 
 if TYPE_CHECKING:
@@ -514,11 +513,4 @@ def _store(path: Path, reply: Reply, fields: Mapping[str, str]) -> None:
     head = {"url": redact(reply.url), "stored": time.time(), "fields": validators, "sha256": digest}
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(json.dumps(head).encode() + b"\n" + reply.body)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_file(path, json.dumps(head).encode() + b"\n" + reply.body)
