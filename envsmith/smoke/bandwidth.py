@@ -2,8 +2,9 @@
 
 The floors come from ``matrix/bandwidth.yaml``; everything else is pure.
 
-Algorithm bandwidth is size over time; bus bandwidth multiplies it by a factor of the operation, so that it can be compared with the
-hardware whatever the number of ranks (NVIDIA/nccl-tests, doc/PERFORMANCE.md). GB/s are 10^9 bytes per second, as there.
+Algorithm bandwidth is size over time; bus bandwidth multiplies it by a factor of the operation, so that it can be
+compared with the hardware whatever the number of ranks (NVIDIA/nccl-tests, doc/PERFORMANCE.md). GB/s are 10^9 bytes per
+second, as there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from envsmith.schema import AsJson
 from envsmith.smoke.cases import Case
 from envsmith.smoke.expect import read_table
 
-# Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall: src/sendrecv.cu, src/alltoall.cu).
+# Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall:
+# src/sendrecv.cu, src/alltoall.cu).
 FACTORS: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter_single": lambda n: (n - 1) / n,
@@ -41,7 +43,10 @@ _DEADLINE = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement(AsJson):
-    """One operation at one size. Times in microseconds, of the slowest rank in each round; bandwidths in GB/s from the median."""
+    """One operation at one size.
+
+    Times in microseconds, of the slowest rank in each round; bandwidths in GB/s from the median.
+    """
 
     op: str
     bytes: int
@@ -55,7 +60,7 @@ class Measurement(AsJson):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Floor:
-    """The bus bandwidth below which the operator of ``machine`` calls a node bad, for one operation and a range of sizes."""
+    """The bus bandwidth below which the operator of ``machine`` calls a node bad, for a range of sizes."""
 
     machine: str
     title: str
@@ -85,7 +90,10 @@ class Shortfall:
 
 
 def bandwidth_cases(ranks: int, *, gpu: bool = True) -> tuple[Case, ...]:
-    """Every operation at every size; the number of elements is a multiple of the number of ranks. Without ``gpu`` only small sizes."""
+    """Every operation at every size; the number of elements is a multiple of the number of ranks.
+
+    Without ``gpu`` only small sizes.
+    """
     sizes = (*SIZES, *GPU_SIZES) if gpu else SIZES
     return tuple(
         Case(op=PREFIX + op, n=size // 4 // ranks * ranks, deadline=_DEADLINE) for op in FACTORS for size in sizes
@@ -93,7 +101,10 @@ def bandwidth_cases(ranks: int, *, gpu: bool = True) -> tuple[Case, ...]:
 
 
 def measurements(rows: Iterable[Mapping[str, Any]], cases: Sequence[Case], ranks: int) -> tuple[Measurement, ...]:
-    """From the ranks' rows. A size that a rank did not report is left out: its time would be that of the others only."""
+    """From the ranks' rows.
+
+    A size that a rank did not report is left out: its time would be that of the others only.
+    """
     times: dict[int, dict[int, Sequence[float]]] = {}
     for row in rows:
         index, measured = row.get("case"), row.get("measured")
@@ -118,7 +129,10 @@ def measurements(rows: Iterable[Mapping[str, Any]], cases: Sequence[Case], ranks
 
 
 def peaks(measured: Iterable[Measurement]) -> dict[str, dict[str, float]]:
-    """What a record keeps of an operation: the highest bus bandwidth (GB/s) with its size in bytes, and the median time (us) of its smallest size."""
+    """Return what a record keeps of an operation.
+
+    This is the highest bus bandwidth (GB/s) with its size in bytes, and the median time (us) of its smallest size.
+    """
     by_op: dict[str, list[Measurement]] = {}
     for row in measured:
         by_op.setdefault(row.op, []).append(row)
@@ -149,7 +163,10 @@ def _measurement(op: str, size: int, ranks: int, micros: Sequence[float]) -> Mea
 
 
 def below(floors: Iterable[Floor], measured: Sequence[Measurement], *, nodes: int) -> tuple[Shortfall, ...]:
-    """Floors that were missed, and those that could not be asked here (another number of ranks or nodes, sizes not measured)."""
+    """Return the floors that were missed, and those that could not be asked here.
+
+    Another number of ranks or nodes was asked for, or their sizes were not measured.
+    """
     misses = []
     for floor in floors:
         name = f"{floor.title}: {floor.op} of {size_text(floor.min_bytes)}"

@@ -1,7 +1,8 @@
 """Who is to blame, in one sentence: pure functions over the facts that the agent wrote down when something stopped.
 
-The causes are ranked: a rank that called something else than the others, then a signal, then an exception of its own, then
-"connection closed by peer", which is what the innocent say. Ranks fall within 0.3 s of each other, so the order of death proves little.
+The causes are ranked: a rank that called something else than the others, then a signal, then an exception of its own,
+then "connection closed by peer", which is what the innocent say. Ranks fall within 0.3 s of each other, so the order of
+death proves little.
 """
 
 from __future__ import annotations
@@ -58,13 +59,16 @@ class Blame:
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """``rank 2``, ``ranks 0, 1, 3``."""
+    """Return ``rank 2`` or ``ranks 0, 1, 3``."""
     numbers = sorted(ranks)
     return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
 
 
 def odd_ones(values: Mapping[int, str]) -> tuple[list[int], str, str]:
-    """The ranks whose value is not the most common one, an odd value, the common value. In a tie the side of the lowest rank is common."""
+    """Return the ranks whose value is not the most common one, an odd value, and the common value.
+
+    In a tie the side of the lowest rank is common.
+    """
     if len(set(values.values())) < 2:
         return [], "", ""
     in_order = [values[rank] for rank in sorted(values)]
@@ -82,7 +86,10 @@ def _place(case: int, names: Sequence[str]) -> str:
 
 
 def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Blame:
-    """The sentence for a run that was stopped. ``rows`` are all ranks' rows of that run, ``names`` the cases' names in order."""
+    """Blame somebody for a run that was stopped.
+
+    ``rows`` are all ranks' rows of it, ``names`` the cases' names in order.
+    """
     reason = str(halt.get("reason", ""))
     detail = str(halt.get("detail", ""))
     if reason == "limits":
@@ -91,12 +98,8 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
         code = Exit.CONFIGURATION if reason == "configuration" or "more than" not in detail else Exit.HANG
         if "ended the interpreter" in detail:
             return Blame(sentence=detail, verdict=Verdict.CRASH, code=Exit.CRASH)
-        return Blame(
-            sentence=("torch cannot be imported: " if reason == "import" and "did not end" not in detail else "")
-            + detail,
-            verdict=Verdict.ERROR,
-            code=code,
-        )
+        problem = "torch cannot be imported: " if reason == "import" and "did not end" not in detail else ""
+        return Blame(sentence=problem + detail, verdict=Verdict.ERROR, code=code)
     if reason == "interrupted":
         return Blame(sentence=f"the run was interrupted: {detail}", verdict=Verdict.NOT_RUN, code=Exit.ERROR)
     where = [row for row in halt.get("where", ()) if isinstance(row, Mapping)]
@@ -107,7 +110,8 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
     if reason == "store" and where:
         case = int(where[0]["case"])
         silent = float(halt.get("silent") or 0)
-        sentence = f"rank 0 does not answer for {silent:.0f} s: its store is silent while {ranks_text([int(where[0]['rank'])])} waits in {_place(case, names)}"
+        sentence = f"rank 0 does not answer for {silent:.0f} s: its store is silent while "
+        sentence += f"{ranks_text([int(where[0]['rank'])])} waits in {_place(case, names)}"
         owner = halt.get("owner") or {}
         if owner.get("state") == "T":
             sentence += f"; rank 0 (pid {owner.get('pid')}) is stopped (SIGSTOP or a debugger)"
@@ -137,34 +141,25 @@ def _blame_exit(
         ranks, theirs, common = odd
         symptom = _symptom(dead, raised)
         verdict, code = (Verdict.CRASH, Exit.CRASH) if dead else (Verdict.ERROR, Exit.ERROR)
-        return Blame(
-            sentence=f"{_who(ranks, where)} called {theirs} where the others called {common}, in {_place(case, names)}; {symptom}",
-            verdict=verdict,
-            code=code,
-            case=case,
-            ranks=tuple(ranks),
-        )
+        call = f"{_who(ranks, where)} called {theirs} where the others called {common}"
+        sentence = f"{call}, in {_place(case, names)}; {symptom}"
+        return Blame(sentence=sentence, verdict=verdict, code=code, case=case, ranks=tuple(ranks))
     if dead:
         return _blame_signal(halt, where, dead, at, names)
     if raised:
         return _blame_raise(where, raised, at, names)
     ended = sorted(exits)
     codes = ", ".join(f"rank {r} with code {exits[r]}" for r in ended)
-    return Blame(
-        sentence=f"ranks ended early: {codes}" if codes else "the process that starts ranks ended",
-        verdict=Verdict.CRASH,
-        code=Exit.CRASH,
-        case=case,
-    )
+    sentence = f"ranks ended early: {codes}" if codes else "the process that starts ranks ended"
+    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=Exit.CRASH, case=case)
 
 
 def _raised(rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Rank to the row of the case in which it raised."""
     return {int(r["rank"]): r for r in rows if r.get("row") == "case" and r.get("status") == "error"}
 
 
 def _innocent(row: Mapping[str, Any]) -> bool:
-    """Whether a rank only says that it lost another one."""
+    """Return whether a rank only says that it lost another one."""
     return bool(_INNOCENT.search(str(row.get("detail", ""))))
 
 
@@ -172,27 +167,16 @@ def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
     mismatches = [r for r in rows if r.get("row") == "manifest" and r.get("mismatch")]
     if mismatches:
         return _blame_manifest(mismatches[0])
-    failed = sorted(
-        (r for r in rows if r.get("row") == "failed"), key=lambda r: bool(_INNOCENT.search(str(r.get("detail", ""))))
-    )
-    if not failed:
+    first = min((r for r in rows if r.get("row") == "failed"), key=_innocent, default=None)
+    if first is None:
         return None
-    first = failed[0]
     detail, rank, stage = str(first.get("detail", "")), int(first.get("rank", 0)), str(first.get("stage", "start"))
     if _PORT.search(detail):
-        return Blame(
-            sentence=f"rank {rank} cannot open the store: its port is taken by another process ({detail[:160]})",
-            verdict=Verdict.ERROR,
-            code=Exit.CONFIGURATION,
-            ranks=(rank,),
-        )
+        sentence = f"rank {rank} cannot open the store: its port is taken by another process ({detail[:160]})"
+        return Blame(sentence=sentence, verdict=Verdict.ERROR, code=Exit.CONFIGURATION, ranks=(rank,))
     code = Exit.MEMORY if _MEMORY.search(detail) else Exit.ERROR
-    return Blame(
-        sentence=f"rank {rank} failed at stage {stage}, before the first case: {explained(detail)}",
-        verdict=Verdict.ERROR,
-        code=code,
-        ranks=(rank,),
-    )
+    sentence = f"rank {rank} failed at stage {stage}, before the first case: {explained(detail)}"
+    return Blame(sentence=sentence, verdict=Verdict.ERROR, code=code, ranks=(rank,))
 
 
 def _blame_manifest(row: Mapping[str, Any]) -> Blame:
@@ -208,12 +192,8 @@ def _blame_manifest(row: Mapping[str, Any]) -> Blame:
         parts.append(
             f"{key} {'/'.join(sorted(odd))} instead of {'/'.join(sorted(majority))}" if rows else f"{key} differs"
         )
-    return Blame(
-        sentence=f"{ranks_text(ranks)} of the group does not match the others: {'; '.join(parts)}; no case was run",
-        verdict=Verdict.ERROR,
-        code=Exit.MISMATCH,
-        ranks=tuple(ranks),
-    )
+    sentence = f"{ranks_text(ranks)} of the group does not match the others: {'; '.join(parts)}; no case was run"
+    return Blame(sentence=sentence, verdict=Verdict.ERROR, code=Exit.MISMATCH, ranks=tuple(ranks))
 
 
 def _different_call(
@@ -242,31 +222,22 @@ def _blame_signal(
     at: Mapping[int, int],
     names: Sequence[str],
 ) -> Blame:
-    """Abort is what C++ does with an exception that a dying peer caused; any other signal comes first."""
+    """Name the first that died. C++ aborts on an exception that a dying peer caused: any other signal comes first."""
     rank = min(dead, key=lambda r: (dead[r] == -signal.SIGABRT, r))
     case, step = at.get(rank, -1), next((str(row["step"]) for row in where if row["rank"] == rank), "")
     sentence = f"{_who([rank], where)} was {describe_exit(dead[rank])} in {_place(case, names)} (step {step})"
     output = str(halt.get("output", {}).get(str(rank), "")).strip().splitlines()
+    code = Exit.CRASH
     if dead[rank] == -signal.SIGBUS and int(halt.get("shm_free_bytes") or 0) < _SMALL_SHM:
-        size = int(halt.get("shm_bytes") or 0)
-        return Blame(
-            sentence=f"{sentence}: /dev/shm is full ({size >> 20} MiB in all); give the container more (--shm-size=1g or --ipc=host)",
-            verdict=Verdict.CRASH,
-            code=Exit.MEMORY,
-            case=case,
-            ranks=(rank,),
-        )
-    if dead[rank] == -signal.SIGKILL and int(halt.get("oom_kills") or 0) > 0:
-        return Blame(
-            sentence=f"{sentence}: the kernel ended it for lack of memory",
-            verdict=Verdict.CRASH,
-            code=Exit.MEMORY,
-            case=case,
-            ranks=(rank,),
-        )
-    if dead[rank] == -signal.SIGABRT and output:
+        code, size = Exit.MEMORY, int(halt.get("shm_bytes") or 0)
+        sentence += f": /dev/shm is full ({size >> 20} MiB in all)"
+        sentence += "; give the container more (--shm-size=1g or --ipc=host)"
+    elif dead[rank] == -signal.SIGKILL and int(halt.get("oom_kills") or 0) > 0:
+        code = Exit.MEMORY
+        sentence += ": the kernel ended it for lack of memory"
+    elif dead[rank] == -signal.SIGABRT and output:
         sentence += f": {output[-1][:200]}"
-    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=Exit.CRASH, case=case, ranks=(rank,))
+    return Blame(sentence=sentence, verdict=Verdict.CRASH, code=code, case=case, ranks=(rank,))
 
 
 def _blame_raise(
@@ -275,27 +246,23 @@ def _blame_raise(
     at: Mapping[int, int],
     names: Sequence[str],
 ) -> Blame:
-    rank = min(raised, key=lambda r: (bool(_INNOCENT.search(str(raised[r].get("detail", "")))), at.get(r, 0), r))
+    rank = min(raised, key=lambda r: (_innocent(raised[r]), at.get(r, 0), r))
     detail, case = str(raised[rank].get("detail", "")), int(raised[rank].get("case", -1))
     code = Exit.MEMORY if _MEMORY.search(detail) else Exit.ERROR
     peers = sorted(set(raised) - {rank})
-    after = f"; {ranks_text(peers)} lost the connection after that" if peers and not _INNOCENT.search(detail) else ""
-    return Blame(
-        sentence=f"{_who([rank], where)} raised in {_place(case, names)}: {explained(detail)}{after}",
-        verdict=Verdict.ERROR,
-        code=code,
-        case=case,
-        ranks=(rank,),
-    )
+    after = f"; {ranks_text(peers)} lost the connection after that" if peers and not _innocent(raised[rank]) else ""
+    sentence = f"{_who([rank], where)} raised in {_place(case, names)}: {explained(detail)}{after}"
+    return Blame(sentence=sentence, verdict=Verdict.ERROR, code=code, case=case, ranks=(rank,))
 
 
 def blame_unsupervised(
     rows: Sequence[Mapping[str, Any]], ended: Iterable[int], ranks: int, names: Sequence[str]
 ) -> Blame | None:
-    """Without a supervisor (torchrun, Slurm) nobody saw an exit status: a dead rank is one that neither ended nor raised nor was told to end.
+    """Judge ranks that torchrun or Slurm started: nobody saw an exit status.
 
-    A launcher ends what is left when one rank has failed, often before the others have noticed: those are no cause. Where a rank has no time left
-    to say so, a rank that raised by itself, in the same case or before, still comes first.
+    A dead rank is one that neither ended nor raised nor was told to end. A launcher ends what is left when one rank has
+    failed, often before the others have noticed: those are no cause. Where a rank has no time left to say so, a rank
+    that raised by itself, in the same case or before, still comes first.
     """
     early = _before_cases(rows)
     if early:
@@ -312,26 +279,28 @@ def blame_unsupervised(
     if not reports:
         return None
     first = min(reports.values(), key=lambda row: int(row["case"]))
-    sentence = f"the launcher ended {ranks_text(reports)} ({first.get('signal')}) in {_place(int(first['case']), names)}; no rank raised or died before"
+    place = _place(int(first["case"]), names)
+    sentence = (
+        f"the launcher ended {ranks_text(reports)} ({first.get('signal')}) in {place}; no rank raised or died before"
+    )
     return Blame(sentence=sentence, verdict=Verdict.NOT_RUN, code=Exit.ERROR)
 
 
 def _blame_silent(
     missing: Sequence[int], last: Mapping[int, int], raised: Mapping[int, Mapping[str, Any]], names: Sequence[str]
 ) -> Blame:
-    """One of the ranks of which nothing more was heard: the one that had come least far."""
+    """Name, of the ranks of which nothing more was heard, the one that had come least far."""
     rank = min(missing, key=lambda r: last[r])
-    after = (
-        f"; {ranks_text(raised)} raised after that: {str(next(iter(raised.values())).get('detail', ''))[:160]}"
-        if raised
-        else ""
-    )
-    sentence = f"{ranks_text([rank])} ended without a word in {_place(last[rank] + 1, names)}{after}; the launcher's log has its exit status"
+    sentence = f"{ranks_text([rank])} ended without a word in {_place(last[rank] + 1, names)}"
+    if raised:
+        detail = str(next(iter(raised.values())).get("detail", ""))
+        sentence += f"; {ranks_text(raised)} raised after that: {detail[:160]}"
+    sentence += "; the launcher's log has its exit status"
     return Blame(sentence=sentence, verdict=Verdict.CRASH, code=Exit.CRASH, case=last[rank] + 1, ranks=(rank,))
 
 
 def last_cases(rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> dict[int, int]:
-    """The last case that each rank finished; -1 for none."""
+    """Return the last case that each rank finished, or -1 for none."""
     return {
         rank: max((int(r["case"]) for r in rows if r.get("rank") == rank and r.get("row") == "case"), default=-1)
         for rank in ranks
@@ -339,7 +308,7 @@ def last_cases(rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> dict[
 
 
 def refreshed(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A halt whose places were told four times a second, with what the rows know better: a rank that finished a case is in the next one."""
+    """Return a halt whose places, told four times a second, agree with the rows: who finished a case is in the next."""
     where = [dict(row) for row in halt.get("where", ()) if isinstance(row, Mapping)]
     last = last_cases([row for row in rows if row.get("status") != "error"], [int(row["rank"]) for row in where])
     for row in where:
@@ -364,15 +333,12 @@ def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]],
     odd = _different_call(where, (), case)
     stopped = [int(r["rank"]) for r in laggards if r.get("state") == "T"]
     if odd:
-        sentence, ranks = (
-            f"{_who(odd[0], where)} called {odd[1]} where the others called {odd[2]}, in {place}; nobody moved for {limit:.1f} s",
-            odd[0],
-        )
+        ranks, theirs, common = odd
+        sentence = f"{_who(ranks, where)} called {theirs} where the others called {common}, in {place}"
+        sentence += f"; nobody moved for {limit:.1f} s"
     elif stopped and len(stopped) < len(where):
-        sentence, ranks = (
-            f"{_who(stopped, where)} is stopped (SIGSTOP or a debugger) in {place}{_rest(where, case, stopped)}",
-            stopped,
-        )
+        ranks, at = stopped, f"{place}{_rest(where, case, stopped)}"
+        sentence = f"{_who(stopped, where)} is stopped (SIGSTOP or a debugger) in {at}"
     elif len(laggards) == len(where):
         sentence = f"all ranks are stuck in {place}, step {step}, for {limit:.1f} s"
     else:
@@ -384,17 +350,12 @@ def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]],
     unkillable = halt.get("unkillable")
     if unkillable:
         sentence += f"; unkillable: {ranks_text(unkillable)}"
-    return Blame(
-        sentence=sentence,
-        verdict=Verdict.HANG,
-        code=Exit.HANG,
-        case=case if case >= 0 else None,
-        ranks=tuple(ranks),
-    )
+    index = case if case >= 0 else None
+    return Blame(sentence=sentence, verdict=Verdict.HANG, code=Exit.HANG, case=index, ranks=tuple(ranks))
 
 
 def _rest(where: Sequence[Mapping[str, Any]], case: int, ranks: Sequence[int]) -> str:
-    """``; ranks 0, 1, 3 waited inside it for 3.0 s``."""
+    """Say what the others did meanwhile: ``; ranks 0, 1, 3 waited inside it for 3.0 s``."""
     waiting = [r for r in where if int(r["rank"]) not in ranks and int(r["case"]) == case]
     if not waiting:
         return ""
@@ -404,7 +365,6 @@ def _rest(where: Sequence[Mapping[str, Any]], case: int, ranks: Sequence[int]) -
 
 
 def _who(ranks: Sequence[int], where: Sequence[Mapping[str, Any]]) -> str:
-    """``rank 2 (pid 4711)``."""
     pids = [str(row["pid"]) for row in where if int(row["rank"]) in ranks and row.get("pid")]
     return ranks_text(ranks) + (f" (pid {', '.join(pids)})" if pids else "")
 
@@ -412,19 +372,18 @@ def _who(ranks: Sequence[int], where: Sequence[Mapping[str, Any]]) -> str:
 # -- a value is wrong -------------------------------------------------------------------------------------------------
 
 
-def blame_wrong(name: str, case: int, rows: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[int, ...]]:
-    """The sentence for a case whose values were wrong on some ranks, and the culprits. ``rows`` are all ranks' rows of the case."""
+def blame_wrong(name: str, case: int, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the sentence for a case whose values were wrong on some ranks.
+
+    ``rows`` are all ranks' rows of the case.
+    """
     calls = {int(r["rank"]): str(r["sig"]) for r in rows if r.get("sig")}
     odd, theirs, common = odd_ones(calls)
     wrong = [r for r in rows if r.get("status") == "wrong"]
     detail = f"{ranks_text(int(r['rank']) for r in wrong)}: {wrong[0].get('detail', '')}"
     if odd:
-        return (
-            f"{ranks_text(odd)} called {theirs} where the others called {common}, in case {case} {name}; {detail}",
-            tuple(odd),
-        )
-    culprits = tuple(int(r["rank"]) for r in wrong)
-    return f"case {case} {name} is wrong on {detail}", culprits
+        return f"{ranks_text(odd)} called {theirs} where the others called {common}, in case {case} {name}; {detail}"
+    return f"case {case} {name} is wrong on {detail}"
 
 
 # What NCCL says, in words for people: its result codes with cause and next step, and the transports that its log names.
@@ -432,7 +391,10 @@ def blame_wrong(name: str, case: int, rows: Sequence[Mapping[str, Any]]) -> tupl
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NcclResult:
-    """One of ``ncclResult_t`` (nccl.h): ``phrases`` are how NCCL and torch print it, ``cause`` the usual one in a fresh environment."""
+    """One of ``ncclResult_t`` (nccl.h). NCCL and torch print ``phrases``.
+
+    ``cause`` is the usual one when all is new.
+    """
 
     code: int
     name: str
@@ -504,7 +466,7 @@ _CODE = re.compile(r"\bnccl(?:Result(?:_t)?| error| failure)\W{0,3}(?:code\W{0,3
 
 
 def explained(text: str) -> str:
-    """The message, and what a result of NCCL in it usually means; the message alone when there is none."""
+    """Return the message with what a result of NCCL in it usually means, or the message alone when there is none."""
     result = _named(text)
     return f"{text} -- {result.cause}; next: {result.next}" if result else text
 
@@ -523,7 +485,8 @@ def _named(text: str) -> NcclResult | None:
     return RESULTS[int(match[1]) - 1] if match else None
 
 
-# "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Ring 00 : 6 -> 2 [receive] via NET/IB/0/GDRDMA", brackets may hold a bus id.
+# "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Ring 00 : 6 -> 2 [receive] via NET/IB/0/GDRDMA", brackets may hold a bus
+# id.
 _VIA = re.compile(
     r"(?:Channel|Ring)\b[^:]*: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(?:send|receive)\])? via ([A-Za-z0-9][^\n\r]*)"
 )
@@ -532,9 +495,10 @@ _NVLS = re.compile(r"(\d+) nvls channels")
 
 
 def transports(text: str) -> dict[str, object]:
-    """What a log with ``NCCL_DEBUG=INFO`` proves: ``{"pairs": {way: pairs of ranks}, "network": …, "nvls_channels": …}``; empty when it says nothing.
+    """Return what a log with ``NCCL_DEBUG=INFO`` proves, or nothing where it says nothing.
 
-    A way is the transport without the number of the adapter: ``P2P/CUMEM``, ``SHM/direct/direct``, ``NET/Socket``, ``NET/IB/GDRDMA``.
+    It is ``{"pairs": {way: pairs of ranks}, "network": …, "nvls_channels": …}``. A way is the transport without the
+    number of the adapter: ``P2P/CUMEM``, ``SHM/direct/direct``, ``NET/Socket``, ``NET/IB/GDRDMA``.
     """
     ways: dict[str, set[tuple[int, int]]] = {}
     for match in _VIA.finditer(text):
@@ -552,13 +516,13 @@ def transports(text: str) -> dict[str, object]:
 
 
 def _way(text: str) -> str:
-    """``NET/IB/3(2)/GDRDMA/Shared`` is ``NET/IB/GDRDMA/Shared``: which adapter it was says nothing about the way."""
+    """Leave out which adapter it was: ``NET/IB/3(2)/GDRDMA/Shared`` is ``NET/IB/GDRDMA/Shared``."""
     phrase = re.split(r"\s+comm\b|\s{2,}", text.strip())[0]
     return "/".join(part for part in phrase.split("/") if not re.fullmatch(r"\d+(?:\(\d+\))?", part))
 
 
 def transport_sentence(texts: Iterable[str]) -> tuple[str, Mapping[str, object]]:
-    """One sentence for the notes of a record, and the facts; empty when NCCL's log names no transport."""
+    """Return a sentence for the notes of a record, empty when NCCL's log names no transport, and the facts."""
     facts = transports("\n".join(texts))
     pairs = facts.get("pairs")
     if not isinstance(pairs, dict):

@@ -1,7 +1,8 @@
 """The lists of cases, tier by tier: pure functions from a number of ranks to rows that the agent can run.
 
-A case names an operation of the agent (:data:`envsmith.smoke.agent.cases.OPERATIONS`), a dtype, a reduction, a number of elements, a root,
-a group and a mode. The list is static and in the same order on every rank, so that ranks cannot diverge by construction.
+A case names an operation of the agent (:data:`envsmith.smoke.agent.cases.OPERATIONS`), a dtype, a reduction, a number
+of elements, a root, a group and a mode. The list is static and in the same order on every rank, so that ranks cannot
+diverge by construction.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ class Case:
 
 
 def can_run(case: Case, ranks: int) -> bool:
-    """Whether anybody runs the case among so many ranks: messages need two, and not every group exists (``group_layouts`` of the agent)."""
+    """Return whether anybody runs the case among so many ranks.
+
+    Messages need two, and not every group exists (``group_layouts`` of the agent).
+    """
     if case.op in POINT_TO_POINT and ranks < 2:
         return False
     fewest = {"pairs": 2, "stride": 3, "head": 3, "tail": 3}.get(case.group, 1)
@@ -89,7 +93,7 @@ def _reduced(op: str, dtype: str, redop: str, n: int, **options: object) -> Case
 
 
 def quick_cases(ranks: int) -> tuple[Case, ...]:
-    """About a hundred cases for the ten-second tier: every operation, the dtypes that training uses, every root once."""
+    """Return about a hundred cases of some seconds: every operation, the dtypes that training uses, every root once."""
     return tuple(_unique(_quick(ranks)))
 
 
@@ -139,9 +143,11 @@ def _quick_patterns() -> Iterator[Case]:
 
 
 def full_cases(ranks: int) -> tuple[Case, ...]:
-    """More than 1,200 cases: dtype x reduction x size x every root, groups, modes, point to point, objects, layouts, large buffers, GPU things.
+    """Return more than 1,200 cases: dtype x reduction x size x every root, and every unusual thing.
 
-    What a backend is known to refuse stands at the end, before the re-initialisation: a refusal that breaks a group breaks little.
+    The unusual things are groups, modes, point to point, objects, layouts, large buffers and what needs a GPU. What a
+    backend is known to refuse stands at the end, before the re-initialisation: a refusal that breaks a group breaks
+    little.
     """
     body = _unique(_full(ranks))
     last = ("reinit",)

@@ -1,4 +1,7 @@
-"""The agent's events, parsed. A broken cell may write anything: what does not look like an event is counted and left out."""
+"""The agent's events, parsed.
+
+A broken cell may write anything: what does not look like an event is counted and left out.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""All that a machine can show, in one go: parts one after the other, each with a deadline of its own, so that one that fails loses nothing.
+"""All that a machine can show, in one go: parts with deadlines of their own, so that one that fails loses nothing.
 
-What is run follows from what CUDA says here: one rank, several ranks on one GPU in each way that this NCCL knows, a rank on each GPU where there
-are several, the bandwidth, all cases, every step of the frameworks, and the older NCCL engine where torch has two. Planning is pure.
+What is run follows from what CUDA says here: one rank, several ranks on one GPU in each way that this NCCL knows, a
+rank on each GPU where there are several, the bandwidth, all cases, every step of the frameworks, and the older NCCL
+engine where torch has two. Planning is pure.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One run. ``limit`` are the seconds that it may take at most; ``why_not`` says why it is not run here, and then there is no plan."""
+    """One run.
+
+    ``limit`` are the seconds that it may take at most; ``why_not`` says why it is not run here, and then there is no
+    plan.
+    """
 
     name: str
     what: str
@@ -89,7 +94,10 @@ class Done:
 
 
 def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
-    """Import torch and start CUDA in the environment. :class:`SmokeError` when ``nccl`` is wanted and cannot be had; ``auto`` takes gloo then."""
+    """Import torch and start CUDA in the environment, or take gloo where ``auto`` finds none.
+
+    Raises :class:`SmokeError` when ``nccl`` is wanted and cannot be had.
+    """
     result = run(Plan.build(versions, tier=Tier.IMPORT, ranks=1, backend=backend), target)
     if not result.passed:
         needs_gpu = backend == "nccl" and bool(result.loaded)

@@ -1,4 +1,4 @@
-"""Expectations of collective operations, read from ``matrix/collectives.yaml``: what a backend of a version does with a case."""
+"""What a backend of a version does with a case: expectations, read from ``matrix/collectives.yaml``."""
 
 from __future__ import annotations
 

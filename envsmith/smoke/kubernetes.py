@@ -1,7 +1,8 @@
-"""The smoke test as a Kubernetes job: YAML for a JobSet or for a Kubeflow TrainJob (v2), printed and never submitted. Pure.
+"""The smoke test as a Kubernetes job: YAML for a JobSet or for a Kubeflow TrainJob (v2), printed and never submitted.
 
-Both run the same command in every pod: unpack agent and plan from two variables and become torchrun, which reads PET_* variables. The Trainer sets
-those itself; for a JobSet they stand in the pod. Field names follow jobset.x-k8s.io/v1alpha2 and trainer.kubeflow.org/v1alpha1.
+Pure. Both run the same command in every pod: unpack agent and plan from two variables and become torchrun, which reads
+PET_* variables. The Trainer sets those itself; for a JobSet they stand in the pod. Field names follow
+jobset.x-k8s.io/v1alpha2 and trainer.kubeflow.org/v1alpha1.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class Job:
 
 
 def manifest(kind: str, job: Job, plan: Plan) -> str:
-    """The YAML text. Raises :class:`UsageError` for a kind that is not known or a plan that does not fit into a variable."""
+    """The YAML text.
+
+    Raises :class:`UsageError` for a kind that is not known or a plan that does not fit into a variable.
+    """
     import yaml
 
     if kind not in KINDS:
@@ -112,7 +116,10 @@ def _command(job: Job) -> list[str]:
 
 
 def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
-    """One replicated job of N indexed pods. The first pod's name comes from JobSet's naming: JOBSET-JOB-INDEX-POD.SUBDOMAIN."""
+    """One replicated job of N indexed pods.
+
+    The first pod's name comes from JobSet's naming: JOBSET-JOB-INDEX-POD.SUBDOMAIN.
+    """
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     torchrun = {
         "PET_NNODES": str(job.nodes),
@@ -184,10 +191,12 @@ def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
     }
 
 
-# The verdict of a run from the logs of its pods: what `kubectl logs` prints, or any file that the lines of the agent are in.
+# The verdict of a run from the logs of its pods: what `kubectl logs` prints, or any file that the lines of the agent
+# are in.
 #
-# Every line of the agent is a JSON object. What other programs wrote around it (the name of a pod, a time, the tag of torchrun) is passed over.
-# The same event in several logs is one: the pods exchange theirs, so that a single log may be enough.
+# Every line of the agent is a JSON object. What other programs wrote around it (the name of a pod, a time, the tag of
+# torchrun) is passed over. The same event in several logs is one: the pods exchange theirs, so that a single log may be
+# enough.
 
 
 _START = '{"event":"'
@@ -212,7 +221,7 @@ def events_of(lines: Iterable[str]) -> list[Mapping[str, Any]]:
 
 
 def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> Plan:
-    """The plan that the ranks ran, made again from what rank 0 said of it; its cases must be those that the ranks agreed on.
+    """Make the plan that the ranks ran again from what rank 0 said of it. Its cases must be those that the ranks ran.
 
     Raises :class:`DataError` when the logs hold no such run, or one that this envsmith does not know.
     """

@@ -1,7 +1,8 @@
-"""The smoke test on many nodes: one agent process per rank, started by a remote shell or by ``srun``, or by torchrun on every node.
+"""The smoke test on many nodes: ranks that a remote shell or ``srun`` starts, or torchrun on every node.
 
-With a remote shell and with ``srun`` this process talks to every rank: source and plan go in through standard input, events come back
-through standard output, nothing is copied to the nodes. With torchrun (:func:`run_rendezvous`) the same command runs on every node.
+With a remote shell and with ``srun`` this process talks to every rank: source and plan go in through standard input,
+events come back through standard output, nothing is copied to the nodes. With torchrun (:func:`run_rendezvous`) the
+same command runs on every node.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteShell:
-    """A template with ``{host}``: ``ssh -o BatchMode=yes {host}``, ``ip netns exec {host}``, ``kubectl exec -i {host} --``.
+    """A template with ``{host}``: ``ssh -o BatchMode=yes {host}``, ``kubectl exec -i {host} --``.
 
-    Programs that hand their arguments to a shell on the other side (ssh, rsh, pdsh) get one quoted string. ``address`` maps a node to the name or
-    address under which the others reach it, where that is not its name.
+    Programs that hand their arguments to a shell on the other side (ssh, rsh, pdsh) get one quoted string. ``address``
+    maps a node to the name or address under which the others reach it, where that is not its name.
     """
 
     template: str = "ssh -o BatchMode=yes -o ConnectTimeout=15 {host}"
@@ -106,7 +107,10 @@ class RemoteShell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slurm:
-    """One ``srun`` for all ranks; inside an allocation it takes the nodes of that. Nodes are named or only counted (``hosts`` of empty names)."""
+    """One ``srun`` for all ranks; inside an allocation it takes the nodes of that.
+
+    Nodes are named or only counted (``hosts`` of empty names).
+    """
 
     gpus_per_node: int = 0
     name: str = "srun"
@@ -154,9 +158,9 @@ def is_host_name(text: str) -> bool:
 
 
 def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """``a,b,c`` or a number (then the names are empty); ``a=10.0.0.1`` gives the address under which the others reach ``a``.
+    """Return names and addresses from ``a,b,c``, or empty names from a number.
 
-    Returns names and addresses. Raises :class:`UsageError`.
+    ``a=10.0.0.1`` gives the address under which the others reach ``a``. Raises :class:`UsageError`.
     """
     if text.isdecimal() and len(text) < 10:
         if not 2 <= int(text) <= _MOST_NODES:
@@ -176,9 +180,9 @@ def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def plan_for_nodes(plan: Plan, *, nodes: int, ranks_per_node: int) -> Plan:
-    """The same plan with deadlines for a network and for interpreters that start one after the other, and without framework steps.
+    """Return the plan without framework steps, with deadlines for a network and for interpreters that start in turn.
 
-    ``UsageError`` unless ``nodes`` times ``ranks_per_node`` are the plan's ranks.
+    Raises :class:`UsageError` unless ``nodes`` times ``ranks_per_node`` are the plan's ranks.
     """
     if plan.ranks != nodes * ranks_per_node:
         raise UsageError(f"{nodes} nodes with {ranks_per_node} ranks each are not {plan.ranks} ranks")
@@ -253,7 +257,8 @@ def _begin(command: Command, text: bytes) -> _Running:
 def _converse(running: Sequence[_Running], events: list[object], *, limit: float, patience: float) -> None:
     """Feed and listen until everybody has ended.
 
-    After the first failure the others get what their own deadlines need (``patience``); when a rank never spoke, nobody can meet it: a moment.
+    After the first failure the others get what their own deadlines need (``patience``); when a rank never spoke, nobody
+    can meet it: a moment.
     """
     until = time.monotonic() + limit
     with selectors.DefaultSelector() as selector:
@@ -381,8 +386,8 @@ def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
 
 # Which node is it? Two passes: nodes in pairs, then every node of a failing pair with one that is known to be good.
 #
-# The idea is that of Google's cluster-health-scanner: as many runs as nodes, in two rounds, where all pairs would be a quadratic number.
-# Planning and conclusion are pure; a run of a group is somebody else's function.
+# The idea is that of Google's cluster-health-scanner: as many runs as nodes, in two rounds, where all pairs would be a
+# quadratic number. Planning and conclusion are pure; a run of a group is somebody else's function.
 
 
 Group = tuple[str, ...]
@@ -400,7 +405,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Narrowed(AsJson):
-    """``bad`` fail with a node that works with others; ``links`` are groups whose nodes work with others but not together."""
+    """``bad`` fail with a node that works with others. ``links`` work with others, but not together."""
 
     bad: tuple[str, ...]
     good: tuple[str, ...]
@@ -421,8 +426,8 @@ def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:
 def second_pass(first: Sequence[Outcome]) -> tuple[tuple[Group, ...], ...]:
     """Waves of disjoint pairs (suspect, good): more than one wave only where suspects outnumber the good.
 
-    Where no group passed there is no good node: suspects are paired with those of the next group instead, so that one bad node shows itself by
-    failing twice.
+    Where no group passed there is no good node: suspects are paired with those of the next group instead, so that one
+    bad node shows itself by failing twice.
     """
     good = [node for o in first if o.passed for node in o.group]
     suspects = [node for o in first if not o.passed for node in o.group]
@@ -503,8 +508,8 @@ def _wave(
     return outcomes
 
 
-# The same command on every node: torchrun brings the ranks together, and every node comes to the same verdict. The ranks exchange their
-# events through the store of torch.
+# The same command on every node: torchrun brings the ranks together, and every node comes to the same verdict. The
+# ranks exchange their events through the store of torch.
 
 
 # torchrun's own default: how long the first command waits for the last one.
@@ -513,7 +518,7 @@ _JOIN = 600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rendezvous:
-    """``HOST:PORT``, the same on every node, and how many nodes with how many ranks meet there; ``join``: seconds until all must have come."""
+    """``HOST:PORT``, the same on every node, and how many nodes of how many ranks meet there within ``join`` seconds."""
 
     endpoint: str
     nodes: int
@@ -529,7 +534,10 @@ class Rendezvous:
 
 
 def run_rendezvous(plan: Plan, where: Rendezvous, *, python: str) -> SmokeResult:
-    """The part of this node in a run that the same command starts on every node; the verdict is that of all. Raises :class:`SmokeError`."""
+    """The part of this node in a run that the same command starts on every node; the verdict is that of all.
+
+    Raises :class:`SmokeError`.
+    """
     host, port = where.parts()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="envsmith-nodes-") as directory:
@@ -563,7 +571,10 @@ def run_rendezvous(plan: Plan, where: Rendezvous, *, python: str) -> SmokeResult
 
 
 def _owner(host: str, mine: str | None) -> list[str]:
-    """The node that has the endpoint's address opens its store; torchrun itself goes by the machine's name, which may mean loopback."""
+    """Return torchrun's setting with which the node that has the endpoint's address opens its store.
+
+    Without it torchrun goes by the machine's name, which may mean loopback.
+    """
     with contextlib.suppress(OSError, ValueError):
         if mine and not ipaddress.ip_address(mine.partition("%")[0]).is_loopback:
             return ["is_host=1"] if mine in {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)} else []

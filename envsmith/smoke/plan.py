@@ -1,4 +1,7 @@
-"""The plan of a smoke test: what is run, how long anything may take, what is expected. Pure; the agent gets it as one line of JSON."""
+"""The plan of a smoke test: what is run, how long anything may take, what is expected.
+
+Pure; the agent gets it as one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,17 @@ from envsmith.smoke.expect import Expect, Expectations, load_expectations
 
 BACKENDS = ("auto", "gloo", "nccl")
 SHARING = ("hostid", "multi-rank")
-# torch 2.6.0 on the CPU, measured: its fully_shard records events on a stream, and the CPU's stand-in for one has none. 2.9.1 and later pass.
+# torch 2.6.0 on the CPU, measured: its fully_shard records events on a stream, and the CPU's stand-in for one has none.
+# 2.9.1 and later pass.
 _FSDP2_STOPS = r"'Stream' object has no attribute 'record_event'"
 
 
 class Tier(str, Enum):
-    """How much is run: ``import`` nothing more; ``quick`` and ``full`` cases and a step per framework; ``framework`` the quick cases, every step."""
+    """How much is run: cases, and steps of the frameworks.
+
+    ``import`` runs nothing, ``quick`` and ``full`` run cases and a step per framework, ``framework`` the quick cases and
+    every step.
+    """
 
     IMPORT = "import"
     QUICK = "quick"
@@ -39,8 +47,9 @@ class Tier(str, Enum):
 class Timeouts(AsJson):
     """Seconds, nested: ``case`` < ``group`` (torch's own) < ``tier`` (all cases) < the outer parent's limit.
 
-    ``imports`` bounds ``import torch``; ``init`` anything before the first case; ``first`` the first NCCL call of its kind, which makes a
-    communicator and loads kernels. torch's defaults (10 minutes, heartbeat 480 s) are never relied on.
+    ``imports`` bounds ``import torch``; ``init`` anything before the first case; ``first`` the first NCCL call of its
+    kind, which makes a communicator and loads kernels. torch's defaults (10 minutes, heartbeat 480 s) are never relied
+    on.
     """
 
     imports: float = field(default=120.0, metadata=written("import"))
@@ -53,7 +62,10 @@ class Timeouts(AsJson):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Built with :meth:`build`. ``fault`` is for the tests of the blame and is part of the plan, never of the environment."""
+    """Built with :meth:`build`.
+
+    ``fault`` is for the tests of the blame and is part of the plan, never of the environment.
+    """
 
     tier: Tier
     ranks: int
@@ -90,12 +102,13 @@ class Plan:
         machine: str | None = None,
         nodes: int = 1,
     ) -> Plan:
-        """The plan for a cell, or for a mapping of component to version (``{"torch": "2.13.0", "deepspeed": "0.19.8"}``).
+        """Make the plan for a cell, or for a mapping of component to version: ``{"torch": "2.13.0"}``.
 
-        ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False`` leaves the framework steps out,
-        ``cases=False`` the collectives. ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines. ``sharing`` puts
-        all ranks on the first GPU, by ``hostid`` or ``multi-rank``, however many there are. ``machine`` names a machine type of
-        ``matrix/bandwidth.yaml`` whose floors the bandwidth tier is held against, ``nodes`` how many nodes the ranks are on. Raises :class:`UsageError`.
+        ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False``
+        leaves the framework steps out, ``cases=False`` the collectives. ``engine`` is ``legacy`` or ``2``: which of
+        torch 2.15's two NCCL engines. ``sharing`` puts all ranks on the first GPU, by ``hostid`` or ``multi-rank``,
+        however many there are. ``machine`` names a machine type of ``matrix/bandwidth.yaml`` whose floors the bandwidth
+        tier is held against, ``nodes`` how many nodes the ranks are on. Raises :class:`UsageError`.
         """
         kind = _tier(tier)
         count = 4 if ranks is None else ranks
@@ -141,7 +154,10 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """The hash of what every rank must agree on: the case list, in order. The same for the same tier and number of ranks."""
+        """The hash of what every rank must agree on: the case list, in order.
+
+        The same for the same tier and number of ranks.
+        """
         text = json.dumps([case.to_json() for case in self.cases], sort_keys=True, separators=(",", ":"))
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -150,7 +166,8 @@ class Plan:
         """Seconds after which the outer parent ends the run, whatever the agent says."""
         steps = sum(step.deadline + 10 for step in self.steps)
         times = self.timeouts
-        # The agent gives four times its limit to what only waits for a processor (PATIENCE in agent.py), and imports torch, then a framework.
+        # The agent gives four times its limit to what only waits for a processor (PATIENCE in agent.py), and imports
+        # torch, then a framework.
         return 4 * (3 * times.imports + times.init + 3 * times.first + times.tier + steps) + 30
 
     def expect(self, case: str, backend: str) -> Mapping[str, object]:
@@ -188,7 +205,7 @@ class Plan:
 
 
 def framework_steps(frameworks: Mapping[str, str], *, every: bool, control: bool, torch: str = "") -> tuple[Step, ...]:
-    """Return the quick step of each framework, or ``every`` one; ``control`` adds torch's own data parallelism first."""
+    """Return the quick step of each framework, or ``every`` one. ``control`` adds torch's own before."""
     steps = _control_steps(torch, every=every) if control else []
     for name in frameworks:
         if name in FRAMEWORKS:

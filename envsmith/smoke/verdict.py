@@ -40,11 +40,12 @@ _BAD = {
 class SmokeResult:
     """What became of a smoke test.
 
-    ``exit_code`` is a :class:`~envsmith.smoke.agent.protocol.Exit`; ``summary`` one sentence; ``placement`` where the ranks were; ``loaded`` versions
-    as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase; ``blame`` every problem; ``output`` the last words of ranks;
-    ``limits`` what of the machine is too small: ``{limit, severity, message, fix}``, looked at before a rank was started; ``enough`` is false when
-    so much was skipped that the run says nothing about the cell (:func:`~envsmith.smoke.verdict.too_little`): it has not passed then. ``cuda`` is what
-    CUDA said when it was started: ``{available, count, free, arch, error}``, empty where it was not asked.
+    ``exit_code`` is a :class:`~envsmith.smoke.agent.protocol.Exit`; ``summary`` one sentence; ``placement`` where the
+    ranks were; ``loaded`` versions as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase;
+    ``blame`` every problem; ``output`` the last words of ranks; ``limits`` what of the machine is too small: ``{limit,
+    severity, message, fix}``, looked at before a rank was started; ``enough`` is false when so much was skipped that
+    the run says nothing about the cell (:func:`~envsmith.smoke.verdict.too_little`): it has not passed then. ``cuda``
+    is what CUDA said when it was started: ``{available, count, free, arch, error}``, empty where it was not asked.
     """
 
     passed: bool
@@ -72,7 +73,7 @@ class SmokeResult:
 
     @property
     def known_defects(self) -> tuple[str, ...]:
-        """Cases whose values are wrong as ``matrix/collectives.yaml`` says they are: they do not speak against this cell."""
+        """Return the cases that are wrong as ``matrix/collectives.yaml`` says: they do not speak against the cell."""
         return tuple(
             case.case for case in self.cases if case.verdict is Verdict.WRONG and " -- known: " in (case.blame or "")
         )
@@ -85,10 +86,7 @@ class SmokeResult:
 
     def counts(self) -> dict[str, int]:
         """Cases per verdict."""
-        counts: dict[str, int] = {}
-        for case in self.cases:
-            counts[case.verdict.value] = counts.get(case.verdict.value, 0) + 1
-        return counts
+        return dict(Counter(case.verdict.value for case in self.cases))
 
     def to_json(self) -> dict[str, object]:
         """Everything, for ``envsmith smoke --json``."""
@@ -106,13 +104,8 @@ class SmokeResult:
                 {"case": c.case, "verdict": c.verdict.value, "seconds": c.seconds, "blame": c.blame} for c in self.cases
             ],
             "steps": [
-                {
-                    "name": s.name,
-                    "verdict": s.verdict.value,
-                    "seconds": s.seconds,
-                    "detail": s.detail,
-                    "facts": dict(s.facts),
-                }
+                {"name": s.name, "verdict": s.verdict.value, "seconds": s.seconds, "detail": s.detail}
+                | {"facts": dict(s.facts)}
                 for s in self.steps
             ],
             "loaded": dict(self.loaded),
@@ -129,7 +122,11 @@ class SmokeResult:
 
 
 def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, words: str = "") -> SmokeResult:
-    """The result. ``agent_exit`` is the agent's own exit status (negative: a signal; ``None``: it was ended by us), ``words`` its standard error."""
+    """The result.
+
+    ``agent_exit`` is the agent's own exit status (negative: a signal; ``None``: it was ended by us), ``words`` its
+    standard error.
+    """
     log = Events.parse(events)
     names = [case.id for case in plan.cases]
     backend = str(log.single.get("placement", {}).get("backend", plan.backend))
@@ -195,7 +192,7 @@ def _world(plan: Plan, log: Events) -> int:
 def _held_against_floors(
     plan: Plan, cases: tuple[CaseOutcome, ...], measured: Sequence[Measurement]
 ) -> tuple[tuple[CaseOutcome, ...], list[str], list[str]]:
-    """Cases with those below a floor marked, a sentence for each floor that was missed, and one for each that could not be asked."""
+    """Mark the cases below a floor. Return them, and a sentence for each floor missed, and for each not asked."""
     short = below(plan.floors, measured, nodes=plan.nodes)
     outcomes = list(cases)
     for item in (s for s in short if s.missed):
@@ -214,7 +211,7 @@ def _blame(plan: Plan, log: Events, halt: Mapping[str, Any] | None, names: Seque
     if halt:
         return blame_halt(refreshed(halt, rows), rows, names)
     ended = [int(e["rank"]) for end in log.ends for e in end.get("exits", ())]
-    return blame_unsupervised(rows, ended, int(log.single.get("placement", {}).get("ranks", plan.ranks)), names)
+    return blame_unsupervised(rows, ended, _world(plan, log), names)
 
 
 # -- cases ------------------------------------------------------------------------------------------------------------
@@ -225,7 +222,7 @@ def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[
     for row in log.of_run("collectives"):
         if row.get("row") == "case" and isinstance(row.get("case"), int):
             by_case.setdefault(row["case"], []).append(row)
-    ranks = int(log.single.get("placement", {}).get("ranks", plan.ranks))
+    ranks = _world(plan, log)
     outcomes, sentences = [], []
     for index, case in enumerate(plan.cases):
         rows = by_case.get(index, [])
@@ -236,8 +233,9 @@ def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[
         if len(rows) < ranks and (blame or not rows):
             outcomes.append(CaseOutcome(case=case.id, verdict=Verdict.NOT_RUN))
             continue
-        expected = str(plan.expect(case.id, backend)["expect"])
-        verdict, text = _combine(case.id, index, rows, expected, plan.expect(case.id, backend))
+        line = plan.expect(case.id, backend)
+        expected = str(line["expect"])
+        verdict, text = _combine(case.id, index, rows, expected, line)
         if verdict in _BAD and text and not (verdict is Verdict.WRONG and expected == Expect.WRONG):
             sentences.append(text)
         outcomes.append(CaseOutcome(case=case.id, verdict=verdict, seconds=seconds, blame=text))
@@ -253,7 +251,7 @@ def _combine(
     if "error" in statuses:
         return Verdict.ERROR, f"case {index} {name}: {detail}"
     if "wrong" in statuses:
-        sentence, _ = blame_wrong(name, index, rows)
+        sentence = blame_wrong(name, index, rows)
         note = f" -- known: {line.get('note', '')} ({line.get('line')})" if expected == Expect.WRONG else ""
         return Verdict.WRONG, sentence + note
     if "refused" in statuses:
@@ -289,13 +287,8 @@ def _step(step: Step, log: Events) -> StepOutcome:
         text = "; ".join(
             dict.fromkeys(f"rank {r['rank']} in {r.get('stage') or 'the step'}: {r.get('detail')}" for r in errors)
         )
-        return StepOutcome(
-            name=name,
-            verdict=Verdict.ERROR,
-            seconds=seconds,
-            detail=text,
-            facts={"trace": str(errors[0].get("trace", ""))[-2000:]},
-        )
+        trace = {"trace": str(errors[0].get("trace", ""))[-2000:]}
+        return StepOutcome(name=name, verdict=Verdict.ERROR, seconds=seconds, detail=text, facts=trace)
     if halt:
         blame = _blame_step(halt)
         return StepOutcome(name=name, verdict=blame.verdict, seconds=seconds, detail=blame.sentence)
@@ -303,17 +296,11 @@ def _step(step: Step, log: Events) -> StepOutcome:
         return StepOutcome(name=name, verdict=Verdict.NOT_RUN, detail="the run ended before this step")
     skipped = [r for r in rows if r.get("status") == "skipped"]
     if skipped:
-        return StepOutcome(
-            name=name,
-            verdict=Verdict.SKIPPED,
-            seconds=seconds,
-            detail=str(skipped[0].get("detail", "")),
-            facts=dict(skipped[0].get("facts", {})),
-        )
+        text, facts = str(skipped[0].get("detail", "")), dict(skipped[0].get("facts", {}))
+        return StepOutcome(name=name, verdict=Verdict.SKIPPED, seconds=seconds, detail=text, facts=facts)
     if len(rows) < ranks:
-        return StepOutcome(
-            name=name, verdict=Verdict.CRASH, seconds=seconds, detail=f"only {len(rows)} of {ranks} ranks reported"
-        )
+        text = f"only {len(rows)} of {ranks} ranks reported"
+        return StepOutcome(name=name, verdict=Verdict.CRASH, seconds=seconds, detail=text)
     return judge_step(step, rows, seconds)
 
 
@@ -329,11 +316,8 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
     if dead:
         rank = min(dead)
         plain = blame_halt({**halt, "where": [{**w, "signature": ""} for w in where]}, (), ())
-        return Blame(
-            sentence=f"{plain.sentence.split(' in ')[0]} in {stage.get(rank, 'the step')}",
-            verdict=Verdict.CRASH,
-            code=plain.code,
-        )
+        sentence = f"{plain.sentence.split(' in ')[0]} in {stage.get(rank, 'the step')}"
+        return Blame(sentence=sentence, verdict=Verdict.CRASH, code=plain.code)
     if halt.get("reason") in {"deadline", "total"}:
         behind = min(int(w["case"]) for w in where) if where else 0
         late = [int(w["rank"]) for w in where if int(w["case"]) == behind]
@@ -341,13 +325,11 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
         names = ", ".join(map(str, late))
         stacks = halt.get("stacks", {})
         frames = "; ".join(f"rank {rank} in {stacks[str(rank)][0]}" for rank in late if str(rank) in stacks)
-        sentence = f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}" + (
-            f" ({frames})" if frames else ""
-        )
+        sentence = f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}"
+        sentence += f" ({frames})" if frames else ""
         return Blame(sentence=sentence, verdict=Verdict.HANG, code=Exit.HANG)
-    return Blame(
-        sentence=str(halt.get("detail") or f"ended: {halt.get('exits')}"), verdict=Verdict.ERROR, code=Exit.ERROR
-    )
+    sentence = str(halt.get("detail") or f"ended: {halt.get('exits')}")
+    return Blame(sentence=sentence, verdict=Verdict.ERROR, code=Exit.ERROR)
 
 
 # -- the whole --------------------------------------------------------------------------------------------------------
@@ -412,13 +394,11 @@ def _summary(
     verified = sum(c.verdict is Verdict.PASS for c in cases)
     ran = [s.name for s in steps if s.verdict is Verdict.PASS]
     skipped = [s.name for s in steps if s.verdict is Verdict.SKIPPED]
-    parts = (
-        [
-            f"{verified} of {len(cases)} {'measurements made' if plan.tier is Tier.BANDWIDTH else 'collective cases verified'} on {placement.get('backend')}, {placement.get('sentence', '')}"
-        ]
-        if cases
-        else []
-    )
+    parts = []
+    if cases:
+        units = "measurements made" if plan.tier is Tier.BANDWIDTH else "collective cases verified"
+        place = f"{placement.get('backend')}, {placement.get('sentence', '')}"
+        parts.append(f"{verified} of {len(cases)} {units} on {place}")
     defects = sum(c.verdict is Verdict.WRONG for c in cases)
     if defects:
         parts.append(f"{defects} cases show known defects of the backend")
@@ -426,12 +406,7 @@ def _summary(
         parts.append(f"steps passed: {', '.join(ran)}")
     if skipped:
         parts.append(f"not run here: {', '.join(skipped)}")
-    return "; ".join(parts) or f"imported torch {found_version(plan)}"
-
-
-def found_version(plan: Plan) -> str:
-    """For the import tier, which runs nothing."""
-    return plan.versions.get("torch", "")
+    return "; ".join(parts) or f"imported torch {plan.versions.get('torch', '')}"
 
 
 def _without_event(event: Mapping[str, Any]) -> dict[str, object]:
@@ -486,7 +461,8 @@ def _notes(plan: Plan, log: Events, cases: Sequence[CaseOutcome], backend: str) 
 # Whether a run verified enough to speak for a cell: nothing that was skipped may make it pass.
 
 
-# What torch 2.0, the oldest that the agent runs on, need not have: a newer one that lacks them is told by its expectations, not here.
+# What torch 2.0, the oldest that the agent runs on, need not have: a newer one that lacks them is told by its
+# expectations, not here.
 _YOUNG = ("functional_", "coalesced", "bytes_all_gather")
 
 
@@ -501,8 +477,9 @@ class Short:
 def core(plan: Plan, backend: str, ranks: int) -> frozenset[str]:
     """The cases of the plan that every cell must verify, on whatever machine.
 
-    They are those of the quick tier for this many ranks (some kilobytes each, so that no machine is too small) that the expectations say work on
-    this backend, that so many ranks can run at all, and that need neither a certain GPU nor a torch younger than 2.0. What lies beyond (gigabytes, fp8, CUDA graphs) may be skipped.
+    They are those of the quick tier for this many ranks (some kilobytes each, so that no machine is too small) that the
+    expectations say work on this backend, that so many ranks can run at all, and that need neither a certain GPU nor a
+    torch younger than 2.0. What lies beyond (gigabytes, fp8, CUDA graphs) may be skipped.
     """
     return frozenset(
         case.id
@@ -519,7 +496,10 @@ def _works(line: Mapping[str, object]) -> bool:
 
 
 def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: int) -> Short | None:
-    """What a run lacks that skipped some of its core, or everything; ``None`` when it verified enough. Cases that failed or were not run are not judged here."""
+    """What a run lacks that skipped some of its core, or everything; ``None`` when it verified enough.
+
+    Cases that failed or were not run are not judged here.
+    """
     must = core(plan, backend, ranks)
     skipped = [case for case in cases if case.verdict is Verdict.SKIPPED]
     lacking = [case for case in skipped if case.case in must]
@@ -539,8 +519,8 @@ def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: in
 # Why a smoke test failed, in the words that a user would search for, and at which rung of the ladder. Pure.
 
 
-# What a host without a GPU says, whatever the versions.
-# torch.utils.cpp_extension asks the GPU what to compile for: a host with a toolkit and no GPU (rule megatron-unified-memory-no-gpu).
+# What a host without a GPU says, whatever the versions. torch.utils.cpp_extension asks the GPU what to compile for: a
+# host with a toolkit and no GPU (rule megatron-unified-memory-no-gpu).
 _ASKS_GPU = "in _get_cuda_arch_flags"
 _OF_HOST = (
     "Found no NVIDIA driver",
@@ -558,7 +538,10 @@ _CUDA_ON_CPU = "Cannot re-initialize CUDA in forked subprocess"
 
 
 def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
-    """The rung at which a smoke test ended. A framework that cannot be imported is found in its step, but fails the rung `imported`."""
+    """The rung at which a smoke test ended.
+
+    A framework that cannot be imported is found in its step, but fails the rung `imported`.
+    """
     if result.passed:
         return None
     bad = next((s for s in result.steps if not s.verdict.good and s.verdict is not Verdict.NOT_RUN), None)
@@ -588,11 +571,15 @@ def first_rank(detail: str) -> str:
     return match[1] if match else detail
 
 
-# Judging a framework step that ran to its end: its losses, the collectives it issued, and the steps that train the same.
+# Judging a framework step that ran to its end: its losses, the collectives it issued, and the steps that train the
+# same.
 
 
 def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:
-    """The verdict of a step whose ranks all reported: finite and falling losses, equal to the reference, by the collectives that it is named for."""
+    """Judge a step whose ranks all reported.
+
+    Its losses must be finite, fall and equal the reference, by the collectives that it is named for.
+    """
     facts: dict[str, object] = dict(rows[0].get("facts", {}))
     problems, worst = [], 0.0
     for row in rows:
@@ -615,15 +602,13 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
     facts["collectives"] = issued
     problems += [f"it never issued {' or '.join(names.split('|'))}: this was not {step.name}" for names in missing]
     if problems:
-        return StepOutcome(
-            name=step.name, verdict=Verdict.WRONG, seconds=seconds, detail="; ".join(problems), facts=facts
-        )
+        detail = "; ".join(problems)
+        return StepOutcome(name=step.name, verdict=Verdict.WRONG, seconds=seconds, detail=detail, facts=facts)
     losses = [float(x) for x in rows[0]["losses"]]
     same = f", equal to the reference within {worst:.1e}" if compared else ""
     counted = ", ".join(f"{row['count']} {name}" for name, row in issued.items() if row.get("count"))
-    detail = f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}" + (
-        f"; {counted}" if counted else ""
-    )
+    detail = f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}"
+    detail += f"; {counted}" if counted else ""
     return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail, facts=facts)
 
 
@@ -639,7 +624,8 @@ def _difference(losses: Sequence[float], reference: Sequence[float]) -> float:
 def _issued(step: Step, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, int]], list[str]]:
     """Rank 0's collectives, ``{name: {count, bytes}}``, and the expected ones that are missing.
 
-    What C++ issues comes from the flight recorder, with counts only; where that torch keeps none for the backend nothing can be missed.
+    What C++ issues comes from the flight recorder, with counts only; where that torch keeps none for the backend
+    nothing can be missed.
     """
     first = rows[0]
     calls: dict[str, dict[str, int]] = {name: dict(row) for name, row in first.get("collectives", {}).items()}
@@ -661,11 +647,10 @@ def compare_families(steps: Sequence[Step], outcomes: Sequence[StepOutcome]) -> 
         if not step.family or outcome.verdict is not Verdict.PASS or step.tolerance is None:
             judged.append(outcome)
             continue
-        if step.family not in base:
-            base[step.family] = outcome
+        first = base.setdefault(step.family, outcome)
+        if first is outcome:
             judged.append(outcome)
             continue
-        first = base[step.family]
         worst = max(_difference(_losses(outcome, key), _losses(first, key)) for key in _ranks(first))
         facts = {**outcome.facts, f"difference from {first.name}": worst}
         if worst > step.tolerance:

@@ -30,6 +30,7 @@ from envsmith.smoke.agent.protocol import (
     Startup,
     TaggedLog,
     one_line,
+    place_of,
 )
 from envsmith.smoke.agent.rank import rank_main
 from envsmith.smoke.agent.world import seconds, stored
@@ -144,7 +145,7 @@ class _Conversation:
 def _announce_termination(job: Mapping[str, Any], board: Board, out: Log, log: Log) -> None:
     """Write that the launcher ends this rank because another one failed: it would pass for one that died by itself."""
     signal.sigwait({signal.SIGTERM})
-    log.row("told", rank=job["rank"], signal="SIGTERM", **_place_of(board, job["rank"]))
+    log.row("told", rank=job["rank"], signal="SIGTERM", **place_of(board.row(job["rank"])))
     _share_events(job, out, 6.0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.kill(os.getpid(), signal.SIGTERM)  # its action is the default one: the launcher sees the end that it asked for
@@ -165,7 +166,7 @@ def _watch(job: Mapping[str, Any], board: Board, out: Log, talk: _Conversation) 
         if talk.halt:
             halt = json.loads(talk.halt)
         else:
-            here = {"rank": rank, **_place_of(board, rank), "state": "", "pid": os.getpid()}
+            here = {"rank": rank, **place_of(board.row(rank)), "state": "", "pid": os.getpid()}
             halt = {"event": "halt", "run": "collectives", "reason": "store", "where": [here]}
             halt.update(silent=round(silent, 1), owner=_process_of(job, 0))
         if rank == 0 or not talk.halt:
@@ -174,11 +175,6 @@ def _watch(job: Mapping[str, Any], board: Board, out: Log, talk: _Conversation) 
         _end_laggards(halt, rank, 7.0 if isinstance(out, KeepingLog) else 2.0)
         _share_events(job, out, 6.0)
         os._exit(Exit.HANG)
-
-
-def _place_of(board: Board, rank: int) -> dict[str, Any]:
-    case, step, age, signature = board.row(rank)
-    return {"case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature}
 
 
 def _process_of(job: Mapping[str, Any], rank: int) -> dict[str, Any]:
@@ -236,17 +232,17 @@ def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) ->
 
 def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> str:
     """Return a halt event when a rank failed a second ago and others run, or when laggards are late."""
-    now, rows, limits = time.monotonic(), [], job["timeouts"]
+    now, rows, orders, limits = time.monotonic(), [], [], job["timeouts"]
     for rank in range(job["world"]):
         nothing = json.dumps([Startup.START, Phase.PREP, "", 0, False])
         text = store.get(f"at/{rank}").decode() if stored(store, f"at/{rank}") else nothing
         if talk.places.get(rank, ("", 0.0))[0] != text:
             talk.places[rank] = (text, now)
         case, step, signature, _, failed = json.loads(text)
+        orders.append((case, step))
         where = {"rank": rank, "case": case, "step": Phase(step).word, "signature": signature, "failed": failed}
         rows.append({**where, "age": round(now - talk.places[rank][1], 3), **_process_of(job, rank)})
     ended = [row for row in rows if row["failed"]]
-    orders = [(row["case"], Phase[row["step"].upper()].value) for row in rows]
     # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
     behind, ahead = min(orders), max(orders)
     laggards = [row for row, order in zip(rows, orders) if order == behind]

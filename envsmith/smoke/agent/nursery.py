@@ -111,7 +111,7 @@ class Nursery:
             os.kill(self.pid, signal.SIGKILL)
             _, status = os.waitpid(self.pid, 0)
         self.pid = 0
-        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return os.waitstatus_to_exitcode(status)
 
     def listen(self, wait: float, *, interruptible: bool = True) -> bool:
         """Take what the nursery says. Return whether it is there, and raise `Interrupted` when everything shall end."""
@@ -254,7 +254,7 @@ def _reap(alive: Iterable[int]) -> Iterator[tuple[int, int]]:
         except ChildProcessError:
             continue
         if ended:
-            yield pid, (-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+            yield pid, os.waitstatus_to_exitcode(status)
 
 
 def child_main(request: Mapping[str, Any], board: Board) -> NoReturn:

@@ -38,17 +38,21 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def _stat(pid: int) -> list[str]:
+    """Return what the kernel says of a process from its state on, or nothing when it is gone."""
+    return read_text(f"/proc/{pid}/stat", 1024).rpartition(")")[2].split()
+
+
 def process_state(pid: int) -> tuple[str, int]:
     """Return the kernel's letter (R, S, T stopped, D, Z) and the clock ticks used, or `("", 0)` when it is gone."""
-    text = read_text(f"/proc/{pid}/stat", 1024)
-    fields = text.rpartition(")")[2].split()
-    return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
+    fields = _stat(pid)
+    return (fields[0], int(fields[11]) + int(fields[12])) if fields else ("", 0)
 
 
 def process_started(pid: int) -> int:
     """Return when the process began, in clock ticks since boot, or 0 when it is gone. With it a pid is exact."""
-    fields = read_text(f"/proc/{pid}/stat", 1024).rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 else 0
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
 
 
 # How many times its limit something may take that only waits for a processor or the disk: a machine that others use as
@@ -58,13 +62,8 @@ PATIENCE = 4.0
 
 def of_session(pid: int) -> list[int]:
     """List the processes whose session is `pid`: a rank and what it started (a compiler)."""
-    pids = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = read_text(f"/proc/{name}/stat", 1024).rpartition(")")[2].split()
-            if len(fields) > 3 and int(fields[3]) == pid:
-                pids.append(int(name))
-    return pids
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [number for number in numbers if _stat(number)[3:4] == [str(pid)]]
 
 
 def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:

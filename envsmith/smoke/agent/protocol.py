@@ -137,6 +137,15 @@ class Startup(IntEnum):
     BUDGET = -1
 
 
+Position = tuple[int, int, float, str]  # case, step, seconds since the last mark, signature
+
+
+def place_of(position: Position) -> dict[str, Any]:
+    """Return a position as events say it."""
+    case, step, age, signature = position
+    return {"case": case, "step": Phase(step).word, "age": round(age, 3), "signature": signature}
+
+
 class Board:
     """Who is where: a table in shared memory that outlives every rank. One writer per slot.
 
@@ -167,8 +176,7 @@ class Board:
         start = self._at(rank) + 8 * self.WORDS
         self.memory[start : self._at(rank) + self.SLOT] = data.ljust(self.SLOT - 8 * self.WORDS, b"\0")
 
-    def row(self, rank: int) -> tuple[int, int, float, str]:
-        """Return case, step, seconds since the last mark, signature."""
+    def row(self, rank: int) -> Position:
         at = self._at(rank)
         case, step, at_ns = struct.unpack_from("qqq", self.memory, at)
         text = bytes(self.memory[at + 8 * self.WORDS : at + self.SLOT]).split(b"\0", 1)[0].decode(errors="replace")

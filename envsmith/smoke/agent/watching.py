@@ -20,9 +20,9 @@ from envsmith.smoke.agent.processes import (
     read_text,
     tail_text,
 )
-from envsmith.smoke.agent.protocol import Exit, Phase
+from envsmith.smoke.agent.protocol import Exit, Position, place_of
 
-Positions = dict[int, tuple[int, int, float, str]]
+Positions = dict[int, Position]
 
 
 class Halt(NamedTuple):
@@ -132,16 +132,8 @@ def places(nursery: Nursery, positions: Positions) -> list[dict[str, Any]]:
     """Return who is where, as the halt event says it."""
     rows = []
     for rank in nursery.ranks:
-        case, step, age, signature = positions[rank.rank]
-        place = {
-            "rank": rank.rank,
-            "case": case,
-            "step": Phase(step).word,
-            "age": round(age, 3),
-            "signature": signature,
-        }
         state = process_state(rank.pid)[0] if rank.alive and rank.pid else ""
-        rows.append({**place, "state": state, "pid": rank.pid})
+        rows.append({"rank": rank.rank, **place_of(positions[rank.rank]), "state": state, "pid": rank.pid})
     return rows
 
 

@@ -153,15 +153,8 @@ def monitored_barrier(k: Kit) -> None:
 def overlap16(k: Kit) -> None:
     """Keep sixteen reductions in flight and wait for them in the opposite order."""
     ts = [k.input(k.pattern(k.me, start=j), frozen=False) for j in range(16)]
-
-    def all_at_once() -> None:
-        works = [k.dist.all_reduce(t, k.op, group=k.group, async_op=True) for t in ts]
-        for work in reversed(works):
-            work.wait()
-
-    k.issue(all_at_once)
-    for j, t in enumerate(ts):
-        k.expect(t, k.reduced(k.every(start=j)), f"tensor {j}")
+    k.issue_all(lambda: [k.dist.all_reduce(t, k.op, group=k.group, async_op=True) for t in ts][::-1])
+    _expect_sums(k, ts)
 
 
 @operation(reducing=True)
@@ -179,8 +172,12 @@ def coalesced(k: Kit) -> None:
                 k.dist.all_reduce(t, k.op, group=k.group)
 
     k.issue(together)
-    for j, t in enumerate(ts):
-        k.expect(t, k.reduced(k.every(start=j)), f"tensor {j}")
+    _expect_sums(k, ts)
+
+
+def _expect_sums(k: Kit, ts: list[Any]) -> None:
+    for start, t in enumerate(ts):
+        k.expect(t, k.reduced(k.every(start=start)), f"tensor {start}")
 
 
 def _functional(k: Kit, name: str, sent: Any, *arguments: Any, due: Any) -> None:

@@ -25,9 +25,10 @@ class Kit:
         if dtype is None:
             raise Skip(f"torch {self.torch.__version__} has no dtype {case.get('dtype')}")
         self.dtype = dtype
-        if case.get("group", "world") != "world" and not group_layouts(world.size).get(case["group"]):
-            raise Skip(f"there is no group {case['group']} of {world.size} rank{'s' if world.size > 1 else ''}")
-        named = world.groups.get(case.get("group", "world"))
+        self.group_name = case.get("group", "world")
+        if self.group_name != "world" and not group_layouts(world.size).get(self.group_name):
+            raise Skip(f"there is no group {self.group_name} of {world.size} rank{'s' if world.size > 1 else ''}")
+        named = world.groups.get(self.group_name)
         self.member = named is not None
         self.group: Any = named[0] if named else None
         self.ranks: list[int] = named[1] if named else []
@@ -165,10 +166,8 @@ class Kit:
     def issue(self, call: Callable[[], Any]) -> Any:
         """Enter, issue, synchronise. The signature is what this rank is really about to call."""
         board, rank = self.world.board, self.world.rank
-        c = self.case
-        self.signature = (
-            f"{c['op']}[{c.get('dtype', '')},{c.get('redop', '')},{self.n},root={self.root},{c.get('group', 'world')}]"
-        )
+        op, dtype, redop = (self.case.get(key, "") for key in ("op", "dtype", "redop"))
+        self.signature = f"{op}[{dtype},{redop},{self.n},root={self.root},{self.group_name}]"
         board.sign(rank, self.signature)
         board.mark(rank, self.index, Phase.ENTERED)
         work = call()
@@ -178,6 +177,15 @@ class Kit:
         self.world.sync()
         board.mark(rank, self.index, Phase.SYNCED)
         return work
+
+    def issue_all(self, start: Callable[[], Sequence[Any]]) -> None:
+        """Issue several operations that are in flight together, and wait for each in the order of the list."""
+
+        def every_one() -> None:
+            for work in start():
+                work.wait()
+
+        self.issue(every_one)
 
     @property
     def later(self) -> bool:
@@ -202,11 +210,9 @@ class Kit:
         unequal = (self.bytes_of(have).view(-1, width) != self.bytes_of(due).view(-1, width)).any(1).nonzero().view(-1)
         first = int(unequal[0])
         poisoned = bool((self.bytes_of(have).view(-1, width)[first] == POISON).all())
-        raise Wrong(
-            f"{what + ': ' if what else ''}read {self._show(have, first)} where {self._show(due, first)} "
-            f"was due at element {first} "
-            f"({len(unequal)} of {due.numel()} wrong{', never written' if poisoned else ''})"
-        )
+        extent = f"{len(unequal)} of {due.numel()} wrong{', never written' if poisoned else ''}"
+        values = f"read {self._show(have, first)} where {self._show(due, first)} was due"
+        raise Wrong(f"{what + ': ' if what else ''}{values} at element {first} ({extent})")
 
     def expect_parts(self, outs: Sequence[Any], dues: Sequence[Any]) -> None:
         """Compare what came from each rank."""

@@ -81,15 +81,10 @@ def strided_send_recv(k: Kit) -> None:
     k.needs_peer()
     _, t = _column(k, k.pattern(k.me))
     out = k.output()
-
-    def ring() -> None:
-        works = [k.dist.isend(t, k.neighbour(1), group=k.group), k.dist.irecv(out, k.neighbour(-1), group=k.group)]
-        for work in works:
-            work.wait()
-
+    after, before = k.neighbour(1), k.neighbour(-1)
     if k.world.backend == "nccl":
         raise Skip("NCCL orders sends and receives; use batch_isend_irecv")
-    k.issue(ring)
+    k.issue_all(lambda: [k.dist.isend(t, after, group=k.group), k.dist.irecv(out, before, group=k.group)])
     k.expect(out, k.pattern((k.me - 1) % k.size))
 
 
@@ -118,9 +113,8 @@ def sparse_all_reduce(k: Kit) -> None:
 @operation(reducing=True)
 def bool_bytes(k: Kit) -> None:
     """Check that a boolean tensor holds bytes 0 and 1 after a reduction, as a reader of the bytes expects."""
-    t = k.input(
-        k.torch.ones(k.n, dtype=k.dtype), frozen=False
-    )  # true on every rank, so that two of them meet everywhere
+    # True on every rank, so that two of them meet everywhere.
+    t = k.input(k.torch.ones(k.n, dtype=k.dtype), frozen=False)
     k.issue(lambda: k.dist.all_reduce(t, k.op, group=k.group))
     largest = int(k.bytes_of(t.to("cpu")).max())
     if largest > 1:
@@ -195,9 +189,8 @@ def repeatable(k: Kit) -> None:
 
     k.issue(twice)
     k.expect(two, one.to("cpu"), "second run")
-    digest = torch.tensor(
-        list(hashlib.sha256(bytes(k.bytes_of(one.to("cpu").contiguous()).tolist())).digest()), dtype=torch.uint8
-    )
+    raw = bytes(k.bytes_of(one.to("cpu").contiguous()).tolist())
+    digest = torch.tensor(list(hashlib.sha256(raw).digest()), dtype=torch.uint8)
     outs = [torch.zeros(32, dtype=torch.uint8, device=k.world.device) for _ in range(k.size)]
     k.dist.all_gather(outs, digest.to(k.world.device), group=k.group)
     differing = [r for r, out in enumerate(outs) if not torch.equal(out.to("cpu"), digest)]
@@ -207,9 +200,8 @@ def repeatable(k: Kit) -> None:
 
 @operation(reducing=True)
 def premul_sum(k: Kit) -> None:
-    make = getattr(k.dist, "_make_nccl_premul_sum", None) or getattr(
-        k.dist.distributed_c10d, "_make_nccl_premul_sum", None
-    )
+    name = "_make_nccl_premul_sum"
+    make = getattr(k.dist, name, None) or getattr(k.dist.distributed_c10d, name, None)
     if make is None:
         raise Skip(f"torch {k.torch.__version__} has no premultiplied sum")
     t = k.input(k.pattern(k.me), frozen=False)

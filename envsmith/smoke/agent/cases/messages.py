@@ -31,15 +31,10 @@ def send_recv(k: Kit) -> None:
 def isend_irecv(k: Kit) -> None:
     k.needs_peer()
     out, t = k.output(), k.input(k.pattern(k.me))
-
-    def both() -> None:
-        works = [k.dist.irecv(out, k.neighbour(1), group=k.group), k.dist.isend(t, k.neighbour(-1), group=k.group)]
-        for work in works:
-            work.wait()
-
+    after, before = k.neighbour(1), k.neighbour(-1)
     if k.world.backend == "nccl":
         raise Skip("NCCL orders sends and receives; use batch_isend_irecv")
-    k.issue(both)
+    k.issue_all(lambda: [k.dist.irecv(out, after, group=k.group), k.dist.isend(t, before, group=k.group)])
     k.expect(out, k.pattern((k.me + 1) % k.size))
 
 
@@ -53,12 +48,7 @@ def batch_isend_irecv(k: Kit) -> None:
     ops = [p2p(k.dist.isend, t, after, k.group), p2p(k.dist.irecv, up, before, k.group)]
     if k.size > 2:
         ops += [p2p(k.dist.isend, t, before, k.group), p2p(k.dist.irecv, down, after, k.group)]
-
-    def batch() -> None:
-        for work in k.dist.batch_isend_irecv(ops):
-            work.wait()
-
-    k.issue(batch)
+    k.issue_all(lambda: k.dist.batch_isend_irecv(ops))
     k.expect(up, k.pattern((k.me - 1) % k.size), "from the rank before")
     if k.size > 2:
         k.expect(down, k.pattern((k.me + 1) % k.size), "from the rank after")
@@ -75,13 +65,11 @@ def tags(k: Kit) -> None:
     one, two = k.output(), k.output()
     a, b = k.input(k.pattern(k.me)), k.input(k.pattern(k.me, start=7))
 
-    def exchange() -> None:
-        works = [k.dist.isend(t, k.ranks[peer], group=k.group, tag=tag) for t, tag in ((a, 11), (b, 12))]
-        works += [k.dist.irecv(t, k.ranks[peer], group=k.group, tag=tag) for t, tag in ((two, 12), (one, 11))]
-        for work in works:
-            work.wait()
+    def start() -> list[Any]:
+        sent = [k.dist.isend(t, k.ranks[peer], group=k.group, tag=tag) for t, tag in ((a, 11), (b, 12))]
+        return sent + [k.dist.irecv(t, k.ranks[peer], group=k.group, tag=tag) for t, tag in ((two, 12), (one, 11))]
 
-    k.issue(exchange)
+    k.issue_all(start)
     k.expect(one, k.pattern(peer), "tag 11")
     k.expect(two, k.pattern(peer, start=7), "tag 12")
 

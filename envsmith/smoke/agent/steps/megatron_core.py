@@ -156,6 +156,7 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
     sequence = bool(s.step.get("sequence_parallel"))
     sizes = {"pipeline_model_parallel_size": pp, "context_parallel_size": cp, "expert_model_parallel_size": ep}
     core = _megatron(s, tensor_model_parallel_size=tp, **{k: v for k, v in sizes.items() if v > 1})
+    from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -178,11 +179,11 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
     )  # fmt: skip
     if experts and not s.cuda:
         _splits_as_on_a_gpu()
-    first, last = _stages_of_pipeline()
     spec = _gpt_spec(s, experts, needs_te=cp > 1, sequence=sequence)
     model = GPTModel(
-        config=config, transformer_layer_spec=spec, vocab_size=128, max_sequence_length=32, pre_process=first,
-        post_process=last
+        config=config, transformer_layer_spec=spec, vocab_size=128, max_sequence_length=32,
+        pre_process=bool(parallel_state.is_pipeline_first_stage()),
+        post_process=bool(parallel_state.is_pipeline_last_stage()),
     )  # fmt: skip
     _fill_by_name(s, model, tp)
     model = model.to(s.device)
@@ -206,12 +207,6 @@ def _splits_as_on_a_gpu() -> None:
         token_dispatcher.maybe_move_tensor_to_cpu = lambda tensor, as_numpy=False, record_stream=False: (
             tensor.numpy() if as_numpy and hasattr(tensor, "numpy") else tensor
         )
-
-
-def _stages_of_pipeline() -> tuple[bool, bool]:
-    from megatron.core import parallel_state
-
-    return bool(parallel_state.is_pipeline_first_stage()), bool(parallel_state.is_pipeline_last_stage())
 
 
 def _gpt_spec(s: Stage, experts: int, needs_te: bool, sequence: bool) -> Any:
@@ -244,9 +239,8 @@ def _fill_by_name(s: Stage, model: Any, tp: int) -> None:
             name = re.sub(r"layers\.(\d+)\.", lambda m: f"layers.{layers[int(m[1])].layer_number - 1}.", own_name)
             local = re.search(r"local_experts\.(\d+)\.", name)
             if local:
-                count = len(
-                    {m[1] for m in (re.search(r"local_experts\.(\d+)\.", n) for n, _ in model.named_parameters()) if m}
-                )
+                names = " ".join(n for n, _ in model.named_parameters())
+                count = len(set(re.findall(r"local_experts\.(\d+)\.", names)))
                 name = name.replace(local[0], f"local_experts.{int(local[1]) + expert_rank * count}.")
             axis = parameter.partition_dim if tp > 1 and getattr(parameter, "tensor_model_parallel", False) else -1
             shape = [n * tp if i == axis else n for i, n in enumerate(parameter.shape)]
