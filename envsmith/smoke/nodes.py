@@ -518,7 +518,7 @@ _JOIN = 600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rendezvous:
-    """``HOST:PORT``, the same on every node, and how many nodes of how many ranks meet there within ``join`` seconds."""
+    """``HOST:PORT``, the same on every node, and how many nodes of how many ranks meet there in ``join`` seconds."""
 
     endpoint: str
     nodes: int
