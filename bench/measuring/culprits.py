@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envsmith.doctor.read.lines import component_of, gpu_architecture, gpu_table
+from envsmith.doctor.read.lines import component_of, gpu_architecture
 from envsmith.doctor.stated import note_unset, read_fact
 from envsmith.solve import default_solver
 from measuring.environments import KEYS, Told, release_before, versions_in
@@ -229,7 +229,7 @@ def _add_facts(told: Told, prose: str) -> None:
 def _gpu_in(prose: str) -> str | None:
     """The GPU that the prose calls by the name of its card."""
     match = re.search(r"\b(?:RTX|GTX|GeForce|Tesla|Quadro)\s?[\w-]+(?: \w+)?", prose)
-    return match[0] if match and gpu_architecture(match[0], gpu_table()) else None
+    return match[0] if match and gpu_architecture(match[0]) else None
 
 
 def _add_pairs(told: Told, culprit: Mapping[str, str]) -> None:

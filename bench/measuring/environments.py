@@ -10,7 +10,7 @@ from typing import Any
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read import read_text
-from envsmith.doctor.read.lines import component_of, gpu_architecture, gpu_table, local_cuda, read_lines
+from envsmith.doctor.read.lines import component_of, gpu_architecture, local_cuda, read_lines
 from envsmith.doctor.read.text import clean
 from envsmith.model.cell import Platform
 from envsmith.model.version import Spec, parse_version, version_key
@@ -72,7 +72,7 @@ def _gpus(text: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(f"sm_{n}" for n in numbers))
     if match := re.fullmatch(r"\s*(\d{1,2})\.(\d)\s*", text):
         return (f"sm_{match[1]}{match[2]}",)
-    known = gpu_architecture(text, gpu_table())
+    known = gpu_architecture(text)
     return (known,) if known else ()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from envsmith.doctor.judge import check_environment, facts_of, findings_of
 from envsmith.doctor.read.lines import component_of
-from envsmith.doctor.signatures import rule_taxonomy
+from envsmith.doctor.signatures import catalogue
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
@@ -173,7 +173,7 @@ def _some_of(name: str, text: str) -> list[str]:
 
 def _cause(finding: Finding, told: Told) -> str:
     """The cause of the study that a finding's rule stands for."""
-    row = rule_taxonomy().get(finding.rule)
+    row = catalogue().taxonomy.get(finding.rule)
     if row is not None:
         return str(row.get("cause", ""))
     first = (told.sets() or [{}])[0]

@@ -35,30 +35,24 @@ def number_in(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() and len(text) <= _FEW_DIGITS else None
 
 
-def _keys(version: str, bound: str) -> tuple[Version, Version] | None:
+def key_of(version: str) -> Version | None:
+    """Return what a version is compared by, or ``None`` for a text that is no version."""
     try:
-        key, limit = version_key(version), version_key(bound)
+        return version_key(version)
     except ValueError:
         return None
-    return (key, limit) if key is not None and limit is not None else None
 
 
 def below(version: str, bound: str) -> bool:
     """Return whether both are versions and ``version`` is the smaller."""
-    keys = _keys(version, bound)
-    return keys is not None and keys[0] < keys[1]
+    key, limit = key_of(version), key_of(bound)
+    return key is not None and limit is not None and key < limit
 
 
 def at_least(version: str, bound: str) -> bool:
     """Return whether both are versions and ``version`` is not the smaller."""
-    keys = _keys(version, bound)
-    return keys is not None and keys[0] >= keys[1]
-
-
-def used(facts: Facts, name: str) -> str | None:
-    """Return the version of a component that is in use, or ``*`` where its version is not known."""
-    present = name in facts.host.get("present", "").split(",")
-    return facts.version(name) or ("*" if present or name in facts.components else None)
+    key, limit = key_of(version), key_of(bound)
+    return key is not None and limit is not None and key >= limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +87,7 @@ class Scene:
             case "version":
                 return facts.version(part)
             case "used":
-                return used(facts, part)
+                return facts.used(part)
             case "started":
                 return any(launch.tool == part for launch in facts.launches)
             case "gpus":

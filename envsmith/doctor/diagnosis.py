@@ -10,6 +10,7 @@ from enum import IntEnum
 from envsmith.doctor.facts import Facts
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
+from envsmith.schema import AsJson, written
 
 
 class Weight(IntEnum):
@@ -42,23 +43,18 @@ class Weight(IntEnum):
     @classmethod
     def of(cls, severity: Severity) -> Weight:
         """Return the usual weight of a rule over facts."""
-        return {Severity.ERROR: cls.FACT_ERROR, Severity.WARNING: cls.FACT_WARNING, Severity.NOTE: cls.FACT_NOTE}[
-            severity
-        ]
+        usual = {Severity.ERROR: cls.FACT_ERROR, Severity.WARNING: cls.FACT_WARNING, Severity.NOTE: cls.FACT_NOTE}
+        return usual[severity]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taxonomy:
+class Taxonomy(AsJson):
     """As the study counts: ``stage``, ``group`` and key of the root ``cause``, ``pattern`` of the fix."""
 
     stage: str = ""
-    group: str = ""
-    cause: str = ""
-    pattern: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        """Return the field names of the study."""
-        return {"stage": self.stage, "cause_group": self.group, "cause_key": self.cause, "fix_pattern": self.pattern}
+    group: str = field(default="", metadata=written("cause_group"))
+    cause: str = field(default="", metadata=written("cause_key"))
+    pattern: str = field(default="", metadata=written("fix_pattern"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +108,7 @@ class Diagnosis:
 
     def worst(self) -> Severity | None:
         """Return the gravest severity among the findings."""
-        order = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-        return next((s for s in order if any(d.finding.severity is s for d in self.diagnosed)), None)
+        return next((s for s in Severity if any(d.finding.severity is s for d in self.diagnosed)), None)
 
     def to_json(self) -> dict[str, object]:
         """Return the shape of ``check`` with what was understood, checked and not checked."""

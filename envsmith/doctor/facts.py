@@ -98,6 +98,10 @@ class Facts:
         stated = self.components.get(name)
         return stated.version if stated else None
 
+    def used(self, name: str) -> str | None:
+        """Return the version of a component that is in use, or ``*`` where its version is not known."""
+        return self.version(name) or ("*" if name in self.host.get("present", "").split(",") else None)
+
     @property
     def count(self) -> int:
         """Return how many facts there are: zero means nothing was understood."""

@@ -23,7 +23,6 @@ from envsmith.doctor.read.lines import (
     first_version,
     fold,
     gpu_architecture,
-    gpu_table,
     note_distribution,
 )
 from envsmith.doctor.read.logs import read_log
@@ -173,13 +172,13 @@ def lost_files(draft: Draft, site: Iterable[Path]) -> None:
 def torch_of(draft: Draft, site: Iterable[Path]) -> None:
     """Add what the files of torch say: version.py names CUDA, a header names NCCL."""
     for folder in site:
-        text = text_of(folder / "torch" / "version.py", 4000)
+        source = f"{folder}/torch/version.py"
+        text = text_of(source, 4000)
         if not text:
             continue
         if match := re.search(r"__version__\s*=\s*'([^']{1,60})'", text):
-            draft.components["torch"] = Stated(version=match[1], source=f"{folder}/torch/version.py", strength=4)
+            draft.components["torch"] = Stated(version=match[1], source=source, strength=4)
         if cuda := re.search(r"^cuda[^=]{0,40}=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE):
-            source = f"{folder}/torch/version.py"
             draft.components["cuda"] = Stated(version=cuda[1] or "cpu", source=source, strength=4)
         header = folder / "nvidia" / "nccl" / "include" / "nccl.h"
         if version := _nccl_of(header):
@@ -310,7 +309,7 @@ def _nvml_device(draft: Draft, nvml: Any, index: int) -> None:
         draft.gpu(buffer.value.decode(errors="replace"))
     if nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)) == 0:
         draft.component("gpu", f"sm_{major.value}{minor.value}", "NVML", 4)
-    elif draft.gpus and (sm := gpu_architecture(draft.gpus[-1], gpu_table())):
+    elif draft.gpus and (sm := gpu_architecture(draft.gpus[-1])):
         draft.component("gpu", sm, "NVML", 3)
 
 
@@ -353,27 +352,13 @@ def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
             real_paths.add(real)
             first = name not in loaded_names and how != "system elsewhere"
             loaded_names.add(name)
-            draft.libraries.append(
-                Library(
-                    name=name,
-                    path=os.path.join(folder, entry),
-                    version=_library_version(name, real),
-                    how=how,
-                    first=first,
-                )
-            )
-    for path in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":"):
-        _preload(draft, path)
-
-
-def _preload(draft: Draft, path: str) -> None:
-    """Put what ``LD_PRELOAD`` names before every other copy."""
-    name = next((n for n in _LIBRARIES if n in os.path.basename(path)), None)
-    if name is None:
-        return
-    later_copies = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]
-    version = _library_version(name, path)
-    draft.libraries = [Library(name=name, path=path, version=version, how="preload", first=True), *later_copies]
+            path, version = os.path.join(folder, entry), _library_version(name, real)
+            draft.libraries.append(Library(name=name, path=path, version=version, how=how, first=first))
+    for path in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":"):  # before every other copy
+        if name := next((n for n in _LIBRARIES if n in os.path.basename(path)), None):
+            later_copies = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]
+            version = _library_version(name, path)
+            draft.libraries = [Library(name=name, path=path, version=version, how="preload", first=True), *later_copies]
 
 
 def _folders(draft: Draft, site: Iterable[Path]) -> Iterator[tuple[str, str]]:
@@ -415,18 +400,13 @@ def _library_version(name: str, path: str) -> str | None:
 # How this machine is looked at: short commands and small files; what cannot be had is an empty text.
 
 
-_SECONDS = 2.0
-
-
-def output_of(command: list[str], seconds: float = _SECONDS) -> str:
+def output_of(command: list[str], seconds: float = 2.0) -> str:
     """Return standard output and error of a command, or nothing when it is absent, fails or takes too long."""
     try:
-        completed_run = subprocess.run(
-            command, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
-        )
+        run = subprocess.run(command, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return (completed_run.stdout[:200_000] + completed_run.stderr[:20_000]).decode(errors="replace")
+    return (run.stdout[:200_000] + run.stderr[:20_000]).decode(errors="replace")
 
 
 def text_of(path: str | Path, most: int = 100_000) -> str:
@@ -526,7 +506,7 @@ def container(draft: Draft) -> None:
         ("kubernetes", "kubepods" in control or "KUBERNETES_SERVICE_HOST" in os.environ),
         ("apptainer", "APPTAINER_CONTAINER" in os.environ or "SINGULARITY_CONTAINER" in os.environ),
     )
-    inside = [name for name, real_paths in marks if real_paths]
+    inside = [name for name, is_there in marks if is_there]
     draft.host["in_container"] = ", ".join(inside) or "no"
 
 

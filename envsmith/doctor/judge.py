@@ -18,7 +18,7 @@ from envsmith.doctor.parties import INTERFACES, OWNED, class_of, symbol_in, with
 from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
 from envsmith.doctor.report import better_fix, commands_of, fix_of, lines_of, message_of
 from envsmith.doctor.rules import judge_launches, judge_setup, judge_stated
-from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits, rule_taxonomy
+from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.errors import EnvsmithError
 from envsmith.graph.load import knowledge
 from envsmith.model.cell import Platform
@@ -40,7 +40,7 @@ _STAGES = (
     "checkpoint",
     "inference",
 )
-_GRAVITY = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+_GRAVITY = tuple(Severity)
 # Groups whose message may also be a mere warning about something optional.
 _MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
 # Tools of the installation: their releases are not in the matrix, no rule speaks of them.
@@ -90,10 +90,8 @@ def _hits(text: str, source: str) -> list[Hit]:
     explained = {hit.line for hit in hits if hit.signature.id not in INTERFACES and not hit.signature.rule}
     named = []
     for hit in hits:
-        if (
-            hit.signature.id == "object-attribute" and hit.line in explained
-        ):  # the signature that knows the message says more
-            continue
+        if hit.signature.id == "object-attribute" and hit.line in explained:
+            continue  # the signature that knows the message says more
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
@@ -161,18 +159,14 @@ def _versions_of(facts: Facts) -> dict[str, str]:
 # The judges: each gives what it finds in a case.
 
 
-def _judge_versions(case: Case) -> list[Diagnosed]:
-    """Return what the rules over versions find."""
-    return [_of_finding(finding, case) for finding in case.judgement.findings]
-
-
 def _of_finding(finding: Finding, case: Case) -> Diagnosed:
+    """Return what a rule over versions finds, with the message of the log that shows it."""
     hit = case.of_rules.get(finding.rule)
     twin = _twin(hit, case.own) if hit else _same_class(finding, case.own)
     place = hit or twin
     stated = [case.facts.components.get(name) for name in finding.components]
     exact = all(s is None or (s.exact and s.strength >= 2) for s in stated)
-    taxonomy = _taxonomy_of(twin.signature) if twin else taxonomy_of(finding)
+    taxonomy = twin.signature.taxonomy if twin else taxonomy_of(finding)
     severity = twin.signature.severity if twin else Severity.ERROR if hit else finding.severity
     score = Weight.PROVED + bool(hit) if place else _weight_alone(finding, case) - (0 if exact else 3)
     return Diagnosed(
@@ -223,15 +217,6 @@ def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
     return None
 
 
-def _taxonomy_of(signature: Signature) -> Taxonomy:
-    return Taxonomy(stage=signature.stage, group=signature.group, cause=signature.cause, pattern=signature.pattern)
-
-
-def _judge_messages(case: Case) -> list[Diagnosed]:
-    """Return what the messages of the log say."""
-    return [_of_message(hit, case) for hit in case.own]
-
-
 _OF_KIND = {
     "cause": (Weight.SAID, "high"),
     "symptom": (Weight.SYMPTOM, "medium"),
@@ -250,7 +235,7 @@ def _of_message(hit: Hit, case: Case) -> Diagnosed:
         weight = min(weight, Weight.SUGGESTED)
     elif severity is Severity.NOTE:
         weight = Weight.OTHER if signature.kind == "other" else Weight.REMARK
-    if set(signature.consequence_of) & {each_hit.signature.id for each_hit in case.own}:
+    if set(signature.consequence_of) & {h.signature.id for h in case.own}:
         weight = Weight.EXPLAINED
     owner = hit.groups.get("owner")
     names = dict.fromkeys([*signature.components, *([owner] if owner else [])])
@@ -287,11 +272,11 @@ def _class_with_facts(signature: Signature, facts: Facts) -> Taxonomy:
     """Return the signature's class, but not that of a foreign toolkit where nvcc and torch have the same CUDA."""
     toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
     same = toolkit and cuda and toolkit.split(".")[:2] == cuda.split(".")[:2]
-    taxonomy = _taxonomy_of(signature)
     if not (same and signature.kind == "consequence" and signature.cause == "cuda-major-mismatch"):
-        return taxonomy
-    each_hit = {"group": "toolchain-missing", "cause": "op-not-built", "pattern": "environment-or-toolchain-setup"}
-    return dataclasses.replace(taxonomy, **each_hit)
+        return signature.taxonomy
+    return Taxonomy(
+        stage=signature.stage, group="toolchain-missing", cause="op-not-built", pattern="environment-or-toolchain-setup"
+    )
 
 
 def _is_warning(line: str) -> bool:
@@ -384,8 +369,8 @@ def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
 
 
 JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
-    _judge_versions,
-    _judge_messages,
+    lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
+    lambda case: [_of_message(hit, case) for hit in case.own],
     _judge_messages_of_rules,
     lambda case: judge_setup(case.facts),
     lambda case: judge_launches(case.facts),
@@ -557,7 +542,7 @@ _GROUP_OF = (
 
 def taxonomy_of(finding: Finding) -> Taxonomy:
     """Return the study's taxonomy of a finding of a rule: as the table says, else by its components."""
-    row = rule_taxonomy().get(finding.rule, {})
+    row = catalogue().taxonomy.get(finding.rule, {})
     names = set(finding.components)
     groups = (group for parts, group in _GROUP_OF if names & parts)
     return Taxonomy(

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from envsmith.doctor.conditions import below
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.read.logs import Frame, frames_before
 from envsmith.doctor.signatures import Hit, catalogue
 from envsmith.doctor.words import words
-from envsmith.errors import EnvsmithError
 from envsmith.graph.load import knowledge
-from envsmith.model.version import version_key
 
 # Signatures of an interface that is not there, whichever package it is of.
 INTERFACES = frozenset(
@@ -67,8 +65,8 @@ def _owner(hit: Hit, frames: list[Frame]) -> str | None:
         return component_of(root) or root
     if hit.signature.id == "object-attribute" and (match := _CLASS.search(hit.text)):
         return owner_of(match[1]) or owner_of(match[2])
-    if (match := _METHOD.search(hit.text)) and (owner_of_method := owner_of(match[1])):
-        return owner_of_method
+    if (match := _METHOD.search(hit.text)) and (owner := owner_of(match[1])):
+        return owner
     # The line of code that was run names what it calls: ``with package.Init(``.
     if hit.signature.id == "argument-unknown" and frames and (call := _CALL.search(frames[-1].source)):
         root = fold(call[1])
@@ -94,10 +92,7 @@ def class_of(hit: Hit) -> Taxonomy | None:
     elif hit.signature.id not in INTERFACES:
         return None
     cause = words().own_causes.get(named)
-    if cause is None:
-        return None
-    signature = hit.signature
-    return Taxonomy(stage=signature.stage, group=signature.group, cause=cause, pattern=signature.pattern)
+    return None if cause is None else dataclasses.replace(hit.signature.taxonomy, cause=cause)
 
 
 def fix_of_parties(hit: Hit, facts: Facts) -> str | None:
@@ -110,7 +105,7 @@ def fix_of_parties(hit: Hit, facts: Facts) -> str | None:
         return f"{hit.signature.fix} {asks}"
     if hit.signature.id not in INTERFACES or owner is None:
         return None
-    has = _version(facts, owner)
+    has = facts.version(owner) or {fold(name): v for name, v in facts.distributions.items()}.get(owner)
     fix = f"Install the {owner} that its caller was written for: pip install -U {owner}"
     fix += f" ({has} is there)" if has else ""
     if has and (before := _before(owner, has)):
@@ -118,24 +113,9 @@ def fix_of_parties(hit: Hit, facts: Facts) -> str | None:
     return fix + (f"; or update {user}, which calls it: pip install -U {user}." if user and user != owner else ".")
 
 
-def _version(facts: Facts, name: str) -> str | None:
-    return facts.version(name) or _folded(facts.distributions).get(name)
-
-
-def _folded(distributions: Mapping[str, str]) -> dict[str, str]:
-    return {fold(name): version for name, version in distributions.items()}
-
-
 def _before(name: str, version: str) -> str | None:
     """Return the release before ``version`` that the matrix knows."""
-    try:
-        mine = version_key(version)
-        owner_of_method = knowledge().releases.get(name, ())
-        older = [
-            str(r.version) for r in owner_of_method if mine and (key := version_key(str(r.version))) and key < mine
-        ]
-    except (EnvsmithError, ValueError):
-        return None
+    older = [r.version for r in knowledge().releases.get(name, ()) if below(r.version, version)]
     return older[-1] if older else None
 
 

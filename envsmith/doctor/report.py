@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from envsmith.doctor.conditions import Scene
-from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy
+from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import fix_of_parties, symbol_in
 from envsmith.doctor.read.lines import component_of, fold
@@ -57,7 +57,7 @@ def _block(d: Diagnosed) -> list[str]:
 def as_text(diagnosis: Diagnosis, *, notes: bool = False) -> str:
     """Return the root cause, what follows, other findings, the repair, and what was and was not looked at."""
     lines = [f"status: {diagnosis.status}"]
-    visible = [d for d in diagnosis.diagnosed if d.role != "note" or notes or d.where or d.score >= 20]
+    visible = [d for d in diagnosis.diagnosed if d.role != "note" or notes or d.where or d.score >= Weight.SHOWN]
     for role in ("root", "also", "consequence", "note"):
         for d in visible:
             if d.role == role:

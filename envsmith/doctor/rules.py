@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from envsmith import solve
-from envsmith.doctor.conditions import KINDS, Condition, Scene, below, complaint_about, names_in, number_in, used
+from envsmith.doctor.conditions import KINDS, Condition, Scene, below, complaint_about, key_of, names_in, number_in
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.read.lines import component_of
@@ -24,7 +24,6 @@ from envsmith.doctor.words import is_read, variables
 from envsmith.graph.fields import Sources
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.model.version import version_key
 from envsmith.schema import Parsed, Problems, Text, WrongValueError, strict
 
 _FILE = "doctor/rules.yaml"
@@ -211,7 +210,8 @@ def _finding(rule: Rule, scene: Scene) -> Diagnosed:
     def filled(text: str) -> str:
         return scene.fill(text) or text
 
-    components = {filled(name): scene.fill(text) for name, text in rule.components.items()}
+    filled_components = ((filled(name), scene.fill(text)) for name, text in rule.components.items())
+    components = {name: text for name, text in filled_components if text is not None}
     cause = filled(rule.cause)
     usual = rule_book().causes.get(cause)
     taxonomy = Taxonomy(
@@ -223,8 +223,7 @@ def _finding(rule: Rule, scene: Scene) -> Diagnosed:
     finding = Finding(
         rule=filled(rule.id),
         severity=rule.severity,
-        components=scene.words.get("components", {})
-        | {name: text for name, text in components.items() if text is not None},
+        components=scene.words.get("components", {}) | components,
         message=filled(rule.message),
         evidence=scene.words.get("evidence", rule.evidence),
         fix=filled(rule.fix),
@@ -463,7 +462,7 @@ def _absent_tools(scene: Scene, names: list[str]) -> Iterator[Words]:
 
 def _in_use(scene: Scene, names: list[str]) -> Iterator[Words]:
     """Give those of the components that are in use."""
-    if users := [name for name in names if used(scene.facts, name)]:
+    if users := [name for name in names if scene.facts.used(name)]:
         yield _listed(users)
 
 
@@ -479,10 +478,7 @@ def _glibcxx(scene: Scene, table: dict[str, int]) -> Iterator[Words]:
 
 
 def _series(version: str) -> str | None:
-    try:
-        key = version_key(version)
-    except ValueError:
-        return None
+    key = key_of(version)
     return None if key is None else f"{key.major}.{key.minor}"
 
 

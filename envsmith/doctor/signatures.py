@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.read.logs import completed
 from envsmith.doctor.read.text import unprefixed, unwrapped
 from envsmith.doctor.rules import Conditions
@@ -101,10 +101,18 @@ class Signature:
     evidence: Annotated[tuple[Annotated[Evidence, Named(_source)], ...], Checked(_some)]
     rule: Flag = False
 
+    @property
+    def taxonomy(self) -> Taxonomy:
+        """The failure class as the study counts it."""
+        return Taxonomy(stage=self.stage, group=self.group, cause=self.cause, pattern=self.pattern)
+
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All signatures, those of rules last, the ``taxonomy`` of rules over versions and the ``owners`` of names."""
+    """All signatures, those of rules last, the ``taxonomy`` of rules over versions and the ``owners`` of names.
+
+    Rules without a row of their own have no taxonomy.
+    """
 
     signatures: tuple[Signature, ...]
     taxonomy: Mapping[str, Mapping[str, str]]
@@ -148,16 +156,7 @@ def read_signatures(content: bytes, name: str = _FILE) -> _File:
 
 def _own_files() -> list[str]:
     """Return the files of ``matrix/signatures``, one for each maker of messages, in a stable order."""
-    try:
-        entries = sorted(entry.name for entry in os.scandir(find_matrix() / _FOLDER))
-    except OSError:
-        return []
-    return [f"{_FOLDER}/{name}" for name in entries if name.endswith(".yaml") and not name.startswith(".")]
-
-
-def rule_taxonomy() -> Mapping[str, Mapping[str, str]]:
-    """Return the study's taxonomy of rules over versions by rule id. Rules that are not named have none."""
-    return catalogue().taxonomy
+    return [f"{_FOLDER}/{path.name}" for path in sorted((find_matrix() / _FOLDER).glob("[!.]*.yaml"))]
 
 
 def _of_rule(rule: Rule) -> Signature:

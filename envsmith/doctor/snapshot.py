@@ -40,26 +40,19 @@ _SHOULD_AGREE = frozenset({"driver", "gpu", "cudnn", "triton", "toolkit"})
 
 def dump(facts: Facts, texts: tuple[tuple[str, str], ...] = ()) -> str:
     """Return the snapshot as JSON text, redacted. ``texts`` are short texts to take along (errors of imports)."""
-    value = _clean(facts.to_json())
-    return (
-        json.dumps(
-            {"kind": KIND, "schema": SCHEMA, "facts": value, "texts": [[s, redact(t)[:20_000]] for s, t in texts]},
-            indent=1,
-            sort_keys=True,
-            ensure_ascii=False,
-        )
-        + "\n"
-    )
+    short = [[source, redact(text)[:20_000]] for source, text in texts]
+    snapshot = {"kind": KIND, "schema": SCHEMA, "facts": _clean(facts.to_json()), "texts": short}
+    return json.dumps(snapshot, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _clean(value: Any, name: str = "") -> Any:
+def _clean(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            str(k): ("<removed>" if _SECRET_NAME.search(str(k)) and isinstance(v, str) else _clean(v, str(k)))
-            for k, v in value.items()
+            name: "<removed>" if isinstance(each, str) and _SECRET_NAME.search(name) else _clean(each)
+            for name, each in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_clean(v, name) for v in value]
+        return [_clean(each) for each in value]
     return redact(value) if isinstance(value, str) else value
 
 

@@ -1,7 +1,6 @@
 """Lines of the form KEY: VALUE, as reporting tools of PyTorch and the frameworks, and people, write them."""
 
 # ruff: noqa: RUF001, S108
-# People write full-width colons and multiplication signs
 # People write full-width colons and multiplication signs; /dev/shm is read about, not written to.
 
 from __future__ import annotations
@@ -86,13 +85,13 @@ def _one_gpu(draft: Draft, line: str, source: str) -> None:
     """Read a GPU named in a sentence or a title, where no list names them."""
     if draft.gpus or "gpu" in draft.components or not (one := _ONE_GPU.search(line)) or _CONDITIONAL.search(line):
         return
-    if architecture := gpu_architecture(one[1], gpu_table()):
+    if architecture := gpu_architecture(one[1]):
         draft.component("gpu", architecture, f"{source}: {one[1]}", 1)
 
 
 def _enumeration(draft: Draft, line: str, source: str) -> None:
     """Read versions of two or more components named in one sentence, as people describe what they have."""
-    if not draft.gpus and (many := _MANY_GPUS.search(line)) and gpu_architecture(many[2], gpu_table()):
+    if not draft.gpus and (many := _MANY_GPUS.search(line)) and gpu_architecture(many[2]):
         read_gpus(draft, f"{many[1] or 2} x {many[2].strip()}", single=False)
     named = _enumerated().findall(line)
     if len({name.lower() for name, _ in named}) < 2 or _CONDITIONAL.search(line):
@@ -233,7 +232,7 @@ def read_gpus(draft: Draft, value: str, *, single: bool) -> None:
         draft.host["gpu_absent"] = "yes"
         return
     name = re.sub(r"^GPU \d+:\s*", "", value)
-    architecture = gpu_architecture(name, gpu_table())
+    architecture = gpu_architecture(name)
     number = 1 if single else _number_of(name)
     is_gpu = architecture is not None or re.search(r"nvidia|geforce|tesla|rtx|quadro|gtx", name, re.IGNORECASE)
     if is_gpu:
@@ -334,13 +333,11 @@ _CORE = frozenset({"torch", "nccl", "cudnn", "triton"})
 
 @lru_cache(maxsize=1)
 def _table() -> ComponentTable:
-
     return components()
 
 
 @lru_cache(maxsize=1)
-def gpu_table() -> dict[str, str]:
-    """Return ``{"h100": "sm_90", …}``."""
+def _gpu_table() -> dict[str, str]:
     return gpu_names()
 
 
@@ -462,18 +459,19 @@ _NOISE = re.compile(
 )
 
 
-def gpu_architecture(name: str, names: dict[str, str]) -> str | None:
+def gpu_architecture(name: str) -> str | None:
     """Return ``sm_80`` of ``8x NVIDIA A100-SXM4-80GB (p4d)``, or ``None`` for a GPU that the table does not know."""
     direct = re.search(r"\bsm_?(\d{2,3})[af]?\b", name, re.IGNORECASE)
     if direct:
         return f"sm_{direct[1]}"
+    table = _gpu_table()
     short = _NOISE.sub(" ", name[:200].lower())
     words = [w for w in re.split(r"[\s,/_:;-]+", short) if w]
     for size in (4, 3, 2, 1):
         for start in range(len(words) - size + 1):
             joined = "".join(words[start : start + size])
             for spelling in (joined, f"rtx{joined}", re.sub(r"^\d{1,2}x?(?=[a-z])", "", joined)):
-                if spelling in names and (size > 1 or not spelling.isdigit() or len(spelling) == 4):
-                    return names[spelling]
+                if spelling in table and (size > 1 or not spelling.isdigit() or len(spelling) == 4):
+                    return table[spelling]
     series = re.search(r"\brtx\s*(20|30|40|50)(?:00|xx)?\b", name[:200], re.IGNORECASE)
     return {"20": "sm_75", "30": "sm_86", "40": "sm_89", "50": "sm_120"}[series[1]] if series else None

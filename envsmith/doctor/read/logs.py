@@ -16,7 +16,6 @@ from envsmith.doctor.read.lines import (
     first_version,
     fold,
     gpu_architecture,
-    gpu_table,
     is_distribution,
     local_cuda,
     note_distribution,
@@ -81,10 +80,9 @@ def _variables(text: str, draft: Draft) -> None:
 
 
 def _nccl(text: str, draft: Draft) -> None:
-    if (match := re.search(r"cudaDriverVersion (\d{4,5})\b", text)) and (level := cuda_of_level(match[1])):
-        draft.host["driver_cuda"] = level
-    if (match := re.search(r"too old \(found version (\d{4,5})\)", text)) and (level := cuda_of_level(match[1])):
-        draft.host["driver_cuda"] = level
+    for pattern in (r"cudaDriverVersion (\d{4,5})\b", r"too old \(found version (\d{4,5})\)"):
+        if (match := re.search(pattern, text)) and (level := cuda_of_level(match[1])):
+            draft.host["driver_cuda"] = level
     for name in re.findall(
         r"(?:Bootstrap ?: Using|NET/Socket ?: Using) ?(?:\[\d\])?([a-z][\w.-]{0,30}):[\d.]", text[:_FEW]
     )[:40]:
@@ -103,7 +101,7 @@ def _smi(text: str, draft: Draft, source: str) -> None:
         return
     names = _SMI_GPU.findall(text[: _FEW * 4]) or _SMI_LIST.findall(text[: _FEW * 4])
     for name in names[:64]:
-        if architecture := gpu_architecture(name, gpu_table()):
+        if architecture := gpu_architecture(name):
             draft.gpu(name.strip())
             draft.host["gpu_number"] = "known"
             draft.component("gpu", architecture, f"{source}: {name.strip()[:60]}", 3)
@@ -133,8 +131,7 @@ _PRESENT = re.compile(
 def _paths(text: str, draft: Draft, source: str) -> None:
     for name in dict.fromkeys(_PRESENT.findall(text[:_FEW])):
         note_present(draft, name)
-    match = _PYTHON.search(text)
-    if match:
+    if match := _PYTHON.search(text):
         version = match[1] or f"3.{match[2] or match[3]}"
         if first_version(version):
             draft.component("python", version, f"{source}: a path in it", 1)
@@ -161,13 +158,12 @@ _WHEEL = re.compile(
 )
 _ARCHIVE = re.compile(rf"(?:Using cached|Downloading) (?:\S{{0,300}}/)?{_NAME}-{_VERSION}\.(?:tar\.gz|zip)\b")
 _NVCC = re.compile(r"/cuda-(\d{1,2}\.\d{1,2})(?:\.\d{1,2})?/bin/nvcc\b")
-_MUCH = 400_000
 _MOST = 400
 
 
 def read_files(text: str, draft: Draft, source: str) -> None:
     """Read every version in the names of files. Each pattern is bounded, and of a long text the beginning is read."""
-    text = text[:_MUCH]
+    text = text[:_FEW]
     if "packages" in text or "already satisfied" in text:
         for pattern in (_INSTALLED, _SATISFIED):
             for name, version in pattern.findall(text)[:_MOST]:

@@ -57,15 +57,19 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
 
 def _pip_json(text: str, draft: Draft, source: str) -> bool:
     try:
-        rows = json.loads(text[:_MAX])
+        rows = _named_versions(json.loads(text[:_MAX]))
     except (ValueError, RecursionError):
         return False
-    recognised = False
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("version"), str):
-            note_distribution(draft, row["name"], row["version"], f"{source}: pip list")
-            recognised = True
-    return recognised
+    for name, version in rows:
+        note_distribution(draft, name, version, f"{source}: pip list")
+    return bool(rows)
+
+
+def _named_versions(rows: object) -> list[tuple[str, str]]:
+    """Return name and version of those members of a list in JSON that have both."""
+    named = (row for row in rows if isinstance(row, dict)) if isinstance(rows, list) else ()
+    pairs = ((row.get("name"), row.get("version")) for row in named)
+    return [(name, version) for name, version in pairs if isinstance(name, str) and isinstance(version, str)]
 
 
 def _json_lock(text: str, draft: Draft, source: str) -> bool:
@@ -80,9 +84,8 @@ def _json_lock(text: str, draft: Draft, source: str) -> bool:
     for name, version in components:
         if isinstance(name, str) and isinstance(version, str) and (parsed := version_in(version)):
             draft.component(name, version if version == "cpu" else parsed[0], f"{source}: lock", 4)
-    for row in packages if isinstance(packages, list) else []:
-        if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("version"), str):
-            note_distribution(draft, row["name"], row["version"], f"{source}: lock", 4)
+    for name, version in _named_versions(packages):
+        note_distribution(draft, name, version, f"{source}: lock", 4)
     return True
 
 
@@ -109,7 +112,6 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
         re.MULTILINE,
     ):
         return None
-
     kind = conda_read.kind_of(text)
     if kind is not None:
         try:
@@ -136,7 +138,6 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
 
 
 def _conda_component(draft: Draft, name: str, version: str, source: str) -> None:
-
     component = component_of(name)
     if version == "cpu" and name == "cuda":
         draft.component("cuda", "cpu", source, 3)

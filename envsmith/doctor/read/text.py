@@ -131,7 +131,7 @@ def unwrapped(text: str) -> list[tuple[str, list[int]]]:
     # A path without a blank stays longer than the rest, so the width may be that of the others.
     blank = max((len(line) for line in lines if " " in line.strip()), default=0)
     flowed = (_reflowed(lines, each) for each in sorted({width, blank}) if each in _WIDTHS)
-    return [*results, *((is_whole, []) for is_whole in flowed if is_whole != text)]
+    return [*results, *((each, []) for each in flowed if each != text)]
 
 
 def _joined_at(lines: list[str], width: int) -> tuple[str, list[int]]:

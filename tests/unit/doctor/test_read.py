@@ -191,9 +191,7 @@ def test_the_more_precise_of_two_statements_wins_and_contradictions_are_kept():
     ],
 )
 def test_names_of_gpus(name, sm):
-    from envsmith.graph.load import gpu_names
-
-    assert gpu_architecture(name, gpu_names()) == sm
+    assert gpu_architecture(name) == sm
 
 
 @pytest.mark.parametrize(

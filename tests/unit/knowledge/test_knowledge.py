@@ -130,9 +130,9 @@ def test_toolkit_of_a_request_gives_a_build_of_its_major_and_never_one_without_c
 
 
 def test_taxonomy_of_rules_names_rules_that_there_are(knowledge):
-    from envsmith.doctor.signatures import rule_taxonomy
+    from envsmith.doctor.signatures import catalogue
 
-    taxonomy = rule_taxonomy()
+    taxonomy = catalogue().taxonomy
     ids = {rule.id for rule in knowledge.rules}
     assert sorted(set(taxonomy) - ids) == []
     assert {"deepspeed-zero-torch-floor", "megatron-core-torch-load", "torch-cudnn-runtime"} <= set(taxonomy)
@@ -140,9 +140,9 @@ def test_taxonomy_of_rules_names_rules_that_there_are(knowledge):
 
 def test_rules_with_one_symptom_are_of_one_cause(knowledge):
     """What the user sees is told as one failure class, whichever framework it comes from."""
-    from envsmith.doctor.signatures import rule_taxonomy
+    from envsmith.doctor.signatures import catalogue
 
-    taxonomy = rule_taxonomy()
+    taxonomy = catalogue().taxonomy
     by_symptom: dict[str, set[str]] = {}
     for rule in knowledge.rules:
         if rule.symptom and rule.id in taxonomy:
