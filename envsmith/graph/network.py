@@ -85,7 +85,10 @@ def around(graph: nx.MultiDiGraph[str], component: str) -> nx.MultiDiGraph[str]:
     if component not in graph:
         raise UsageError(f"the version graph has no component {component!r}")
     near = nx.ego_graph(graph.to_undirected(as_view=True), component, radius=2).nodes
-    part: nx.MultiDiGraph[str] = graph.subgraph(near).copy()
+    # A subgraph of networkx lists its nodes in the order of a set, which differs from run to run.
+    part: nx.MultiDiGraph[str] = nx.MultiDiGraph(**graph.graph)
+    part.add_nodes_from((node, data) for node, data in graph.nodes(data=True) if node in near)
+    part.add_edges_from((a, b, data) for a, b, data in graph.edges(data=True) if a in near and b in near)
     return part
 
 

@@ -46,6 +46,11 @@ def test_rules_about_a_component_are_found_by_it(graph):
     assert compiled.rules_of(["nothing"]) == []
 
 
+def test_part_keeps_the_order_of_the_whole_graph(graph):
+    part = list(around(graph, "torch"))
+    assert part == [node for node in graph if node in part]
+
+
 def test_part_around_a_component_has_its_releases_and_rules(graph):
     part = around(graph, "gcc")
     assert set(part) == {"gcc", "rule:alpha-old", "alpha", "torch"}
