@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -10,7 +9,7 @@ from enum import IntEnum
 from envsmith.doctor.facts import Facts
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
-from envsmith.schema import AsJson, written
+from envsmith.schema import AsJson, to_json, written
 
 
 class Weight(IntEnum):
@@ -120,6 +119,6 @@ class Diagnosis:
             "unknown": list(self.unknown),
             "checked": list(self.checked),
             "not_checked": list(self.not_checked),
-            "understood": [dataclasses.asdict(read) for read in self.facts.read],
+            "understood": to_json(self.facts.read),
             "facts": self.facts.to_json(),
         }

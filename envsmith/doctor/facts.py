@@ -6,10 +6,11 @@ a default.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from envsmith.schema import UNWRITTEN, AsJson
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +55,8 @@ class Launch:
     tool: str
     options: Mapping[str, str]
     text: str = ""
-    source: str = ""
-    places: Mapping[str, int] = field(default_factory=dict)
+    source: str = field(default="", metadata=UNWRITTEN)
+    places: Mapping[str, int] = field(default_factory=dict, metadata=UNWRITTEN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +72,7 @@ class Read:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class Facts(AsJson):
     """Everything that is known.
 
     ``variables`` are environment variables, ``limits`` bytes or counts (``memlock``, ``nofile``, ``shm``; -1 is
@@ -91,7 +92,7 @@ class Facts:
     host: Mapping[str, str] = field(default_factory=dict)
     interfaces: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
-    read: tuple[Read, ...] = ()
+    read: tuple[Read, ...] = field(default=(), metadata=UNWRITTEN)
 
     def version(self, name: str) -> str | None:
         """Return the version of a component, or ``None``."""
@@ -107,14 +108,6 @@ class Facts:
         """Return how many facts there are: zero means nothing was understood."""
         mappings = (self.components, self.distributions, self.variables, self.limits, self.tools, self.host)
         return sum(map(len, (*mappings, self.gpus, self.libraries, self.launches)))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as a snapshot keeps it."""
-        value = dataclasses.asdict(self)
-        del value["read"]
-        for launch in value["launches"]:
-            del launch["source"], launch["places"]
-        return value
 
 
 # More than any honest report names; a hostile one stops here.
