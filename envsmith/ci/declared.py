@@ -35,7 +35,8 @@ FILES = (
     "METADATA",
     "PKG-INFO",
 )
-_MAX_BYTES = 4 << 20
+# A file in which a library declares something.
+MAX_BYTES = 4 << 20
 _MAX_LINES = 5000
 # Extras that serve those who work on a library, not those who use it.
 _DEVELOPERS = re.compile(
@@ -165,7 +166,7 @@ def read_metadata(text: str, file: str) -> Declaration:
 
 
 def _text(path: Path) -> str:
-    return read_bounded(path, _MAX_BYTES).decode("utf-8", "replace")
+    return read_bounded(path, MAX_BYTES).decode("utf-8", "replace")
 
 
 def _holds(marker: Marker | None, python: str, extra: str | None) -> bool:

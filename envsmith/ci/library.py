@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
-from envsmith.ci.declared import PYTHONS, Declaration, Declared, read_declared, read_toml
+from envsmith.ci.declared import MAX_BYTES, PYTHONS, Declaration, Declared, read_declared, read_toml
 from envsmith.errors import DataError, UsageError
 from envsmith.files import read_bounded
 from envsmith.graph.fields import SpecText, Version
@@ -44,7 +44,6 @@ GRAINS = ("minor", "release")
 # matrix).
 JOB_LIMIT = 256
 _RUNNER = "ubuntu-24.04"
-_MAX_CONFIG = 4 << 20
 
 
 def _component(value: object, _context: object) -> str:
@@ -342,7 +341,7 @@ def _read_config(root: Path) -> tuple[Config | None, str]:
         )
     if path.is_file():
         source = CONFIG
-        config = read_document(Config, CONFIG, read_bounded(path, _MAX_CONFIG), problems)
+        config = read_document(Config, CONFIG, read_bounded(path, MAX_BYTES), problems)
     else:
         tool = read_toml(pyproject).get("tool") if pyproject.is_file() else None
         if not isinstance(tool, dict) or "envsmith" not in tool:

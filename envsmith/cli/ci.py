@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.ci.check import check_library
-from envsmith.ci.declared import read_metadata
+from envsmith.ci.declared import MAX_BYTES, read_metadata
 from envsmith.ci.jobs import make_matrix, write_config, write_matrix
 from envsmith.ci.library import config_schema, read_library
 from envsmith.ci.possible import unjudged
@@ -204,7 +204,7 @@ def _library(directory: Path, metadata: Path | None) -> Library:
     if metadata is None:
         return read_library(directory)
     with os_errors(f"--metadata {metadata}", UsageError):
-        text = metadata.read_text(encoding="utf-8", errors="replace")[: 4 << 20]
+        text = metadata.read_text(encoding="utf-8", errors="replace")[:MAX_BYTES]
     declaration = read_metadata(text, metadata.name)
     return read_library(metadata.parent / ".no-configuration", declaration=declaration)
 

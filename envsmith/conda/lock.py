@@ -27,6 +27,7 @@ from envsmith.conda.names import (
     torch_release,
 )
 from envsmith.conda.plan import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
+from envsmith.conda.read import MAX_BYTES
 from envsmith.conda.solve import MOVABLE, Ask, Unsolvable, compare, nearest_to_pip, solve
 from envsmith.errors import DataError, LockError, UsageError
 from envsmith.files import read_bounded
@@ -41,7 +42,6 @@ from envsmith.python.index import PackageIndex, find_index
 
 LOCK_FILE = "conda-lock.yml"
 _FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
-_MAX_BYTES = 64 << 20
 # Cells that are tried: the best ones of a request differ in one companion first, and a look costs a tenth of a
 # millisecond.
 _TRIED = 5000
@@ -433,4 +433,4 @@ def _answers(text: str, lock: Lock, conda: CondaRequest) -> bool:
 
 
 def _text(path: Path) -> str:
-    return read_bounded(path, _MAX_BYTES).decode(errors="replace")
+    return read_bounded(path, MAX_BYTES).decode(errors="replace")
