@@ -12,9 +12,12 @@ import hashlib
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
+from operator import or_
 
 Row = tuple[str, ...]
+Pair = tuple[tuple[int, str], tuple[int, str]]
 # Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on the real axes in
 # bench/cover.py.
 _TRIES = 12
@@ -31,7 +34,7 @@ class Cover:
 
     rows: tuple[Row, ...]
     bound: int
-    uncovered: tuple[tuple[tuple[int, str], tuple[int, str]], ...] = ()
+    uncovered: tuple[Pair, ...] = ()
 
 
 def covering_subset(
@@ -50,21 +53,19 @@ def covering_subset(
     first = [index[row] for row in dict.fromkeys(keep) if row in index]
     everything = (1 << len(pairs)) - 1
     bound = lower_bound(rows)
+    floor = max(bound, len(first))
     before = {index[row] for row in earlier if row in index}
-    best: list[int] | None = None
+    best: list[int] = []
     for seed in range(_TRIES):
-        chosen = _greedy(masks, first, everything, _ranks(rows, seed, before))
-        chosen = _thin(masks, chosen, set(first), max(bound, len(first)))
-        if best is None or len(chosen) < len(best):
+        chosen = _thin(masks, _greedy(masks, first, everything, _ranks(rows, seed, before)), set(first), floor)
+        if seed == 0 or len(chosen) < len(best):
             best = chosen
-        if len(best) <= max(bound, len(first)):
+        if len(best) <= floor:
             break
-    best_rows = (best or [])[:limit]
-    covered = 0
-    for i in best_rows:
-        covered |= masks[i]
+    best = best[:limit]
+    covered = _held(masks, best)
     missing = tuple(pair for n, pair in enumerate(pairs) if not covered >> n & 1)
-    return Cover(tuple(rows[i] for i in sorted(best_rows)), bound, missing)
+    return Cover(tuple(rows[i] for i in sorted(best)), bound, missing)
 
 
 def lower_bound(rows: Iterable[Row]) -> int:
@@ -79,15 +80,14 @@ def lower_bound(rows: Iterable[Row]) -> int:
     return max(len({(row[a], row[b]) for row in listed}) for a, b in combinations(range(width), 2))
 
 
-def _masks(rows: Sequence[Row]) -> tuple[list[int], list[tuple[tuple[int, str], tuple[int, str]]]]:
+def _masks(rows: Sequence[Row]) -> tuple[list[int], list[Pair]]:
     """Return each row as the set of its pairs.
 
     One axis alone is paired with itself, so that each of its values is covered.
     """
-    numbers: dict[tuple[tuple[int, str], tuple[int, str]], int] = {}
+    numbers: dict[Pair, int] = {}
     masks = []
-    width = len(rows[0])
-    axes = list(combinations(range(width), 2)) or [(0, 0)]
+    axes = list(combinations(range(len(rows[0])), 2)) or [(0, 0)]
     for row in rows:
         mask = 0
         for a, b in axes:
@@ -98,9 +98,7 @@ def _masks(rows: Sequence[Row]) -> tuple[list[int], list[tuple[tuple[int, str], 
 
 def _ranks(rows: Sequence[Row], seed: int, earlier: Collection[int]) -> list[tuple[bool, int]]:
     """Rank the rows for ties: the earlier choice, then (first try) the better row, else an order of the row's text."""
-    if seed == 0:
-        return [(i not in earlier, i) for i in range(len(rows))]
-    return [(i not in earlier, _hash(seed, row)) for i, row in enumerate(rows)]
+    return [(i not in earlier, _hash(seed, row) if seed else i) for i, row in enumerate(rows)]
 
 
 def _hash(seed: int, row: Row) -> int:
@@ -111,9 +109,7 @@ def _greedy(
     masks: Sequence[int], first: Sequence[int], everything: int, ranks: Sequence[tuple[bool, int]]
 ) -> list[int]:
     chosen = list(first)
-    uncovered = everything
-    for i in first:
-        uncovered &= ~masks[i]
+    uncovered = everything & ~_held(masks, first)
     # What a row can add only shrinks: yesterday's gain is an upper bound, so most rows need no new count.
     gains = sorted((-masks[i].bit_count(), ranks[i], i) for i in range(len(masks)))
     while uncovered and gains:
@@ -132,10 +128,7 @@ def _greedy(
 def _thin(masks: Sequence[int], chosen: list[int], fixed: Collection[int], floor: int) -> list[int]:
     """Drop the rows that the others make needless, then replace two rows by one where one will do."""
     rows = _needed(masks, chosen, fixed)
-    while len(rows) > floor:
-        smaller = _merge(masks, rows, fixed)
-        if smaller is None:
-            break
+    while len(rows) > floor and (smaller := _merge(masks, rows, fixed)):
         rows = smaller
     return rows
 
@@ -148,6 +141,11 @@ def _needed(masks: Sequence[int], chosen: Sequence[int], fixed: Collection[int])
         if i not in fixed and not masks[i] & once:
             rows.remove(i)
     return rows
+
+
+def _held(masks: Sequence[int], rows: Iterable[int]) -> int:
+    """Return the pairs that some of the rows hold."""
+    return reduce(or_, (masks[i] for i in rows), 0)
 
 
 def _held_once(masks: Sequence[int], rows: Iterable[int]) -> int:
@@ -164,12 +162,9 @@ def _merge(masks: Sequence[int], rows: Sequence[int], fixed: Collection[int]) ->
     once = _held_once(masks, rows)
     light = sorted((i for i in rows if i not in fixed), key=lambda i: (masks[i] & once).bit_count())[:_LIGHT]
     for a, b in combinations(light, 2):
-        covered = 0
-        for i in rows:
-            if i not in (a, b):
-                covered |= masks[i]
-        missing = (masks[a] | masks[b]) & ~covered
+        remaining = [i for i in rows if i not in (a, b)]
+        missing = (masks[a] | masks[b]) & ~_held(masks, remaining)
         replacement = next((i for i, mask in enumerate(masks) if not missing & ~mask), None)
         if replacement is not None:
-            return [i for i in rows if i not in (a, b)] + [replacement]
+            return [*remaining, replacement]
     return None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.ci.cover import Cover, covering_subset
+from envsmith.ci.cover import Pair, covering_subset
 from envsmith.ci.declared import Declaration, read_declared
 from envsmith.ci.library import CONFIG, FRAMEWORK_STEP, Library, ranges_of
 from envsmith.ci.possible import Space, Unfit, space_of
@@ -19,6 +19,7 @@ from envsmith.graph.load import components
 from envsmith.model.cell import Cell
 from envsmith.model.component import Role
 from envsmith.model.version import public
+from envsmith.schema import AsJson
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,25 +60,18 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Matrix:
-    """The jobs, how many combinations they stand for, and the floor under any choice that covers all pairs."""
+class Matrix(AsJson):
+    """The jobs, how many combinations they stand for, and the floor under any choice that covers all pairs.
+
+    ``uncovered`` are the pairs that a limit left out.
+    """
 
     library: str
     jobs: tuple[Job, ...]
     possible: int
-    cover: Cover
-    notes: tuple[str, ...] = field(default=())
-
-    def to_json(self) -> dict[str, object]:
-        """Return the whole answer, for programs."""
-        return {
-            "library": self.library,
-            "jobs": [job.to_json() for job in self.jobs],
-            "possible": self.possible,
-            "lower_bound": self.cover.bound,
-            "uncovered": [[list(a), list(b)] for a, b in self.cover.uncovered],
-            "notes": list(self.notes),
-        }
+    lower_bound: int
+    uncovered: tuple[Pair, ...]
+    notes: tuple[str, ...]
 
 
 def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence[tuple[str, ...]] = ()) -> Matrix:
@@ -107,7 +101,14 @@ def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence
     for entry in bad:
         job = _job(library, space, entry.row, entry.cell, rule=entry.rule, symptom=entry.symptom)
         jobs.setdefault(job.id, job)
-    return Matrix(library=library.name, jobs=tuple(jobs.values()), possible=len(rows), cover=cover, notes=tuple(notes))
+    return Matrix(
+        library=library.name,
+        jobs=tuple(jobs.values()),
+        possible=len(rows),
+        lower_bound=cover.bound,
+        uncovered=cover.uncovered,
+        notes=tuple(notes),
+    )
 
 
 def _newest(space: Space, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

@@ -112,9 +112,7 @@ class Config:
 
     schema: Annotated[int, exactly(1, "this envsmith reads schema 1"), _about("Version of this format.", const=1)] = 1
     library: Annotated[
-        str,
-        text_of(100),
-        _about("Name of the library; left out, that of its metadata.", type="string", maxLength=100),
+        str, text_of(100), _about("Name of the library; left out, that of its metadata.", type="string", maxLength=100)
     ] = ""
     requires: Annotated[
         Mapping[_Component, SpecText],

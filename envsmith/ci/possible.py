@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from envsmith.ci.library import Library
 from envsmith.errors import UnsatisfiableError, UsageError
@@ -188,14 +190,7 @@ def space_of(library: Library) -> Space:
     if "cuda" not in library.axes:
         base += _default_builds(posed.problem)
     axes = tuple(_axis(posed.problem, name, library, base) for name in library.axes)
-    return Space(solver, posed, axes, (*base, *((a.variable, _union(a.masks)) for a in axes)))
-
-
-def _union(masks: Sequence[int]) -> int:
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union
+    return Space(solver, posed, axes, (*base, *((a.variable, reduce(or_, a.masks, 0)) for a in axes)))
 
 
 def _default_builds(problem: Problem) -> list[tuple[int, int]]:

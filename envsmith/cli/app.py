@@ -33,6 +33,8 @@ VERBS: dict[str, tuple[str, str]] = {
 
 # Exit code of a failure that is our own mistake, as BSD's sysexits has it.
 _INTERNAL = 70
+# Where a shell that completes puts what it asks for.
+_COMPLETE = "_ENVSMITH_COMPLETE"
 # 128 + SIGPIPE, what a shell says of `cat | head`: neither yes (0) nor no (1) was said to the end.
 CUT = 141
 
@@ -144,9 +146,8 @@ def _tell(error: EnvsmithError) -> int:
 
 def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
     context = getattr(error, "ctx", None)
-    verb = next(
-        (word for word in argv if word in VERBS), ""
-    )  # click does not say where an option that lacks its value stood
+    # click does not say where an option that lacks its value stood
+    verb = next((word for word in argv if word in VERBS), "")
     path = context.command_path if context else f"envsmith {verb}".rstrip()
     return UsageError(error.format_message().rstrip("."), hint=f"{path} --help lists what there is")
 
@@ -169,15 +170,18 @@ def _invoke(argv: Sequence[str]) -> int:
 
     Not ``cli.main``: that answers a reader who went away (``| head``) with 1, which is our word for no.
     """
-    instruction = os.environ.get("_ENVSMITH_COMPLETE")
-    if instruction:
-        from click.shell_completion import shell_complete
-
-        return shell_complete(cli, {}, "envsmith", "_ENVSMITH_COMPLETE", instruction)
+    if instruction := os.environ.get(_COMPLETE):
+        return _complete(instruction)
     with cli.make_context("envsmith", list(argv), color=_colour()) as context:
         result = cli.invoke(context)
         sys.stdout.flush()
     return result if isinstance(result, int) else 0
+
+
+def _complete(instruction: str) -> int:
+    from click.shell_completion import shell_complete
+
+    return shell_complete(cli, {}, "envsmith", _COMPLETE, instruction)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -233,10 +237,4 @@ def completion(*, shell: str) -> int:
     ~/.local/share/bash-completion/completions/envsmith, _envsmith in a folder of zsh's $fpath, or
     ~/.config/fish/completions/envsmith.fish.
     """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.BadParameter(f"{shell} is not known to click")
-    click.echo(kind(cli, {}, "envsmith", "_ENVSMITH_COMPLETE").source())
-    return 0
+    return _complete(f"{shell}_source")

@@ -12,17 +12,20 @@ import click
 
 from envsmith.cli.console import Console, dumps, mark, say, table
 from envsmith.cli.options import (
+    EXISTING_FILE,
     LockFlags,
     RequestFlags,
     Talk,
     cells_option,
+    choice,
+    flag,
     flavour_option,
     group,
     option,
     takes,
 )
 from envsmith.cli.solve import show_refusal
-from envsmith.cli.sources import SourceFlags
+from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import StorageError, UnsatisfiableError, UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.model.cell import CellId
@@ -49,43 +52,32 @@ class BuildFlags:
         "--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest."
     )
     output: Path = cells_option("Folder for the cell's own folder.")
-    tier: str = option(
-        "--tier",
-        type=click.Choice(["quick", "full", "framework", "bandwidth"]),
-        default="quick",
-        show_default=True,
-        help="How much the smoke test tries.",
+    tier: str = choice(
+        "--tier", ["quick", "full", "framework", "bandwidth"], "How much the smoke test tries.", default="quick"
     )
-    ranks: int = option(
-        "--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes of the smoke test."
-    )
+    ranks: int = option("--ranks", type=click.IntRange(2, 64), default=4, help="Processes of the smoke test.")
     flavour: str = flavour_option()
     sources: SourceFlags = group(SourceFlags)
     locking: LockFlags = group(LockFlags)
-    no_smoke: bool = option(
-        "--no-smoke", is_flag=True, help="Build only; without a smoke test nothing is proved and no record is written."
+    no_smoke: bool = flag("--no-smoke", "Build only; without a smoke test nothing is proved and no record is written.")
+    oci: bool = flag(
+        "--oci", "Write the image as an OCI layout into the cell's folder: what is published, by its final digest."
     )
-    oci: bool = option(
-        "--oci",
-        is_flag=True,
-        help="Write the image as an OCI layout into the cell's folder: what is published, by its final digest.",
-    )
-    all_frameworks: bool = option(
-        "--all-frameworks", is_flag=True, help="A cell of each framework under the same flags."
-    )
+    all_frameworks: bool = flag("--all-frameworks", "A cell of each framework under the same flags.")
     cells: Path | None = option(
         "--cells",
-        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        type=EXISTING_FILE,
         help="Build many cells: one a line, a cell id or request flags; # begins a comment.",
     )
     jobs: int = option(
         "--jobs",
         type=click.IntRange(0, 64),
         default=0,
+        show_default=False,
         help="Cells at a time. Default: one for every four cores and 8 GB.",
     )
-    again: bool = option("--again", is_flag=True, help="With many cells: also those that are built and proved already.")
-    as_json: bool = option("--json", is_flag=True, help="One JSON object on stdout: cell, files, record.")
+    again: bool = flag("--again", "With many cells: also those that are built and proved already.")
+    as_json: bool = flag("--json", "One JSON object on stdout: cell, files, record.")
     talk: Talk = group(Talk)
 
 
@@ -109,39 +101,30 @@ def build(settings: BuildFlags) -> int:
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:
-        click.echo(dumps(outcome_json(outcome)))
+        click.echo(dumps(_outcome_json(outcome)))
     else:
         _show(outcome, quiet=settings.talk.quiet)
     return 0 if outcome.record is None or outcome.record.passed else 1
 
 
 def _options(settings: BuildFlags) -> Options:
-    from envsmith.options import Options
-
-    flags, locking, archives = settings.request, settings.locking, settings.sources.parse()
-    request, compiled = archives.read(flags.request(), offline=locking.offline)
-    conda = locking.conda(request.exclude_newer)
-    return Options(
-        request=request,
-        request_text=flags.text(flavour=settings.flavour, sources=archives.text),
-        compile=compiled,
+    return lock_options(
+        settings.request,
+        settings.sources,
+        settings.locking,
         flavour=settings.flavour,
+        conda=not settings.locking.no_conda or settings.engine == "conda",  # its engine installs the Conda lock
         output=settings.output,
         engine=settings.engine,
         base=settings.base,
         tier=settings.tier,
         ranks=settings.ranks,
-        # Conda's engine installs the Conda lock.
-        conda=None if locking.no_conda and settings.engine != "conda" else conda,
-        locked=locking.locked,
-        frozen=locking.frozen,
-        offline=locking.offline,
         smoke=not settings.no_smoke,
         oci=settings.oci,
     )
 
 
-def outcome_json(outcome: Outcome) -> dict[str, object]:
+def _outcome_json(outcome: Outcome) -> dict[str, object]:
     """Return what ``--json`` prints of one cell."""
     built = outcome.built
     return {
@@ -177,19 +160,18 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
     rows = [(str(outcome.directory / name), what) for name, what in _SAID.items() if name in outcome.files]
     click.echo(table(rows))
     if outcome.built:
-        where = (
-            outcome.built.python if outcome.built.kind != "image" else f"docker run --rm -it {outcome.built.reference}"
-        )
-        click.echo(table([(where, f"{outcome.built.kind} {outcome.built.digest}")]))
+        built = outcome.built
+        where = built.python if built.kind != "image" else f"docker run --rm -it {built.reference}"
+        click.echo(table([(where, f"{built.kind} {built.digest}")]))
     for note in outcome.notes if not quiet else ():
         say(f"note: {note}")
     record = outcome.record
     if record is None:
         say("no smoke test was run: nothing is proved yet")
         return
-    skipped = [f"{s.name}: {s.detail}" for s in record.steps if s.verdict.value == "skipped"]
-    for line in skipped:
-        say(f"not run: {line}")
+    for step in record.steps:
+        if step.verdict.value == "skipped":
+            say(f"not run: {step.name}: {step.detail}")
     click.echo(f"{mark(passed=record.passed)}: {record.summary}")
     click.echo(f"proved: {' -> '.join(r.value for r in record.rungs)}")
 
@@ -242,26 +224,23 @@ def read_cells(text: str, where: str) -> tuple[RequestFlags, ...]:
 
 
 def _flags_of(words: Sequence[str]) -> RequestFlags:
+    """Return request flags, or the request that has the named cell as its answer."""
     if len(words) == 1 and not words[0].startswith("-"):
-        return _flags_of_cell(CellId.parse(words[0]))
+        cell = CellId.parse(words[0])
+        exact = dict(cell.components)
+        torch, cuda, python = (exact.pop(name, None) for name in ("torch", "cuda", "python"))
+        return RequestFlags(
+            framework=tuple(f"{name}=={version}" for name, version in exact.items() if name in FRAMEWORKS),
+            with_=tuple(f"{name}=={version}" for name, version in exact.items() if name not in FRAMEWORKS),
+            python=python,
+            torch=f"=={torch}" if torch else None,
+            cuda=cuda,
+            platform=cell.platform.value,
+        )
     flags = _line.main(args=list(words), prog_name="cell", standalone_mode=False)
     if not isinstance(flags, RequestFlags):
         raise ValueError("no request flags")  # noqa: TRY004 - --help, told like every other problem
     return flags
-
-
-def _flags_of_cell(cell: CellId) -> RequestFlags:
-    """Return the request that has this cell as its answer."""
-    exact = dict(cell.components)
-    torch, cuda, python = (exact.pop(name, None) for name in ("torch", "cuda", "python"))
-    return RequestFlags(
-        framework=tuple(f"{name}=={version}" for name, version in exact.items() if name in FRAMEWORKS),
-        with_=tuple(f"{name}=={version}" for name, version in exact.items() if name not in FRAMEWORKS),
-        python=python,
-        torch=f"=={torch}" if torch else None,
-        cuda=cuda,
-        platform=cell.platform.value,
-    )
 
 
 def _build_many(options: Sequence[Options], settings: BuildFlags) -> int:
@@ -287,7 +266,7 @@ def _json(result: Result) -> dict[str, object]:
     row: dict[str, object] = {"request": result.options.request_text, "good": result.good, "kept": result.kept}
     if (error := result.error) is not None:
         return row | {"error": {"message": error.message, "code": error.exit_code, "hint": error.hint}}
-    return row | (outcome_json(result.outcome) if result.outcome else {})
+    return row | (_outcome_json(result.outcome) if result.outcome else {})
 
 
 def _show_one(result: Result, *, quiet: bool) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import dumps, say
+from envsmith.cli.options import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.graph.load import components
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
@@ -23,11 +24,11 @@ from envsmith.text import clean
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", required=False, type=FILE)
 @click.option(
     "--state",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("envsmith-campaign"),
     show_default=True,
     help="The campaign's folder: plan, records, caches. The same folder resumes.",
@@ -59,16 +60,18 @@ def run(
     plan = state.plan()
     if here:
         return _one(state, plan, only)
-    if plan is None or plan_only:
-        plan = _planned(file)
     if plan_only:
-        _show_plan(plan, as_json=as_json)
+        _show_plan(_planned(file), as_json=as_json)
         return 0
+    if plan is None:
+        plan = _planned(file)
     plan = state.begin(plan)
     chosen = _chosen(plan, only)
     say(f"campaign {plan.name}: {len(chosen)} cells, folder {state.root}")
     tally = _drive(state, _executor(executor, plan, state, jobs), chosen)
-    _close(tally)
+    say(f"{tally.done} of {tally.total} cells have a record; this run took {_span(tally.seconds)}")
+    for name, why in tally.lost.items():
+        say(f"lost: {name}: {clean(why)}")
     return 1 if tally.lost else 0
 
 
@@ -115,7 +118,6 @@ def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor
     settings = plan.executor
     if name == "slurm":
         return SlurmExecutor(SlurmSettings.of(settings, ranks=plan.ranks), plan.name)
-
     return LocalExecutor(
         jobs=jobs or int(settings.get("jobs") or 1),
         free_disk=int(settings.get("free_disk_gib", 15)) << 30,
@@ -148,12 +150,6 @@ def _tell(tally: Tally, news: str) -> None:
 def _span(seconds: float) -> str:
     minutes = int(seconds // 60) + 1
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
-
-
-def _close(tally: Tally) -> None:
-    say(f"{tally.done} of {tally.total} cells have a record; this run took {_span(tally.seconds)}")
-    for name, why in tally.lost.items():
-        say(f"lost: {name}: {clean(why)}")
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import click
 from envsmith import solve
 from envsmith.cli.console import dumps, say
 from envsmith.cli.findings import FORMATS, judgement_text
-from envsmith.cli.options import argument, open_source, option, parse_pairs, parse_platform, takes
+from envsmith.cli.options import argument, choice, flag, open_source, option, parse_pairs, parse_platform, takes
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
@@ -46,13 +46,9 @@ class CheckFlags:
         metavar="NAME[=VALUE]",
         help="An environment variable of the job; NAME alone is known to be unset (repeatable).",
     )
-    platform: str = option(
-        "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
-    )
-    form: str = option(
-        "--format", type=click.Choice(FORMATS), default="text", show_default=True, help="How findings are written."
-    )
-    as_json: bool = option("--json", is_flag=True, help="The same as --format json.")
+    platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
+    form: str = choice("--format", FORMATS, "How findings are written.", default="text")
+    as_json: bool = flag("--json", "The same as --format json.")
 
 
 @click.command()
@@ -69,7 +65,9 @@ def check(settings: CheckFlags) -> int:
     if settings.as_json and settings.form not in {"text", "json"}:
         raise UsageError(f"--json and --format {settings.form} exclude each other")
     if "help" in settings.facts:
-        click.echo(_keys())
+        from envsmith.doctor.words import words
+
+        click.echo("\n".join(f"{key:<20} {what}" for key, what in words().facts.items()))
         return 0
     where = parse_platform(settings.platform)
     names = gpu_names()
@@ -99,14 +97,7 @@ def _judge(versions: dict[str, str], draft: Draft, platform: Platform) -> Judgem
         from envsmith.doctor.judge import check_environment
 
         return check_environment(versions, draft, platform)
-
     return solve.check(versions, platform=platform)
-
-
-def _keys() -> str:
-    from envsmith.doctor.words import words
-
-    return "\n".join(f"{key:<20} {what}" for key, what in words().facts.items())
 
 
 def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) -> None:

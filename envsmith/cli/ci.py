@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +21,19 @@ from envsmith.ci.since import changed, compare
 from envsmith.cli import findings
 from envsmith.cli.console import Console, dumps, say, table, write_file
 from envsmith.cli.findings import finding_lines
-from envsmith.cli.options import argument, exit_code, fail_on_option, option, takes
+from envsmith.cli.options import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    FILE,
+    FOLDER,
+    argument,
+    choice,
+    exit_code,
+    fail_on_option,
+    flag,
+    option,
+    takes,
+)
 from envsmith.errors import UsageError, os_errors
 from envsmith.solve import default_solver
 from envsmith.text import clean
@@ -42,22 +54,12 @@ def ci() -> None:
     """The matrix of a library's CI, and whether what it declares agrees with the version graph."""
 
 
-def _root() -> Any:
-    return argument(type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path())
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixFlags:
     """What ``ci matrix`` is told."""
 
-    directory: Path = _root()
-    form: str = option(
-        "--format",
-        type=click.Choice(_MATRIX_FORMATS),
-        default="table",
-        show_default=True,
-        help="How the jobs are written.",
-    )
+    directory: Path = argument(type=EXISTING_FOLDER, default=Path())
+    form: str = choice("--format", _MATRIX_FORMATS, "How the jobs are written.", default="table")
     since: str | None = option(
         "--since",
         metavar="REF",
@@ -65,16 +67,12 @@ class MatrixFlags:
     )
     known: Path | None = option(
         "--known",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        type=EXISTING_FILE,
         metavar="FILE",
         help="An earlier matrix (--format json): its cells are kept where that costs nothing.",
     )
-    output: Path | None = option(
-        "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write it there instead of stdout."
-    )
-    github_output: bool = option(
-        "--github-output", is_flag=True, help="Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names."
-    )
+    output: Path | None = option("--output", "-o", type=FILE, help="Write it there instead of stdout.")
+    github_output: bool = flag("--github-output", "Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names.")
 
 
 @ci.command(short_help="Jobs that cover every pair of versions.")
@@ -93,7 +91,7 @@ def matrix(settings: MatrixFlags) -> int:
     failing = sum(job.expect == "fail" for job in result.jobs)
     covered = f"{len(result.jobs) - failing} jobs cover the pairs of {result.possible} possible combinations"
     say(
-        f"{library.name}: {covered} (no fewer than {result.cover.bound} could)"
+        f"{library.name}: {covered} (no fewer than {result.lower_bound} could)"
         + (f", {failing} more must fail" if failing else "")
     )
     for note in result.notes:
@@ -104,7 +102,6 @@ def matrix(settings: MatrixFlags) -> int:
 def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
     if path is None:
         return []
-
     try:
         jobs = json.loads(path.read_text(encoding="utf-8"))["jobs"]
         names = [n.replace("-", "_") for n in library.axes]
@@ -118,20 +115,16 @@ def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
 def _table(result: Matrix) -> str:
     if not result.jobs:
         return "no jobs"
-    head = (*result.jobs[0].axes, "expect", "cell")
-    return table(
-        [
-            head,
-            *((*job.axes.values(), job.expect if not job.rule else f"fail: {job.rule}", job.id) for job in result.jobs),
-        ]
-    )
+    rows = [(*result.jobs[0].axes, "expect", "cell")]
+    rows += [(*job.axes.values(), f"fail: {job.rule}" if job.rule else "pass", job.id) for job in result.jobs]
+    return table(rows)
 
 
 def _write(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text)
-        return
-    write_file(output, text + "\n")
+    else:
+        write_file(output, text + "\n")
 
 
 def _append(variable: str, text: str) -> None:
@@ -148,10 +141,10 @@ def _append(variable: str, text: str) -> None:
 class CheckFlags:
     """What ``ci check`` is told."""
 
-    directory: Path = _root()
+    directory: Path = argument(type=EXISTING_FOLDER, default=Path())
     metadata: Path | None = option(
         "--metadata",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        type=EXISTING_FILE,
         metavar="FILE",
         help="Judge a wheel's METADATA (or PKG-INFO) instead of a checkout.",
     )
@@ -160,19 +153,9 @@ class CheckFlags:
         metavar="REF",
         help="Compare with a git revision: what becomes possible or impossible, which release it asks for.",
     )
-    form: str = option(
-        "--format",
-        type=click.Choice(_CHECK_FORMATS),
-        default="text",
-        show_default=True,
-        help="How findings are written.",
-    )
-    output: Path | None = option(
-        "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write them there instead of stdout."
-    )
-    summary: bool = option(
-        "--summary", is_flag=True, help="Append Markdown to the file that $GITHUB_STEP_SUMMARY names."
-    )
+    form: str = choice("--format", _CHECK_FORMATS, "How findings are written.", default="text")
+    output: Path | None = option("--output", "-o", type=FILE, help="Write them there instead of stdout.")
+    summary: bool = flag("--summary", "Append Markdown to the file that $GITHUB_STEP_SUMMARY names.")
     fail_on: str = fail_on_option()
 
 
@@ -236,27 +219,15 @@ class RunFlags:
     """What ``ci run`` is told."""
 
     job: str = argument()
-    directory: Path = _root()
+    directory: Path = argument(type=EXISTING_FOLDER, default=Path())
     environment: Path | None = option(
-        "--environment",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
-        help="Keep the environment there; else it is removed.",
+        "--environment", type=FOLDER, metavar="DIR", help="Keep the environment there; else it is removed."
     )
     ranks: int = option(
-        "--ranks",
-        type=click.IntRange(2, 64),
-        default=2,
-        show_default=True,
-        help="Processes of envsmith's own smoke test.",
+        "--ranks", type=click.IntRange(2, 64), default=2, help="Processes of envsmith's own smoke test."
     )
-    record: Path | None = option(
-        "--record",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Write the outcome there as JSON.",
-    )
-    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every line.")
+    record: Path | None = option("--record", type=FILE, metavar="FILE", help="Write the outcome there as JSON.")
+    verbose: bool = flag("--verbose", "-v", "Show every line.")
 
 
 @ci.command(short_help="Run one job of the matrix here.")
@@ -281,10 +252,9 @@ def run(settings: RunFlags) -> int:
             progress=console,
         )
     if settings.record is not None:
-        _write(dumps(verdict.to_json()), settings.record)
-    mark = (
-        click.style("ok", fg="green", bold=True) if verdict.as_expected else click.style("not ok", fg="red", bold=True)
-    )
+        write_file(settings.record, dumps(verdict.to_json()) + "\n")
+    word, colour = ("ok", "green") if verdict.as_expected else ("not ok", "red")
+    mark = click.style(word, fg=colour, bold=True)
     click.echo(f"{mark}: {settings.job}: {clean(verdict.sentence)}")
     return 0 if verdict.as_expected else 1
 
@@ -300,7 +270,7 @@ def schema() -> int:
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path())
+@click.argument("directory", type=EXISTING_FOLDER, default=Path())
 @click.option("--force", is_flag=True, help="Overwrite an envsmith.yaml that is there.")
 def init(*, directory: Path, force: bool) -> int:
     """Write envsmith.yaml from pyproject.toml, setup.cfg, requirements.txt, environment.yml or METADATA of DIRECTORY (here)."""

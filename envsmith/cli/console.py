@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+# How an event that is said in one line is called, and in which colour.
+_LABELS = {
+    EventKind.DONE: ("done", "green"),
+    EventKind.CACHED: ("kept", "green"),
+    EventKind.FAILED: ("failed", "red"),
+    EventKind.WARNING: ("warning", "yellow"),
+    EventKind.NOTE: ("note", "cyan"),
+}
+
+
 def mark(*, passed: bool) -> str:
     """Return the word of an outcome in its colour."""
     return click.style("passed" if passed else "failed", fg="green" if passed else "red", bold=True)
@@ -37,6 +48,11 @@ def write_file(path: Path, text: str, flag: str = "") -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def live_terminal() -> bool:
+    """Return whether stderr is a terminal on which a display may move."""
+    return sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+
+
 class Console:
     """Shows :class:`~envsmith.progress.Event` s. A context manager, so that a live display is closed whatever happens.
 
@@ -51,10 +67,9 @@ class Console:
         self._live: RichProgress | None = None
         self._task: TaskID | None = None
         self._step = ""
-        self._terminal = sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
     def __enter__(self) -> Self:
-        if self._terminal and not self.quiet:
+        if not self.quiet and live_terminal():
             from rich.console import Console as RichConsole
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -84,17 +99,10 @@ class Console:
             self._begin(event.step, text)
         elif event.kind is EventKind.LINE:
             self._line(event.step, text)
-        elif event.kind in {EventKind.DONE, EventKind.CACHED}:
-            self._end(event.step, text, event.seconds, cached=event.kind is EventKind.CACHED)
-        elif event.kind is EventKind.FAILED:
-            self._end(event.step, text, event.seconds, failed=True)
+        elif event.kind in {EventKind.DONE, EventKind.CACHED, EventKind.FAILED}:
+            self._end(event, text)
         else:
-            label = (
-                click.style("warning", fg="yellow")
-                if event.kind is EventKind.WARNING
-                else click.style("note", fg="cyan")
-            )
-            self._print(f"{label}: {text}")
+            self._print(f"{_label(event.kind)}: {text}")
 
     def _print(self, text: str) -> None:
         if self._live:
@@ -119,24 +127,22 @@ class Console:
         if self.verbose:
             self._print(f"  {text}")
 
-    def _end(self, step: str, text: str, seconds: float | None, **ending: bool) -> None:
+    def _end(self, event: Event, text: str) -> None:
         if self._live and self._task is not None:
             self._live.remove_task(self._task)
             self._task = None
-        mark = (
-            click.style("failed", fg="red")
-            if ending.get("failed")
-            else click.style("kept" if ending.get("cached") else "done", fg="green")
-        )
-        took = f" in {seconds:.1f} s" if seconds is not None else ""
-        self._print(f"{step}: {mark}{took}" + (f": {text}" if text else ""))
+        took = f" in {event.seconds:.1f} s" if event.seconds is not None else ""
+        self._print(f"{event.step}: {_label(event.kind)}{took}" + (f": {text}" if text else ""))
+
+
+def _label(kind: EventKind) -> str:
+    word, colour = _LABELS[kind]
+    return click.style(word, fg=colour)
 
 
 def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
     """Return left-aligned columns, two spaces apart."""
-    if not rows:
-        return ""
-    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows), default=0))]
     return "\n".join(
         indent + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)).rstrip() for row in rows
     )
@@ -144,10 +150,5 @@ def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
 
 def dumps(value: Any, *, compact: bool = False) -> str:
     """Return JSON for stdout: one object, keys in their order, no escapes beyond what JSON needs."""
-    import json
-
-    return (
-        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        if compact
-        else json.dumps(value, ensure_ascii=False, indent=2)
-    )
+    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    return json.dumps(value, ensure_ascii=False, **layout)

@@ -13,7 +13,19 @@ import click
 from envsmith import solve
 from envsmith.cli.console import dumps, say, write_file
 from envsmith.cli.findings import judgement_text
-from envsmith.cli.options import exit_code, fail_on_option, open_source, option, parse_platform, takes
+from envsmith.cli.options import (
+    EXISTING_FILE,
+    FILE,
+    FOLDER,
+    choice,
+    exit_code,
+    fail_on_option,
+    flag,
+    open_source,
+    option,
+    parse_platform,
+    takes,
+)
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
@@ -46,34 +58,21 @@ class DoctorFlags:
     python: str | None = option(
         "--python", metavar="PATH", help="The interpreter whose environment is judged (default: the active one)."
     )
-    deep: bool = option("--deep", is_flag=True, help="Also import what is installed (a few seconds).")
-    save: Path | None = option(
-        "--save",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Write all facts to one file, without secrets and user names.",
-    )
+    deep: bool = flag("--deep", "Also import what is installed (a few seconds).")
+    save: Path | None = option("--save", type=FILE, help="Write all facts to one file, without secrets and user names.")
     compare: tuple[Path, Path] | None = option(
-        "--compare",
-        nargs=2,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="A.json B.json",
-        help="Compare the snapshots of two nodes.",
+        "--compare", nargs=2, type=EXISTING_FILE, metavar="A.json B.json", help="Compare the snapshots of two nodes."
     )
     fix_to: Path | None = option(
-        "--fix-to",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="DIR",
-        help="Write the repair as a lock and a Dockerfile (resolves packages).",
+        "--fix-to", type=FOLDER, metavar="DIR", help="Write the repair as a lock and a Dockerfile (resolves packages)."
     )
-    verify: bool = option("--verify", is_flag=True, help="Judge the repaired set again.")
+    verify: bool = flag("--verify", "Judge the repaired set again.")
     platform: str | None = option(
         "--platform", metavar="PLATFORM", help="linux-64 or linux-aarch64 (default: what the facts say)."
     )
-    form: str = option(
-        "--format", type=click.Choice(_FORMATS), default="text", show_default=True, help="How findings are written."
-    )
-    as_json: bool = option("--json", is_flag=True, help="The same as --format json.")
-    everything: bool = option("--all", is_flag=True, help="Show every note.")
+    form: str = choice("--format", _FORMATS, "How findings are written.", default="text")
+    as_json: bool = flag("--json", "The same as --format json.")
+    everything: bool = flag("--all", "Show every note.")
     fail_on: str = fail_on_option()
 
     def refuse_idle(self) -> None:
@@ -104,7 +103,6 @@ def doctor(settings: DoctorFlags) -> int:
     form = "json" if settings.as_json else settings.form
     if settings.compare:
         return _compare(settings.compare, form, settings.fail_on)
-
     where = None if settings.platform is None else parse_platform(settings.platform)
     facts, texts = _gather(settings.sources, _interpreter(settings.python), deep=settings.deep)
     if settings.save:
@@ -112,7 +110,7 @@ def doctor(settings: DoctorFlags) -> int:
         say(f"snapshot written to {settings.save}")
     diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources)
     if settings.verify:
-        say(_verified(diagnosis) if diagnosis.repair else "--verify: there is no repair to judge again")
+        say(_verified(diagnosis))
     if settings.fix_to:
         say(_write_fix(diagnosis, settings.fix_to))
     click.echo(_render(diagnosis, form, everything=settings.everything))
@@ -138,7 +136,6 @@ def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tupl
         facts = collect(python, deep=deep)
         imports = facts.host.get("deep")
         return facts, [("imports", imports)] if imports else []
-
     draft, texts, snapshots = Draft(), [], []
     for source in sources:
         text, notes = open_source(source)
@@ -149,20 +146,16 @@ def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tupl
         texts.append((source, text))
     facts = draft.done()
     for snapshot, further in snapshots:
-        facts = _join(snapshot, facts)
+        # A snapshot's facts are completed by what the texts beside it say.
+        facts = dataclasses.replace(
+            snapshot,
+            components={**facts.components, **snapshot.components},
+            variables={**snapshot.variables, **facts.variables},
+            launches=(*snapshot.launches, *facts.launches),
+            read=(*snapshot.read, *facts.read),
+        )
         texts += list(further)
     return facts, texts
-
-
-def _join(snapshot: Facts, texts: Facts) -> Facts:
-    """Complete a snapshot's facts by what texts beside it say."""
-    return dataclasses.replace(
-        snapshot,
-        components={**texts.components, **snapshot.components},
-        variables={**snapshot.variables, **texts.variables},
-        launches=(*snapshot.launches, *texts.launches),
-        read=(*snapshot.read, *texts.read),
-    )
 
 
 def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
@@ -184,18 +177,17 @@ def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
     if form in {"sarif", "github"}:
         findings = tuple(dataclasses.replace(d.finding, where=d.where) for d in diagnosis.diagnosed)
         return judgement_text(Judgement(status=diagnosis.status, findings=findings), form)
-
     return as_markdown(diagnosis) if form == "markdown" else as_text(diagnosis, notes=everything)
 
 
 def _verified(diagnosis: Diagnosis) -> str:
     """Judge the set after the repair and say what remains."""
-    assert diagnosis.repair is not None  # noqa: S101 - the caller asked
+    if diagnosis.repair is None:
+        return "--verify: there is no repair to judge again"
     judgement = solve.check(repaired(diagnosis.facts, diagnosis.repair))
     remaining = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
-    return f"the repaired set judged again: {judgement.status}" + (
-        f", left: {', '.join(remaining)}" if remaining else ""
-    )
+    errors = f", left: {', '.join(remaining)}" if remaining else ""
+    return f"the repaired set judged again: {judgement.status}{errors}"
 
 
 def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:

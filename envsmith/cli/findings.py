@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,7 +154,7 @@ def to_json(library: str, every: Sequence[Located], comparison: Comparison | Non
     }
     if comparison is not None:
         data["since"] = comparison.to_json()
-    return json.dumps(data, indent=2, ensure_ascii=False)
+    return dumps(data)
 
 
 def _at_its_line(located: Located) -> Finding:
@@ -164,7 +163,7 @@ def _at_its_line(located: Located) -> Finding:
 
 def located_sarif(every: Sequence[Located]) -> str:
     """Return SARIF 2.1.0 with a place for every result. Code scanning shows them at the line."""
-    return json.dumps(sarif(map(_at_its_line, every)), indent=2, ensure_ascii=False)
+    return dumps(sarif(map(_at_its_line, every)))
 
 
 def workflow_commands(every: Sequence[Located]) -> str:

@@ -14,13 +14,15 @@ from envsmith.cli.options import (
     RequestFlags,
     Talk,
     cells_option,
+    choice,
+    flag,
     flavour_option,
     group,
     option,
     takes,
 )
 from envsmith.cli.solve import show_refusal
-from envsmith.cli.sources import SourceFlags
+from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.frameworks import EXAMPLE
 
@@ -35,22 +37,20 @@ class PinFlags:
     request: RequestFlags = group(RequestFlags)
     output: Path = cells_option("Folder for the cell's own folder.")
     base: str | None = option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
-    form: str = option(
+    form: str = choice(
         "--format",
-        type=click.Choice(["pip", "conda", "all"]),
+        ["pip", "conda", "all"],
+        "What is written; with 'conda' a channel that refuses or cannot be reached is an error, with 'all' a note.",
         default="all",
-        show_default=True,
-        help="What is written; with 'conda' a channel that refuses or cannot be reached is an error, with 'all' a note.",
     )
     flavour: str = flavour_option()
     sources: SourceFlags = group(SourceFlags)
     locking: LockFlags = group(LockFlags)
-    check: bool = option(
+    check: bool = flag(
         "--check",
-        is_flag=True,
-        help="Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
+        "Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
     )
-    as_json: bool = option("--json", is_flag=True, help="One JSON object on stdout: cell, lock digest, files.")
+    as_json: bool = flag("--json", "One JSON object on stdout: cell, lock digest, files.")
     talk: Talk = group(Talk)
 
 
@@ -65,28 +65,21 @@ def lock(settings: PinFlags) -> int:
     compared with, are the only files of pip's.
     """
     from envsmith import build
-    from envsmith.options import Options
 
     flags, locking, talk = settings.request, settings.locking, settings.talk
     if not flags.framework and not flags.with_ and flags.torch is None:
         raise UsageError("nothing to lock", hint=f"name a framework: envsmith lock --framework {EXAMPLE}")
     if settings.form == "conda" and locking.no_conda:
         raise UsageError("--format conda and --no-conda exclude each other")
-    archives = settings.sources.parse()
-    request, compiled = archives.read(flags.request(), offline=locking.offline)
-    conda = locking.conda(request.exclude_newer)
-    options = Options(
-        request=request,
-        request_text=flags.text(flavour=settings.flavour, sources=archives.text),
-        compile=compiled,
+    options = lock_options(
+        flags,
+        settings.sources,
+        locking,
         flavour=settings.flavour,
+        conda=not locking.no_conda and settings.form != "pip",
         output=settings.output,
         base=settings.base,
-        conda=None if locking.no_conda or settings.form == "pip" else conda,
         conda_only=settings.form == "conda",
-        locked=locking.locked,
-        frozen=locking.frozen,
-        offline=locking.offline,
     )
     try:
         with Console(verbose=talk.verbose, quiet=talk.quiet or settings.check) as console:
@@ -113,9 +106,5 @@ def _check(options: Options, console: Console) -> int:
     difference = build.lock_difference(options, progress=console)
     for line in difference:
         say(line)
-    say(
-        "the lock is up to date"
-        if not difference
-        else "the lock is not up to date: run the same command without --check"
-    )
+    say(f"the lock is {'not up to date: run the same command without --check' if difference else 'up to date'}")
     return 1 if difference else 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.app import LazyGroup
-from envsmith.cli.console import dumps, say, table
-from envsmith.cli.options import alternatives, matrix_option, parse_component
+from envsmith.cli.console import dumps, live_terminal, say, table
+from envsmith.cli.options import FILE, FOLDER, alternatives, matrix_option, parse_component
 from envsmith.errors import NetworkError, UsageError
 from envsmith.files import now, write_whole
 from envsmith.frameworks import FRAMEWORKS
@@ -55,7 +53,7 @@ def matrix() -> None:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """Show a bar with a terminal, a line a component without one."""
-    if not sys.stderr.isatty() or os.environ.get("CI") or os.environ.get("TERM") == "dumb":
+    if not live_terminal():
         announced: set[str] = set()
 
         def line(what: str, count: int, total: int) -> None:
@@ -225,7 +223,8 @@ def list_(
         for entry in entries:
             click.echo(f"| `{entry['id']}` | {entry['status']} | {entry['counts_as']} | {entry['date']} |")
     else:
-        click.echo(table([_row(state, entry) for state, entry in rows])) if rows else None
+        if rows:
+            click.echo(table([_row(state, entry) for state, entry in rows]))
         proved = sum(state.status.value == "proved" for state, _ in rows)
         say(f"{len(rows)} cells, {proved} proved")
     return 0
@@ -249,7 +248,10 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
     """
     state = next((s for s in _states(folder) if s.id == cell), None)
     if state is None:
-        _refuse_malformed(cell)
+        try:
+            CellId.parse(cell)
+        except ValueError as error:
+            raise UsageError(str(error)[:300], hint="envsmith matrix list shows the ids") from None
         say(f"{cell} was never run here; envsmith explain {cell} says what the graph knows of it")
         return 1
     entry = state.to_json()
@@ -272,16 +274,9 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
     return 0
 
 
-def _refuse_malformed(cell: str) -> None:
-    try:
-        CellId.parse(cell)
-    except ValueError as error:
-        raise UsageError(str(error)[:300], hint="envsmith matrix list shows the ids") from None
-
-
 @click.command()
-@click.argument("before", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("after", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("before", type=FILE)
+@click.argument("after", required=False, type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
 @matrix_option
 def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None) -> int:
@@ -305,14 +300,10 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder for matrix.json, matrix.csv, cells/, badges/, feed.xml. [default: matrix.json on stdout]",
 )
-@click.option(
-    "--markdown",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Make the tables between the markers of this file anew.",
-)
+@click.option("--markdown", type=FILE, help="Make the tables between the markers of this file anew.")
 @click.option(
     "--base-url", default="", metavar="URL", help="Where the folder will be served, for the links of the feed."
 )
@@ -438,14 +429,7 @@ _FIRST = ("index.html", "style.css", "theme.js", "data.js", "app.js")
 
 
 @click.command()
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("site"),
-    show_default=True,
-    help="Folder to write.",
-)
+@click.option("--output", "-o", type=FOLDER, default=Path("site"), show_default=True, help="Folder to write.")
 @click.option("--base-url", default="", metavar="URL", help="Where it will be published, for the links of the feed.")
 def site(*, output: Path, base_url: str) -> int:
     """Write the page: selector, grid, search, a page for each cell that was run, and matrix.json beside it.

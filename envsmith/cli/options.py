@@ -40,11 +40,31 @@ def alternatives(names: Iterable[str]) -> str:
 # The flags of a command are a frozen dataclass: each field declares its option, in the order of ``--help``.
 
 
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
+
+
 def option(*names: str, **settings: Any) -> Any:
-    """Declare a field that is an option of a command, with click's default as its own."""
+    """Declare a field that is an option of a command, with click's default as its own. ``--help`` shows a default."""
     absent = () if settings.get("multiple") else False if settings.get("is_flag") else None
-    metadata = {"click": (click.option, names, settings)}
+    metadata = {"click": (click.option, names, {"show_default": "default" in settings, **settings})}
     return dataclasses.field(default=settings.get("default", absent), metadata=metadata)
+
+
+def flag(*names_and_help: str) -> Any:
+    """Declare a field that is an option without a value: its names, then its line of ``--help``."""
+    *names, text = names_and_help
+    return option(*names, is_flag=True, help=text)
+
+
+def choice(name: str, words: Iterable[str], text: str, *, default: str | None = None) -> Any:
+    """Declare a field that is an option with one of a few words, and its line of ``--help``."""
+    kind = click.Choice(list(words))
+    return (
+        option(name, type=kind, help=text) if default is None else option(name, type=kind, default=default, help=text)
+    )
 
 
 def argument(**settings: Any) -> Any:
@@ -124,9 +144,7 @@ class RequestFlags:
         shell_complete=_completion(gpu_names),
         help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
     )
-    platform: str = option(
-        "--platform", default="linux-64", show_default=True, metavar="PLATFORM", help="linux-64 or linux-aarch64."
-    )
+    platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
     exclude_newer: str | None = option(
         "--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."
     )
@@ -329,38 +347,31 @@ def _day(text: str | None) -> str | None:
 
 def cells_option(what: str) -> Any:
     """Return ``--output``, the folder under which every cell has its own. ``what`` says what this verb does with it."""
-    folder = click.Path(path_type=Path, file_okay=False)
-    return option("--output", "-o", type=folder, default=Path("envsmith-build"), show_default=True, help=what)
+    return option("--output", "-o", type=FOLDER, default=Path("envsmith-build"), help=what)
 
 
 def flavour_option() -> Any:
     """Return ``--flavour``."""
-    return option(
+    return choice(
         "--flavour",
-        type=click.Choice(FLAVOURS),
+        FLAVOURS,
+        "runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
         default=RUNTIME,
-        show_default=True,
-        help="runtime: what the cell needs to train; "
-        "devel: the CUDA compiler and all that compiles its operators as well.",
     )
 
 
 matrix_option = click.option(
-    "--matrix",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="The folder of the knowledge. [default: the one envsmith uses]",
+    "--matrix", "folder", type=EXISTING_FOLDER, help="The folder of the knowledge. [default: the one envsmith uses]"
 )
 
 
 def fail_on_option() -> Any:
     """Return ``--fail-on``."""
-    return option(
+    return choice(
         "--fail-on",
-        type=click.Choice(["error", "warning", "note", "never"]),
+        ["error", "warning", "note", "never"],
+        "The least severity that makes the exit code 1.",
         default="error",
-        show_default=True,
-        help="The least severity that makes the exit code 1.",
     )
 
 
@@ -389,14 +400,13 @@ class LockFlags:
         type=click.Choice(["nccl", "cudnn", "triton"]),
         help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
     )
-    no_conda: bool = option("--no-conda", is_flag=True, help="Do not try to write conda-lock.yml.")
-    locked: bool = option(
+    no_conda: bool = flag("--no-conda", "Do not try to write conda-lock.yml.")
+    locked: bool = flag(
         "--locked",
-        is_flag=True,
-        help="Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
+        "Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
     )
-    frozen: bool = option("--frozen", is_flag=True, help="Use the lock that is there; ask neither index nor channel.")
-    offline: bool = option("--offline", is_flag=True, help="Use no network: what is in the caches must be enough.")
+    frozen: bool = flag("--frozen", "Use the lock that is there; ask neither index nor channel.")
+    offline: bool = flag("--offline", "Use no network: what is in the caches must be enough.")
 
     def conda(self, exclude_newer: str | None) -> CondaRequest:
         """Return what is asked of the channels.
@@ -422,8 +432,8 @@ class LockFlags:
 class Talk:
     """How much is said while something runs."""
 
-    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every line of every step.")
-    quiet: bool = option("--quiet", "-q", is_flag=True, help="Say nothing but warnings, errors and the result.")
+    verbose: bool = flag("--verbose", "-v", "Show every line of every step.")
+    quiet: bool = flag("--quiet", "-q", "Say nothing but warnings, errors and the result.")
 
     def __post_init__(self) -> None:
         if self.verbose and self.quiet:

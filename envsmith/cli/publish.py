@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import argument, cells_option, option, takes
+from envsmith.cli.options import FILE, FOLDER, argument, cells_option, flag, option, takes
 from envsmith.errors import UsageError
 from envsmith.text import clean
 
@@ -29,19 +29,15 @@ class PublishFlags:
     )
     bundle: Path | None = option(
         "--bundle",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=FILE,
         help="Write image and proof into one tar file instead (or as well), for a place without a network.",
     )
-    key: Path | None = option(
-        "--key", type=click.Path(path_type=Path, dir_okay=False), help="Private key (PEM) that signs the statement."
-    )
-    keyless: bool = option(
-        "--keyless", is_flag=True, help="Sign with the identity of this CI job through sigstore instead."
-    )
+    key: Path | None = option("--key", type=FILE, help="Private key (PEM) that signs the statement.")
+    keyless: bool = flag("--keyless", "Sign with the identity of this CI job through sigstore instead.")
     tags: tuple[str, ...] = option(
         "--tag", multiple=True, metavar="TAG", help="A further, moving tag (repeatable): ds0.19, latest."
     )
-    replace: bool = option("--replace", is_flag=True, help="Move the cell's own tag when it leads to another image.")
+    replace: bool = flag("--replace", "Move the cell's own tag when it leads to another image.")
     layout: Path | None = option(
         "--layout", type=click.Path(path_type=Path, exists=True), help="OCI layout of the image (folder or tar)."
     )
@@ -50,13 +46,11 @@ class PublishFlags:
     )
     source: str | None = option("--source", metavar="URL", help="Address of the source, for the annotations.")
     images_dir: Path | None = option(
-        "--images-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Also write the cell's folder of images/: Dockerfile, locks, record, digests.",
+        "--images-dir", type=FOLDER, help="Also write the cell's folder of images/: Dockerfile, locks, record, digests."
     )
     output: Path = cells_option("Folder of the cells' folders.")
-    as_json: bool = option("--json", is_flag=True, help="One JSON object on stdout.")
-    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every blob.")
+    as_json: bool = flag("--json", "One JSON object on stdout.")
+    verbose: bool = flag("--verbose", "-v", "Show every blob.")
 
     def targets(self) -> list[Target | Path]:
         """Return where the image goes. ``UsageError`` for a repository with a tag or digest."""
@@ -149,23 +143,16 @@ class VerifyFlags:
         "IMAGE is then a tag or digest in it, or left out.",
     )
     keys: tuple[Path, ...] = option(
-        "--key",
-        multiple=True,
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Public key (PEM) of a signer you trust; repeatable.",
+        "--key", multiple=True, type=FILE, help="Public key (PEM) of a signer you trust; repeatable."
     )
     identity: str | None = option(
         "--identity", metavar="WHO", help="Keyless: who must have signed (address or workflow)."
     )
     issuer: str | None = option("--issuer", metavar="URL", help="Keyless: who vouches for the identity.")
-    layers: bool = option(
-        "--layers/--no-layers", default=True, show_default=True, help="Read every layer and compare its digest."
-    )
-    rebuild: bool = option(
-        "--rebuild", is_flag=True, help="Also build the image again from its lock and compare the digests."
-    )
-    as_json: bool = option("--json", is_flag=True, help="One JSON object on stdout.")
-    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every layer as it is read.")
+    layers: bool = option("--layers/--no-layers", default=True, help="Read every layer and compare its digest.")
+    rebuild: bool = flag("--rebuild", "Also build the image again from its lock and compare the digests.")
+    as_json: bool = flag("--json", "One JSON object on stdout.")
+    verbose: bool = flag("--verbose", "-v", "Show every layer as it is read.")
 
 
 @click.command()

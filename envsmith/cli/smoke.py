@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import Console, dumps, mark, say, table, write_file
-from envsmith.cli.options import option, takes
+from envsmith.cli.options import FILE, FOLDER, choice, flag, option, takes
 from envsmith.errors import EnvsmithError, UsageError, os_errors
 from envsmith.files import write_whole
 from envsmith.model.record import Record, put_record
@@ -54,17 +54,16 @@ class SmokeFlags:
         metavar="PATH",
         help="The environment's interpreter, or its folder. Default: the one on PATH.",
     )
-    tier: str = option(
+    tier: str = choice(
         "--tier",
-        type=click.Choice(["import", "quick", "full", "framework", "bandwidth", "all"]),
+        ["import", "quick", "full", "framework", "bandwidth", "all"],
+        "How much is tried; all: every tier in turn, with a record and a plot in --output.",
         default="quick",
-        show_default=True,
-        help="How much is tried; all: every tier in turn, with a record and a plot in --output.",
     )
     output: Path | None = option(
         "--output",
         "-o",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=FOLDER,
         metavar="FOLDER",
         help="Tier all: where results, record and plot go. [default: envsmith-smoke]",
     )
@@ -72,36 +71,22 @@ class SmokeFlags:
         "--budget",
         type=click.FloatRange(60, 86400),
         default=600,
-        show_default=True,
         metavar="SECONDS",
         help="Tier all: what does not fit is left out, and said.",
     )
-    ranks: int = option(
-        "--ranks", type=click.IntRange(1, 64), default=4, show_default=True, help="Processes, per node with --nodes."
-    )
-    backend: str = option(
-        "--backend",
-        type=click.Choice(["auto", "gloo", "nccl"]),
-        default="auto",
-        show_default=True,
-        help="auto: NCCL where there is a GPU.",
-    )
-    nccl_engine: str | None = option(
-        "--nccl-engine", type=click.Choice(["legacy", "2"]), help="Which of torch 2.15's two NCCL engines."
-    )
-    sharing: str | None = option(
+    ranks: int = option("--ranks", type=click.IntRange(1, 64), default=4, help="Processes, per node with --nodes.")
+    backend: str = choice("--backend", ["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto")
+    nccl_engine: str | None = choice("--nccl-engine", ["legacy", "2"], "Which of torch 2.15's two NCCL engines.")
+    sharing: str | None = choice(
         "--sharing",
-        type=click.Choice(["hostid", "multi-rank"]),
-        help="Put two ranks on the first GPU, in this way. Default: only where there are fewer GPUs than ranks.",
+        ["hostid", "multi-rank"],
+        "Put two ranks on the first GPU, in this way. Default: only where there are fewer GPUs than ranks.",
     )
     machine: str | None = option(
         "--machine", metavar="NAME", help="Bandwidth tier: hold it against the published floors of a machine type."
     )
     plot: Path | None = option(
-        "--plot",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE.svg",
-        help="Bandwidth tier: draw bus bandwidth over size.",
+        "--plot", type=FILE, metavar="FILE.svg", help="Bandwidth tier: draw bus bandwidth over size."
     )
     nodes: str | None = option(
         "--nodes",
@@ -119,16 +104,21 @@ class SmokeFlags:
         help="How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}",
     )
     narrow: bool = option(
-        "--narrow/--no-narrow", default=True, help="When a run of 3 nodes or more fails: find the bad one, in pairs."
+        "--narrow/--no-narrow",
+        default=True,
+        show_default=False,
+        help="When a run of 3 nodes or more fails: find the bad one, in pairs.",
     )
-    emit: str | None = option(
-        "--emit",
-        type=click.Choice(["jobset", "trainjob"]),
-        help="Print a Kubernetes job instead (with --nodes N --image).",
+    emit: str | None = choice(
+        "--emit", ["jobset", "trainjob"], "Print a Kubernetes job instead (with --nodes N --image)."
     )
     image: str | None = option("--image", metavar="IMAGE", help="For --emit.")
     gpus: int = option(
-        "--gpus", type=click.IntRange(0, 64), default=0, help="GPUs per node to ask Slurm or Kubernetes for."
+        "--gpus",
+        type=click.IntRange(0, 64),
+        default=0,
+        show_default=False,
+        help="GPUs per node to ask Slurm or Kubernetes for.",
     )
     read_logs: tuple[Path, ...] = option(
         "--read-logs",
@@ -137,19 +127,15 @@ class SmokeFlags:
         metavar="FILE",
         help="Run nothing: the verdict of a Kubernetes job from the logs of its pods (repeatable; - is standard input).",
     )
-    no_steps: bool = option("--no-steps", is_flag=True, help="Collectives only, no framework step.")
-    framework_only: bool = option(
-        "--framework-only",
-        is_flag=True,
-        help="Framework steps only, no collectives; with --tier framework every step that is known.",
+    no_steps: bool = flag("--no-steps", "Collectives only, no framework step.")
+    framework_only: bool = flag(
+        "--framework-only", "Framework steps only, no collectives; with --tier framework every step that is known."
     )
-    plan_only: bool = option(
-        "--plan-only",
-        is_flag=True,
-        help="Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing.",
+    plan_only: bool = flag(
+        "--plan-only", "Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing."
     )
-    as_json: bool = option("--json", is_flag=True, help="Everything as one JSON object.")
-    verbose: bool = option("--verbose", "-v", is_flag=True, help="Show every event.")
+    as_json: bool = flag("--json", "Everything as one JSON object.")
+    verbose: bool = flag("--verbose", "-v", "Show every event.")
 
     def refuse_idle(self) -> None:
         """Refuse flags that would have no effect or leave nothing to run."""

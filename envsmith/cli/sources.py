@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from envsmith.cli.options import option
+from envsmith.cli.options import LockFlags, RequestFlags, option
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
 from envsmith.model.cell import Request
@@ -16,6 +17,9 @@ from envsmith.model.lock import Compile, GivenArchive
 from envsmith.model.version import Spec
 from envsmith.plain import plain_value
 from envsmith.python.archives import Wish, parse_wish, read_archive
+
+if TYPE_CHECKING:
+    from envsmith.options import Options
 
 _VARIABLE = re.compile(
     r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*:\s*(?P<variable>[A-Z][A-Z0-9_]{0,79})=(?P<value>.*)"
@@ -52,6 +56,28 @@ class SourceFlags:
             if variables.setdefault(name, {}).setdefault(variable, value) != value:
                 raise UsageError(f"--compile {name}: {variable} is given twice")
         return Sources(wishes=wishes, variables={n: tuple(sorted(v.items())) for n, v in sorted(variables.items())})
+
+
+def lock_options(
+    flags: RequestFlags, sources: SourceFlags, locking: LockFlags, *, flavour: str, conda: bool, **further: Any
+) -> Options:
+    """Return what the flags that ``lock`` and ``build`` share ask for. ``conda`` says whether a Conda lock is tried."""
+    from envsmith.options import Options
+
+    archives = sources.parse()
+    request, compiled = archives.read(flags.request(), offline=locking.offline)
+    conda_request = locking.conda(request.exclude_newer)
+    return Options(
+        request=request,
+        request_text=flags.text(flavour=flavour, sources=archives.text),
+        compile=compiled,
+        flavour=flavour,
+        conda=conda_request if conda else None,
+        locked=locking.locked,
+        frozen=locking.frozen,
+        offline=locking.offline,
+        **further,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,17 +63,17 @@ class Repair(AsJson):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Solution:
+class Solution(AsJson):
     """A solved request: the cell, why each release, and other valid choices that a user may prefer."""
 
     cell: Cell
     why: tuple[str, ...] = ()
-    warnings: tuple[Finding, ...] = ()
     alternatives: tuple[Cell, ...] = ()
+    warnings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class Refusal(AsJson):
     """Why no cell exists: a minimal conflict (without any one member a cell exists), and repairs, best first."""
 
     conflict: tuple[Conflict, ...]

@@ -49,4 +49,4 @@ def test_a_matrix_can_be_made_of_them(name):
     made = make_matrix(library)
     assert made.jobs
     assert len(made.jobs) <= 256
-    assert not made.cover.uncovered
+    assert not made.uncovered
