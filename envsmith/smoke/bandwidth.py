@@ -75,7 +75,7 @@ class Floor:
 
     @property
     def ranks(self) -> int:
-        """How many ranks it was set for."""
+        """Return how many ranks it was set for."""
         return self.gpus * self.nodes
 
 
@@ -90,7 +90,7 @@ class Shortfall:
 
 
 def bandwidth_cases(ranks: int, *, gpu: bool = True) -> tuple[Case, ...]:
-    """Every operation at every size; the number of elements is a multiple of the number of ranks.
+    """Return every operation at every size. The number of elements is a multiple of the number of ranks.
 
     Without ``gpu`` only small sizes.
     """
@@ -101,7 +101,7 @@ def bandwidth_cases(ranks: int, *, gpu: bool = True) -> tuple[Case, ...]:
 
 
 def measurements(rows: Iterable[Mapping[str, Any]], cases: Sequence[Case], ranks: int) -> tuple[Measurement, ...]:
-    """From the ranks' rows.
+    """Return what the ranks' rows say of each operation and size.
 
     A size that a rank did not report is left out: its time would be that of the others only.
     """
@@ -197,7 +197,7 @@ def size_text(value: int) -> str:
 
 
 def floors_of(machine: str) -> tuple[Floor, ...]:
-    """The floors of a machine type; :class:`UsageError` that lists the known ones for an unknown name."""
+    """Return the floors of a machine type. Raises :class:`UsageError`, which lists the known ones."""
     every = load_floors()
     chosen = tuple(floor for floor in every if floor.machine == machine)
     if not chosen:
@@ -272,7 +272,7 @@ _DASHES = ("", "8 3", "2 3", "8 3 2 3", "12 4", "4 4", "1 4")
 
 
 def rows_of(measured: Sequence[Measurement]) -> list[tuple[str, ...]]:
-    """Rows of a table, with its head."""
+    """Return the rows of a table, with its head."""
     head = ("operation", "size", "median", "p99", "algbw GB/s", "busbw GB/s")
     return [
         head,
@@ -288,7 +288,7 @@ def _time(micros: float) -> str:
 
 
 def svg(measured: Sequence[Measurement], *, title: str) -> str:
-    """Bus bandwidth over size, one line an operation. An empty measurement is an empty plot that says so."""
+    """Draw bus bandwidth over size, one line an operation. An empty measurement is an empty plot that says so."""
     parts = [
         _HEAD,
         f"<title>{escape(title)}</title>",

@@ -60,7 +60,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        """``reduce[float32,sum,1025]@root=2@pairs:async``: unique in a plan."""
+        """Return ``reduce[float32,sum,1025]@root=2@pairs:async``, which is unique in a plan."""
         inner = ",".join(part for part in (self.dtype, self.redop, str(self.n)) if part)
         text = self.op + (f"[{inner}]" if self.op not in WITHOUT_TENSOR else "")
         text += f"@root={self.root}" if self.rooted else ""
@@ -68,7 +68,7 @@ class Case:
         return text + (f":{self.mode}" if self.mode else "")
 
     def to_json(self) -> dict[str, object]:
-        """As the agent reads it; defaults are left out."""
+        """Return the case as the agent reads it, without defaults."""
         row: dict[str, object] = {"id": self.id, "op": self.op, "dtype": self.dtype, "n": self.n}
         optional = {"redop": self.redop, "root": self.root, "mode": self.mode, "deadline": self.deadline}
         row.update({key: value for key, value in optional.items() if value})
@@ -271,7 +271,7 @@ def _full_layouts(ranks: int) -> Iterator[Case]:
 
 
 def _full_large() -> Iterator[Case]:
-    """More than 2^31 bytes, where 32-bit counts overflow; skipped with the figure where memory does not allow it."""
+    """Yield cases of more than 2^31 bytes, where 32-bit counts overflow. Without the memory they are skipped."""
     beyond = (1 << 31) + 17
     yield Case(op="large_broadcast", dtype="uint8", n=beyond, deadline=240)
     yield _reduced("large_all_reduce", "float32", "sum", beyond // 4 + 1, deadline=240)

@@ -40,12 +40,12 @@ class Machine:
 
     @property
     def multi_rank(self) -> bool:
-        """Whether this NCCL lets ranks share a GPU by P2P and shared memory."""
+        """Return whether this NCCL lets ranks share a GPU by P2P and shared memory."""
         return tuple(map(int, re.findall(r"\d+", self.nccl)[:2])) >= _MULTI_RANK
 
     @property
     def best(self) -> dict[str, object]:
-        """How two ranks or more are placed so that most is shown: a GPU for each, else the nearer way to share one."""
+        """Choose a GPU for each of two ranks or more, or else the nearer way to share one, so that most is shown."""
         if self.backend != "nccl":
             return {}
         if self.gpus > 1:
@@ -78,16 +78,16 @@ class Done:
 
     @property
     def word(self) -> str:
-        """``passed``, ``failed`` or ``not run``."""
+        """Return ``passed``, ``failed`` or ``not run``."""
         return "not run" if self.result is None else "passed" if self.result.passed else "failed"
 
     @property
     def sentence(self) -> str:
-        """One line about it."""
+        """Return one line about it."""
         return self.result.summary if self.result else self.part.why_not
 
     def to_json(self) -> dict[str, object]:
-        """One object; the result is that of ``envsmith smoke --json``."""
+        """Return one object. The result is that of ``envsmith smoke --json``."""
         row: dict[str, object] = {"part": self.part.name, "what": self.part.what, "outcome": self.word}
         row |= {"seconds": round(self.seconds, 1), "limit": self.part.limit, "sentence": self.sentence}
         return row | ({"result": self.result.to_json()} if self.result else {})
@@ -115,7 +115,7 @@ def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
 
 
 def parts_of(versions: Mapping[str, str], machine: Machine, *, ranks: int = 2) -> tuple[Part, ...]:
-    """The parts, cheap and telling ones first; ``ranks`` is for the CPU, on GPUs their number decides."""
+    """Yield the parts, cheap and telling ones first. ``ranks`` is for the CPU: on GPUs their number decides."""
     versions = {**versions, "torch": machine.torch, **({"nccl": machine.nccl} if machine.nccl else {})}
 
     def part(name: str, what: str, limit: float, tier: Tier, **options: object) -> Part:
@@ -154,7 +154,7 @@ def _engines(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
 
 
 def _patient(plan: Plan, limit: float) -> Plan:
-    """Ranks that share a GPU take turns of milliseconds: a case gets more, all cases no more than the part."""
+    """Give a case more time. Ranks that share a GPU take turns of milliseconds."""
     times = replace(plan.timeouts, case=max(10.0, plan.timeouts.case), tier=limit)
     return plan.with_(timeouts=times)
 

@@ -41,7 +41,7 @@ class Expectation:
     sources: tuple[str, ...] = ()
 
     def matches(self, case: Mapping[str, object], backend: str, versions: Mapping[str, str]) -> bool:
-        """Does this line speak of ``case`` on ``backend``? A version that is not known matches no range."""
+        """Return whether this line speaks of ``case`` on ``backend``. An unknown version matches no range."""
         facts = {**{key: str(case.get(key, "")) for key in _SELECTORS}, "backend": backend}
         if any(facts[key] not in allowed for key, allowed in self.select.items()):
             return False
@@ -57,7 +57,7 @@ class Expectations:
     lines: tuple[Expectation, ...] = field(default=())
 
     def of(self, case: Mapping[str, object], backend: str, versions: Mapping[str, str]) -> Expectation | None:
-        """The last line that matches; ``None`` means that the case is expected to work."""
+        """Return the last line that matches. ``None`` means that the case is expected to work."""
         match = None
         for line in self.lines:
             if line.matches(case, backend, versions):

@@ -71,7 +71,7 @@ class Job:
 
 
 def manifest(kind: str, job: Job, plan: Plan) -> str:
-    """The YAML text.
+    """Return the YAML text.
 
     Raises :class:`UsageError` for a kind that is not known or a plan that does not fit into a variable.
     """
@@ -116,7 +116,7 @@ def _command(job: Job) -> list[str]:
 
 
 def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
-    """One replicated job of N indexed pods.
+    """Return one replicated job of N indexed pods.
 
     The first pod's name comes from JobSet's naming: JOBSET-JOB-INDEX-POD.SUBDOMAIN.
     """
@@ -165,7 +165,7 @@ def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
 
 
 def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
-    """The Trainer's runtime makes the pods and sets torchrun's variables; it also decides about /dev/shm."""
+    """Return a job for the Trainer. Its runtime makes the pods, sets torchrun's variables, and decides about /dev/shm."""
     trainer: dict[str, Any] = {
         "image": job.image,
         "command": _command(job),
@@ -204,7 +204,7 @@ _VERSIONED = ("torch", "python", "cuda", "nccl")
 
 
 def events_of(lines: Iterable[str]) -> list[Mapping[str, Any]]:
-    """Every event once, in the order in which it was first seen."""
+    """Return every event once, in the order in which it was first seen."""
     unique: dict[str, Mapping[str, Any]] = {}
     decoder = json.JSONDecoder()
     for line in lines:
@@ -250,7 +250,7 @@ def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> 
 
 
 def result_of(events: Sequence[Mapping[str, Any]]) -> SmokeResult:
-    """The verdict, with the node beside the rank that is blamed. Raises as :func:`plan_of`.
+    """Return the verdict, with the node beside the rank that is blamed. Raises as :func:`plan_of`.
 
     Logs that were cut have not passed, whatever the rest of them says.
     """
@@ -264,7 +264,7 @@ def result_of(events: Sequence[Mapping[str, Any]]) -> SmokeResult:
 
 
 def _lacking(events: Sequence[Mapping[str, Any]], plan: Plan) -> str:
-    """Which rank's results are not all there; empty when every rank told of every case."""
+    """Say which rank's results are not all there. The text is empty when every rank told of every case."""
     counts = Counter(event.get("rank") for event in events if event.get("row") == "case")
     short = [rank for rank in range(plan.ranks) if counts[rank] < len(plan.cases)]
     if not short:

@@ -57,13 +57,13 @@ class Launcher(Protocol):
 
     @property
     def name(self) -> str:
-        """What the placement sentence says."""
+        """Return what the placement sentence says."""
 
     def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
-        """The processes whose three standard streams are ours."""
+        """Return the processes whose three standard streams are ours."""
 
     def one(self, host: str, argv: Sequence[str]) -> list[str]:
-        """The command that runs ``argv`` once on ``host``."""
+        """Return the command that runs ``argv`` once on ``host``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +79,7 @@ class RemoteShell:
     name: str = "a remote shell"
 
     def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
-        """One process per rank."""
+        """Return one process per rank."""
         world, master = len(hosts) * ranks_per_node, self.address.get(hosts[0], hosts[0])
         failures = []
         for rank in range(world):
@@ -91,9 +91,9 @@ class RemoteShell:
         return failures
 
     def one(self, host: str, argv: Sequence[str]) -> list[str]:
-        """The template with the host, and the command after it.
+        """Return the template with the host, and the command after it.
 
-        ``UsageError`` for a template that cannot be split into words, or names no ``{host}``.
+        Raises :class:`UsageError` for a template that cannot be split into words, or names no ``{host}``.
         """
         try:
             prefix = shlex.split(self.template)
@@ -116,7 +116,7 @@ class Slurm:
     name: str = "srun"
 
     def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
-        """One process; Slurm repeats its input to every task."""
+        """Return one process. Slurm repeats its input to every task."""
         argv = ["srun", "--kill-on-bad-exit=0", "--nodes", str(len(hosts)), "--ntasks-per-node", str(ranks_per_node)]
         argv += ["--nodelist", ",".join(hosts)] if all(hosts) else []
         argv += ["--overlap"] if "SLURM_JOB_ID" in os.environ else []
@@ -126,7 +126,7 @@ class Slurm:
         return [Command(argv=tuple(argv), ranks=ranks, node=", ".join(filter(None, hosts)) or "Slurm's nodes")]
 
     def one(self, host: str, argv: Sequence[str]) -> list[str]:
-        """One task."""
+        """Return one task."""
         overlap = ["--overlap"] if "SLURM_JOB_ID" in os.environ else []
         return ["srun", "--nodes", "1", "--ntasks", "1", *(["--nodelist", host] if host else []), *overlap, *argv]
 
@@ -140,20 +140,20 @@ class OnNode:
     python: str
 
     def argv(self, args: Sequence[str]) -> list[str]:
-        """The interpreter over there."""
+        """Return the interpreter over there."""
         return self.launcher.one(self.host, [self.python, *args])
 
     def env(self) -> Mapping[str, str]:
-        """Nothing: a remote shell carries no variables."""
+        """Return nothing: a remote shell carries no variables."""
         return {}
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """The process here; the one over there ends with its input."""
+        """Kill the process here. The one over there ends with its input."""
         process.kill()
 
 
 def is_host_name(text: str) -> bool:
-    """Whether ``text`` may stand for a host: nothing that a shell or an option parser would read."""
+    """Return whether ``text`` may stand for a host: no shell or option parser would read it as anything else."""
     return bool(_HOST.fullmatch(text))
 
 
@@ -192,7 +192,7 @@ def plan_for_nodes(plan: Plan, *, nodes: int, ranks_per_node: int) -> Plan:
 
 
 def extended_plan(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launcher: str, **options: object) -> bytes:
-    """The plan's JSON with what only many nodes need; a fault may name a node instead of a rank."""
+    """Return the plan's JSON with what only many nodes need. A fault may name a node instead of a rank."""
     row = plan.to_json()
     row.update(launcher=launcher, env={k: v for k, v in os.environ.items() if _FORWARDED.fullmatch(k)}, **options)
     if all(hosts):
@@ -339,7 +339,7 @@ def _gone(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], events: Sequence[object]) -> SmokeResult:
-    """A rank that never said a word was not started: that is the cause of all that the others say."""
+    """Blame a rank that never said a word. It was not started, and that is the cause of all that the others say."""
     heard = {row.get("rank") for row in events if isinstance(row, dict) and row.get("row") == "node"}
     sentences = []
     # Those that ended by themselves; the rest was ended by us because of them.
@@ -364,7 +364,7 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
 
 
 def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
-    """Which rank was where, and the node's name beside the rank that is blamed."""
+    """Add which rank was where, and the node's name beside the rank that is blamed."""
     nodes: dict[str, list[int]] = {}
     for row in events:
         if isinstance(row, dict) and row.get("row") == "node" and isinstance(row.get("rank"), int):
@@ -416,7 +416,7 @@ class Narrowed(AsJson):
 
 
 def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:
-    """Disjoint pairs, in order; the last of an odd number makes a group of three."""
+    """Return disjoint pairs, in order. The last of an odd number makes a group of three."""
     groups = [tuple(nodes[i : i + 2]) for i in range(0, len(nodes) - len(nodes) % 2, 2)]
     if len(nodes) % 2 and groups:
         groups[-1] = (*groups[-1], nodes[-1])
@@ -424,7 +424,7 @@ def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:
 
 
 def second_pass(first: Sequence[Outcome]) -> tuple[tuple[Group, ...], ...]:
-    """Waves of disjoint pairs (suspect, good): more than one wave only where suspects outnumber the good.
+    """Return waves of disjoint pairs (suspect, good): more than one only where suspects outnumber the good.
 
     Where no group passed there is no good node: suspects are paired with those of the next group instead, so that one
     bad node shows itself by failing twice.
@@ -447,7 +447,7 @@ def second_pass(first: Sequence[Outcome]) -> tuple[tuple[Group, ...], ...]:
 
 
 def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
-    """Names the bad nodes, or says what the passes do show."""
+    """Name the bad nodes, or say what the passes do show."""
     good = {node for o in (*first, *second) if o.passed for node in o.group}
     everyone = [node for o in first for node in o.group]
     suspects = [node for node in everyone if node not in good]
@@ -485,7 +485,7 @@ def narrow(
     say: Callable[[str], None] | None = None,
     at_once: int = _AT_ONCE,
 ) -> Narrowed:
-    """Both passes; the groups of a wave are disjoint and run at the same time, ``at_once`` of them at most."""
+    """Run both passes. The groups of a wave are disjoint and run at the same time, at most ``at_once`` of them."""
     talk = say or (lambda _: None)
     first = _wave(first_pass(nodes), run, talk, "pass 1", at_once)
     second = [o for wave in second_pass(first) for o in _wave(wave, run, talk, "pass 2", at_once)]
@@ -526,7 +526,7 @@ class Rendezvous:
     join: float = _JOIN
 
     def parts(self) -> tuple[str, int]:
-        """Host and port. Raises :class:`UsageError`."""
+        """Return host and port. Raises :class:`UsageError`."""
         host, _, port = self.endpoint.rpartition(":")
         if not is_host_name(host) or not (port.isdecimal() and port.isascii()) or not 0 < int(port[:6]) < 65536:
             raise UsageError(f"--rdzv {self.endpoint[:80]!r}: HOST:PORT is due, the same on every node")
@@ -534,7 +534,7 @@ class Rendezvous:
 
 
 def run_rendezvous(plan: Plan, where: Rendezvous, *, python: str) -> SmokeResult:
-    """The part of this node in a run that the same command starts on every node; the verdict is that of all.
+    """Run the part of this node where the same command starts on every node. The verdict is that of all.
 
     Raises :class:`SmokeError`.
     """
@@ -600,7 +600,7 @@ def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
 
 
 def _read_events(directory: Path) -> list[object]:
-    """All ranks' lines; what came both from the rank's own file and through the store is taken once."""
+    """Read all ranks' lines. What came from the rank's own file and through the store is taken once."""
     unique: dict[str, object] = {}
     for path in sorted(directory.glob("events.*")):
         for line in path.read_text(errors="replace").splitlines():
@@ -611,7 +611,7 @@ def _read_events(directory: Path) -> list[object]:
 
 
 def _address_towards(host: str, port: int) -> str | None:
-    """The address of this node on the way to the rendezvous: the machine's own name may resolve to loopback."""
+    """Return the address of this node on the way to the rendezvous. Its own name may resolve to loopback."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, proto) as probe:

@@ -149,12 +149,12 @@ class Plan:
         )
 
     def with_(self, **changes: object) -> Plan:
-        """A copy with other fields (``fault``, ``port``, ``timeouts``, ``steps``)."""
+        """Return a copy with other fields (``fault``, ``port``, ``timeouts``, ``steps``)."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
     @property
     def digest(self) -> str:
-        """The hash of what every rank must agree on: the case list, in order.
+        """Return the hash of what every rank must agree on: the case list, in order.
 
         The same for the same tier and number of ranks.
         """
@@ -163,7 +163,7 @@ class Plan:
 
     @property
     def outer_deadline(self) -> float:
-        """Seconds after which the outer parent ends the run, whatever the agent says."""
+        """Return the seconds after which the outer parent ends the run, whatever the agent says."""
         steps = sum(step.deadline + 10 for step in self.steps)
         times = self.timeouts
         # The agent gives four times its limit to what only waits for a processor (PATIENCE in agent.py), and imports
@@ -171,11 +171,11 @@ class Plan:
         return 4 * (3 * times.imports + times.init + 3 * times.first + times.tier + steps) + 30
 
     def expect(self, case: str, backend: str) -> Mapping[str, object]:
-        """``{"expect": …, "line": …, "note": …}`` of a case, ``{"expect": "ok"}`` when no line speaks of it."""
+        """Return ``{"expect": …, "line": …, "note": …}`` of a case, ``{"expect": "ok"}`` when no line speaks of it."""
         return self.expected.get(case, {}).get(backend, {"expect": Expect.OK.value})
 
     def to_json(self) -> dict[str, object]:
-        """What the agent reads, and what a record may keep."""
+        """Return what the agent reads, and what a record may keep."""
         rows = []
         for case in self.cases:
             row = case.to_json()
@@ -232,7 +232,7 @@ def _control_steps(torch: str, *, every: bool) -> list[Step]:
 
 
 def _refuse(*, count: int, backend: str, engine: str | None, sharing: str | None) -> None:
-    """Words that no agent knows are a :class:`UsageError` before anything is started."""
+    """Refuse words that no agent knows, before anything is started."""
     if not 1 <= count <= MAX_RANKS:
         raise UsageError(f"a smoke test runs on 1 to {MAX_RANKS} ranks, not {count}")
     if backend not in BACKENDS:
@@ -260,7 +260,7 @@ def _cases_of(kind: Tier, ranks: int, *, gpu: bool) -> tuple[Case, ...]:
 def _expected(
     cases: tuple[Case, ...], versions: Mapping[str, str], lines: Expectations
 ) -> dict[str, dict[str, dict[str, object]]]:
-    """Only what is not simply expected to work, per case and backend."""
+    """Return only what is not simply expected to work, per case and backend."""
     table: dict[str, dict[str, dict[str, object]]] = {}
     for case in cases:
         facts = {"op": case.op.removeprefix(PREFIX), "dtype": case.dtype, "redop": case.redop, "n": case.n}

@@ -80,16 +80,16 @@ class SmokeResult:
 
     @property
     def collectives_good(self) -> bool:
-        """True when enough cases ran and none but the known defects is bad."""
+        """Return whether enough cases ran and none but the known defects is bad."""
         known = set(self.known_defects)
         return bool(self.cases) and self.enough and all(case.verdict.good or case.case in known for case in self.cases)
 
     def counts(self) -> dict[str, int]:
-        """Cases per verdict."""
+        """Count the cases of each verdict."""
         return dict(Counter(case.verdict.value for case in self.cases))
 
     def to_json(self) -> dict[str, object]:
-        """Everything, for ``envsmith smoke --json``."""
+        """Return everything, for ``envsmith smoke --json``."""
         return {
             "passed": self.passed,
             "exit_code": self.exit_code,
@@ -122,9 +122,9 @@ class SmokeResult:
 
 
 def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, words: str = "") -> SmokeResult:
-    """The result.
+    """Judge a run.
 
-    ``agent_exit`` is the agent's own exit status (negative: a signal; ``None``: it was ended by us), ``words`` its
+    ``agent_exit`` is the agent's own exit status: negative for a signal, ``None`` where we ended it. ``words`` are its
     standard error.
     """
     log = Events.parse(events)
@@ -175,7 +175,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
 
 
 def limits_of(log: Events) -> tuple[Mapping[str, str], ...]:
-    """The agent's findings about the machine; what does not look like one is left out."""
+    """Return the agent's findings about the machine. What does not look like one is left out."""
     keys = ("limit", "severity", "message", "fix")
     rows = log.single.get("limits", {}).get("findings")
     return tuple(
@@ -204,7 +204,7 @@ def _held_against_floors(
 
 
 def _blame(plan: Plan, log: Events, halt: Mapping[str, Any] | None, names: Sequence[str]) -> Blame | None:
-    """What stopped the cases, if anything did."""
+    """Blame somebody for what stopped the cases, if anything did."""
     rows = log.of_run("collectives")
     if not log.unsupervised:
         return blame_halt(halt, rows, names) if halt else None
@@ -245,7 +245,7 @@ def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[
 def _combine(
     name: str, index: int, rows: Sequence[Mapping[str, Any]], expected: str, line: Mapping[str, object]
 ) -> tuple[Verdict, str | None]:
-    """One verdict from every rank's status and the expectation."""
+    """Judge a case by every rank's status and the expectation."""
     statuses = {str(row.get("status")) for row in rows}
     detail = next((str(row["detail"]) for row in rows if row.get("detail")), "")
     if "error" in statuses:
@@ -305,7 +305,7 @@ def _step(step: Step, log: Events) -> StepOutcome:
 
 
 def _blame_step(halt: Mapping[str, Any]) -> Blame:
-    """In a step the signature is the stage in words, and ranks legitimately stand in different ones."""
+    """Blame a rank in a step. There the signature is the stage in words, and ranks may stand in different ones."""
     where = [w for w in halt.get("where", ()) if isinstance(w, Mapping)]
     dead = {
         int(e["rank"]): int(e["code"] or 0)
@@ -344,7 +344,7 @@ def _code(
     steps: Sequence[StepOutcome],
     backend: str,
 ) -> Exit:
-    """The first of: what stopped the run, a bad case, a bad step, something that was not run, a rank's own exit."""
+    """Return the first of: what stopped the run, a bad case, a bad step, what was not run, a rank's own exit."""
     if blame:
         return blame.code
     for outcome in cases:
@@ -360,7 +360,7 @@ def _code(
 
 
 def _not_the_cell(plan: Plan, log: Events) -> str:
-    """The torch that is loaded must be the cell's."""
+    """Say where the torch that is loaded is not the cell's."""
     loaded, expected = str(log.single.get("loaded", {}).get("torch", "")), plan.versions.get("torch", "")
     if not loaded or not expected:
         return ""
@@ -431,7 +431,7 @@ def _outputs(log: Events) -> dict[str, str]:
 
 
 def _notes(plan: Plan, log: Events, cases: Sequence[CaseOutcome], backend: str) -> list[str]:
-    """What a reader of the record must know although nothing failed."""
+    """Return what a reader of the record must know although nothing failed."""
     notes = []
     manifest = next((r for r in log.rows if r.get("row") == "manifest" and r.get("rank") == 0), None)
     for key, ranks in (manifest or {}).get("warnings", {}).items():
@@ -475,7 +475,7 @@ class Short:
 
 
 def core(plan: Plan, backend: str, ranks: int) -> frozenset[str]:
-    """The cases of the plan that every cell must verify, on whatever machine.
+    """Return the cases of the plan that every cell must verify, on whatever machine.
 
     They are those of the quick tier for this many ranks (some kilobytes each, so that no machine is too small) that the
     expectations say work on this backend, that so many ranks can run at all, and that need neither a certain GPU nor a
@@ -496,7 +496,7 @@ def _works(line: Mapping[str, object]) -> bool:
 
 
 def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: int) -> Short | None:
-    """What a run lacks that skipped some of its core, or everything; ``None`` when it verified enough.
+    """Say what a run lacks that skipped some of its core, or everything. ``None`` means that it verified enough.
 
     Cases that failed or were not run are not judged here.
     """
@@ -538,7 +538,7 @@ _CUDA_ON_CPU = "Cannot re-initialize CUDA in forked subprocess"
 
 
 def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
-    """The rung at which a smoke test ended.
+    """Return the rung at which a smoke test ended, or nothing where it passed.
 
     A framework that cannot be imported is found in its step, but fails the rung `imported`.
     """
@@ -566,7 +566,7 @@ def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
 
 
 def first_rank(detail: str) -> str:
-    """What the first rank said, without its number: ``ImportError: …``."""
+    """Return what the first rank said, without its number: ``ImportError: …``."""
     match = re.match(r"rank \d+ in [^:]*: (.*?)(?:; rank \d+ in .*)?$", detail, re.DOTALL)
     return match[1] if match else detail
 
@@ -613,7 +613,7 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
 
 
 def _difference(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """The largest relative difference; lists of different length differ without bound."""
+    """Return the largest relative difference. Lists of different length differ without bound."""
     if not reference:
         return 0.0
     if len(losses) != len(reference):
@@ -622,9 +622,9 @@ def _difference(losses: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def _issued(step: Step, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """Rank 0's collectives, ``{name: {count, bytes}}``, and the expected ones that are missing.
+    """Return rank 0's collectives, ``{name: {count, bytes}}``, and the expected ones that are missing.
 
-    What C++ issues comes from the flight recorder, with counts only; where that torch keeps none for the backend
+    What C++ issues comes from the flight recorder, with counts only. Where that torch keeps none for the backend
     nothing can be missed.
     """
     first = rows[0]
@@ -640,7 +640,7 @@ def _issued(step: Step, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, di
 
 
 def compare_families(steps: Sequence[Step], outcomes: Sequence[StepOutcome]) -> tuple[StepOutcome, ...]:
-    """Steps of one family train the same model on the same data: each must give the losses of the first that passed."""
+    """Hold steps of one family, which train the same model on the same data, against the first that passed."""
     base: dict[str, StepOutcome] = {}
     judged = []
     for step, outcome in zip(steps, outcomes, strict=True):
