@@ -165,7 +165,7 @@ def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
 
 
 def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
-    """Return a job for the Trainer. Its runtime makes the pods, sets torchrun's variables, and decides about /dev/shm."""
+    """Return a job for the Trainer, whose runtime makes the pods, sets torchrun's variables, and decides on /dev/shm."""
     trainer: dict[str, Any] = {
         "image": job.image,
         "command": _command(job),

@@ -162,7 +162,7 @@ def coalesced(k: Kit) -> None:
     """Launch four reductions at once, as DDP and FSDP do."""
     manager = getattr(k.dist.distributed_c10d, "_coalescing_manager", None)
     if manager is None or "reqs" in inspect.signature(manager).parameters:
-        raise Skip(f"torch {k.torch.__version__} has no coalescing manager of the present form")
+        raise k.lacks("coalescing manager of the present form")
     ts = [k.input(k.pattern(k.me, start=j), frozen=False) for j in range(4)]
 
     def together() -> None:
@@ -184,7 +184,7 @@ def _functional(k: Kit, name: str, sent: Any, *arguments: Any, due: Any) -> None
     """Call the raw operator and its wait: `torch.distributed._functional_collectives` would import dynamo (2 s)."""
     namespace = getattr(k.torch.ops, "_c10d_functional", None)
     if namespace is None or not hasattr(namespace, name) or not hasattr(k.group, "group_name"):
-        raise Skip(f"torch {k.torch.__version__} has no operator _c10d_functional.{name}")
+        raise k.lacks(f"operator _c10d_functional.{name}")
     group = k.group.group_name
     try:
         k.torch._C._distributed_c10d._resolve_process_group(group)

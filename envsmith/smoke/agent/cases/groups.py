@@ -19,7 +19,7 @@ def device_mesh(k: Kit) -> None:
     try:
         from torch.distributed.device_mesh import init_device_mesh
     except ImportError:
-        raise Skip(f"torch {k.torch.__version__} has no device mesh") from None
+        raise k.lacks("device mesh") from None
     mesh = k.world.mesh = k.world.mesh or init_device_mesh(k.world.device.type, (2, k.world.size // 2))
     for dim in (0, 1):
         group = mesh.get_group(dim)
@@ -81,8 +81,7 @@ def reinit(k: Kit) -> None:
 def compute_overlap(k: Kit) -> None:
     """Reduce beside a matrix product on another stream. Both results must be right."""
     torch = k.torch
-    if not k.world.cuda:
-        raise Skip("needs a GPU: overlap with another stream")
+    k.needs_gpu("overlap with another stream")
     a = torch.ones(256, 256, device=k.world.device)
     t = k.input(k.pattern(k.me), frozen=False)
     side = torch.cuda.Stream(k.world.device)
@@ -106,8 +105,7 @@ def compute_overlap(k: Kit) -> None:
 def cuda_graph(k: Kit) -> None:
     """Apply a captured reduction to fresh data three times."""
     torch = k.torch
-    if not k.world.cuda:
-        raise Skip("needs a GPU: CUDA graph")
+    k.needs_gpu("CUDA graph")
     t = k.input(k.pattern(k.me), frozen=False)
     k.dist.all_reduce(t, k.op, group=k.group)  # a communicator is made outside of a capture
     k.world.sync()
@@ -128,14 +126,13 @@ def cuda_graph(k: Kit) -> None:
 @operation(reducing=True)
 def symmetric_memory(k: Kit) -> None:
     torch = k.torch
-    if not k.world.cuda:
-        raise Skip("needs a GPU: symmetric memory")
+    k.needs_gpu("symmetric memory")
     try:
         import torch.distributed._symmetric_memory as symm
     except ImportError:
-        raise Skip(f"torch {torch.__version__} has no symmetric memory") from None
+        raise k.lacks("symmetric memory") from None
     if not hasattr(symm, "empty") or not hasattr(symm, "rendezvous"):
-        raise Skip(f"torch {torch.__version__} has no symm_mem.empty")
+        raise k.lacks("symm_mem.empty")
     # Several ranks on one GPU: `sharing_env` asks torch to allow it; one that does not know the variable refuses on
     # every rank.
     t = symm.empty(k.n, dtype=k.dtype, device=k.world.device)

@@ -23,7 +23,7 @@ class Kit:
         self.n, self.redop, self.mode = int(case.get("n", 0)), str(case.get("redop", "sum")), str(case.get("mode", ""))
         dtype = getattr(self.torch, case.get("dtype", "float32"), None)
         if dtype is None:
-            raise Skip(f"torch {self.torch.__version__} has no dtype {case.get('dtype')}")
+            raise self.lacks(f"dtype {case.get('dtype')}")
         self.dtype = dtype
         self.group_name = case.get("group", "world")
         if self.group_name != "world" and not group_layouts(world.size).get(self.group_name):
@@ -108,6 +108,15 @@ class Kit:
         if self.size < 2:
             raise Skip("needs two ranks in the group")
 
+    def needs_gpu(self, what: str) -> None:
+        """Skip the case on the CPU."""
+        if not self.world.cuda:
+            raise Skip(f"needs a GPU: {what}")
+
+    def lacks(self, what: str) -> Skip:
+        """Return the reason to skip a case that this torch is too old for."""
+        return Skip(f"torch {self.torch.__version__} has no {what}")
+
     def neighbour(self, steps: int) -> int:
         """Return the rank that is so many steps further round the group."""
         return self.ranks[(self.me + steps) % self.size]
@@ -121,7 +130,7 @@ class Kit:
         """Return the ReduceOp. Skip the case when this torch has none of that name."""
         op = getattr(self.dist.ReduceOp, self.redop.upper(), None)
         if op is None:
-            raise Skip(f"torch {self.torch.__version__} has no ReduceOp.{self.redop.upper()}")
+            raise self.lacks(f"ReduceOp.{self.redop.upper()}")
         return op
 
     @property

@@ -203,7 +203,7 @@ def premul_sum(k: Kit) -> None:
     name = "_make_nccl_premul_sum"
     make = getattr(k.dist, name, None) or getattr(k.dist.distributed_c10d, name, None)
     if make is None:
-        raise Skip(f"torch {k.torch.__version__} has no premultiplied sum")
+        raise k.lacks("premultiplied sum")
     t = k.input(k.pattern(k.me), frozen=False)
     k.issue(lambda: k.dist.all_reduce(t, make(2.0), group=k.group))
     k.expect(t, k.reduced([2 * k.pattern(r) for r in range(k.size)]))

@@ -141,7 +141,7 @@ def scatter_object_list(k: Kit) -> None:
 def send_object_list(k: Kit) -> None:
     k.needs_peer()
     if not hasattr(k.dist, "send_object_list"):
-        raise Skip(f"torch {k.torch.__version__} has no send_object_list")
+        raise k.lacks("send_object_list")
     peer = k.me ^ 1
     if peer >= k.size:
         k.issue(lambda: None)
