@@ -63,15 +63,9 @@ class Expiry:
 
     def until(self, record: Record) -> dt.date:
         """Return the last day on which a record counts in full."""
-        return self.last_day(
-            record.components.get("torch", ""), dt.date.fromisoformat(record.day), passed=record.passed
-        )
-
-    def last_day(self, torch: str, day: dt.date, *, passed: bool) -> dt.date:
-        """Return the last day on which a run of ``day`` with a torch counts in full."""
-        age = self.torch_age(torch)
-        days = (line.days for line in self.lines if line.torch is age and line.passed in {None, passed})
-        return day + dt.timedelta(days=next(days, 0))
+        age = self.torch_age(record.components.get("torch", ""))
+        days = (line.days for line in self.lines if line.torch is age and line.passed in {None, record.passed})
+        return dt.date.fromisoformat(record.day) + dt.timedelta(days=next(days, 0))
 
     def is_stale(self, record: Record, today: dt.date) -> bool:
         """Tell whether the time of a record is over."""

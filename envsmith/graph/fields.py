@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from envsmith.errors import DataError, UsageError
+from envsmith.errors import UsageError
 from envsmith.graph.files import find_matrix
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Evidence
@@ -140,8 +140,7 @@ def load_table(kind: type[_File], name: str, folder: Path | None = None) -> _Fil
     except (OSError, UnreadableError) as error:
         problems.add(name, str(error))
     problems.refuse(f"{name}: {len(problems.lines)} problems", hint="see matrix/README.md")
-    if value is None:
-        raise DataError(f"{name}: nothing can be read from it", hint="see matrix/README.md")
+    assert value is not None  # noqa: S101 - without a value there is a problem
     return value
 
 

@@ -11,8 +11,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping
 
 from envsmith.model.cell import Cell, Platform, Request
-from envsmith.model.finding import Finding, Judgement, Solution
-from envsmith.model.rule import Severity
+from envsmith.model.finding import Judgement, Solution
 from envsmith.solve.explain import explain_cell, explain_rule, explain_upgrade, reasons, refuse
 from envsmith.solve.request import demands_of
 from envsmith.solve.solver import Solver, default_solver, solver_of
@@ -25,7 +24,6 @@ __all__ = [
     "explain_cell",
     "explain_rule",
     "explain_upgrade",
-    "judge_cell",
     "solve",
     "solver_of",
 ]
@@ -77,14 +75,6 @@ def check(
     from envsmith.solve.judge import judge  # a solve does without it
 
     return judge(solver or default_solver(), versions, platform or Platform.LINUX_64, keep=keep)
-
-
-def judge_cell(
-    components: Mapping[str, str], platform: Platform = Platform.LINUX_64, *, solver: Solver | None = None
-) -> tuple[Finding, ...]:
-    """Return errors and warnings of a resolved set, for a last check before a lock is written: no notes, no repair."""
-    judgement = check(components, platform, solver=solver)
-    return tuple(f for f in judgement.findings if f.severity is not Severity.NOTE)
 
 
 def constraints_for(cell: Cell, *, solver: Solver | None = None) -> tuple[tuple[str, str], ...]:

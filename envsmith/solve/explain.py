@@ -242,11 +242,11 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
         return _not_preferred(posed, name, label, newest, mask), ()
     rules = tuple(m for m in _against(solver, tried, stuck) if not m.is_wish)
     because = " and ".join(m.message for m in rules)
-    partners = [name_release(n, v) for n, v in _versions(w for w in stuck.wishes if w is not wish).items()]
-    with_what = f" with {join_words(partners)}" if partners else ""
     sentence = f"{label}: {newest} is newer; {because}."
-    lift = _lift(solver, tried, wish)
-    return sentence + (f" It could be had{with_what and ' by giving up'}{lift}." if lift else ""), rules
+    if lift := _lift(solver, tried, wish):
+        giving_up = " by giving up" if len(stuck.wishes) > 1 else ""
+        sentence += f" It could be had{giving_up} {lift}."
+    return sentence, rules
 
 
 def _builds(values: Sequence[str | None], among: Iterable[int], release: str) -> int:
@@ -282,16 +282,15 @@ def _versions(wishes: Iterable[Wish]) -> dict[str, str]:
 
 
 def _lift(solver: Solver, tried: Posed, wish: Wish) -> str:
-    """Return what would have to change to have it."""
+    """Return what would have to change to have it, or nothing where it cannot be had."""
     wishes = [w for w in tried.problem.wishes if w is not wish]
     posed = tried.with_wishes([*wishes, replace(wish, host=True)])
     repairs = solver.repairs(posed, limit=1)
     if not repairs or any(c.component == wish.component for c in repairs[0].changes):
         return ""
-    changes = [
-        f"{name_release(c.component, c.old.removeprefix('=='))} for {c.new}" for c in repairs[0].changes if c.old
-    ]
-    return " " + join_words(changes) if changes else ""
+    return join_words(
+        [f"{name_release(c.component, c.old.removeprefix('=='))} for {c.new}" for c in repairs[0].changes if c.old]
+    )
 
 
 def explain_rule(rule_id: str, platform: Platform = Platform.LINUX_64, *, solver: Solver | None = None) -> Explanation:

@@ -54,7 +54,8 @@ class Support:
         minors: dict[tuple[int, ...], int] = {}
         keys = []
         for index, value in enumerate(values):
-            key = version_key(value).release[:2] if value and version_key(value) else ()  # type: ignore[union-attr]
+            version = version_key(value) if value else None
+            key = version.release[:2] if version else ()
             keys.append(key)
             minors[key] = minors.get(key, 0) | 1 << index
         return cls(lines, tuple(minors[key] for key in keys))
@@ -87,18 +88,15 @@ class Support:
         return mask
 
 
-@dataclass(slots=True)
+@dataclass
 class Preference:
-    """The order of answers for one problem.
-
-    ``asked`` are framework, torch and companion names in the order of the request.
-    """
+    """The order of answers for one problem, with frameworks and companions in the order of the request."""
 
     problem: Problem
     frameworks: tuple[str, ...]
     companions: tuple[str, ...] = ()
     supported_first: bool = True
-    support: dict[str, Support] = field(default_factory=dict)
+    support: dict[str, Support] = field(init=False)
 
     def __post_init__(self) -> None:
         self.support = {name: Support.of(self.problem, name) for name in self.frameworks}
@@ -125,10 +123,9 @@ class Preference:
     def _others(self) -> list[Step]:
         problem = self.problem
         decided = {*self.frameworks, "torch"}
-        later = [n for n in ("cuda", "python", *self.companions) if n in problem.names]
-        later += [n for n in problem.names if n not in later]
+        first = [n for n in ("cuda", "python", *self.companions) if n in problem.names]
         steps: list[Step] = []
-        for name in later:
+        for name in dict.fromkeys([*first, *problem.names]):
             if name in decided:
                 continue
             variable = problem.names.index(name)
@@ -161,18 +158,11 @@ class Preference:
         """
         values = self.problem.values[variable]
         index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
-        position = {value: i for i, value in enumerate(self._newest(variable))}
+        newest = self._newest(variable)
         places: dict[str, int] = {}
-        for place in self._newest(variable):
-            places.setdefault(public(values[place]), position[place])
-        return sorted(
-            range(len(values)),
-            key=lambda i: (
-                places[public(values[i])],
-                index.get(str(values[i])) != "default",
-                position[i],
-            ),
-        )
+        for place, value in enumerate(newest):
+            places.setdefault(public(values[value]), place)
+        return sorted(newest, key=lambda i: (places[public(values[i])], index.get(str(values[i])) != "default"))
 
     def tested_torch(self, domains: Domains) -> list[int]:
         """Masks of torch releases for the frameworks chosen in ``domains``.
@@ -206,7 +196,7 @@ class Preference:
         return parts
 
 
-@dataclass(slots=True)
+@dataclass
 class Nearest(Preference):
     """The order for a repair: near to what somebody has, newer before older.
 
@@ -219,8 +209,6 @@ class Nearest(Preference):
     start: Mapping[str, int] = field(default_factory=dict)
     torches: int = 0
 
-    # Plain calls of the base class: a dataclass with slots makes the class anew, and super() without arguments does not
-    # survive that.
     def steps(self) -> list[Step]:
         """Return the decisions of the search, in order."""
         steps: list[Step] = []
@@ -230,10 +218,10 @@ class Nearest(Preference):
             tested = sum(1 << i for i in range(count) if support.torch(i) & self.torches)
             if tested:
                 steps.append((variable, _tiers(variable, tested)))
-        return [*steps, *Preference.steps(self)]
+        return [*steps, *super().steps()]
 
     def _newest(self, variable: int) -> list[int]:
-        order = Preference._newest(self, variable)  # noqa: SLF001
+        order = super()._newest(variable)
         start = self.start.get(self.problem.names[variable])
         if start is None or self.problem.names[variable] == "torch":
             return order
@@ -242,10 +230,10 @@ class Nearest(Preference):
     def _tested_torch(self, torch: int) -> Parts:
         if "torch" in self.start:
             return _tiers(torch, -1)
-        return Preference._tested_torch(self, torch)  # noqa: SLF001
+        return super()._tested_torch(torch)
 
     def _torch_order(self, variable: int) -> list[int]:
-        order = Preference._torch_order(self, variable)  # noqa: SLF001
+        order = super()._torch_order(variable)
         start = self.start.get("torch")
         if start is None:
             return order

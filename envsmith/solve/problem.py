@@ -8,6 +8,7 @@ wish and breaks no rule.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,13 +117,9 @@ class Problem:
         return 1 << self.values[variable].index(version)
 
     def assignment(self, domains: Sequence[int]) -> dict[str, str]:
-        """Names and releases of a full assignment, without what is not known."""
-        versions = {}
-        for name, values, domain in zip(self.names, self.values, domains, strict=True):
-            value = values[domain.bit_length() - 1]
-            if value is not None:
-                versions[name] = value
-        return versions
+        """Return names and releases of a full assignment, without what is not known."""
+        chosen = (values[domain.bit_length() - 1] for values, domain in zip(self.values, domains, strict=True))
+        return {name: value for name, value in zip(self.names, chosen, strict=True) if value is not None}
 
 
 def exact_version(spec: Spec) -> str | None:
@@ -249,12 +246,8 @@ class _Lay:
         """One nogood per choice of variables: a component with several variables (GPUs) is judged for each."""
         if not all(joined.values()):
             return []
-        spread_nogoods: list[Nogood] = [()]
-        for component, mask in joined.items():
-            spread_nogoods = [
-                (*nogood, (variable, mask)) for nogood in spread_nogoods for variable in self.index[component]
-            ]
-        return spread_nogoods
+        literals = ([(variable, mask) for variable in self.index[component]] for component, mask in joined.items())
+        return list(itertools.product(*literals))
 
     def gaps(self, rule: CompiledRule, covered: int, carried: Mapping[str, str]) -> list[tuple[int, Nogood]]:
         """Return what follows where a fact about a torch wheel is missing.

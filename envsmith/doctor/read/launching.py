@@ -41,7 +41,7 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
         kinds.append("hostfile")
     configuration, plugins = words().configuration, words().plugins
     for start, end, config in _configs(text, configuration.keys):
-        options = _flat(config)
+        options = dict(_leaves(config, (200, 60, 20)))
         draft.launch(configuration.tool, options, source, source=source, places=_places(text, start, end, options))
         kinds.append(configuration.kind)
     plugin = "|".join(plugins.names)
@@ -136,13 +136,8 @@ def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, dict[str, A
             yield start, start + length, value
 
 
-def _flat(config: dict[str, Any]) -> dict[str, str]:
-    """Return three levels of names with values as text: ``zero_optimization.stage`` -> ``3``."""
-    return dict(_leaves(config, (200, 60, 20)))
-
-
 def _leaves(config: dict[str, Any], most: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """Give dotted names and values. ``most`` is how many of each level are read, lists and deeper levels not at all."""
+    """Give dotted names and values, ``zero_optimization.stage`` and ``3``. ``most`` is how many of each level are read, lists and deeper levels not at all."""
     for key, value in list(config.items())[: most[0]]:
         if not isinstance(value, (dict, list)):
             yield str(key)[:80], str(value)[:80]
