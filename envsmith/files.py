@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from envsmith.errors import DataError, EnvsmithError, os_errors
 
@@ -161,6 +161,19 @@ def _sync(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def digest_of(data: bytes) -> str:
+    """Return ``sha256:…`` of some bytes."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def sha256_of(file: IO[bytes]) -> bytes:
+    """Hash an open file from where it stands to its end, piece by piece."""
+    digest = hashlib.sha256()
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    return digest.digest()
 
 
 def read_toml(text: str) -> dict[str, Any]:

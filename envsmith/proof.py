@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
 import platform
 import re
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from envsmith.engines.base import Engine, verify_content
 from envsmith.engines.venv import inspect_python
 from envsmith.errors import EnvsmithError, SmokeError
+from envsmith.files import digest_of
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
@@ -174,7 +174,7 @@ def find_cell(python: Path, loaded: Mapping[str, object]) -> Subject:
     """
     installed = inspect_python(python)
     text = json.dumps(installed, sort_keys=True, separators=(",", ":"))
-    environment = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    environment = digest_of(text.encode())
     if lock := _lock_beside(python, installed):
         cell, components = str(lock.cell.id), lock.cell.components
         return Subject(cell=cell, components=components, engine="venv", environment=environment, lock=lock.digest)

@@ -17,7 +17,6 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from envsmith.conda.channels import access_to
 from envsmith.conda.files import pip_lines
@@ -33,6 +32,7 @@ from envsmith.errors import (
     UsageError,
     os_errors,
 )
+from envsmith.files import sha256_of
 from envsmith.lock.files import layer_text
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
@@ -121,7 +121,7 @@ def _check_files(part: PlatformLock) -> None:
         path = Path(urllib.request.url2pathname(parts.path))
         try:
             with path.open("rb") as file:
-                digest = _sha256(file)
+                digest = sha256_of(file).hex()
         except OSError as error:
             raise NetworkError(
                 f"{package.name} {package.version} cannot be fetched: the channel does not have it any more",
@@ -134,13 +134,6 @@ def _check_files(part: PlatformLock) -> None:
                 details=[f"{path}: sha256 {digest}, locked {package.sha256}"],
                 hint="the channel changed it, or its index lies; nothing was installed",
             )
-
-
-def _sha256(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 @contextmanager

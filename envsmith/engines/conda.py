@@ -6,7 +6,6 @@ prefix stays until the new environment is whole.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import platform
@@ -23,7 +22,7 @@ from envsmith.conda.solve import MOVABLE, compare
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import inspect_python
 from envsmith.errors import ContentError, DataError, EngineError, LockError, os_errors
-from envsmith.files import cache_folder
+from envsmith.files import cache_folder, digest_of
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
@@ -267,7 +266,7 @@ def content_digest(part: PlatformLock, prefix: Path) -> str:
     lines = [f"pip {p.name} {p.version} {p.sha256}" for p in part.pip]
     for record in _records(prefix):
         lines += _file_lines(record)
-    return "sha256:" + hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    return digest_of("\n".join(sorted(lines)).encode())
 
 
 def _file_lines(record: Mapping[str, object]) -> Sequence[str]:

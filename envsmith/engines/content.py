@@ -23,6 +23,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import ContentError
+from envsmith.files import sha256_of
 from envsmith.model.cell import DEVEL
 from envsmith.model.lock import Lock
 
@@ -182,11 +183,8 @@ def wheel_content(path: Path) -> str:
             for member in wheel.infolist():
                 if member.is_dir() or _OUTSIDE.match(member.filename):
                     continue
-                digest = hashlib.sha256()
                 with wheel.open(member) as file:
-                    while block := file.read(1 << 20):
-                        digest.update(block)
-                lines.append(f"{_DATA.sub('', member.filename, count=1)} {digest.hexdigest()}")
+                    lines.append(f"{_DATA.sub('', member.filename, count=1)} {sha256_of(file).hex()}")
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError) as error:
         raise ContentError(f"{path.name}: cannot be read as a wheel: {str(error)[:100]}") from None
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -40,7 +40,7 @@ from envsmith.errors import (
     LockError,
     StorageError,
 )
-from envsmith.files import write_whole
+from envsmith.files import digest_of, sha256_of, write_whole
 from envsmith.http import HttpClient
 from envsmith.lock.files import LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
@@ -522,11 +522,10 @@ def content_digest(environment: Path) -> str:
         rows = csv.reader(io.StringIO(record.read_text(encoding="utf-8")))
         entries = [row for row in rows if len(row) == 3 and not _OF_THE_INSTALLER.search(row[0])]
         lines += [f"{name},{digest or _hash(record.parent.parent / name)}" for name, digest, _ in entries]
-    return "sha256:" + hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    return digest_of("\n".join(sorted(lines)).encode())
 
 
 def _hash(path: Path) -> str:
     """Return the hash that a RECORD leaves out (PEP 376 allows it), written as there."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
-    return "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
+        return "sha256=" + base64.urlsafe_b64encode(sha256_of(file)).decode().rstrip("=")

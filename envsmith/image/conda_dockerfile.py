@@ -8,11 +8,10 @@ without resolving.
 
 from __future__ import annotations
 
-import hashlib
-
 from envsmith import plain
 from envsmith.conda.install import variables
 from envsmith.conda.model import CondaLock, PlatformLock
+from envsmith.files import digest_of
 from envsmith.image.dockerfile import (
     GENERATED,
     IN,
@@ -158,6 +157,6 @@ def _plain(value: str) -> str:
 def _labels(lock: Lock, part: PlatformLock, options: ImageOptions) -> str:
     """Return the labels of the pip image, and the digest over what is installed instead of the pip lock's packages."""
     files = [f"{p.url} {p.sha256}" for p in part.packages] + [f"{p.url} {p.sha256}" for p in part.pip]
-    digest = "sha256:" + hashlib.sha256("\n".join(files).encode()).hexdigest()
+    digest = digest_of("\n".join(files).encode())
     pairs = {**labels(lock), "io.envsmith.conda": digest, **dict(options.extra_labels)}
     return label_lines(pairs)

@@ -5,7 +5,6 @@ The fields say how it is written to lock.json and read from it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal
 from packaging.utils import is_normalized_name
 
 from envsmith.errors import DataError
+from envsmith.files import digest_of
 from envsmith.model.cell import RUNTIME, Cell, CellId, Platform
 from envsmith.model.version import version_key
 from envsmith.schema import (
@@ -256,7 +256,7 @@ class Lock(AsJson):
     @property
     def digest(self) -> str:
         """``sha256:`` and 64 hex digits over :meth:`text`."""
-        return "sha256:" + hashlib.sha256(self.text().encode()).hexdigest()
+        return digest_of(self.text().encode())
 
 
 def folder_name(cell: Cell, flavour: str) -> str:

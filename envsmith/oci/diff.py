@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tarfile
 from collections.abc import Mapping
 from typing import Any
 
+from envsmith.files import sha256_of
 from envsmith.oci.layers import member_name
 from envsmith.oci.layout import OciImage, open_layer
 
@@ -55,11 +55,8 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, str]]:
         for member in layer:
             content = member.linkname
             if member.isreg():
-                digest = hashlib.sha256()
                 data = layer.extractfile(member)
-                while data and (block := data.read(1 << 20)):
-                    digest.update(block)
-                content = f"sha256 {digest.hexdigest()[:12]}"
+                content = f"sha256 {sha256_of(data).hex()[:12]}" if data else content
             members[member_name(member.name)] = {
                 "kind": _KINDS.get(member.type, "file"),
                 "content": content,

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from envsmith.errors import ContentError, DataError, os_errors
+from envsmith.files import digest_of
 from envsmith.oci.layers import CHUNK, LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise, stream
 from envsmith.oci.spec import (
     MANIFEST_TYPES,
@@ -36,7 +37,6 @@ from envsmith.oci.spec import (
     Manifest,
     canonical,
     canonical_config,
-    digest_of,
     image_manifest,
     index_bytes,
     is_digest,

@@ -26,6 +26,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from envsmith import plain
 from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.files import digest_of
 from envsmith.http import REDIRECTS, RETRY, HttpWire, Response, Wire, ask, is_loopback, pause
 from envsmith.oci.spec import (
     IMAGE_INDEX,
@@ -34,7 +35,6 @@ from envsmith.oci.spec import (
     MAX_MANIFEST,
     Descriptor,
     Manifest,
-    digest_of,
     index_bytes,
     is_digest,
     parse_index,

@@ -6,7 +6,6 @@ those of version 1.1.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsmith.errors import ContentError
+from envsmith.files import digest_of
 from envsmith.schema import AsJson, written
 
 IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -40,11 +40,6 @@ _ENGINE_LABELS = ("io.buildah.", "io.podman.")
 def is_digest(text: object) -> bool:
     """Tell whether ``text`` is ``sha256:`` and 64 hex digits. No other algorithm is used here."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
-
-
-def digest_of(data: bytes) -> str:
-    """Return ``sha256:…`` of some bytes."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 def canonical(value: object) -> bytes:

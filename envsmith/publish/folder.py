@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import DataError
+from envsmith.files import digest_of
 from envsmith.image.dockerfile import render
 from envsmith.lock import store
 from envsmith.lock.files import requirement_files
 from envsmith.model.lock import Lock, parse_lock
 from envsmith.model.record import Record
-from envsmith.oci.spec import digest_of, is_digest
+from envsmith.oci.spec import is_digest
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.statement import Proof, parse_record, unproved
 

@@ -20,11 +20,12 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol
 
 from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
+from envsmith.files import digest_of
 from envsmith.graph.expiry import load_expiry
 from envsmith.graph.files import find_matrix
 from envsmith.oci.layout import REF_NAME, OciImage
 from envsmith.oci.registry import Opener
-from envsmith.oci.spec import Descriptor, Manifest, digest_of, index_bytes
+from envsmith.oci.spec import Descriptor, Manifest, index_bytes
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.publish import statement
 from envsmith.publish.sbom import make_sbom

@@ -5,13 +5,13 @@ Pure; the agent gets it as one line of JSON.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from envsmith.errors import UsageError
+from envsmith.files import digest_of
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
 from envsmith.model.cell import Cell
@@ -159,7 +159,7 @@ class Plan:
         The same for the same tier and number of ranks.
         """
         text = json.dumps([case.to_json() for case in self.cases], sort_keys=True, separators=(",", ":"))
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(text.encode())
 
     @property
     def outer_deadline(self) -> float:

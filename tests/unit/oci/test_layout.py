@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import ContentError, DataError
+from envsmith.files import digest_of
 from envsmith.oci.diff import difference
 from envsmith.oci.layout import DockerArchive, Form, layout_digest, open_image, open_layer, to_layout
-from envsmith.oci.spec import digest_of, image_manifest, index_bytes
+from envsmith.oci.spec import image_manifest, index_bytes
 
 EPOCH = 1735689600
 
