@@ -19,6 +19,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
 from envsmith.model.record import RECORD_FILE, Cases, Failure, Record, Rung, Verdict, record_text
+from envsmith.model.version import minor_of
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock
 from envsmith.smoke import run
@@ -203,7 +204,7 @@ def _components(loaded: Mapping[str, object]) -> dict[str, str]:
     if "+" not in torch:
         torch += "+cpu" if cuda == "cpu" else "+cu" + cuda.replace(".", "")
     components = {name: installed[name] for name in FRAMEWORKS if name in installed}
-    components |= {"torch": torch, "cuda": cuda, "python": ".".join(str(loaded.get("python") or "").split(".")[:2])}
+    components |= {"torch": torch, "cuda": cuda, "python": minor_of(str(loaded.get("python") or ""))}
     nccl = str(loaded.get("nccl_runtime") or loaded.get("nccl") or "")
     cudnn = next((v for k, v in installed.items() if k.startswith("nvidia-cudnn-")), "")
     components |= {"nccl": nccl, "cudnn": cudnn, "triton": installed.get("triton", "")}

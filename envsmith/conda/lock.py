@@ -24,7 +24,6 @@ from envsmith.conda.names import (
     listing,
     public_url,
     same_version,
-    torch_release,
 )
 from envsmith.conda.plan import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
 from envsmith.conda.read import MAX_BYTES
@@ -36,7 +35,7 @@ from envsmith.lock.resolve import cutoff
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.rule import Severity
-from envsmith.model.version import Spec
+from envsmith.model.version import Spec, public
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.index import PackageIndex, find_index
 
@@ -240,7 +239,7 @@ def _narrowed_to_builds(request: Request, builds: Sequence[CondaPackage], channe
 
 def _bound(request: Request, cell: Cell, channels: str) -> Request:
     """Return the request that only this combination of torch, CUDA, Python and frameworks answers."""
-    torch = f"pytorch {torch_release(cell.components['torch'])} for CUDA {cuda_of(cell) or 'none'}"
+    torch = f"pytorch {public(cell.components['torch'])} for CUDA {cuda_of(cell) or 'none'}"
     reason = f"channel {channels} has {torch} and Python {cell.components['python']}"
     names = [n for n in ("torch", "cuda", "python", *cell.frameworks) if n in cell.components]
     exact = {n: (Spec.parse(f"=={cell.components[n]}"), reason) for n in names}

@@ -12,6 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from envsmith.errors import UsageError
+from envsmith.model.version import public
 
 # Names on the package index whose Conda package is called otherwise, and that "-" and "_" do not explain. A name maps
 # to every spelling in use; the channel decides which one exists. Read in conda-forge's and the pytorch channel's own
@@ -58,11 +59,6 @@ def cuda_of_build(build: str) -> str | None:
     return "cpu" if re.search(r"(?:^|_)cpu(?:_|$)", build) else None
 
 
-def torch_release(version: str) -> str:
-    """Return ``2.9.1`` of ``2.9.1+cu128``: the Conda version has no local part, the build string carries it."""
-    return version.split("+", maxsplit=1)[0]
-
-
 def component_version(component: str, conda_version: str) -> str:
     """Return the version in the words of the cell: without the packaging number of ``nccl 2.27.5.1``."""
     parts = conda_version.split(".")
@@ -79,7 +75,7 @@ def same_version(component: str, release: str, conda_version: str) -> bool:
     A cell names Python, CUDA and the toolkit by major.minor, cuDNN and NCCL by as many numbers as the wheel has.
     """
     if component == "torch":
-        release = torch_release(release)
+        release = public(release)
     want, have = release.split("."), conda_version.split(".")
     if component in {"python", "cuda", "toolkit"}:
         return want[:2] == have[:2] and (len(want) < 3 or component != "python" or want == have)
@@ -91,10 +87,10 @@ def same_version(component: str, release: str, conda_version: str) -> bool:
 
 def _canonical(version: str) -> str:
     """Drop epoch zero, build label and the trailing zeros of a purely numeric version."""
-    public = version.split("+", maxsplit=1)[0].lower()
-    if _VERSION.fullmatch(public):
-        return re.sub(r"(?:\.0)+$", "", public)
-    return public.replace("_", ".").replace("-", ".")
+    text = public(version).lower()
+    if _VERSION.fullmatch(text):
+        return re.sub(r"(?:\.0)+$", "", text)
+    return text.replace("_", ".").replace("-", ".")
 
 
 def clean(text: str, limit: int = 300) -> str:

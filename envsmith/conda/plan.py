@@ -17,13 +17,12 @@ from envsmith.conda.names import (
     fold,
     listing,
     same_version,
-    torch_release,
 )
 from envsmith.errors import LockError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Pin
-from envsmith.model.version import WORDS
+from envsmith.model.version import WORDS, minor_of, public
 
 Offer = Callable[[str], Sequence[CondaPackage]]
 
@@ -55,7 +54,7 @@ class Plan:
 def cuda_of(cell: Cell) -> str | None:
     """Return ``12.9``, or ``None`` for a cell without CUDA."""
     cuda = cell.components.get("cuda", "cpu")
-    return None if cuda in WORDS else ".".join(cuda.split(".")[:2])
+    return None if cuda in WORDS else minor_of(cuda)
 
 
 def virtual_packages(cell: Cell, platform: Platform) -> dict[str, str]:
@@ -122,9 +121,7 @@ def _core(cell: Cell, offer: Offer, platform: Platform, problems: list[str], not
     builds = _torch_builds(cell, offer, platform, problems) if "torch" in cell.components else []
     cuda = cuda_of(cell)
     if "torch" in cell.components:
-        specs.append(
-            CondaSpec("pytorch", f"=={torch_release(cell.components['torch'])}", _build_glob(builds, cuda or "cpu"))
-        )
+        specs.append(CondaSpec("pytorch", f"=={public(cell.components['torch'])}", _build_glob(builds, cuda or "cpu")))
     if cuda is None:
         return specs
     own = any(
@@ -163,9 +160,9 @@ def _exact(component: str, spec: CondaSpec, version: str, offer: Offer, problems
 
 def _torch_builds(cell: Cell, offer: Offer, platform: Platform, problems: list[str]) -> list[CondaPackage]:
     """Return the builds of PyTorch for the cell's version, CUDA and Python. A problem is noted when there are none."""
-    version = torch_release(cell.components["torch"])
+    version = public(cell.components["torch"])
     cuda = cuda_of(cell) or "cpu"
-    python = ".".join(cell.components["python"].split(".")[:2])
+    python = minor_of(cell.components["python"])
     builds = offer("pytorch")
     here = [p for p in builds if p.version == version]
     same = [p for p in here if cuda_of_build(p.build) == cuda]
@@ -197,7 +194,7 @@ def python_of(package: CondaPackage) -> str:
     for dependency in package.depends:
         name, _, spec = dependency.partition(" ")
         if name == "python_abi":
-            return ".".join(spec.split(" ")[0].split(".")[:2])
+            return minor_of(spec.split(" ")[0])
         if name == "python" and spec.startswith(">=3.") and ",<" in spec:
             low, high = spec.removeprefix(">=").split(",<")[:2]
             low_minor, high_minor = low.split(".")[1], high.split(".")[1]
@@ -245,7 +242,7 @@ def _compilers(cell: Cell, offer: Offer, problems: list[str]) -> list[CondaSpec]
     specs = [CondaSpec(n, f"{gcc.split('.')[0]}.*") for n in ("gcc", "gxx")] if gcc else []
     specs = specs or [CondaSpec("c-compiler"), CondaSpec("cxx-compiler")]
     if cuda := cuda_of(cell):
-        toolkit = ".".join(cell.components.get("toolkit", cuda).split(".")[:2])
+        toolkit = minor_of(cell.components.get("toolkit", cuda))
         specs.append(_exact("toolkit", CondaSpec("cuda-nvcc", f"{toolkit}.*"), toolkit, offer, problems))
     frameworks = " and ".join(builders)
     problems += [

@@ -24,6 +24,7 @@ from envsmith.graph.load import knowledge
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
+from envsmith.model.version import minor_of
 
 _STAGES = (
     "install",
@@ -150,7 +151,7 @@ def _versions_of(facts: Facts) -> dict[str, str]:
     versions = {n: s.version for n, s in facts.components.items() if component_of(n) and n not in _NO_RULES}
     cuda = versions.get("cuda")
     if cuda and cuda != "cpu" and cuda.count(".") > 1:
-        versions["cuda"] = ".".join(cuda.split(".")[:2])
+        versions["cuda"] = minor_of(cuda)
     if cuda and local_cuda(versions.get("torch", "")) == cuda:
         del versions["cuda"]
     return versions

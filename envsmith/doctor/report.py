@@ -19,7 +19,7 @@ from envsmith.model.cell import Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
-from envsmith.model.version import Spec
+from envsmith.model.version import Spec, minor_of
 from envsmith.text import clean, redact
 
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
@@ -233,7 +233,7 @@ def _cuda_fix(facts: Facts) -> str | None:
     toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
     if not toolkit or not cuda or cuda == "cpu":
         return None
-    has, needs = (".".join(version.split(".")[:2]) for version in (toolkit, cuda))
+    has, needs = (minor_of(version) for version in (toolkit, cuda))
     if has == needs:  # they are not what is wrong
         return None
     major = has.split(".")[0]

@@ -21,7 +21,7 @@ from envsmith.errors import BuildError, ContentError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import CellId
 from envsmith.model.lock import Lock
-from envsmith.model.version import WORDS
+from envsmith.model.version import WORDS, minor_of, public
 from envsmith.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
     ]
     minor = lock.cell.components.get("python")
     python = installed.get("python", "")
-    if minor and ".".join(python.split(".")[:2]) != ".".join(minor.split(".")[:2]):
+    if minor and minor_of(python) != minor_of(minor):
         problems.append(f"python: the cell says {minor}, found {python or 'none'}")
     for key, component in (("torch.version", "torch"), ("cuda.version", "cuda")):
         problems += _reported(lock, installed, key, component)
@@ -202,11 +202,11 @@ def _component_differences(lock: Lock, installed: Mapping[str, str]) -> list[str
         distributions = {n: v for n, v in installed.items() if n in names or vendors.fullmatch(n)}
         if not distributions and (name == "torch" or name in lock.cell.frameworks):
             problems.append(f"{name}: the cell says {version}, it is not installed")
-        public = version.partition("+")[0]
+        release = public(version)
         problems += [
             f"{n}: the cell says {version}, installed {v}"
             for n, v in distributions.items()
-            if not _same(v.partition("+")[0], public)
+            if not _same(public(v), release)
         ]
     return problems
 

@@ -18,6 +18,7 @@ from envsmith.errors import EngineError
 from envsmith.graph.fields import Sources, load_table, plain_text
 from envsmith.model.lock import BaseImage, Lock, OsPackage, Tool
 from envsmith.model.rule import Evidence
+from envsmith.model.version import minor_of
 from envsmith.oci import registry
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.toolkit import load_runtime, needs_of
@@ -264,7 +265,7 @@ def asked_image(
 
 
 def _minor(lock: Lock) -> str:
-    return ".".join(lock.cell.components["python"].split(".")[:2])
+    return minor_of(lock.cell.components["python"])
 
 
 def _needs(lock: Lock) -> tuple[str, ...]:

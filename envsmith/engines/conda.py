@@ -26,7 +26,7 @@ from envsmith.files import cache_folder, digest_of
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
-from envsmith.model.version import WORDS
+from envsmith.model.version import WORDS, public
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.uv import find_uv
 from envsmith.smoke.run import LocalTarget
@@ -258,7 +258,7 @@ def _difference(component: str, version: str, part: PlatformLock, installed: Map
 
 def _public(version: str) -> str:
     """Return ``2.8.0`` of ``2.8.0+cu129``, and of ``2.8.0.post301`` (how PyTorch writes a Conda build number)."""
-    return version.partition("+")[0].partition(".post")[0]
+    return public(version).partition(".post")[0]
 
 
 def content_digest(part: PlatformLock, prefix: Path) -> str:

@@ -34,6 +34,7 @@ from envsmith.errors import BuildError, ContentError, EngineError, StorageError
 from envsmith.files import read_cache, write_cache
 from envsmith.image.dockerfile import ImageOptions, labels
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
+from envsmith.model.version import minor_of, public
 from envsmith.oci.layout import DockerArchive, Form, layout_digest, to_layout
 from envsmith.oci.spec import canonical, canonical_config
 from envsmith.progress import Event, EventKind, Progress, silent
@@ -375,7 +376,7 @@ def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
             problems.append(error.message)
             continue
         wheels[name] = BuiltWheel(name=name, filename=plain.file_name(path.name), sha256=digest, content=content)
-        if str(version).partition("+")[0] != versions[name].partition("+")[0]:
+        if public(str(version)) != public(versions[name]):
             problems.append(f"{path.name}: the lock says {versions[name]}")
         problems += _unmet(path, lock) if name in archives else []
     problems += [f"{name} {versions[name]}: no wheel came out" for name in sorted(set(versions) - set(wheels))]
@@ -397,7 +398,7 @@ def _unmet(path: Path, lock: Lock) -> list[str]:
         required = [Requirement(str(text)) for text in fields.get_all("Requires-Dist") or ()]
     except (zipfile.BadZipFile, zlib.error, OSError, StopIteration, ValueError) as error:
         return [f"{path.name}: its metadata cannot be read: {str(error)[:100]}"]
-    minor = ".".join(lock.python_version.split(".")[:2])
+    minor = minor_of(lock.python_version)
     environment = {"python_version": minor, "python_full_version": f"{minor}.0", "sys_platform": "linux", "extra": ""}
     environment |= {"platform_machine": lock.cell.platform.machine, "platform_system": "Linux", "os_name": "posix"}
     unmet = []

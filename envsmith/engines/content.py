@@ -26,6 +26,7 @@ from envsmith.errors import ContentError
 from envsmith.files import sha256_of
 from envsmith.model.cell import DEVEL
 from envsmith.model.lock import Lock
+from envsmith.model.version import minor_of, public
 
 _MARK = "ENVSMITH-CONTENT "
 
@@ -213,14 +214,14 @@ def content_facts(lock: Lock, installed: Mapping[str, str]) -> list[str]:
     if archs and (gpu := cell.get("gpu", "")).startswith("sm_") and not _runs_on(gpu, archs):
         problems.append(f"gpu: the cell says {gpu}, torch holds code for {archs}")
     toolkit = installed.get("toolkit.version")
-    if lock.flavour == DEVEL and toolkit and toolkit != ".".join(cell.get("cuda", "").split(".")[:2]):
+    if lock.flavour == DEVEL and toolkit and toolkit != minor_of(cell.get("cuda", "")):
         problems.append(f"toolkit: the cell says CUDA {cell.get('cuda')}, nvcc says {toolkit}")
     return problems
 
 
 def _public(text: str) -> Version:
     try:
-        return Version(text.partition("+")[0])
+        return Version(public(text))
     except InvalidVersion:
         return Version("0")
 

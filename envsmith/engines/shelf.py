@@ -20,6 +20,7 @@ from envsmith.errors import EngineError
 from envsmith.image.context import read_host_settings, write_secrets
 from envsmith.image.dockerfile import APT_DATED, apt_probe, from_reference
 from envsmith.model.lock import BaseImage, OsPackage
+from envsmith.model.version import minor_of
 from envsmith.progress import Event, EventKind, Progress, silent
 
 _PROBE = (
@@ -208,7 +209,7 @@ class BaseShelf:
     def _local(self, reference: str, python: str) -> BaseImage:
         """Return an image that is here as a base, and give it the tag that names its id."""
         interpreter, version, distribution = self._look_into(reference)
-        minor = ".".join(version.split(".")[:2])
+        minor = minor_of(version)
         if minor != python:
             raise EngineError(
                 f"base {reference} has Python {version}, the cell needs {python}",

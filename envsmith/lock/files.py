@@ -17,6 +17,7 @@ from envsmith.errors import DataError, LockError
 from envsmith.files import read_toml
 from envsmith.lock.uv_output import parse_pylock
 from envsmith.model.lock import Artifact, BuiltWheel, Lock, Pin
+from envsmith.model.version import minor_of
 
 if TYPE_CHECKING:
     from packaging.pylock import Package
@@ -111,7 +112,7 @@ def pylock_text(lock: Lock) -> str:
     from packaging.pylock import Pylock
     from packaging.specifiers import SpecifierSet
 
-    minor = ".".join(lock.python_version.split(".")[:2])
+    minor = minor_of(lock.python_version)
     machine = lock.cell.platform.machine
     document = Pylock(
         lock_version=Version("1.0"),

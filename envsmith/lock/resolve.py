@@ -27,6 +27,7 @@ from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
 from envsmith.model.rule import Severity
+from envsmith.model.version import minor_of, public
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import find_interpreter, running_interpreter
 from envsmith.python.toolkit import Source, load_runtime, sources_of, toolkit_for, toolkit_parts, toolkit_requirements
@@ -408,7 +409,7 @@ def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple
 
 def _exact(name: str, version: str, cell: Cell) -> str:
     """Return the version as the index has it: on the default index the build is not part of torch's."""
-    return version.partition("+")[0] if name == "torch" and cell.index == "default" else version
+    return public(version) if name == "torch" and cell.index == "default" else version
 
 
 def _same(pinned: str, version: str) -> bool:
@@ -501,7 +502,7 @@ def query_of(
 
 
 def _minor(cell: Cell) -> str:
-    return ".".join(cell.components["python"].split(".")[:2])
+    return minor_of(cell.components["python"])
 
 
 def _parse(text: str, rule: str) -> Requirement:

@@ -12,6 +12,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry
 from envsmith.model.cell import CellId
 from envsmith.model.record import Expected, Record, Rung
+from envsmith.model.version import public
 
 _LADDER = list(Rung)
 # What gives a cell, by tool: with the tool alone, and with what envsmith makes of the cell. The page's script fills in
@@ -38,7 +39,7 @@ def commands_of(cell: str, templates: Mapping[str, str]) -> dict[str, str]:
     """Return what a user types for a cell, by tool. envsmith does not build a cell of torch alone."""
     chosen = dict(CellId.parse(cell).components)
     torch, cuda, python = (chosen.pop(name, "") for name in ("torch", "cuda", "python"))
-    torch = torch.partition("+")[0]
+    torch = public(torch)
     flags = [f"--{'framework' if n in FRAMEWORKS else 'with'} {n}=={v}" for n, v in chosen.items()]
     values = {"id": cell, "torch": torch, "cuda": cuda, "python": python, "chosen": " ".join(flags)}
     values["ask"] = ASK.format(**values)

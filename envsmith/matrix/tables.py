@@ -18,6 +18,7 @@ from envsmith.files import write_whole
 from envsmith.frameworks import EXAMPLE
 from envsmith.matrix.cells import LOCKED, commands_of
 from envsmith.model.record import Record, read_records
+from envsmith.model.version import minor_of, public
 
 COLUMNS = (
     "id", "framework", "version", "torch", "cuda", "python", "platform", "status", "rung", "counts_as", "date", "expires", "stale", "flaky",
@@ -63,7 +64,7 @@ def commands(entry: Mapping[str, Any]) -> dict[str, str]:
     """Return what a user types for a cell: envsmith's commands, and what uv and pip do with the lock."""
     if entry["framework"] is not None:
         return commands_of(entry["id"], LOCKED)
-    torch = str(entry["torch"]).partition("+")[0]
+    torch = public(str(entry["torch"]))
     return {"pip": f"pip install torch=={torch}", "smoke": "envsmith smoke --tier all --python /path/to/env"}
 
 
@@ -78,7 +79,7 @@ def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
         best = min(listed, key=lambda c: (order.index(c["version"]), torches.index(c["torch"])), default=None)
         message, colour = "nothing proved lately", "lightgrey"
         if best:
-            torch = best["torch"].partition("+")[0]
+            torch = public(best["torch"])
             message, colour = f"{best['version']} on torch {torch}, {len(cells)} cells proved", "brightgreen"
         badge = {"schemaVersion": 1, "label": framework["title"], "message": message, "color": colour}
         texts[f"badges/{name}.json"] = dumped(badge)
@@ -171,12 +172,8 @@ def _newest_of_series(versions: Iterable[str]) -> list[str]:
     """Return the newest release of each minor series, newest first. ``versions`` are in that order."""
     series: dict[str, str] = {}
     for version in versions:
-        series.setdefault(_series(version), version)
+        series.setdefault(minor_of(version), version)
     return list(series.values())
-
-
-def _series(version: str) -> str:
-    return ".".join(version.split(".")[:2])
 
 
 def _tested(document: Mapping[str, Any], framework: str) -> dict[tuple[str, str], str]:
@@ -194,7 +191,7 @@ def _words(
     grid: Mapping[str, Mapping[str, Any]], tested: Mapping[tuple[str, str], str], newest: str, build: str
 ) -> str:
     """Return the word for a series on one torch: its newest proved release's, the newest run's, or the solver's."""
-    runs = [(tested[v, build], v) for v in grid if _series(v) == _series(newest) and (v, build) in tested]
+    runs = [(tested[v, build], v) for v in grid if minor_of(v) == minor_of(newest) and (v, build) in tested]
     if runs:
         status, version = min(runs, key=lambda pair: pair[0] != "proved")
         word = _WORDS.get(status, "")

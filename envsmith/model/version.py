@@ -44,6 +44,11 @@ def version_key(text: str) -> Pep440 | None:
         raise ValueError(f"{text!r} is not a version") from error
 
 
+def minor_of(version: str) -> str:
+    """Return the first two numbers: ``3.12`` of ``3.12.4``."""
+    return ".".join(version.split(".")[:2])
+
+
 def public(version: str | None) -> str:
     """Return a version without its build tag: ``2.9.1`` of ``2.9.1+cu128``."""
     return str(version).partition("+")[0]

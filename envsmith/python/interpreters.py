@@ -21,6 +21,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from envsmith.model.version import minor_of
 from envsmith.python.uv import find_uv, uv_environment
 
 # A shim may wait for something; uv asks every interpreter that it does not know yet.
@@ -38,7 +39,7 @@ class Interpreter:
     @property
     def minor(self) -> str:
         """Return ``3.11``."""
-        return ".".join(self.version.split(".")[:2])
+        return minor_of(self.version)
 
 
 def running_interpreter() -> Interpreter:

@@ -17,6 +17,7 @@ from envsmith.graph.fields import Sources, SpecText, load_table, plain_text
 from envsmith.model.cell import DEVEL, Cell
 from envsmith.model.lock import Compile, CompiledSource, Lock, Pin
 from envsmith.model.rule import Evidence
+from envsmith.model.version import minor_of
 from envsmith.schema import Checked, Flag, Parsed, Text, strict
 
 _SM = re.compile(r"sm_(\d+)(\d)")
@@ -224,7 +225,7 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
 
 def toolkit_parts(cell: Cell, toolkit: Toolkit) -> tuple[str, ...]:
     """Return the requirements that bring a toolkit at the minor of the cell's CUDA."""
-    minor = ".".join(cell.components.get("cuda", "").split(".")[:2])
+    minor = minor_of(cell.components.get("cuda", ""))
     return tuple(f"{name}=={minor}.*" for name in toolkit.distributions)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envsmith.model.version import public, version_key
+from envsmith.model.version import minor_of, public, version_key
 from envsmith.solve.kernel import Domains, Step, bits
 from envsmith.solve.problem import Problem
 
@@ -148,7 +148,7 @@ class Preference:
 
     def _python_rank(self, variable: int, index: int) -> tuple[int, int]:
         value = str(self.problem.values[variable][index])
-        minor = ".".join(value.split(".")[:2])
+        minor = minor_of(value)
         return (PYTHON_ORDER.index(minor) if minor in PYTHON_ORDER else len(PYTHON_ORDER), -index)
 
     def _torch_order(self, variable: int) -> list[int]:

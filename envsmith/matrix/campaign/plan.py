@@ -23,7 +23,7 @@ from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.record import Expected, read_records
 from envsmith.model.rule import Knowledge, Severity
-from envsmith.model.version import Spec, version_key
+from envsmith.model.version import Spec, minor_of, public, version_key
 from envsmith.schema import (
     Checked,
     Day,
@@ -303,7 +303,7 @@ def _installable(components: Mapping[str, str], composer: Composer) -> bool:
     roles, table = composer.solver.compiled.roles, composer.solver.knowledge().components
     if not any(roles[n] is Role.FRAMEWORK for n in components) or any(roles[n] is Role.HOST for n in components):
         return False
-    if "python" in components and ".".join(components["python"].split(".")[:2]) not in composer.pythons:
+    if "python" in components and minor_of(components["python"]) not in composer.pythons:
         return False
     return all(
         roles[n] in (Role.FRAMEWORK, Role.CORE) or bool(table.by_name[n].distributions)
@@ -485,7 +485,7 @@ class Composer:
         builds = [
             r.version
             for r in self.solver.knowledge().releases.get("torch", ())
-            if r.index == "default" and self.platform in r.platforms and r.version.partition("+")[0] == version
+            if r.index == "default" and self.platform in r.platforms and public(r.version) == version
         ]
         return next((b for b in builds if not b.endswith("+cpu")), builds[0] if builds else version)
 

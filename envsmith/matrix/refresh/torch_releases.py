@@ -19,7 +19,7 @@ from envsmith.matrix.refresh.releases import by_version, ordered
 from envsmith.matrix.refresh.shared import Context, in_parallel, yanked_text
 from envsmith.matrix.refresh.table import Table
 from envsmith.model.cell import Platform
-from envsmith.model.version import WORDS
+from envsmith.model.version import WORDS, public
 from envsmith.python.distribution import best_file, read_release
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active
@@ -152,7 +152,7 @@ def record_facts(facts: Iterable[TorchFacts]) -> str:
 def update_torch(table: Table, context: Context, recorded: dict[str, TorchFacts] | None = None) -> list[str]:
     """Bring the table up to date. ``recorded`` (by sha256) receives every wheel that a line rests on."""
     memory = recorded if recorded is not None else {}
-    lines = {(r["version"].partition("+")[0], r["platform"]): r for r in table.records if r.get("index") == "default"}
+    lines = {(public(r["version"]), r["platform"]): r for r in table.records if r.get("index") == "default"}
     tasks: dict[tuple[str, Platform], str] = {}
     wheels = _releases(context)
     for version, platforms in wheels.items():

@@ -30,6 +30,7 @@ from envsmith.matrix.refresh.torch_releases import (
     update_torch,
 )
 from envsmith.model.component import ComponentTable
+from envsmith.model.version import minor_of
 from envsmith.python.index import PackageIndex, find_index
 
 # What a build of torch carries is refreshed with torch, so that a new release can be solved at once.
@@ -213,7 +214,7 @@ class _Run:
         toolkits = [str(r["version"]) for name in ("toolkit", "cuda") for r in self.table(name).records]
         old = path.read_text(encoding="utf-8")
         releases = [str(r["version"]) for r in self.table(rule.framework).records]
-        minors = (".".join(v.split(".")[:2]) for v in toolkits)
+        minors = (minor_of(v) for v in toolkits)
         new, summary, doubts = rule.update(old, read, releases, minors, self._context.today)
         self._context.problems += doubts
         if new != old:

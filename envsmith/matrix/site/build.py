@@ -25,7 +25,7 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.record import Record, Rung, read_records
 from envsmith.model.rule import Severity
-from envsmith.model.version import Spec, version_key
+from envsmith.model.version import Spec, public, version_key
 from envsmith.solve import default_solver
 from envsmith.solve.explain import refuse
 from envsmith.solve.judge import known_bad
@@ -192,7 +192,7 @@ def freshness_plot(records: Iterable[Record], expiry: Expiry, today: dt.date) ->
     """Draw a bar for each torch series: cells that passed, are stale, failed, that the host could not show."""
     series: dict[str, list[int]] = {}
     for record in records:
-        key = version_key(record.components.get("torch", "0").split("+", maxsplit=1)[0])
+        key = version_key(public(record.components.get("torch", "0")))
         if key is not None:
             counts = series.setdefault(f"{key.major}.{key.minor}", [0] * len(_KINDS))
             counts[_KINDS.index(_kind(record, expiry, today))] += 1
@@ -263,7 +263,7 @@ def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = N
     keep = keep or {}
     compiled, knowledge = solver.compiled, solver.knowledge()
     index = compiled.torch_index[Platform.LINUX_64.value]
-    publics = dict.fromkeys(v.split("+", maxsplit=1)[0] for v in compiled.versions["torch"] if v in index)
+    publics = dict.fromkeys(public(v) for v in compiled.versions["torch"] if v in index)
     torches = _newest(publics, keep.get("torch", ()))
     builds = _builds(compiled.versions["torch"], index, torches)
     pythons = [p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]
@@ -413,7 +413,7 @@ def read_page(root: Path, *, solver: Solver | None = None) -> Page:
     keep: dict[str, set[str]] = {}
     for record in stored:
         for name, version in record.components.items():
-            keep.setdefault(name, set()).add(version.split("+", maxsplit=1)[0] if name == "torch" else version)
+            keep.setdefault(name, set()).add(public(version) if name == "torch" else version)
     knowledge = solver.knowledge()
     fixes = {rule.id: next((row.fix for row in rule.rows if row.fix), rule.fix) or "" for rule in knowledge.rules}
     bad: list[Mapping[str, str]] = [
