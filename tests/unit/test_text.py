@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from envsmith.graph.files import find_matrix
 from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict, put_record, record_text
-from envsmith.text import places_here, redact_paths, redact_values
+from envsmith.text import clean, places_here, redact_paths, redact_values
 
 PLACES = {"/root": "~", "/home/me": "~", "/tmp": "<tmp>", "/data/run": "<state>", "/data/run/cells/x": "."}
 
@@ -105,3 +105,7 @@ def test_no_published_record_tells_a_path() -> None:
         if place in path.read_text(encoding="utf-8")
     ]
     assert not told
+
+
+def test_a_log_cannot_drive_the_terminal() -> None:
+    assert clean("\x1b[31mred\x1b[0m\x07 and\ttab\nline") == "red and\ttab\nline"
