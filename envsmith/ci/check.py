@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from envsmith.ci.declared import Declared
 from envsmith.ci.library import Library, admitted_pythons
-from envsmith.ci.possible import judged_request
+from envsmith.ci.possible import judged_request, unary_of, unstated_rules
 from envsmith.graph.load import components
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding
@@ -16,7 +16,6 @@ from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severit
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solve import default_solver
 from envsmith.solve.explain import refuse
-from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.kernel import Net
 from envsmith.solve.problem import Group
 from envsmith.solve.request import Posed
@@ -360,17 +359,9 @@ _BY_NAME = 3
 
 def _known_bad(case: Case) -> None:
     """Find ranges that admit what is known to fail and what no package's metadata prevents."""
-    problem = case.posed.problem
-    rules = {r.id: r for r in case.knowledge.rules}
-    hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
-    unary = [m for w in problem.wishes for m in w.masks] + [*case.posed.pre, *case.posed.yanked]
+    unary = unary_of(case.posed)
     unbounded: dict[str, list[tuple[Rule, Row]]] = {}
-    for index in hard:
-        group = problem.groups[index]
-        rule = rules[group.rule]
-        if stated_by_metadata(rule):
-            continue
-        net = Net(problem.full).joined([problem.part(i) for i in hard if i != index])
+    for net, group, rule in unstated_rules(case.posed, case.solver):
         rows = [rule.rows[n] for n in _broken_rows(group, net, unary)]
         rows = [row for row in rows if _ours(case, row)]
         if not rows:

@@ -93,16 +93,11 @@ _SPEC = {"oneOf": [{"type": "string", "minLength": 1, "maxLength": 400}, _TEXTS]
 _ONE_OR_MANY = {"oneOf": [{"type": "string"}, _TEXTS]}
 
 
-@dataclass(frozen=True, slots=True)
 class _About:
     """What the JSON Schema says of a key."""
 
-    description: str
-    shape: Mapping[str, object]
-
-
-def _about(description: str, **shape: object) -> _About:
-    return _About(description, shape)
+    def __init__(self, description: str, **shape: object) -> None:
+        self.description, self.shape = description, shape
 
 
 @strict
@@ -110,24 +105,24 @@ def _about(description: str, **shape: object) -> _About:
 class Config:
     """What ``envsmith.yaml`` and ``[tool.envsmith]`` may hold."""
 
-    schema: Annotated[int, exactly(1, "this envsmith reads schema 1"), _about("Version of this format.", const=1)] = 1
+    schema: Annotated[int, exactly(1, "this envsmith reads schema 1"), _About("Version of this format.", const=1)] = 1
     library: Annotated[
-        str, text_of(100), _about("Name of the library; left out, that of its metadata.", type="string", maxLength=100)
+        str, text_of(100), _About("Name of the library; left out, that of its metadata.", type="string", maxLength=100)
     ] = ""
     requires: Annotated[
         Mapping[_Component, SpecText],
-        _about(
+        _About(
             "Component -> spec, beside what the library's own files declare: narrows it, or says what metadata cannot.",
             type="object",
             propertyNames=_ANY_COMPONENT,
             additionalProperties=_SPEC,
         ),
     ] = field(default_factory=dict)
-    python: Annotated[SpecText | None, _about("Pythons that are supported; left out, requires-python.", **_SPEC)] = None
+    python: Annotated[SpecText | None, _About("Pythons that are supported; left out, requires-python.", **_SPEC)] = None
     axes: Annotated[
         tuple[_Component, ...],
         Checked(_some_axes),
-        _about(
+        _About(
             "Components that the matrix varies. Default: python, torch and the frameworks that are required. "
             "With cuda, builds that are only on PyTorch's own index are used too.",
             type="array",
@@ -138,7 +133,7 @@ class Config:
     ] = ()
     values: Annotated[
         Mapping[_Component, tuple[Version, ...]],
-        _about(
+        _About(
             "Component -> the releases of an axis, instead of the newest of each minor series.",
             type="object",
             propertyNames=_ANY_COMPONENT,
@@ -148,19 +143,19 @@ class Config:
     grain: Annotated[
         str,
         Parsed(_grain),
-        _about("minor: the newest release of each minor series; release: every release.", enum=list(GRAINS)),
+        _About("minor: the newest release of each minor series; release: every release.", enum=list(GRAINS)),
     ] = "minor"
-    platform: Annotated[Platform, _about("Where the jobs run.", enum=[p.value for p in Platform])] = Platform.LINUX_64
+    platform: Annotated[Platform, _About("Where the jobs run.", enum=[p.value for p in Platform])] = Platform.LINUX_64
     gpu: Annotated[
         tuple[Annotated[str, Parsed(_gpu)], ...],
         one_or_many(),
-        _about("GPUs that the GPU runners have: h100, v100, sm_90.", **_ONE_OR_MANY),
+        _About("GPUs that the GPU runners have: h100, v100, sm_90.", **_ONE_OR_MANY),
     ] = ()
-    driver: Annotated[Version | None, _about("NVIDIA driver of the GPU runners.", type="string")] = None
+    driver: Annotated[Version | None, _About("NVIDIA driver of the GPU runners.", type="string")] = None
     smoke: Annotated[
         str,
         text_of(1000),
-        _about(
+        _About(
             f"Command that tests the library in a job, or {FRAMEWORK_STEP}: envsmith's own smoke test.",
             type="string",
             maxLength=1000,
@@ -168,7 +163,7 @@ class Config:
     ] = FRAMEWORK_STEP
     runners: Annotated[
         Mapping[Annotated[str, Parsed(_runner_kind)], _Labels],
-        _about(
+        _About(
             "Labels of the runners.",
             type="object",
             additionalProperties=False,
@@ -176,12 +171,12 @@ class Config:
         ),
     ] = field(default_factory=dict)
     limit: Annotated[
-        int, whole_number(1, JOB_LIMIT), _about("Most jobs.", type="integer", minimum=1, maximum=JOB_LIMIT)
+        int, whole_number(1, JOB_LIMIT), _About("Most jobs.", type="integer", minimum=1, maximum=JOB_LIMIT)
     ] = JOB_LIMIT
     known_bad: Annotated[
         int,
         whole_number(0, JOB_LIMIT),
-        _about(
+        _About(
             "Most jobs that are expected to fail (known-bad combinations that the ranges admit).",
             type="integer",
             minimum=0,
@@ -190,7 +185,7 @@ class Config:
     ] = 8
     ignore: Annotated[
         tuple[Annotated[str, text_of(100)], ...],
-        _about("Findings of `envsmith ci check` that are not told.", type="array", items={"type": "string"}),
+        _About("Findings of `envsmith ci check` that are not told.", type="array", items={"type": "string"}),
     ] = ()
 
 

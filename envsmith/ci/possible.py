@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from operator import or_
 
 from envsmith.ci.library import Library
@@ -115,22 +116,13 @@ class Space:
         An installer gives them, and they fail then. One for each rule, of the newest values that it forbids. Rules over
         the host are left out, for a runner cannot be changed.
         """
-        problem = self.posed.problem
-        rules = {r.id: r for r in self.solver.knowledge().rules}
-        hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         roles = self.solver.compiled.roles
-        unfit: list[Unfit] = []
-        for index in hard:
-            group = problem.groups[index]
-            rule = rules[group.rule]
-            hosts = any(roles[c] is Role.HOST for c in rule.components if c in roles)
-            if stated_by_metadata(rule) or hosts or len(unfit) >= limit:
-                continue
-            parts = [problem.part(i) for i in hard if i != index]
-            best = self._breaking(Net(problem.full).joined(parts), group, rule)
-            if best is not None:
-                unfit.append(best)
-        return unfit
+        unfit = (
+            self._breaking(net, group, rule)
+            for net, group, rule in unstated_rules(self.posed, self.solver)
+            if not any(roles[c] is Role.HOST for c in rule.components if c in roles)
+        )
+        return list(islice(filter(None, unfit), limit))
 
     def _breaking(self, net: Net, group: Group, rule: Rule) -> Unfit | None:
         best: tuple[tuple[int, ...], Unfit] | None = None
@@ -146,6 +138,23 @@ class Space:
                 symptom = line.symptom or rule.symptom or rule_sentence(rule, [line], {})
                 best = rank, Unfit(row, cell_of(self.posed, answer), rule.id, symptom)
         return best[1] if best else None
+
+
+def unstated_rules(posed: Posed, solver: Solver) -> Iterator[tuple[Net, Group, Rule]]:
+    """Yield each rule of severity error that no metadata states, after the net of all others of that severity."""
+    problem = posed.problem
+    rules = {r.id: r for r in solver.knowledge().rules}
+    hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
+    for index in hard:
+        group = problem.groups[index]
+        rule = rules[group.rule]
+        if not stated_by_metadata(rule):
+            yield Net(problem.full).joined([problem.part(i) for i in hard if i != index]), group, rule
+
+
+def unary_of(posed: Posed) -> list[tuple[int, int]]:
+    """Return what each variable may be: what is wished, and neither a pre-release nor yanked."""
+    return [*(mask for wish in posed.problem.wishes for mask in wish.masks), *posed.pre, *posed.yanked]
 
 
 def unjudged(library: Library, solver: Solver) -> tuple[str, ...]:
@@ -185,8 +194,7 @@ def space_of(library: Library) -> Space:
     posed = solver.pose(request)
     if solver.best(posed) is None:
         raise refuse(solver, posed)
-    base = [mask for wish in posed.problem.wishes for mask in wish.masks]
-    base += [*posed.pre, *posed.yanked]
+    base = unary_of(posed)
     if "cuda" not in library.axes:
         base += _default_builds(posed.problem)
     axes = tuple(_axis(posed.problem, name, library, base) for name in library.axes)

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from envsmith.ci.declared import read_toml
 from envsmith.ci.jobs import Job
 from envsmith.ci.library import FRAMEWORK_STEP, Library
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, UsageError
-from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.progress import Clock, Progress, silent
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv
 from envsmith.smoke.plan import Plan
@@ -84,8 +83,7 @@ class _Run:
     job: Job
     root: Path
     place: Path
-    seconds: dict[str, float]
-    progress: Progress
+    clock: Clock
 
     @property
     def python(self) -> Path:
@@ -94,13 +92,11 @@ class _Run:
     @contextmanager
     def stage(self, name: str, text: str) -> Iterator[None]:
         """Time a stage and announce it, however it ends."""
-        started = time.monotonic()
-        self.progress(Event(kind=EventKind.START, step=name, text=text))
+        self.clock.start(name, text)
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - started
-            self.progress(Event(kind=EventKind.DONE, step=name, seconds=self.seconds[name]))
+            self.clock.done(name)
 
 
 def run_job(
@@ -122,7 +118,7 @@ def run_job(
     if interpreter is None:
         raise EngineError(f"no Python {minor} on this machine", hint=f"install it: uv python install {minor}")
     with tempfile.TemporaryDirectory(prefix="envsmith-job-") as folder:
-        run = _Run(job, root, environment or Path(folder, "env"), {}, progress)
+        run = _Run(job, root, environment or Path(folder, "env"), Clock(progress))
         try:
             with run.stage("install", " ".join(job.constraints)):
                 _install(run, str(interpreter.path))
@@ -133,19 +129,18 @@ def run_job(
                 else:
                     _command(run, library.settings.smoke)
         except _Failed as end:
-            return Verdict(job=job, passed=False, stage=end.stage, detail=end.detail, seconds=run.seconds)
-    return Verdict(job=job, passed=True, stage="test", detail="", seconds=run.seconds, smoke=smoke)
+            return Verdict(job=job, passed=False, stage=end.stage, detail=end.detail, seconds=run.clock.seconds)
+    return Verdict(job=job, passed=True, stage="test", detail="", seconds=run.clock.seconds, smoke=smoke)
 
 
 def _install(run: _Run, python: str) -> None:
-
     place, job = run.place, run.job
     if place.exists() and not (place / "pyvenv.cfg").is_file() and any(place.iterdir()):
         raise UsageError(f"{place}: there is something else than an environment", hint="give an empty folder")
     uv = Uv()
 
     def line(text: str) -> None:
-        run.progress(Event(kind=EventKind.LINE, step="install", text=text.strip()))
+        run.clock.line("install", text.strip())
 
     with tempfile.TemporaryDirectory(prefix="envsmith-constraints-") as folder:
         constraints = Path(folder, "constraints.txt")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,11 +171,12 @@ def check(settings: CheckFlags) -> int:
         located += comparison.findings
     if settings.summary:
         _append("GITHUB_STEP_SUMMARY", findings.summary(library.name, located, comparison) + "\n")
+    at_lines = [replace(each.finding, where=f"{each.file}:{each.line}") for each in located]
     texts = {
         "json": lambda: findings.to_json(library.name, located, comparison),
-        "sarif": lambda: findings.located_sarif(located),
+        "sarif": lambda: findings.machine_text(at_lines, "sarif"),
         "junit": lambda: findings.junit(library.name, located),
-        "github": lambda: findings.workflow_commands(located),
+        "github": lambda: findings.machine_text(at_lines, "github"),
         "markdown": lambda: findings.summary(library.name, located, comparison),
         "text": lambda: _text(library, located, comparison),
     }

@@ -12,7 +12,7 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps, say, write_file
-from envsmith.cli.findings import judgement_text
+from envsmith.cli.findings import machine_text
 from envsmith.cli.options import (
     EXISTING_FILE,
     FILE,
@@ -34,7 +34,6 @@ from envsmith.doctor.read import read_text
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
 from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
 from envsmith.errors import UsageError
-from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
 
 if TYPE_CHECKING:
@@ -175,8 +174,7 @@ def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
     if form == "json":
         return dumps(diagnosis.to_json())
     if form in {"sarif", "github"}:
-        findings = tuple(dataclasses.replace(d.finding, where=d.where) for d in diagnosis.diagnosed)
-        return judgement_text(Judgement(status=diagnosis.status, findings=findings), form)
+        return machine_text((dataclasses.replace(d.finding, where=d.where) for d in diagnosis.diagnosed), form)
     return as_markdown(diagnosis) if form == "markdown" else as_text(diagnosis, notes=everything)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,10 +45,8 @@ def finding_lines(finding: Finding) -> list[str]:
 
 def judgement_text(judgement: Judgement, form: str) -> str:
     """Return the whole judgement in one of :data:`FORMATS` but ``json``."""
-    if form == "sarif":
-        return dumps(sarif(judgement.findings))
-    if form == "github":
-        return "\n".join(annotation(f) for f in judgement.findings)
+    if form != "text":
+        return machine_text(judgement.findings, form)
     colour = {"ok": "green", "bad": "red", "unknown": "yellow"}[judgement.status]
     lines = [f"status: {click.style(judgement.status, fg=colour, bold=True)}"]
     for finding in judgement.findings:
@@ -64,6 +61,11 @@ def judgement_text(judgement: Judgement, form: str) -> str:
         ]
         lines.append(f"  => {judgement.repair.cell.id}")
     return "\n".join(lines)
+
+
+def machine_text(findings: Iterable[Finding], form: str) -> str:
+    """Return findings as ``sarif``, or as the workflow commands of ``github``: both are shown at ``where``."""
+    return dumps(_sarif(findings)) if form == "sarif" else "\n".join(map(_annotation, findings))
 
 
 def _with_fix(finding: Finding) -> str:
@@ -85,7 +87,7 @@ def _escaped(text: str, *, value: bool = False) -> str:
     return text
 
 
-def annotation(finding: Finding) -> str:
+def _annotation(finding: Finding) -> str:
     """Return a GitHub workflow command, shown at the line where the finding has one."""
     place = _place(finding.where)
     properties = {"file": place[0], "line": place[1]} if place else {}
@@ -102,7 +104,7 @@ def _location(file: str, line: int | None) -> dict[str, object]:
     return {"physicalLocation": {"artifactLocation": artifact, **region}}
 
 
-def sarif(findings: Iterable[Finding]) -> dict[str, object]:
+def _sarif(findings: Iterable[Finding]) -> dict[str, object]:
     """Return a SARIF 2.1.0 log with one run.
 
     The rule's evidence is the help text, ``where`` the place that code scanning shows.
@@ -155,20 +157,6 @@ def to_json(library: str, every: Sequence[Located], comparison: Comparison | Non
     if comparison is not None:
         data["since"] = comparison.to_json()
     return dumps(data)
-
-
-def _at_its_line(located: Located) -> Finding:
-    return dataclasses.replace(located.finding, where=f"{located.file}:{located.line}")
-
-
-def located_sarif(every: Sequence[Located]) -> str:
-    """Return SARIF 2.1.0 with a place for every result. Code scanning shows them at the line."""
-    return dumps(sarif(map(_at_its_line, every)))
-
-
-def workflow_commands(every: Sequence[Located]) -> str:
-    """Return workflow commands that GitHub shows at the lines."""
-    return "\n".join(annotation(_at_its_line(each)) for each in every)
 
 
 def junit(library: str, every: Sequence[Located]) -> str:

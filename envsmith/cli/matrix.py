@@ -321,7 +321,7 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
             write_whole(markdown, changed)
         say(f"{markdown}: {'changed' if changed != text else 'as it was'}")
     if output is not None:
-        count = write_export(output, document, _root(folder), base_url)
+        count = write_export(output, document, folder or find_matrix(), base_url)
         say(f"{output}: {count} files")
     elif markdown is None:
         click.echo(dumped(document), nl=False)
@@ -379,7 +379,7 @@ def graph(*, form: str, around: str | None, folder: Path | None) -> int:
     """Show the version graph: components, releases and rules, and edges with specs and evidence."""
     from envsmith.graph import network  # it imports networkx
 
-    loaded = version_graph(list_files(_root(folder)))
+    loaded = version_graph(list_files(folder or find_matrix()))
     drawn = network.to_network(loaded.knowledge())
     if around is not None:
         component, _spec = parse_component(around, loaded.components, flag="--around")
@@ -388,17 +388,13 @@ def graph(*, form: str, around: str | None, folder: Path | None) -> int:
     return 0
 
 
-def _root(folder: Path | None) -> Path:
-    return folder if folder is not None else find_matrix()
-
-
 def _states(folder: Path | None) -> list[CellState]:
-    root = _root(folder)
+    root = folder or find_matrix()
     return states(root, knowledge(list_files(root)), now().date())[0]
 
 
 def _document(folder: Path | None) -> dict[str, Any]:
-    root = _root(folder)
+    root = folder or find_matrix()
     return document(root, solver_of(knowledge(list_files(root))), moment=now(), progress=tell_framework())
 
 
