@@ -336,7 +336,8 @@ def _axes(x_range: tuple[int, int], y_range: tuple[int, int]) -> list[str]:
     middle = (_TOP + bottom) / 2
     parts.append(f'<text x="{(_LEFT + right) / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">size</text>')
     parts.append(
-        f'<text x="18" y="{middle:.0f}" text-anchor="middle" transform="rotate(-90 18 {middle:.0f})">bus bandwidth, GB/s</text>'
+        f'<text x="18" y="{middle:.0f}" text-anchor="middle" '
+        f'transform="rotate(-90 18 {middle:.0f})">bus bandwidth, GB/s</text>'
     )
     return parts
 

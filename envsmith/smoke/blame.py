@@ -35,11 +35,13 @@ _WAITING = {
     "raised": "had raised in it",
 }
 _INNOCENT = re.compile(
-    r"closed by peer|connection reset|broken pipe|timed? ?out|remote process|ncclRemoteError|peer rank|socket closed|connection refused|Connection was likely closed",
+    r"closed by peer|connection reset|broken pipe|timed? ?out|remote process|ncclRemoteError|peer rank|"
+    r"socket closed|connection refused|Connection was likely closed",
     re.IGNORECASE,
 )
 _MEMORY = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|MemoryError|std::bad_alloc|No space left on device",
+    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|"
+    r"MemoryError|std::bad_alloc|No space left on device",
     re.IGNORECASE,
 )
 _PORT = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
@@ -386,7 +388,7 @@ def blame_wrong(name: str, case: int, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"case {case} {name} is wrong on {detail}"
 
 
-# What NCCL says, in words for people: its result codes with cause and next step, and the transports that its log names.
+# -- what NCCL says, in words for people: its results with cause and next step, the transports that its log names ------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -396,71 +398,58 @@ class NcclResult:
     ``cause`` is the usual one when all is new.
     """
 
-    code: int
     name: str
     phrases: tuple[str, ...]
     cause: str
     next: str
 
 
+# In the order of their codes, from 1 on.
 RESULTS = (
     NcclResult(
-        code=1,
-        name="ncclUnhandledCudaError",
-        phrases=("unhandled cuda error", "Cuda failure"),
+        name="ncclUnhandledCudaError", phrases=("unhandled cuda error", "Cuda failure"),
         cause="a CUDA call failed inside NCCL, most often a driver older than this CUDA, or no kernel for this GPU",
-        next="compare the driver with the CUDA of this torch (envsmith doctor), and torch.cuda.get_arch_list() with the GPU",
+        next="compare the driver with the CUDA of this torch (envsmith doctor), "
+        "and torch.cuda.get_arch_list() with the GPU",
     ),
     NcclResult(
-        code=2,
-        name="ncclSystemError",
-        phrases=("unhandled system error",),
+        name="ncclSystemError", phrases=("unhandled system error",),
         cause="the system refused NCCL a socket, memory, a file or a device",
         next="look at NCCL's WARN line (NCCL_DEBUG=WARN), /dev/shm, `ulimit -n` and `ulimit -l`, NCCL_SOCKET_IFNAME",
     ),
     NcclResult(
-        code=3,
         name="ncclInternalError",
         phrases=("internal error - please report this issue to the NCCL developers", "internal error, NCCL version"),
         cause="NCCL met a topology or an answer of NVML that it did not expect",
         next="try NCCL_NVLS_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0, and look at the WARN line above it",
     ),
     NcclResult(
-        code=4,
-        name="ncclInvalidArgument",
-        phrases=("invalid argument",),
+        name="ncclInvalidArgument", phrases=("invalid argument",),
         cause="NCCL refuses the call: a dtype, a count or a pointer",
         next="ask whether this NCCL has the dtype (fp8 from 2.24 on)",
     ),
     NcclResult(
-        code=5,
-        name="ncclInvalidUsage",
-        phrases=("invalid usage", "Duplicate GPU detected"),
+        name="ncclInvalidUsage", phrases=("invalid usage", "Duplicate GPU detected"),
         cause="two ranks on one GPU, or different NCCL versions in one group",
-        next="give every rank its own device (torch.cuda.set_device(LOCAL_RANK), device_id=), and compare the versions of all nodes",
+        next="give every rank its own device (torch.cuda.set_device(LOCAL_RANK), device_id=), "
+        "and compare the versions of all nodes",
     ),
     NcclResult(
-        code=6,
-        name="ncclRemoteError",
-        phrases=("remote process exited or there was a network error",),
+        name="ncclRemoteError", phrases=("remote process exited or there was a network error",),
         cause="another rank died, or the network broke",
         next="see who died first: that rank's log has the cause",
     ),
     NcclResult(
-        code=7,
-        name="ncclInProgress",
-        phrases=("NCCL operation in progress",),
+        name="ncclInProgress", phrases=("NCCL operation in progress",),
         cause="a communicator that does not block is still being made; this is no error by itself",
         next="wait for it, or look for the rank that has not joined",
     ),
     NcclResult(
-        code=8,
-        name="ncclTimeout",
-        phrases=(),
+        name="ncclTimeout", phrases=(),
         cause="a barrier on the device did not end (NCCL 2.30 and newer)",
         next="treat it as a hang: find the rank that never entered",
     ),
-)
+)  # fmt: skip
 # `ncclSystemError`, or the code after a word that makes it one: "NCCL error 2", "ncclResult_t 2", "returned 2".
 _CODE = re.compile(r"\bnccl(?:Result(?:_t)?| error| failure)\W{0,3}(?:code\W{0,3})?([1-8])\b", re.IGNORECASE)
 
@@ -488,7 +477,8 @@ def _named(text: str) -> NcclResult | None:
 # "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Ring 00 : 6 -> 2 [receive] via NET/IB/0/GDRDMA", brackets may hold a bus
 # id.
 _VIA = re.compile(
-    r"(?:Channel|Ring)\b[^:]*: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(?:send|receive)\])? via ([A-Za-z0-9][^\n\r]*)"
+    r"(?:Channel|Ring)\b[^:]*: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(?:send|receive)\])?"
+    r" via ([A-Za-z0-9][^\n\r]*)"
 )
 _NETWORK = re.compile(r"NCCL INFO Using network ([\w.+-]+)")
 _NVLS = re.compile(r"(\d+) nvls channels")

@@ -115,7 +115,7 @@ def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
 
 
 def parts_of(versions: Mapping[str, str], machine: Machine, *, ranks: int = 2) -> tuple[Part, ...]:
-    """Yield the parts, cheap and telling ones first. ``ranks`` is for the CPU: on GPUs their number decides."""
+    """Return the parts, cheap and telling ones first. ``ranks`` is for the CPU: on GPUs their number decides."""
     versions = {**versions, "torch": machine.torch, **({"nccl": machine.nccl} if machine.nccl else {})}
 
     def part(name: str, what: str, limit: float, tier: Tier, **options: object) -> Part:
@@ -137,7 +137,8 @@ def parts_of(versions: Mapping[str, str], machine: Machine, *, ranks: int = 2) -
 
 
 def _sharing(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
-    yield part("hostid", "quick tier, two ranks on one GPU by NCCL_HOSTID", 90, Tier.QUICK, ranks=2, sharing="hostid", steps=False)  # fmt: skip
+    what = "quick tier, two ranks on one GPU by NCCL_HOSTID"
+    yield part("hostid", what, 90, Tier.QUICK, ranks=2, sharing="hostid", steps=False)
     what = "quick tier, two ranks on one GPU by NCCL_MULTI_RANK_GPU_ENABLE"
     if machine.multi_rank:
         yield part("multi-rank", what, 90, Tier.QUICK, ranks=2, sharing="multi-rank", steps=False)

@@ -36,7 +36,8 @@ _UNPACK = (
     "d=tempfile.mkdtemp(prefix='envsmith-')\n"
     "for n,v in (('agent.py','ENVSMITH_AGENT'),('plan.json','ENVSMITH_PLAN')):\n"
     " open(os.path.join(d,n),'wb').write(zlib.decompress(base64.b64decode(os.environ.pop(v))))\n"
-    "a=[sys.executable,'-m','torch.distributed.run','--max-restarts','0',os.path.join(d,'agent.py'),'--plan',os.path.join(d,'plan.json')]\n"
+    "a=[sys.executable,'-m','torch.distributed.run','--max-restarts','0',os.path.join(d,'agent.py'),"
+    "'--plan',os.path.join(d,'plan.json')]\n"
     "os.execv(a[0],a)\n"
 )
 
@@ -165,7 +166,7 @@ def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
 
 
 def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
-    """Return a job for the Trainer, whose runtime makes the pods, sets torchrun's variables, and decides on /dev/shm."""
+    """Return a job for the Trainer. Its runtime makes the pods, sets torchrun's variables and sizes /dev/shm."""
     trainer: dict[str, Any] = {
         "image": job.image,
         "command": _command(job),
@@ -230,7 +231,8 @@ def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> 
     if not isinstance(row, dict) or not all(isinstance(row.get(key), int) for key in ("ranks", "nodes")):
         raise DataError(
             "the logs do not tell of which run they are",
-            hint='the line of rank 0 that begins with {"event":"hello" is missing: give the logs of all pods, from their beginning',
+            hint='the line of rank 0 that begins with {"event":"hello" is missing: '
+            "give the logs of all pods, from their beginning",
         )
     loaded = _first(events, "loaded")
     versions = {key: str(loaded[key]) for key in _VERSIONED if loaded.get(key)}
@@ -243,7 +245,8 @@ def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> 
         raise DataError(f"the logs tell of a run that cannot be: {error.message}") from None
     if plan.digest != row.get("digest"):
         raise DataError(
-            f"the logs are of other cases ({str(row.get('digest'))[:26]}…) than this envsmith has for the {plan.tier.value} tier",
+            f"the logs are of other cases ({str(row.get('digest'))[:26]}…) "
+            f"than this envsmith has for the {plan.tier.value} tier",
             hint="read them with the envsmith that made the job",
         )
     return plan
@@ -270,7 +273,8 @@ def _lacking(events: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     if not short:
         return ""
     have = f"{counts[short[0]]} of the {len(plan.cases)} results of rank {short[0]}"
-    return f"the logs hold {have}{f' (and lack some of {len(short) - 1} more ranks)' if len(short) > 1 else ''}: give the logs of all pods, whole"
+    lacking = f" (and lack some of {len(short) - 1} more ranks)" if len(short) > 1 else ""
+    return f"the logs hold {have}{lacking}: give the logs of all pods, whole"
 
 
 def _first(events: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any]:

@@ -28,6 +28,7 @@ from typing import IO, Protocol
 from envsmith.errors import SmokeError, UsageError, os_errors
 from envsmith.schema import AsJson, written
 from envsmith.smoke.agent.protocol import Exit
+from envsmith.smoke.blame import ranks_text
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.plan import Plan, Timeouts
@@ -351,16 +352,13 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
         lines = [line.strip() for line in item.words.decode(errors="replace").splitlines() if line.strip()]
         status = item.process.returncode
         ending = f"status {status}" if status is not None else "it had to be ended"
-        ranks = ("rank " if len(silent) == 1 else "ranks ") + ", ".join(map(str, silent))
         last = f": {lines[-1][:300]}" if lines else ""
-        sentences.append(f"node {item.command.node}: {ranks} did not start ({ending}){last}")
+        sentences.append(f"node {item.command.node}: {ranks_text(silent)} did not start ({ending}){last}")
     if not sentences:
         return result
     suffix = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
-    code = int(Exit.ERROR)
-    return replace(
-        result, passed=False, exit_code=code, summary=sentences[0] + suffix, blame=(*sentences, *result.blame)
-    )
+    blame = (*sentences, *result.blame)
+    return replace(result, passed=False, exit_code=int(Exit.ERROR), summary=sentences[0] + suffix, blame=blame)
 
 
 def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:

@@ -32,8 +32,8 @@ _FSDP2_STOPS = r"'Stream' object has no attribute 'record_event'"
 class Tier(str, Enum):
     """How much is run: cases, and steps of the frameworks.
 
-    ``import`` runs nothing, ``quick`` and ``full`` run cases and a step per framework, ``framework`` the quick cases and
-    every step.
+    ``import`` runs nothing, ``quick`` and ``full`` run cases and a step per framework, ``framework`` the quick cases
+    and every step.
     """
 
     IMPORT = "import"

@@ -458,7 +458,7 @@ def _notes(plan: Plan, log: Events, cases: Sequence[CaseOutcome], backend: str) 
     return notes
 
 
-# Whether a run verified enough to speak for a cell: nothing that was skipped may make it pass.
+# -- enough to speak for a cell: nothing that was skipped may make it pass ---------------------------------------------
 
 
 # What torch 2.0, the oldest that the agent runs on, need not have: a newer one that lacks them is told by its
@@ -516,12 +516,13 @@ def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: in
     )
 
 
-# Why a smoke test failed, in the words that a user would search for, and at which rung of the ladder. Pure.
+# -- why it failed, in the words that a user would search for, and at which rung of the ladder -------------------------
 
 
-# What a host without a GPU says, whatever the versions. torch.utils.cpp_extension asks the GPU what to compile for: a
-# host with a toolkit and no GPU (rule megatron-unified-memory-no-gpu).
+# torch.utils.cpp_extension asks the GPU what to compile for: a host with a toolkit and no GPU (rule
+# megatron-unified-memory-no-gpu).
 _ASKS_GPU = "in _get_cuda_arch_flags"
+# What a host without a GPU says, whatever the versions.
 _OF_HOST = (
     "Found no NVIDIA driver",
     "No CUDA GPUs are available",
@@ -571,8 +572,7 @@ def first_rank(detail: str) -> str:
     return match[1] if match else detail
 
 
-# Judging a framework step that ran to its end: its losses, the collectives it issued, and the steps that train the
-# same.
+# -- a framework step that ran to its end: losses, collectives, steps that train the same ------------------------------
 
 
 def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:
