@@ -16,14 +16,12 @@ from envsmith.model.rule import Rule, Severity
 from envsmith.model.version import parse_version, version_key
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.problem import Problem
-from envsmith.solve.request import FOLLOWS
+from envsmith.solve.request import FOLLOWS, MEANS_CUDA
 from envsmith.solve.solver import Solver
 from envsmith.solve.words import name_release
 
 # What a torch wheel carries.
 CARRIED = ("cuda", *FOLLOWS)
-# Who has one of these means to use it.
-_MEANS_CUDA = ("driver", "gpu", "toolkit")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,18 +53,19 @@ class Case:
         """Return what is given, as ``(variable, mask of releases)``."""
         return [(self.problem.names.index(name), mask) for name, mask in self.subject.masks.items()]
 
+    def listed(self, name: str) -> int:
+        """Return the mask of what is given of a component, without what the knowledge does not list."""
+        return self.subject.masks[name] & ((1 << len(self.solver.compiled.versions.get(name, ()))) - 1)
+
 
 def plausible(solver: Solver, subject: Given, platform: Platform) -> Given:
-    """Without the builds that a torch without a build tag cannot mean.
-
-    Those of other platforms, and those without CUDA beside a driver.
-    """
+    """Drop the builds that a torch without a build tag cannot mean: of other platforms, without CUDA beside a driver."""
     listed = solver.compiled.versions.get("torch", ())
     mask = subject.masks.get("torch", 0)
     if not mask & (mask - 1):
         return subject
     here = solver.compiled.torch_index.get(platform.value, {})
-    with_cuda = any(n in subject.plain for n in _MEANS_CUDA)
+    with_cuda = any(n in subject.plain for n in MEANS_CUDA)
     narrower = 0
     for index, version in enumerate(listed):
         if mask >> index & 1 and version in here and not (with_cuda and version.endswith("+cpu")):
@@ -75,7 +74,7 @@ def plausible(solver: Solver, subject: Given, platform: Platform) -> Given:
 
 
 def bits_of(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, int]]:
-    """Releases as ``(variable, mask)``."""
+    """Return releases as ``(variable, mask)``."""
     return [(problem.names.index(n), problem.bit(problem.names.index(n), v)) for n, v in versions.items()]
 
 
@@ -103,8 +102,6 @@ def infer(case: Case) -> tuple[list[tuple[int, int]], dict[str, str], frozenset[
         (v, m) for v, m in enumerate(domains) if problem.names[v] in subject.masks or problem.names[v] in CARRIED
     ]
     inferred = _single(problem, domains, subject)
-    if inferred.keys() >= set(CARRIED) - subject.masks.keys() and not domains[torch] & (domains[torch] - 1):
-        return narrowed, inferred, frozenset()
     default = _default_build(problem, torch, domains[torch])
     if default is None or not domains[torch] & (domains[torch] - 1):
         return narrowed, inferred, frozenset()
@@ -116,7 +113,7 @@ def infer(case: Case) -> tuple[list[tuple[int, int]], dict[str, str], frozenset[
 
 
 def _single(problem: Problem, domains: Domains, subject: Given) -> dict[str, str]:
-    """Carried components that are not given and have one release left."""
+    """Return the carried components that are not given and have one release left."""
     singles = {}
     for name in CARRIED:
         variable = problem.variable(name)

@@ -219,8 +219,6 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
     label = name_release(name, version)
     values = problem.values[variable]
     stable = problem.full[variable]
-    for v, allowed in (*posed.pre, *posed.yanked):
-        stable &= allowed if v == variable else -1
     for marked in (problem.compiled.pre, problem.compiled.yanked):
         stable &= ~marked.get(name, 0)
     current = values.index(version)
@@ -383,21 +381,21 @@ def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: So
             for n, v in answer.cell.components.items()
             if n in old and old[n] != v
         ]
-        sentences = (
-            f"Nothing blocks {aim_text}: {join_words(changes) or 'nothing changes'}. The cell is {answer.cell.id}.",
+        sentence = (
+            f"Nothing blocks {aim_text}: {join_words(changes) or 'nothing changes'}. The cell is {answer.cell.id}."
         )
-        return Explanation(subject=f"{cell} to {aim_text}", sentences=sentences)
+        return Explanation(subject=f"{cell} to {aim_text}", sentences=(sentence,))
     stuck = solver.stuck(aim.problem)
     blocking = _versions(w for w in (stuck.wishes if stuck else ()) if w not in new)
     rules = [m for m in conflict_members(solver, aim.problem, stuck) if not m.is_wish]
-    sentences_list = [f"{name_release(n, v)}{_published(solver, n, v)} blocks {aim_text}." for n, v in blocking.items()]
-    sentences_list += [f"{m.message}{_since(solver, m.rule, blocking)}." for m in rules]
+    sentences = [f"{name_release(n, v)}{_published(solver, n, v)} blocks {aim_text}." for n, v in blocking.items()]
+    sentences += [f"{m.message}{_since(solver, m.rule, blocking)}." for m in rules]
     repairs = tuple(r for r in solver.repairs(aim) if not any(c.component in specs for c in r.changes))
-    sentences_list += [f"What must change: {r.message}, which gives {r.cell.id}." for r in repairs]
+    sentences += [f"What must change: {r.message}, which gives {r.cell.id}." for r in repairs]
     if not repairs:
-        sentences_list.append("No cell with the frameworks of this one can have it.")
+        sentences.append("No cell with the frameworks of this one can have it.")
     return Explanation(
-        subject=f"{cell} to {aim_text}", sentences=tuple(sentences_list), members=tuple(rules), repairs=repairs
+        subject=f"{cell} to {aim_text}", sentences=tuple(sentences), members=tuple(rules), repairs=repairs
     )
 
 
@@ -448,7 +446,7 @@ def _chosen(posed: Posed, answer: Answer, name: str) -> tuple[int, int, str]:
 
 
 def _plain(posed: Posed, variable: int) -> int:
-    """Releases that are neither pre-releases nor yanked (nor what the request excludes)."""
+    """Return the releases that are neither pre-releases nor yanked (nor what the request excludes)."""
     mask = posed.problem.full[variable]
     for v, allowed in (*posed.pre, *posed.yanked):
         if v == variable:

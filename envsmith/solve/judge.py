@@ -28,7 +28,7 @@ from envsmith.solve.explain import conflict_members
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import Nearest, Support
 from envsmith.solve.problem import Group, Problem, Wish, pose
-from envsmith.solve.request import CORE, Posed
+from envsmith.solve.request import CORE, Posed, avoided
 from envsmith.solve.solver import Solver
 from envsmith.solve.words import finding_of_row, join_words, message_of, name_release, strongest
 
@@ -106,8 +106,7 @@ def _hints_at_another(case: Case, inferred: Mapping[str, str]) -> bool:
     if toolkit is None or cuda is None or toolkit.split(".")[0] == cuda.split(".")[0]:
         return False
     tag = "+cu" + toolkit.split(".")[0]
-    versions = case.solver.compiled.versions["torch"]
-    return any(tag in versions[i] for i in bits(case.subject.masks["torch"] & ((1 << len(versions)) - 1)))
+    return any(tag in case.solver.compiled.versions["torch"][i] for i in bits(case.listed("torch")))
 
 
 def _own_build(case: Case, findings: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
@@ -187,7 +186,7 @@ def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
     reasons = [reason for name in subject.plain if (reason := _unproved(case, name))]
     torch = problem.variable("torch")
     if torch is not None and "torch" in subject.masks:
-        listed = subject.masks["torch"] & ((1 << len(case.solver.compiled.versions.get("torch", ()))) - 1)
+        listed = case.listed("torch")
         on_gpu = "gpu" in subject.masks and not subject.text["torch"].endswith("+cpu")
         if listed and on_gpu and "torch-runs-on-gpu" in _silent(case, listed, torch):
             reasons.append(f"for which GPUs torch {subject.text['torch']} is compiled")
@@ -203,7 +202,7 @@ def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
 
 
 def _silent(case: Case, torches: int, torch: int) -> set[str]:
-    """Rules that say nothing about one of these builds of torch."""
+    """Return the rules that say nothing about one of these builds of torch."""
     silent = {"torch-runs-on-gpu"}
     for group in case.problem.groups:
         if group.rule in silent:
@@ -223,20 +222,15 @@ def _unproved(case: Case, framework: str) -> str | None:
     It can when somebody tested this framework release (its series, or an older release) with this torch or a newer one,
     or when the release itself declares a range that ends above this torch.
     """
-    compiled, problem, subject = case.solver.compiled, case.problem, case.subject
-    if compiled.roles[framework] is not Role.FRAMEWORK or "torch" not in subject.masks:
+    problem, subject = case.problem, case.subject
+    if case.solver.compiled.roles[framework] is not Role.FRAMEWORK or "torch" not in subject.masks:
         return None
-    listed = (1 << len(compiled.versions.get(framework, ()))) - 1
-    releases = subject.masks[framework] & listed
-    torches = subject.masks["torch"] & ((1 << len(compiled.versions.get("torch", ()))) - 1)
+    releases, torches = case.listed(framework), case.listed("torch")
     if not releases or not torches:
         return None
     release = releases.bit_length() - 1
     support = Support.of(problem, framework)
-    older = support.torch(release)
-    for frameworks, tested in support.lines:
-        if frameworks & ((1 << (release + 1)) - 1):
-            older |= tested
+    older = support.torch(release) | support.tested_with((1 << (release + 1)) - 1)
     if (older and torches & -torches <= older) or _declared_bound(case, framework, release, torches):
         return None
     tail = ""
@@ -455,8 +449,7 @@ def _repair(case: Case, names: Mapping[str, str], platform: Platform, warned: fr
         problem.with_wishes(wishes),
         Nearest(problem, frameworks, companions, start=start, torches=masks.get("torch", 0)),
         chosen,
-        _without(problem, case.solver.compiled.pre),
-        _without(problem, case.solver.compiled.yanked),
+        *avoided(problem, {}),  # of the set they may stay: the passes without these masks allow them
     )
     repairs = case.solver.repairs(posed, warned=warned)
     if not repairs:
@@ -470,10 +463,7 @@ def _repair(case: Case, names: Mapping[str, str], platform: Platform, warned: fr
 
 
 def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]:
-    """Of repairs with equally few changes.
-
-    Companions and tools move first, then a framework upwards, then torch upwards, then anything downwards.
-    """
+    """Return what sorts repairs: few changes, then companions, a framework upwards, torch upwards, anything downwards."""
 
     def dear(change: Change) -> int:
         role = roles.get(change.component)
@@ -494,22 +484,11 @@ def _is_older(new: str | None, old: str | None) -> bool:
 
 
 def _stay_with_cuda(case: Case, problem: Problem) -> list[Wish]:
-    """Giving up CUDA is no repair for somebody who has it."""
-    cuda = problem.variable("cuda")
-    if cuda is None or "cpu" not in problem.values[cuda]:
+    """Return the wish for CUDA: giving it up is no repair for somebody who has it."""
+    with_cuda, text = problem.with_cuda(), case.subject.text
+    if with_cuda is None or text.get("cuda") == "cpu" or text.get("torch", "").endswith("+cpu"):
         return []
-    if case.subject.text.get("cuda") == "cpu" or case.subject.text.get("torch", "").endswith("+cpu"):
-        return []
-    mask = problem.full[cuda] & ~problem.bit(cuda, "cpu")
-    return [Wish("cuda", "with CUDA", ((cuda, mask),), reason="a build without CUDA is no repair", host=True)]
-
-
-def _without(problem: Problem, marked: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """Mask pre-releases or yanked releases for components that change.
-
-    Those of the set may stay (the passes without this mask allow them).
-    """
-    return tuple((v, problem.full[v] & ~marked[c]) for v, c in enumerate(problem.components) if marked.get(c))
+    return [Wish("cuda", "with CUDA", (with_cuda,), reason="a build without CUDA is no repair", host=True)]
 
 
 def _agrees(case: Case, name: str) -> bool:

@@ -65,18 +65,16 @@ class Support:
 
         Its own lines, else those of its series.
         """
-        bit = 1 << release
-        own = 0
-        for frameworks, torches in self.lines:
-            if frameworks & bit:
-                own |= torches
-        if own:
-            return own
         series = self.series[release] if release < len(self.series) else 0
+        return self.tested_with(1 << release) or self.tested_with(series)
+
+    def tested_with(self, releases: int) -> int:
+        """Return the mask of torch releases tested with one of these releases of the framework."""
+        tested = 0
         for frameworks, torches in self.lines:
-            if frameworks & series:
-                own |= torches
-        return own
+            if frameworks & releases:
+                tested |= torches
+        return tested
 
     @property
     def releases(self) -> int:
@@ -111,9 +109,9 @@ class Preference:
             if tested:
                 steps.append((variable, _tiers(variable, tested)))
             steps.append((variable, _listed(variable, self._newest(variable))))
-        torch, cuda = problem.variable("torch"), problem.variable("cuda")
-        if cuda is not None and "cpu" in problem.values[cuda]:
-            steps.append((cuda, _tiers(cuda, ~problem.bit(cuda, "cpu"))))
+        if with_cuda := problem.with_cuda():
+            steps.append((with_cuda[0], _tiers(*with_cuda)))
+        torch = problem.variable("torch")
         if torch is not None:
             if self.supported_first:
                 steps.append((torch, self._tested_torch(torch)))

@@ -116,6 +116,13 @@ class Problem:
         """Return the mask of one value."""
         return 1 << self.values[variable].index(version)
 
+    def with_cuda(self) -> tuple[int, int] | None:
+        """Return the variable of CUDA and the mask of builds with it. ``None`` where there is no build without."""
+        cuda = self.variable("cuda")
+        if cuda is None or "cpu" not in self.values[cuda]:
+            return None
+        return cuda, self.full[cuda] & ~self.bit(cuda, "cpu")
+
     def assignment(self, domains: Sequence[int]) -> dict[str, str]:
         """Return names and releases of a full assignment, without what is not known."""
         chosen = (values[domain.bit_length() - 1] for values, domain in zip(self.values, domains, strict=True))
@@ -169,7 +176,7 @@ def pose(
 
 
 def _carriers(compiled: Compiled, active: set[str]) -> dict[str, str]:
-    """Component -> the rule that says which release of it a torch wheel carries."""
+    """Return by component the rule that says which release of it a torch wheel carries."""
     pairs = [r for r in compiled.rules_of(["torch"]) if r.bundles and len(r.components) == 2]
     carriers = {r.components[1]: r.id for r in pairs if r.components[0] == "torch" and r.components[1] in active}
     return carriers if "torch" in active else {}
@@ -243,7 +250,7 @@ class _Lay:
         return [Group(rule.id, severity, tuple(nogoods)) for severity, nogoods in by_severity.items()]
 
     def spread(self, joined: Mapping[str, int]) -> list[Nogood]:
-        """One nogood per choice of variables: a component with several variables (GPUs) is judged for each."""
+        """Return one nogood per choice of variables: a component with several variables (GPUs) is judged for each."""
         if not all(joined.values()):
             return []
         literals = ([(variable, mask) for variable in self.index[component]] for component, mask in joined.items())

@@ -21,6 +21,8 @@ CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
 _KEEP_PROBLEMS = 16
 # What a torch wheel carries besides CUDA: in the cell, not in its name.
 FOLLOWS = ("nccl", "cudnn", "triton")
+# Who names or has one of these means to use CUDA.
+MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def pose_request(compiled: Compiled, request: Request, problems: dict[object, Pr
             problems.pop(next(iter(problems)))
         problems[key] = pose(compiled, request.platform, names, {n: tuple(v) for n, v in extras.items()})
     problem = problems[key].with_wishes(_wishes(problems[key], request, specs))
-    pre, yanked = _avoided(problem, specs)
+    pre, yanked = avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
     return Posed(request, problem, Preference(problem, frameworks, companions), chosen, pre, yanked)
 
@@ -117,7 +119,7 @@ def _version(text: str, flag: str) -> str:
 
 
 def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str]]:
-    """Exactly named releases that the knowledge does not list, of the host and of companions: we do not choose them."""
+    """Return exactly named releases that the knowledge does not list, of the host and of companions: we do not choose them."""
     extras: dict[str, list[str]] = {}
     for name, spec in specs.items():
         exact = exact_version(spec)
@@ -135,7 +137,7 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
         if not spec.is_any:
             host = problem.compiled.roles[name] is Role.HOST
             mask = (variable, problem.mask(variable, spec))
-            wishes.append(Wish(name, spec.text, (mask, *cuda) if name in _MEANS_CUDA else (mask,), host=host))
+            wishes.append(Wish(name, spec.text, (mask, *cuda) if name in MEANS_CUDA else (mask,), host=host))
     for name, (spec, reason) in request.narrowed.items():
         variable = problem.names.index(name)
         wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason=reason))
@@ -155,19 +157,13 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
     return wishes
 
 
-# Who names one of these wants to use it.
-_MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
-
-
 def _with_cuda(problem: Problem, request: Request) -> tuple[tuple[int, int], ...]:
     """Return the wish for CUDA.
 
     A build without it is no answer to a driver, GPU or toolkit, unless ``cuda`` itself was asked for.
     """
-    cuda = problem.variable("cuda")
-    if cuda is None or "cuda" in request.constraints or "cpu" not in problem.values[cuda]:
-        return ()
-    return ((cuda, problem.full[cuda] & ~problem.bit(cuda, "cpu")),)
+    with_cuda = problem.with_cuda()
+    return (with_cuda,) if with_cuda and "cuda" not in request.constraints else ()
 
 
 def _check_day(text: str) -> None:
@@ -180,7 +176,7 @@ def _check_day(text: str) -> None:
 
 
 def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:
-    """Per variable the releases that were published on ``day`` or before (or nobody knows when)."""
+    """Return per variable the releases that were published on ``day`` or before (or nobody knows when)."""
     masks = []
     for variable, component in enumerate(problem.components):
         if problem.compiled.roles.get(component) is Role.HOST:
@@ -191,10 +187,10 @@ def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:
     return tuple(masks)
 
 
-def _avoided(
+def avoided(
     problem: Problem, specs: Mapping[str, Spec]
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-    """Masks without pre-releases and without yanked releases, except where the request names one."""
+    """Return masks without pre-releases and without yanked releases, except where the request names one."""
     pre, yanked = [], []
     for variable, component in enumerate(problem.components):
         full = problem.full[variable]
