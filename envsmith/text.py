@@ -34,6 +34,11 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def table_cell(text: str) -> str:
+    """Return text as a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
 def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
     """Return ``text`` without logins, tokens, mail addresses, names of home folders, of this user and of this host."""
     text = _LONG_HEX.sub("<removed>", _without_secrets(text))

@@ -171,17 +171,13 @@ def _invoke(argv: Sequence[str]) -> int:
     Not ``cli.main``: that answers a reader who went away (``| head``) with 1, which is our word for no.
     """
     if instruction := os.environ.get(_COMPLETE):
-        return _complete(instruction)
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "envsmith", _COMPLETE, instruction)
     with cli.make_context("envsmith", list(argv), color=_colour()) as context:
         result = cli.invoke(context)
         sys.stdout.flush()
     return result if isinstance(result, int) else 0
-
-
-def _complete(instruction: str) -> int:
-    from click.shell_completion import shell_complete
-
-    return shell_complete(cli, {}, "envsmith", _COMPLETE, instruction)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -237,4 +233,8 @@ def completion(*, shell: str) -> int:
     ~/.local/share/bash-completion/completions/envsmith, _envsmith in a folder of zsh's $fpath, or
     ~/.config/fish/completions/envsmith.fish.
     """
-    return _complete(f"{shell}_source")
+    from click.shell_completion import BashComplete, FishComplete, ZshComplete
+
+    kind = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}[shell]
+    click.echo(kind(cli, {}, "envsmith", _COMPLETE).source())
+    return 0

@@ -13,7 +13,7 @@ import click
 from envsmith.cli.console import dumps
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
-from envsmith.text import clean
+from envsmith.text import clean, table_cell
 
 if TYPE_CHECKING:
     from envsmith.ci.check import Located
@@ -200,11 +200,7 @@ def summary(library: str, every: Sequence[Located], comparison: Comparison | Non
         for located in every:
             finding = located.finding
             cells = (f"`{located.file}:{located.line}`", f"{finding.message} (`{finding.rule}`)", finding.fix or "")
-            lines.append(
-                "| "
-                + " | ".join([_GLYPH[finding.severity], *(c.replace("|", "\\|").replace("\n", " ") for c in cells)])
-                + " |"
-            )
+            lines.append("| " + " | ".join([_GLYPH[finding.severity], *map(table_cell, cells)]) + " |")
         lines.append("")
     if comparison is not None:
         lines.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -171,12 +170,8 @@ def verify(settings: VerifyFlags) -> int:
     if bool(settings.identity) != bool(settings.issuer):
         raise UsageError("--identity and --issuer belong together")
     trust = verbs.trust_of(settings.keys, settings.identity, settings.issuer)
-    with contextlib.ExitStack() as stack:
-        console = stack.enter_context(Console(verbose=settings.verbose))
-        store_image = stack.enter_context(verbs.find_image(settings.image, settings.bundle))
-        report = verbs.verify_image(
-            store_image, trust, layers=settings.layers, rebuild=settings.rebuild, progress=console
-        )
+    with Console(verbose=settings.verbose) as console, verbs.find_image(settings.image, settings.bundle) as named:
+        report = verbs.verify_image(named, trust, layers=settings.layers, rebuild=settings.rebuild, progress=console)
     click.echo(dumps(report.to_json()) if settings.as_json else _report_text(report))
     for check in report.checks if not settings.as_json else []:
         if check.state.value in {"differs", "unproved"}:

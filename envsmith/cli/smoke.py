@@ -37,7 +37,7 @@ from envsmith.smoke.nodes import (
 )
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult
-from envsmith.text import clean
+from envsmith.text import clean, table_cell
 
 _WORST = 12
 _FEWEST_TO_NARROW = 3
@@ -505,5 +505,5 @@ def _markdown(finished: Sequence[everything.Done], record: Record | None, verdic
     lines += [f"{verdict}.", "", "| part | what | outcome | seconds | |", "|---|---|---|---|---|"]
     for item in finished:
         cells = (item.part.name, item.part.what, item.word, f"{item.seconds:.1f}", clean(item.sentence))
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+        lines.append("| " + " | ".join(map(table_cell, cells)) + " |")
     return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, minor_of
-from envsmith.text import clean, redact
+from envsmith.text import clean, redact, table_cell
 
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
 # The order of components in a table.
@@ -143,7 +143,7 @@ def _item(d: Diagnosed) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return redact(clean(text)).replace("|", "\\|").replace("\n", " ")
+    return table_cell(redact(clean(text)))
 
 
 # What a message says and asks for, with the versions that it and the facts name.

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from envsmith.cli.app import run
-from envsmith.cli.options import RequestFlags, argument, exit_code, group, option, takes
+from envsmith.cli.options import RequestFlags, argument, choice, exit_code, flag, group, option, takes
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 
@@ -19,7 +19,8 @@ class Flags:
     name: str = argument()
     request: RequestFlags = group(RequestFlags)  # noqa: RUF009
     jobs: int = option("--jobs", type=int, default=4, help="How many.")
-    as_json: bool = option("--json", is_flag=True)
+    word: str = choice("--word", ["a", "b"], "Which.", default="b")
+    as_json: bool = flag("--json", "As JSON.")
 
 
 @click.command()
@@ -47,6 +48,12 @@ def test_help_lists_the_options_in_the_order_of_the_fields():
     text = CliRunner().invoke(command, ["--help"]).output
     places = [text.index(word) for word in ("--framework", "--exclude-newer", "--jobs", "--json")]
     assert places == sorted(places)
+
+
+def test_help_shows_the_default_of_an_option_that_has_one():
+    text = CliRunner().invoke(command, ["--help"]).output
+    assert "How many.  [default: 4]" in text
+    assert "Which.  [default: b]" in text
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [("note", 1), ("warning", 1), ("error", 0), ("never", 0)])
