@@ -251,8 +251,7 @@ def import_what_is_there(draft: Draft, interpreter: Path, notes: list[str]) -> N
 def driver(draft: Draft) -> None:
     """Add the version of the kernel driver."""
     text = text_of("/proc/driver/nvidia/version", 4000)
-    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d{3}\.\d+(?:\.\d+)?)", text)
-    if match:
+    if match := re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d{3}\.\d+(?:\.\d+)?)", text):
         draft.component("driver", match[1], "/proc/driver/nvidia/version", 4)
 
 
@@ -261,8 +260,7 @@ def gpus(draft: Draft) -> None:
     draft.host["gpu_number"] = "known"
     if _nvml(draft):
         return
-    smi = shutil.which("nvidia-smi")
-    if smi:
+    if smi := shutil.which("nvidia-smi"):
         read_log(output_of([smi], 4.0) + "\n" + output_of([smi, "-L"], 4.0), draft, "nvidia-smi")
     if not draft.gpus and not Path("/dev/nvidia0").exists():
         draft.gpu_count = None
@@ -370,8 +368,7 @@ def _folders(draft: Draft, site: Iterable[Path]) -> Iterator[tuple[str, str]]:
         yield "rpath", str(root / "torch" / "lib")
         for part in sorted((root / "nvidia").glob("*/lib")):
             yield "wheel", str(part)
-    prefix = draft.variables.get("CONDA_PREFIX")
-    if prefix:
+    if prefix := draft.variables.get("CONDA_PREFIX"):
         yield "conda", f"{prefix}/lib"
     for folder in SYSTEM:
         yield "system", folder
@@ -452,12 +449,9 @@ def toolkit(draft: Draft) -> None:
     draft.tools["nvcc"] = nvcc
     if nvcc is None:
         return
-    answer = re.search(
-        r"\"version\"\s*:\s*\"(\d+\.\d+)", text_of(Path(nvcc).resolve().parent.parent / "version.json", 3000)
-    )
-    text = "" if answer else output_of([nvcc, "--version"])
-    match = answer or re.search(r"release (\d+\.\d+)", text)
-    if match:
+    stated = text_of(Path(nvcc).resolve().parent.parent / "version.json", 3000)
+    match = re.search(r"\"version\"\s*:\s*\"(\d+\.\d+)", stated)
+    if match := match or re.search(r"release (\d+\.\d+)", output_of([nvcc, "--version"])):
         draft.component("toolkit", match[1], nvcc, 4)
     if on_path and home and Path(on_path).resolve() != Path(nvcc).resolve():
         draft.disagreements.append(f"toolkit: CUDA_HOME has {nvcc}, PATH has {on_path}")
@@ -468,8 +462,7 @@ def compilers(draft: Draft) -> None:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler:
         text = output_of([compiler, "--version"])
-        match = re.search(r"(\d{1,2}\.\d{1,2}\.\d{1,2})", text)
-        if match:
+        if match := re.search(r"(\d{1,2}\.\d{1,2}\.\d{1,2})", text):
             draft.component("clang" if "clang" in text else "gcc", match[1], compiler, 4)
 
 

@@ -6,6 +6,7 @@ only follows from something else comes after it. :class:`~envsmith.doctor.diagno
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -131,19 +132,15 @@ def _check(facts: Facts, platform: Platform) -> Judgement:
     try:
         return solve.check(versions, platform) if versions else Judgement(status="unknown")
     except EnvsmithError:
-        readable = {name: version for name, version in versions.items() if _is_readable(name, version, platform)}
+        readable = {}
+    for name, version in versions.items():
+        with contextlib.suppress(EnvsmithError):
+            solve.check({name: version}, platform)
+            readable[name] = version
     try:
         return solve.check(readable, platform) if readable else Judgement(status="unknown")
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))
-
-
-def _is_readable(name: str, version: str, platform: Platform) -> bool:
-    try:
-        solve.check({name: version}, platform)
-    except EnvsmithError:
-        return False
-    return True
 
 
 def _versions_of(facts: Facts) -> dict[str, str]:
@@ -441,7 +438,6 @@ def _diagnosis(
 
 
 def _checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return sentences that say what was judged."""
     versions = _versions_of(facts)
     sentences = []
     if versions:

@@ -266,20 +266,16 @@ _FOLLOWS = frozenset({"cuda", "nccl", "cudnn", "triton"})
 _WHEELS = ("nccl", "cudnn")
 
 
-def _is_host(name: str) -> bool:
-    component = components().by_name.get(name)
-    return component is not None and component.role is Role.HOST
-
-
 def commands_of(repair: Repair) -> Mapping[str, str]:
     """Return a repair as commands of ``pip``, ``uv`` and ``conda``, and what no package manager changes as ``host``."""
+    host_names = {component.name for component in components().with_role(Role.HOST)}
     changed = {c.component: c.new for c in repair.changes if c.new is not None}
-    removed = [c.component for c in repair.changes if c.new is None and not _is_host(c.component)]
+    removed = [c.component for c in repair.changes if c.new is None and c.component not in host_names]
     cell = repair.cell.components
     libraries = _single_libraries(changed, cell)
     follows_torch = bool(set(changed) & _FOLLOWS) and not libraries
     torch = changed.get("torch") or (cell.get("torch") if follows_torch else None)
-    pins = {n: v for n, v in changed.items() if n not in _FOLLOWS | {"python", "torch"} and not _is_host(n)}
+    pins = {n: v for n, v in changed.items() if n not in _FOLLOWS | {"python", "torch"} | host_names}
     commands = _installations(torch, _backend(torch, cell.get("cuda")), pins, repair.cell.index)
     if libraries:
         _put_before(commands, libraries)
@@ -287,9 +283,8 @@ def commands_of(repair: Repair) -> Mapping[str, str]:
         commands["python"] = f"uv venv --python {changed['python']}   # then install everything again into it"
     if removed:
         commands["remove"] = f"pip uninstall -y {' '.join(removed)}"
-    host = [f"{n}: {c.old or 'not given'} -> {c.new}" for c in repair.changes if _is_host(n := c.component)]
-    if host:
-        commands["host"] = "; ".join(host)
+    if host := [c for c in repair.changes if c.component in host_names]:
+        commands["host"] = "; ".join(f"{c.component}: {c.old or 'not given'} -> {c.new}" for c in host)
     return commands
 
 
@@ -373,7 +368,7 @@ def request_of(repair: Repair) -> tuple[Request, str]:
         )
     frameworks = {n: Spec.exactly(pins[n]) for n in repair.cell.frameworks}
     chosen = [n for n in pins if n in {"torch", "cuda", "python"} or (n in repair.cell.chosen and n not in frameworks)]
-    constraints = {n: Spec.exactly(pins[n]) for n in chosen if not _is_host(n)}
+    constraints = {n: Spec.exactly(pins[n]) for n in chosen if components().by_name[n].role is not Role.HOST}
     if "python" in constraints and pins["python"].count(".") == 1:
         constraints["python"] = Spec.parse(pins["python"])
     text = " ".join(

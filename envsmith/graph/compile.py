@@ -9,7 +9,7 @@ which is looked at when something has to be explained.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ class Compiled:
 
     ``pre`` and ``yanked`` mark releases that are not taken by default. ``dates`` are ISO days or ``""``.
     ``torch_index`` tells per platform where a build is found. ``tested`` holds ``(framework, mask of releases, mask of
-    torch releases, is a record)``. ``about`` are the numbers of the rules that speak of a component.
+    torch releases)``. ``about`` are the numbers of the rules that speak of a component.
     """
 
     digest: str
@@ -64,9 +64,8 @@ class Compiled:
     specs: tuple[tuple[str, str, int], ...]
     rules: tuple[CompiledRule, ...]
     about: Mapping[str, tuple[int, ...]]
-    tested: tuple[tuple[str, int, int, bool], ...]
+    tested: tuple[tuple[str, int, int], ...]
     gpus: Mapping[str, str]
-    distributions: Mapping[str, str] = field(default_factory=dict)
 
     def rules_of(self, components: Iterable[str]) -> list[CompiledRule]:
         """Return the rules that speak of one of these components, in the order of the files."""
@@ -76,7 +75,7 @@ class Compiled:
 
 def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
     """Evaluate every spec of the graph against every release. No platform is chosen yet."""
-    components = {node: data["value"] for node, data in graph.nodes(data=True) if data.get("kind") == "component"}
+    roles = {node: data["value"].role for node, data in graph.nodes(data=True) if data.get("kind") == "component"}
     releases: dict[str, list[Release]] = {}
     for _, component, data in graph.edges(data=True):
         if data["kind"] == "release-of":
@@ -90,7 +89,7 @@ def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
     listed = {name: {r.version: r for r in group} for name, group in releases.items()}
     return Compiled(
         digest=graph.graph["digest"],
-        roles={name: component.role for name, component in components.items()},
+        roles=roles,
         versions=specs.versions,
         dates={
             name: tuple((listed[name][v].date or "") if v in listed.get(name, ()) else "" for v in versions)
@@ -114,7 +113,6 @@ def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
         about={name: tuple(numbers) for name, numbers in about.items()},
         tested=tuple(_tested(graph, specs)),
         gpus=graph.graph["gpus"],
-        distributions={d: name for name, component in components.items() for d in component.distributions},
     )
 
 
@@ -194,9 +192,9 @@ def _nogoods(row: Sequence[Mapping[str, Any]], specs: _Specs) -> tuple[tuple[int
     return tuple((*when, need) for need in needs) if needs else (when,)
 
 
-def _tested(graph: nx.MultiDiGraph[str], specs: _Specs) -> Iterator[tuple[str, int, int, bool]]:
+def _tested(graph: nx.MultiDiGraph[str], specs: _Specs) -> Iterator[tuple[str, int, int]]:
     lines = [data["value"] for _, _, data in graph.edges(data=True) if data["kind"] == "tested"]
     for line in lines:
         framework, torch = specs.mask(line.framework, line.version), specs.mask("torch", line.torch)
         if framework and torch:
-            yield line.framework, framework, torch, line.kind == "record"
+            yield line.framework, framework, torch

@@ -48,7 +48,7 @@ class Support:
     @classmethod
     def of(cls, problem: Problem, framework: str) -> Support:
         """Return the tested lines of a framework. ``series`` holds for each release the mask of its minor series."""
-        lines = tuple((f, t) for name, f, t, _ in problem.compiled.tested if name == framework)
+        lines = tuple((f, t) for name, f, t in problem.compiled.tested if name == framework)
         variable = problem.variable(framework)
         values = problem.values[variable] if variable is not None else ()
         minors: dict[tuple[int, ...], int] = {}
