@@ -59,7 +59,7 @@ class Case:
 
 
 def plausible(solver: Solver, subject: Given, platform: Platform) -> Given:
-    """Drop the builds that a torch without a build tag cannot mean: of other platforms, without CUDA beside a driver."""
+    """Drop builds that a torch without a build tag cannot mean: of other platforms, without CUDA beside a driver."""
     listed = solver.compiled.versions.get("torch", ())
     mask = subject.masks.get("torch", 0)
     if not mask & (mask - 1):

@@ -463,7 +463,7 @@ def _repair(case: Case, names: Mapping[str, str], platform: Platform, warned: fr
 
 
 def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]:
-    """Return what sorts repairs: few changes, then companions, a framework upwards, torch upwards, anything downwards."""
+    """Return what sorts repairs: few changes, companions, a framework upwards, torch upwards, anything downwards."""
 
     def dear(change: Change) -> int:
         role = roles.get(change.component)

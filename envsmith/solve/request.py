@@ -119,7 +119,7 @@ def _version(text: str, flag: str) -> str:
 
 
 def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str]]:
-    """Return exactly named releases that the knowledge does not list, of the host and of companions: we do not choose them."""
+    """Return exactly named releases that the knowledge does not list, of the host and of companions."""
     extras: dict[str, list[str]] = {}
     for name, spec in specs.items():
         exact = exact_version(spec)

@@ -137,7 +137,10 @@ def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, dict[str, A
 
 
 def _leaves(config: dict[str, Any], most: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """Give dotted names and values, ``zero_optimization.stage`` and ``3``. ``most`` is how many of each level are read, lists and deeper levels not at all."""
+    """Give dotted names and values, ``zero_optimization.stage`` and ``3``.
+
+    ``most`` is how many of each level are read, lists and deeper levels not at all.
+    """
     for key, value in list(config.items())[: most[0]]:
         if not isinstance(value, (dict, list)):
             yield str(key)[:80], str(value)[:80]
