@@ -30,8 +30,8 @@ class CheckFlags:
         "--from",
         multiple=True,
         metavar="FILE",
-        help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', a pip lock "
-        "or freeze), or all of an environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
+        help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', "
+        "a pip lock or freeze), or all of an environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
     )
     facts: tuple[str, ...] = option(
         "--fact",

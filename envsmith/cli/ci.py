@@ -63,7 +63,8 @@ class MatrixFlags:
     since: str | None = option(
         "--since",
         metavar="REF",
-        help="When nothing that decides the matrix differs from this git revision, only the newest and the oldest cell.",
+        help="When nothing that decides the matrix differs from this git revision, "
+        "only the newest and the oldest cell.",
     )
     known: Path | None = option(
         "--known",

@@ -125,7 +125,8 @@ class SmokeFlags:
         type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
         multiple=True,
         metavar="FILE",
-        help="Run nothing: the verdict of a Kubernetes job from the logs of its pods (repeatable; - is standard input).",
+        help="Run nothing: the verdict of a Kubernetes job from the logs of its pods "
+        "(repeatable; - is standard input).",
     )
     no_steps: bool = flag("--no-steps", "Collectives only, no framework step.")
     framework_only: bool = flag(
