@@ -25,7 +25,7 @@ from envsmith.build import last_day
 from envsmith.matrix.campaign.drive import State
 from envsmith.matrix.campaign.executors import worker_command
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.plan import Composer
+from envsmith.matrix.campaign.selection import Composer
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import find_uv, uv_environment
 from envsmith.solve import default_solver

@@ -85,8 +85,8 @@ def timed(action: Callable[[], set[str]], repeat: int) -> tuple[float, float, se
 
 
 def ours(local, channel: Path, folder: Path) -> Callable[[], set[str]]:
-    from envsmith.conda.files import write
     from envsmith.conda.lock import lock_conda
+    from envsmith.conda.lock_files import write
     from envsmith.conda.model import CondaRequest
 
     cell, pins = local.cell(**local.DEEPSPEED), local.pins_for(local.DEEPSPEED)
@@ -104,7 +104,7 @@ def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
     script = (
         f"import importlib.util as i, sys, pathlib; s=i.spec_from_file_location('l', {str(HERE.parent / 'tests/unit/conda/localchannel.py')!r});"
         "m=i.module_from_spec(s); sys.modules['l']=m; s.loader.exec_module(m);"
-        "from envsmith.conda.files import write; from envsmith.conda.lock import lock_conda; from envsmith.conda.model import CondaRequest;"
+        "from envsmith.conda.lock_files import write; from envsmith.conda.lock import lock_conda; from envsmith.conda.model import CondaRequest;"
         f"k=lock_conda(m.cell(**m.DEEPSPEED), m.pins_for(m.DEEPSPEED), CondaRequest(channels=({channel.as_uri()!r},), cache_dir=pathlib.Path({str(folder / 'cache')!r})));"
         f"write(k, pathlib.Path({str(folder / 'ours')!r})); print(*(p.filename for p in k.platforms[0].packages))"
     )
@@ -119,7 +119,7 @@ def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
 def bare(channel: Path, folder: Path) -> Callable[[], set[str]]:
     import rattler
 
-    from envsmith.conda.read import load_document
+    from envsmith.conda.foreign import load_document
 
     specs = load_document((folder / "ours/environment.yml").read_text(), "environment.yml")["dependencies"]
     machine = load_document((folder / "ours/virtual-packages.yml").read_text(), "virtual")["subdirs"]["linux-64"][
@@ -177,7 +177,7 @@ def peer(python: str, folder: Path) -> Callable[[], set[str]]:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit("conda-lock failed:\n" + done.stderr[-1500:])
-        from envsmith.conda.files import load_lock
+        from envsmith.conda.lock_files import load_lock
 
         return {p.filename for p in load_lock((folder / "peer.yml").read_text()).platforms[0].packages}
 

@@ -21,7 +21,7 @@ from typing import Any
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from envsmith.batch import build_many
 from envsmith.build import lock_cell, narrow
-from envsmith.cli.options import RequestFlags
+from envsmith.cli.flags import RequestFlags
 from envsmith.engines import buildkit
 from envsmith.engines.docker import DockerEngine
 from envsmith.image.context import read_host_settings, write_secrets

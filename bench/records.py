@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from envsmith.graph.expiry import load_expiry
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import cell_states
 from envsmith.model.record import read_records, record_name
 

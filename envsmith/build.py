@@ -25,7 +25,7 @@ from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
 from envsmith.image.dockerfile import render
 from envsmith.lock import store
-from envsmith.lock.files import layer_text, pylock_text, requirement_files
+from envsmith.lock.pip_files import layer_text, pylock_text, requirement_files
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Lock, Pin, folder_name

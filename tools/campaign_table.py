@@ -21,7 +21,7 @@ from pathlib import Path
 
 from envsmith.files import write_whole
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import agreement
 from envsmith.model.record import Record, Rung, read_records
 from envsmith.model.version import version_key

@@ -11,7 +11,7 @@ from typing import Any
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read import read_text
 from envsmith.doctor.read.lines import component_of, gpu_architecture, local_cuda, read_lines
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 from envsmith.model.cell import Platform
 from envsmith.model.version import Spec, parse_version, version_key
 from envsmith.solve import default_solver

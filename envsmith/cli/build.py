@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, dumps, mark, say, table
-from envsmith.cli.options import (
+from envsmith.cli.flags import (
     EXISTING_FILE,
     LockFlags,
     RequestFlags,

@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import dumps, say
-from envsmith.cli.options import FILE, FOLDER
+from envsmith.cli.flags import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.graph.load import components
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
 from envsmith.matrix.campaign.executors import LocalExecutor, SlurmExecutor, SlurmSettings, listing
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.plan import Composer, make_plan, read_campaign
+from envsmith.matrix.campaign.selection import Composer, make_plan, read_campaign
 from envsmith.model.record import Record
 from envsmith.progress import Event
 from envsmith.python.interpreters import find_interpreters

@@ -10,7 +10,7 @@ import click
 from envsmith import solve
 from envsmith.cli.console import dumps, say
 from envsmith.cli.findings import FORMATS, judgement_text
-from envsmith.cli.options import argument, choice, flag, open_source, option, parse_pairs, parse_platform, takes
+from envsmith.cli.flags import argument, choice, flag, open_source, option, parse_pairs, parse_platform, takes
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
@@ -65,7 +65,7 @@ def check(settings: CheckFlags) -> int:
     if settings.as_json and settings.form not in {"text", "json"}:
         raise UsageError(f"--json and --format {settings.form} exclude each other")
     if "help" in settings.facts:
-        from envsmith.doctor.words import words
+        from envsmith.doctor.vocabulary import words
 
         click.echo("\n".join(f"{key:<20} {what}" for key, what in words().facts.items()))
         return 0

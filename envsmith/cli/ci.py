@@ -15,13 +15,13 @@ from envsmith.ci.check import check_library
 from envsmith.ci.declared import MAX_BYTES, read_metadata
 from envsmith.ci.jobs import make_matrix, write_config, write_matrix
 from envsmith.ci.library import config_schema, read_library
+from envsmith.ci.local import run_job
 from envsmith.ci.possible import unjudged
-from envsmith.ci.run import run_job
 from envsmith.ci.since import changed, compare
 from envsmith.cli import findings
 from envsmith.cli.console import Console, dumps, say, table, write_file
 from envsmith.cli.findings import finding_lines
-from envsmith.cli.options import (
+from envsmith.cli.flags import (
     EXISTING_FILE,
     EXISTING_FOLDER,
     FILE,

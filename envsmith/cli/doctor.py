@@ -13,7 +13,7 @@ import click
 from envsmith import solve
 from envsmith.cli.console import dumps, say, write_file
 from envsmith.cli.findings import machine_text
-from envsmith.cli.options import (
+from envsmith.cli.flags import (
     EXISTING_FILE,
     FILE,
     FOLDER,

@@ -9,7 +9,7 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps
-from envsmith.cli.options import parse_component, parse_platform
+from envsmith.cli.flags import parse_component, parse_platform
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
 from envsmith.model.cell import CellId

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import (
+from envsmith.cli.flags import (
     LockFlags,
     RequestFlags,
     Talk,

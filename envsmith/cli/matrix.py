@@ -11,12 +11,12 @@ import click
 
 from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import dumps, live_terminal, say, table
-from envsmith.cli.options import FILE, FOLDER, alternatives, matrix_option, parse_component
+from envsmith.cli.flags import FILE, FOLDER, alternatives, matrix_option, parse_component
 from envsmith.errors import NetworkError, UsageError
 from envsmith.files import now, write_whole
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.files import find_matrix, list_files, own_matrix
 from envsmith.graph.load import components, knowledge, version_graph
+from envsmith.graph.location import find_matrix, list_files, own_matrix
 from envsmith.lock.store import prepare
 from envsmith.matrix.document import changes, document, read_document, states
 from envsmith.matrix.tables import commands, csv_text, dumped, with_table, write_export
@@ -432,7 +432,7 @@ def site(*, output: Path, base_url: str) -> int:
 
     Open index.html, or publish the folder: nothing in it needs a server.
     """
-    from envsmith.matrix.site.build import read_page, write_all
+    from envsmith.matrix.site.page import read_page, write_all
 
     root = find_matrix()
     prepare(output)  # before the minutes of judging, not after them

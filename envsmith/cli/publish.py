@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, dumps, say, table
-from envsmith.cli.options import FILE, FOLDER, argument, cells_option, flag, option, takes
+from envsmith.cli.flags import FILE, FOLDER, argument, cells_option, flag, option, takes
 from envsmith.errors import UsageError
 from envsmith.text import clean
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import Console, dumps, mark, say, table, write_file
-from envsmith.cli.options import FILE, FOLDER, choice, flag, option, takes
+from envsmith.cli.flags import FILE, FOLDER, choice, flag, option, takes
 from envsmith.errors import EnvsmithError, UsageError, os_errors
 from envsmith.files import write_whole
 from envsmith.model.record import Record, put_record

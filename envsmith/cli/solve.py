@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import dumps, table
-from envsmith.cli.options import RequestFlags, flag, group, option, takes
+from envsmith.cli.flags import RequestFlags, flag, group, option, takes
 from envsmith.errors import UnsatisfiableError, UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from envsmith.cli.options import LockFlags, RequestFlags, option
+from envsmith.cli.flags import LockFlags, RequestFlags, option
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
 from envsmith.model.cell import Request

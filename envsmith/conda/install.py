@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envsmith.conda.channels import access_to
-from envsmith.conda.files import pip_lines
+from envsmith.conda.lock_files import pip_lines
 from envsmith.conda.model import CondaLock, PipPackage, PlatformLock
 from envsmith.conda.names import clean, fold, require_rattler, scrub
 from envsmith.errors import (
@@ -33,7 +33,7 @@ from envsmith.errors import (
     os_errors,
 )
 from envsmith.files import sha256_of
-from envsmith.lock.files import layer_text
+from envsmith.lock.pip_files import layer_text
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
 from envsmith.progress import Event, EventKind, Progress, silent

@@ -14,7 +14,8 @@ from pathlib import Path
 from urllib.parse import urldefrag
 
 from envsmith.conda.channels import Channels, base_url, open_channels, with_channels
-from envsmith.conda.files import files, load_lock
+from envsmith.conda.foreign import MAX_BYTES
+from envsmith.conda.lock_files import files, load_lock
 from envsmith.conda.model import CondaLock, CondaPackage, CondaRequest, PipPackage, PlatformLock, Tell
 from envsmith.conda.names import (
     candidates,
@@ -25,9 +26,8 @@ from envsmith.conda.names import (
     public_url,
     same_version,
 )
-from envsmith.conda.plan import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
-from envsmith.conda.read import MAX_BYTES
 from envsmith.conda.solve import MOVABLE, Ask, Unsolvable, compare, nearest_to_pip, solve
+from envsmith.conda.specs import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
 from envsmith.errors import DataError, LockError, UsageError
 from envsmith.files import read_bounded
 from envsmith.http import HttpClient

@@ -22,7 +22,7 @@ from envsmith.conda.names import (
     require_rattler,
     same_version,
 )
-from envsmith.conda.plan import Plan
+from envsmith.conda.specs import Plan
 from envsmith.errors import LockError
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Finding

@@ -18,7 +18,7 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.read.logs import Frame, frames_before
 from envsmith.doctor.signatures import Hit, catalogue
-from envsmith.doctor.words import words
+from envsmith.doctor.vocabulary import words
 from envsmith.graph.load import knowledge
 
 # Signatures of an interface that is not there, whichever package it is of.

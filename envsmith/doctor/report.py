@@ -11,7 +11,7 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import fix_of_parties, symbol_in
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.signatures import Hit
-from envsmith.doctor.words import words
+from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.graph.load import components

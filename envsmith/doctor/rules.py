@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 
 from envsmith import solve
 from envsmith.doctor.conditions import KINDS, Condition, Scene, below, complaint_about, key_of, names_in, number_in
+from envsmith.doctor.data import cached_table, read_table, refuse
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.read.lines import component_of
-from envsmith.doctor.tables import cached_table, read_table, refuse
-from envsmith.doctor.words import is_read, variables
+from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.graph.fields import Sources
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+from envsmith.doctor.data import cached_table, read_table
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.read.logs import completed
-from envsmith.doctor.read.text import unprefixed, unwrapped
+from envsmith.doctor.read.pasted import unprefixed, unwrapped
 from envsmith.doctor.rules import Conditions
-from envsmith.doctor.tables import cached_table, read_table
 from envsmith.errors import DataError
 from envsmith.graph.fields import Context
-from envsmith.graph.files import DataFiles, find_matrix, list_files
 from envsmith.graph.load import knowledge
+from envsmith.graph.location import DataFiles, find_matrix, list_files
 from envsmith.model.rule import Evidence, EvidenceKind, Rule, Severity
 from envsmith.schema import Checked, Flag, Named, Parsed, Text, WrongValueError, strict
 

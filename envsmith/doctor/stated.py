@@ -13,7 +13,7 @@ from typing import Any
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
-from envsmith.doctor.words import words
+from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
 
 _WORDS: Mapping[str, frozenset[str]] = {

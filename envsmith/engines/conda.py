@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from envsmith.conda.files import load_lock
 from envsmith.conda.install import realise, variables
+from envsmith.conda.lock_files import load_lock
 from envsmith.conda.names import candidates, fold, same_version
 from envsmith.conda.solve import MOVABLE, compare
 from envsmith.engines.base import Built, Engine

@@ -42,7 +42,7 @@ from envsmith.errors import (
 )
 from envsmith.files import digest_of, sha256_of, write_whole
 from envsmith.http import HttpClient
-from envsmith.lock.files import LAYER_FILES, layer_text
+from envsmith.lock.pip_files import LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import Interpreter, find_interpreter, find_interpreters

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 from envsmith.files import read_bounded
-from envsmith.graph.files import MAX_FILE_BYTES
 from envsmith.graph.load import knowledge
+from envsmith.graph.location import MAX_FILE_BYTES
 from envsmith.model.record import Record, Rung
 from envsmith.model.version import version_key
 from envsmith.schema import Flag, Problems, exactly, read_document, strict, whole_number

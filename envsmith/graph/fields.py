@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from envsmith.errors import UsageError
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Evidence
 from envsmith.model.version import Spec, parse_version

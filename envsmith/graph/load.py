@@ -16,7 +16,7 @@ import envsmith
 from envsmith.files import cached, unpickle
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.compile import Compiled, CompiledRow, CompiledRule, compile_graph
-from envsmith.graph.files import DataFiles, find_matrix, list_files
+from envsmith.graph.location import DataFiles, find_matrix, list_files
 from envsmith.model.component import Component, ComponentTable
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Tested
 

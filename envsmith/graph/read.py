@@ -15,8 +15,8 @@ from packaging.version import Version as Pep440
 
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version, check_file
-from envsmith.graph.files import DataFiles, find_matrix, list_files
-from envsmith.graph.torch import Build, Device, TorchFile, torch_releases, torch_rules, with_hash
+from envsmith.graph.location import DataFiles, find_matrix, list_files
+from envsmith.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules, with_hash
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.record import Record, Rung, Verdict, check_record

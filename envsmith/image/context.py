@@ -30,7 +30,7 @@ from envsmith.image.dockerfile import (
     render_builder,
     source_archive,
 )
-from envsmith.lock.files import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers, layer_text
+from envsmith.lock.pip_files import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers, layer_text
 from envsmith.model.lock import Artifact, CompiledSource, Lock
 from envsmith.pip_settings import pip_values
 from envsmith.python.archives import fetch_archive

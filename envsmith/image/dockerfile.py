@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from envsmith import plain
 from envsmith.errors import UsageError
-from envsmith.lock.files import BUILD_FILE, DEPENDENCIES_FILE, FRAMEWORK_FILE, SDIST_FILE, TORCH_FILE, image_layers
+from envsmith.lock.pip_files import BUILD_FILE, DEPENDENCIES_FILE, FRAMEWORK_FILE, SDIST_FILE, TORCH_FILE, image_layers
 from envsmith.model.lock import Artifact, BaseImage, CompiledSource, Lock
 
 # Names inside the build context.

@@ -13,7 +13,7 @@ from pathlib import Path
 from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors
 from envsmith.files import read_bounded
 from envsmith.graph.load import components
-from envsmith.lock.files import parse_beside
+from envsmith.lock.pip_files import parse_beside
 from envsmith.lock.resolve import Judge, broken_rules, judge_cell
 from envsmith.model.cell import Cell
 from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock

@@ -16,7 +16,7 @@ from envsmith.files import read_bounded
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry, load_expiry
 from envsmith.graph.read import read_wheels
-from envsmith.graph.torch import Build, Device
+from envsmith.graph.torch_builds import Build, Device
 from envsmith.matrix.cells import CellState, cell_states
 from envsmith.model.cell import Platform, Request
 from envsmith.model.record import Rung, read_records

@@ -15,7 +15,7 @@ from envsmith.errors import DataError
 from envsmith.files import digest_of
 from envsmith.image.dockerfile import render
 from envsmith.lock import store
-from envsmith.lock.files import requirement_files
+from envsmith.lock.pip_files import requirement_files
 from envsmith.model.lock import Lock, parse_lock
 from envsmith.model.record import Record
 from envsmith.oci.spec import is_digest

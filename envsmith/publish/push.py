@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
 from envsmith.files import digest_of
 from envsmith.graph.expiry import load_expiry
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.oci.layout import REF_NAME, OciImage
 from envsmith.oci.registry import Opener
 from envsmith.oci.spec import Descriptor, Manifest, index_bytes

@@ -54,7 +54,7 @@ def written(name: str, text: str) -> Path:
 def report(text: str) -> None:
     from envsmith.doctor.judge import diagnose
     from envsmith.doctor.read import read_texts
-    from envsmith.doctor.read.text import clean
+    from envsmith.doctor.read.pasted import clean
     from envsmith.doctor.report import as_markdown, as_text
 
     told = diagnose(read_texts([("t", text)]), [("t", clean(text))])
@@ -93,7 +93,7 @@ def stated(text: str) -> None:
 
 
 def conda_file(text: str) -> None:
-    from envsmith.conda.read import read_conda_file
+    from envsmith.conda.foreign import read_conda_file
     from envsmith.errors import DataError
 
     for kind in (None, "conda-lock", "pixi-lock", "environment", "conda-list", "conda-list-json", "explicit"):
@@ -102,7 +102,7 @@ def conda_file(text: str) -> None:
 
 
 def conda_lock(text: str) -> None:
-    from envsmith.conda.files import load_lock
+    from envsmith.conda.lock_files import load_lock
 
     load_lock(text)
 
@@ -114,7 +114,7 @@ def lock(text: str) -> None:
 
 
 def pylock(text: str) -> None:
-    from envsmith.lock.files import parse_beside
+    from envsmith.lock.pip_files import parse_beside
 
     parse_beside(text)
 
@@ -170,7 +170,7 @@ def matrix_json(text: str) -> None:
 
 def campaign(text: str) -> None:
     from envsmith.graph.load import components
-    from envsmith.matrix.campaign.plan import read_campaign
+    from envsmith.matrix.campaign.selection import read_campaign
 
     read_campaign(written("campaign.yaml", text), components())
 

@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from envsmith.conda.files import files
 from envsmith.conda.install import realise
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.lock_files import files
 from envsmith.conda.model import CondaRequest
 from envsmith.errors import NetworkError
 

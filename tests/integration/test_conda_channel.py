@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from envsmith.conda.files import load_lock, write
+from envsmith.conda.foreign import read_conda_file
 from envsmith.conda.install import realise
 from envsmith.conda.lock import lock_conda, up_to_date
+from envsmith.conda.lock_files import load_lock, write
 from envsmith.conda.model import CondaRequest
-from envsmith.conda.read import read_conda_file
 from envsmith.conda.solve import compare
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
 from envsmith.model.cell import Platform

@@ -22,9 +22,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from envsmith.conda.files import files
 from envsmith.conda.install import realise
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.lock_files import files
 from envsmith.conda.model import CondaRequest
 from envsmith.engines import buildkit
 from envsmith.engines.conda import content_digest

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.conda.files import files, write
+from envsmith.conda.foreign import read_conda_file
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.lock_files import files, write
 from envsmith.conda.model import CondaRequest
-from envsmith.conda.read import read_conda_file
 from envsmith.model.cell import Platform
 
 from .conda_packages import FRAMEWORKS, cell_of, pins_of

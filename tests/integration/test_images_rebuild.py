@@ -18,7 +18,7 @@ from envsmith.engines import load_engine
 from envsmith.engines.rebuild import rebuild
 from envsmith.errors import ContentError
 from envsmith.lock import store
-from envsmith.lock.files import pylock_text
+from envsmith.lock.pip_files import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
 from envsmith.oci.diff import difference
 from envsmith.oci.layout import open_image, open_layer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.lock.files import layer_text
+from envsmith.lock.pip_files import layer_text
 from envsmith.lock.resolve import lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.version import Spec

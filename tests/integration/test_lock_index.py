@@ -10,7 +10,7 @@ import pytest
 
 from envsmith.engines.venv import VenvEngine
 from envsmith.errors import EngineError, LockError, NetworkError
-from envsmith.lock.files import layer_text, pylock_text, requirement_files
+from envsmith.lock.pip_files import layer_text, pylock_text, requirement_files
 from envsmith.lock.resolve import Resolver, differences, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.graph.files import find_matrix
-from envsmith.matrix.site.build import read_page, write_site
+from envsmith.graph.location import find_matrix
+from envsmith.matrix.site.page import read_page, write_site
 
 pytestmark = pytest.mark.integration
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean, decode, read_bounded
+from envsmith.doctor.read.pasted import clean, decode, read_bounded
 from envsmith.doctor.report import as_markdown, as_text
 from envsmith.doctor.snapshot import dump, load, looks_like_snapshot
 from envsmith.errors import DataError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 
 FOLDER = Path(__file__).parents[1] / "cases" / "doctor"
 MESSAGES = [(message, cause) for message, cause, _ in json.loads((FOLDER / "messages.json").read_text())["cases"]]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict, put_record, record_text
 from envsmith.text import clean, places_here, redact_paths, redact_values
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from envsmith.doctor.facts import Draft
-from envsmith.doctor.words import words
+from envsmith.doctor.vocabulary import words
 
 _OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
 _HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})[ \t]{1,80}slots=(\d{1,4})[ \t]{0,80}(?:#.*)?$", re.MULTILINE)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from packaging.utils import canonicalize_name
 
 from envsmith.doctor.facts import Draft
-from envsmith.doctor.words import words
+from envsmith.doctor.vocabulary import words
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.component import ComponentTable, Role

@@ -22,8 +22,8 @@ from envsmith.doctor.read.lines import (
     note_present,
     version_in,
 )
-from envsmith.doctor.read.text import unprefixed
-from envsmith.doctor.words import words
+from envsmith.doctor.read.pasted import unprefixed
+from envsmith.doctor.vocabulary import words
 from envsmith.frameworks import FRAMEWORKS
 
 _VARIABLES = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from envsmith.conda import read as conda_read
+from envsmith.conda import foreign as conda_read
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import component_of, note_container, note_distribution, version_in
 from envsmith.errors import EnvsmithError

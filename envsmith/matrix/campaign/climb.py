@@ -24,10 +24,10 @@ from envsmith.engines.venv import realise
 from envsmith.errors import EnvsmithError, InterruptedRunError, NetworkError, StorageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
-from envsmith.lock.files import layer_text
+from envsmith.lock.pip_files import layer_text
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.plan import without
+from envsmith.matrix.campaign.selection import without
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock

@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(mon
 
 @pytest.mark.parametrize("verb", ["export", "site"])
 def test_matrix_tells_of_a_folder_that_cannot_be_written_before_it_judges(verb, monkeypatch, capsys, tmp_path):
-    for judging in ("envsmith.cli.matrix.document", "envsmith.matrix.site.build.read_page"):
+    for judging in ("envsmith.cli.matrix.document", "envsmith.matrix.site.page.read_page"):
         monkeypatch.setattr(judging, lambda *_a, **_k: pytest.fail("judged first"))
     (tmp_path / "file").touch()
     assert run(["matrix", verb, "-o", str(tmp_path / "file" / "below")]) == 10

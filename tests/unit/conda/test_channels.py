@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.conda.files import files
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.lock_files import files
 from envsmith.conda.model import CondaRequest
 from envsmith.conda.names import public_url
 from envsmith.errors import LockError, NetworkError

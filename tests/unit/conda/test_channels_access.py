@@ -16,8 +16,8 @@ import pytest
 
 from envsmith.cli.app import run
 from envsmith.conda.channels import access_to, base_url, default_channels, read_settings
-from envsmith.conda.files import files
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.lock_files import files
 from envsmith.conda.model import CondaRequest
 from envsmith.conda.names import scrub
 from envsmith.errors import DataError, EnvsmithError, NetworkError, UsageError

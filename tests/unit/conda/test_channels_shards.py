@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from envsmith.conda.files import files
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.lock_files import files
 from envsmith.conda.model import CondaRequest
 from envsmith.errors import LockError, NetworkError
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from envsmith.conda.files import files, write
 from envsmith.conda.lock import lock_conda, up_to_date
+from envsmith.conda.lock_files import files, write
 from envsmith.conda.model import CondaRequest
 from envsmith.conda.solve import compare
 from envsmith.errors import LockError, NetworkError, UsageError

@@ -8,7 +8,7 @@ import pytest
 
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 from envsmith.model.cell import Request
 from envsmith.model.version import Spec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 from envsmith.doctor.report import commands_of, repaired, request_of
 
 REPORT = "PyTorch version: 2.6.0+cu124\nPython version: 3.11.7\ndeepspeed version: 0.14.0\n"

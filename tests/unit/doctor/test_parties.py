@@ -8,7 +8,7 @@ from envsmith.doctor.judge import diagnose
 from envsmith.doctor.parties import symbol_in
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.logs import completed, frames_before, package_of
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 
 
 def judged(text: str):

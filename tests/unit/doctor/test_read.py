@@ -8,7 +8,7 @@ import pytest
 
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.lines import bytes_of, gpu_architecture, version_in
-from envsmith.doctor.read.text import clean, decode, read_bounded
+from envsmith.doctor.read.pasted import clean, decode, read_bounded
 
 DS_REPORT = """--------------------------------------------------
 DeepSpeed C++/CUDA extension op report

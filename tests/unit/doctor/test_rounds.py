@@ -12,7 +12,7 @@ import pytest
 
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 from envsmith.model.rule import Severity
 
 ROOT = Path(__file__).parents[3]

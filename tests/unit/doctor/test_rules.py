@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from envsmith.doctor.rules import CHECKS, read_rules, rule_book
-from envsmith.doctor.words import is_read, variables
+from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.errors import DataError
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 
 FILE = find_matrix() / "doctor" / "rules.yaml"
 

@@ -7,7 +7,7 @@ import pytest
 from envsmith.doctor.facts import Draft, Facts, Library, Stated
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 from envsmith.doctor.rules import judge_setup
 
 

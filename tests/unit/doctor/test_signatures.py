@@ -10,7 +10,7 @@ import pytest
 
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 from envsmith.doctor.signatures import catalogue, find_hits, needle_of, read_signatures
 from envsmith.errors import DataError
 

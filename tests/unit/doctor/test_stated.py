@@ -13,7 +13,7 @@ from envsmith.cli.check import check as check_command
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.judge import check_environment
 from envsmith.doctor.stated import read_environment, read_fact, read_variable
-from envsmith.doctor.words import words
+from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError, UsageError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.text import clean
+from envsmith.doctor.read.pasted import clean
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "doctor" / "threads.json").read_text())["cases"]
 

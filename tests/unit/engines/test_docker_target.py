@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from envsmith.engines import docker_target
+from envsmith.engines import buildkit, docker_target
 from envsmith.engines.base import Built
 from envsmith.engines.docker import DockerEngine
 from envsmith.engines.docker_target import DockerTarget, cdi_devices, gpu_arguments
@@ -183,7 +183,7 @@ def built(cuda):
 def test_docker_s_command_has_the_flag_before_the_image_for_a_cell_with_cuda_only(info, flag, monkeypatch):
     monkeypatch.setattr(docker_target, "cdi_devices", lambda _folders: True)
     monkeypatch.setattr(docker_target.shutil, "which", lambda _name: None)
-    monkeypatch.setattr(docker_target.buildkit, "find_client", lambda: "docker")
+    monkeypatch.setattr(buildkit, "find_client", lambda: "docker")
     engine = DockerEngine()
     engine.__dict__["client"] = Client(**info)
     argv = engine.target(built("13.0")).argv(["-I"])

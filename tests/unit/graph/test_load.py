@@ -13,8 +13,8 @@ import pytest
 from envsmith.errors import DataError
 from envsmith.files import cache_folder, read_cached, write_cache
 from envsmith.graph import load
-from envsmith.graph.files import find_matrix, list_files
 from envsmith.graph.load import version_graph
+from envsmith.graph.location import find_matrix, list_files
 from envsmith.graph.read import read_knowledge
 
 

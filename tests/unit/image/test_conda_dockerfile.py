@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.conda.files import pip_lines, sums
+from envsmith.conda.lock_files import pip_lines, sums
 from envsmith.conda.model import CondaLock, CondaPackage, PipPackage, PlatformLock
 from envsmith.engines.bases import load_bases
 from envsmith.errors import UsageError

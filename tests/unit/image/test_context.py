@@ -11,7 +11,7 @@ from lock_helpers import pinned_in
 
 from envsmith.errors import ContentError
 from envsmith.image.context import write_context
-from envsmith.lock.files import requirement_files
+from envsmith.lock.pip_files import requirement_files
 from envsmith.model.lock import Artifact
 
 

@@ -12,7 +12,7 @@ from lock_helpers import pinned_in
 
 from envsmith.errors import UsageError
 from envsmith.image.dockerfile import ImageOptions, from_reference, render, render_builder
-from envsmith.lock.files import requirement_files
+from envsmith.lock.pip_files import requirement_files
 from envsmith.model.lock import OsPackage
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dockerfile"

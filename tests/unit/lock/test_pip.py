@@ -12,7 +12,7 @@ from lock_helpers import bad, fine, uv_for
 from tiny_index import TinyIndex, sdist, wheel
 
 from envsmith.errors import ContentError, LockError, NetworkError
-from envsmith.lock.files import pylock_text, requirement_files
+from envsmith.lock.pip_files import pylock_text, requirement_files
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable

@@ -15,7 +15,7 @@ from lock_helpers import bad, fine
 
 from envsmith.errors import DataError, StorageError
 from envsmith.lock import store
-from envsmith.lock.files import pylock_text
+from envsmith.lock.pip_files import pylock_text
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock, OsPackage, parse_lock
 
 

@@ -10,7 +10,7 @@ from records_help import cell, record
 from envsmith.cli.app import run
 from envsmith.errors import DataError, UsageError
 from envsmith.graph.expiry import load_expiry
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import Status, cell_states
 from envsmith.matrix.document import changes, gpus_json, read_document, torch_json
 from envsmith.matrix.tables import (
@@ -280,7 +280,7 @@ def test_merge_leaves_an_installed_package_alone(tmp_path, monkeypatch, capsys):
     """Only a matrix of the user's is written to: one in this folder, or one that is named."""
     packaged = tmp_path / "site-packages" / "envsmith" / "_matrix"
     packaged.mkdir(parents=True)
-    monkeypatch.setattr("envsmith.graph.files.find_matrix", lambda: packaged)
+    monkeypatch.setattr("envsmith.graph.location.find_matrix", lambda: packaged)
     monkeypatch.delenv("ENVSMITH_MATRIX", raising=False)
     put_record(tmp_path / "campaign" / "records", record())
     monkeypatch.chdir(tmp_path)

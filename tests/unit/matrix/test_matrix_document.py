@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.matrix import document as module
 from envsmith.matrix.document import default_builds, grid_json
 from envsmith.solve import default_solver

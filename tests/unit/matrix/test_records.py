@@ -8,7 +8,7 @@ from records_help import cell, record
 
 from envsmith.errors import DataError
 from envsmith.graph.expiry import TorchAge, latest, load_expiry
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.model.record import (
     CaseOutcome,
     Failure,

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from envsmith.graph.expiry import latest
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import TOOLS, commands_of
-from envsmith.matrix.site.build import freshness_plot, make_choices, read_page, write_site
+from envsmith.matrix.site.page import freshness_plot, make_choices, read_page, write_site
 from envsmith.model.cell import Request
 from envsmith.model.record import read_record
 from envsmith.model.version import Spec

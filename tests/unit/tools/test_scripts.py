@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from envsmith.cli import matrix as verb
 from envsmith.errors import NetworkError
+from envsmith.graph import read
 from envsmith.matrix.refresh import updates as module
 
 TOOLS = Path(__file__).parents[3] / "tools"
@@ -83,7 +84,7 @@ def test_the_scripts_together_keep_every_component_that_can_be_kept(monkeypatch)
     for script in SCRIPTS:
         names = runpy.run_path(str(script))
         kept |= set(names["companions"](matrix) if "companions" in names else names["COMPONENTS"])
-    assert kept | {"cuda"} == set(module.refreshable(matrix, module.read_components(matrix)))
+    assert kept | {"cuda"} == set(module.refreshable(matrix, read.read_components(matrix)))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)

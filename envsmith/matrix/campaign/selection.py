@@ -16,7 +16,7 @@ from envsmith.files import read_bounded
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.expiry import latest, load_expiry
 from envsmith.graph.fields import SpecText
-from envsmith.graph.files import find_matrix
+from envsmith.graph.location import find_matrix
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.document import default_builds
 from envsmith.model.cell import Cell, CellId, Platform, Request

@@ -14,7 +14,7 @@ from tiny_index import TinyIndex
 
 from envsmith.errors import DataError
 from envsmith.files import read_toml
-from envsmith.lock.files import layer_text, parse_beside, pylock_text, requirement_files
+from envsmith.lock.pip_files import layer_text, parse_beside, pylock_text, requirement_files
 from envsmith.model.lock import Lock
 
 

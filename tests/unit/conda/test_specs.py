@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from envsmith.conda.files import (
+from envsmith.conda.lock import pip_section
+from envsmith.conda.lock_files import (
     conda_lock_yml,
     content_hash,
     environment_yml,
@@ -14,11 +15,10 @@ from envsmith.conda.files import (
     pixi_lock,
     virtual_packages_yml,
 )
-from envsmith.conda.lock import pip_section
 from envsmith.conda.model import CondaLock, CondaPackage, CondaRequest, CondaSpec, PipPackage, PlatformLock
 from envsmith.conda.names import candidates, clean, component_version, cuda_of_build, listing, same_version
-from envsmith.conda.plan import make_plan, virtual_packages
 from envsmith.conda.solve import compare
+from envsmith.conda.specs import make_plan, virtual_packages
 from envsmith.errors import LockError
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact, Pin
@@ -303,8 +303,8 @@ def test_lock_files_are_those_that_were_reviewed(request, local, channels, tmp_p
     """Golden: the lock of the Megatron cell over the real records. ``ENVSMITH_UPDATE_GOLDEN=1`` writes it anew."""
     import os
 
-    from envsmith.conda.files import files
     from envsmith.conda.lock import lock_conda
+    from envsmith.conda.lock_files import files
 
     lock = lock_conda(
         local.cell(**local.MEGATRON),

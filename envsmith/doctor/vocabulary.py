@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from envsmith.doctor.conditions import at_least, below
-from envsmith.doctor.tables import cached_table, read_table
+from envsmith.doctor.data import cached_table, read_table
 from envsmith.graph.fields import Sources
 from envsmith.schema import Parsed, Text, WrongValueError, strict
 

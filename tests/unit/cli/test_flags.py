@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from envsmith.cli.app import run
-from envsmith.cli.options import RequestFlags, argument, choice, exit_code, flag, group, option, takes
+from envsmith.cli.flags import RequestFlags, argument, choice, exit_code, flag, group, option, takes
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 

@@ -9,8 +9,8 @@ import envsmith
 from envsmith.errors import DataError
 from envsmith.files import cached
 from envsmith.graph.fields import check_file
-from envsmith.graph.files import DataFiles, find_matrix
 from envsmith.graph.load import components
+from envsmith.graph.location import DataFiles, find_matrix
 from envsmith.schema import Problems, UnreadableError, parse_document
 
 _Value = TypeVar("_Value")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
+from envsmith.conda.foreign import load_document, split_filename
 from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
 from envsmith.conda.names import clean
-from envsmith.conda.read import load_document, split_filename
 from envsmith.errors import DataError
 from envsmith.lock import store
 from envsmith.model.cell import Platform

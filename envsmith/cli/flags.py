@@ -448,7 +448,7 @@ def open_source(source: str) -> tuple[str, list[str]]:
 
     :class:`UsageError` when it cannot be read.
     """
-    from envsmith.doctor.read.text import read_bounded
+    from envsmith.doctor.read.pasted import read_bounded
 
     if source == "-":
         return read_bounded(sys.stdin.buffer)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envsmith.conda.files import files, load_lock
+from envsmith.conda.foreign import kind_of, read_conda_file, split_filename
 from envsmith.conda.lock import lock_conda
+from envsmith.conda.lock_files import files, load_lock
 from envsmith.conda.model import CondaRequest
-from envsmith.conda.read import kind_of, read_conda_file, split_filename
 from envsmith.errors import DataError
 
 CONDA_LIST = """\
