@@ -108,8 +108,11 @@ def last_day() -> str:
 
 
 def _for_engine(options: Options, engine: Engine) -> Options:
-    """Return the options of a build with ``engine``: its Pythons, and the Conda lock where it installs one."""
-    request = narrow(options.request, engine, options.base)
+    """Return the options of a build with ``engine``: its Pythons, and the Conda lock where it installs one.
+
+    A frozen lock names its own base and Python, so that the engine is not asked for others.
+    """
+    request = options.request if options.frozen else narrow(options.request, engine, options.base)
     return replace(options, request=request, conda_needed=options.conda_needed or engine.needs_conda_lock)
 
 

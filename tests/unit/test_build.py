@@ -13,7 +13,7 @@ from envsmith import options as envsmith_options
 from envsmith.conda import lock as conda_lock
 from envsmith.engines import Choice
 from envsmith.engines.base import Built, Engine
-from envsmith.errors import BuildError, ContentError, NetworkError, UsageError
+from envsmith.errors import BuildError, ContentError, EngineError, NetworkError, UsageError
 from envsmith.model.cell import Request
 from envsmith.model.lock import Artifact, Compile, CompiledSource, GivenArchive, Lock, Pin
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, record_text
@@ -134,6 +134,16 @@ def test_a_build_ends_in_a_record_beside_its_lock(world, tmp_path):
 
 def test_the_solver_is_told_which_pythons_the_engine_has(world, tmp_path):
     assert build.build(_options(tmp_path)).cell.components["python"] == "3.11"
+
+
+def test_a_frozen_lock_is_built_though_no_base_for_a_new_one_can_be_had(world, tmp_path):
+    locked = build.build(_options(tmp_path))
+
+    def no_base(_base=None):
+        raise EngineError("no base image can be had")
+
+    world.pythons = no_base
+    assert build.build(_options(tmp_path, frozen=True)).lock.digest == locked.lock.digest
 
 
 def test_an_unreachable_channel_is_a_note_and_the_build_goes_on(world, tmp_path):
