@@ -114,7 +114,7 @@ def build_many(
             for future in builds:
                 future.result()
         except BaseException:
-            # Ctrl-C reaches this thread only; the others wait for their builds, which have to be told.
+            # Ctrl-C reaches this thread only; the others wait for their builds, which this ends.
             pool.shutdown(wait=False, cancel_futures=True)
             buildkit.end_all()
             raise
@@ -148,7 +148,7 @@ def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool
 
 
 def _serial(progress: Progress) -> Progress:
-    """One event at a time, whoever sends it."""
+    """Return a progress that passes on one event at a time, from any thread."""
     gate = threading.Lock()
 
     def tell(event: Event) -> None:

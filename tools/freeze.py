@@ -73,7 +73,7 @@ CRASHES: Mapping[str, tuple[str, str]] = {
     "report": ("a.txt", "doctor --from a.txt --json"), "launches": ("a.txt", "doctor --from a.txt --json"),
     "pylock": ("pylock.toml", "doctor --from pylock.toml --json"), "conda-file": ("a.yml", "check --from a.yml --json"),
     "conda-lock": ("conda-lock.yml", "check --from conda-lock.yml --json"), "stated": ("a.json", "check --from a.json --json"),
-    "requirements": ("requirements.txt", "check --from requirements.txt --json"), "environment-yml": ("environment.yml", "ci check .; init ."),
+    "environment-yml": ("environment.yml", "ci check .; init ."),
     "library": ("envsmith.yaml", "ci check .; ci matrix ."), "pyproject": ("pyproject.toml", "ci check .; init ."),
     "metadata": ("METADATA", "ci check --metadata METADATA --format json"), "plan": ("plan.json", "matrix run --state . --plan"),
     "matrix-json": ("matrix.json", "matrix diff matrix.json matrix.json; matrix diff matrix.json"),
