@@ -1,119 +1,23 @@
-"""Files: read up to a bound, written whole or not at all, and kept in the cache between runs.
-
-Without the cache everything still works, only slower. A cache file is found by a key that changes with what it was made
-of. One that is damaged, or that somebody else may have written, is ignored and made again. Nothing from a cache is ever
-executed.
-"""
+"""Files: read up to a bound, written whole or not at all."""
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
 import importlib
-import io
-import json
 import os
-import pickle
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from envsmith.errors import DataError, EnvsmithError, os_errors
-
-_Value = TypeVar("_Value")
-# Raised when the shape of what is kept changes.
-SCHEMA = 3
-_KEEP = 12
 
 
 def now() -> dt.datetime:
     """Return the present in UTC, by which files are dated. ``SOURCE_DATE_EPOCH`` sets another."""
     epoch, utc = os.environ.get("SOURCE_DATE_EPOCH", ""), dt.timezone.utc
     return dt.datetime.fromtimestamp(int(epoch), tz=utc) if epoch.isdigit() else dt.datetime.now(utc)
-
-
-def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``). It need not exist."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "envsmith"
-
-
-def read_cached(name: str) -> bytes | None:
-    """Return the bytes kept under ``name``. ``None`` without them, or when somebody else could have written them."""
-    try:
-        with (cache_folder() / name).open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid != os.getuid() or status.st_mode & 0o022:
-                return None
-            return file.read()
-    except OSError:
-        return None
-
-
-def write_cached(kind: str, key: str, content: bytes) -> None:
-    """Keep bytes as ``<kind>-<key>`` and remove old files of the kind.
-
-    A folder that cannot be written is not an error.
-    """
-    folder = cache_folder()
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / f"{kind}-{key}", content)
-        for path in sorted(folder.glob(f"{kind}-*"), key=lambda p: p.stat().st_mtime, reverse=True)[_KEEP:]:
-            path.unlink(missing_ok=True)
-
-
-def cached(kind: str, made_of: str, make: Callable[[], _Value], *, modules: tuple[str, ...]) -> _Value:
-    """Return what was kept of ``kind`` for the same ``made_of``, else what ``make`` returns, which is kept.
-
-    The value consists of classes of ``modules`` (prefixes of their names) and of plain values.
-    """
-    key = hashlib.sha256(made_of.encode()).hexdigest()[:32]
-    content = read_cached(f"{kind}-{key}") or b""
-    if content[:32] == hashlib.sha256(content[32:]).digest():
-        with suppress(Exception):  # a foreign pickle can fail in any way, and is then made again
-            kept_value: _Value = unpickle(content[32:], modules)
-            return kept_value
-    value = make()
-    body = pickle.dumps(value, 5)
-    write_cached(kind, key, hashlib.sha256(body).digest() + body)
-    return value
-
-
-def unpickle(content: bytes, modules: tuple[str, ...]) -> Any:
-    """Return a value of classes of ``modules`` and nothing else, so that a foreign file runs no code."""
-    return _Unpickler(content, modules).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes, modules: tuple[str, ...]) -> None:
-        super().__init__(io.BytesIO(content))
-        self._modules = modules
-
-    def find_class(self, module: str, name: str) -> Any:
-        kind = super().find_class(module, name) if module.startswith(self._modules) else None
-        if not isinstance(kind, type):
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in the cache")
-        return kind
-
-
-def read_cache(kind: str, key: str) -> Any | None:
-    """Return the JSON kept under ``key``, or ``None``."""
-    try:
-        data = json.loads(read_cached(f"{kind}-{key[:32]}.json") or b"null")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("key") != key:
-        return None
-    return data.get("value")
-
-
-def write_cache(kind: str, key: str, value: Any) -> None:
-    """Keep ``value`` (JSON) under ``key``."""
-    text = json.dumps({"schema": SCHEMA, "key": key, "value": value}, separators=(",", ":"))
-    write_cached(kind, f"{key[:32]}.json", text.encode())
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:

@@ -26,8 +26,8 @@ from typing import IO, TYPE_CHECKING, Protocol
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 from envsmith import __version__
+from envsmith.cache import Entry, cache_folder, load_entry, store_entry
 from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
-from envsmith.files import cache_folder, replace_file
 from envsmith.pip_settings import pip_values
 
 if TYPE_CHECKING:
@@ -328,8 +328,10 @@ class HttpClient:
         timeout: float = 60.0,
         fresh_for: float = FRESH_SECONDS,
         wait: Callable[[float], None] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.offline = offline
+        self._clock = clock
         self._cache = (cache if cache is not None else cache_folder()) / "http"
         self._fresh_for = fresh_for
         self.wire = HttpWire(timeout=timeout, connections=max(1, jobs))
@@ -339,11 +341,13 @@ class HttpClient:
         self, url: str, *, max_bytes: int, accept: str | None = None, sha256: str | None = None, keep: bool = True
     ) -> Reply:
         """Return a body out of the cache while it is fresh or hashed, else ask the server whether it has changed."""
-        path = self._cache / _entry_name(url, accept)
-        entry = _Entry.load(path, max_bytes)
+        key = f"{url}\n{accept or ''}"
+        path = self._cache / _entry_name(key)
+        stored = load_entry(path, key, limit=max_bytes + _CHUNK, clock=self._clock)
+        entry = _Entry.of(stored) if stored else None
         if entry and sha256 and hashlib.sha256(entry.body).hexdigest() != sha256:
             entry = None
-        if entry and (self.offline or sha256 or time.time() - entry.stored < self._fresh_for):
+        if entry and (self.offline or sha256 or entry.age < self._fresh_for):
             return entry.reply()
         if self.offline:
             raise NetworkError(
@@ -364,7 +368,7 @@ class HttpClient:
                 hint="a proxy or mirror serves another file; nothing was taken from it",
             )
         if keep:
-            _store(path, reply, fields)
+            store_entry(path, key, _entry_content(reply, fields), clock=self._clock)
         return reply
 
     @contextlib.contextmanager
@@ -475,22 +479,14 @@ def _content_range(text: str, url: str) -> tuple[int, int]:
 class _Entry:
     body: bytes
     url: str
-    stored: float
+    age: float
     fields: Mapping[str, str]
 
     @classmethod
-    def load(cls, path: Path, max_bytes: int) -> _Entry | None:
-        """Return what the cache has. A damaged file is as good as none."""
-        try:
-            if path.stat().st_size > max_bytes + _CHUNK:
-                return None
-            line, _, body = path.read_bytes().partition(b"\n")
-            head = json.loads(line)
-            if hashlib.sha256(body).hexdigest() != head["sha256"]:
-                return None
-            return cls(body, str(head["url"]), float(head["stored"]), dict(head["fields"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+    def of(cls, entry: Entry) -> _Entry:
+        line, _, body = entry.content.partition(b"\n")
+        head = json.loads(line)
+        return cls(body, head["url"], entry.age, head["fields"])
 
     def conditions(self) -> dict[str, str]:
         """Return headers that let the server answer 304, none when it named no validator."""
@@ -501,16 +497,11 @@ class _Entry:
         return Reply(body=self.body, url=self.url, content_type=self.fields.get("content-type", ""), cached=True)
 
 
-def _entry_name(url: str, accept: str | None) -> str:
-    name = hashlib.sha256(f"{url}\n{accept or ''}".encode()).hexdigest()
+def _entry_name(key: str) -> str:
+    name = hashlib.sha256(key.encode()).hexdigest()
     return f"{name[:2]}/{name}"
 
 
-def _store(path: Path, reply: Reply, fields: Mapping[str, str]) -> None:
-    """Write beside and rename: a cache that cannot be written is no reason to fail."""
+def _entry_content(reply: Reply, fields: Mapping[str, str]) -> bytes:
     validators = {key: fields[key] for key in ("etag", "last-modified", "content-type") if key in fields}
-    digest = hashlib.sha256(reply.body).hexdigest()
-    head = {"url": redact(reply.url), "stored": time.time(), "fields": validators, "sha256": digest}
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(head).encode() + b"\n" + reply.body)
+    return json.dumps({"url": redact(reply.url), "fields": validators}).encode() + b"\n" + reply.body

@@ -31,8 +31,8 @@ from missing.reach import Release, Stage
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from envsmith.cache import cache_folder
 from envsmith.errors import EnvsmithError
-from envsmith.files import cache_folder
 from envsmith.http import HttpClient
 from envsmith.python.index import PackageIndex, find_index
 

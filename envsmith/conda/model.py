@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envsmith.files import cache_folder
+from envsmith.cache import cache_folder
 from envsmith.model.cell import Cell, Platform
 
 # Told what is going on, one line at a time.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import envsmith
+from envsmith.cache import cached
 from envsmith.errors import DataError
-from envsmith.files import cached
 from envsmith.graph.fields import check_file
 from envsmith.graph.load import components
 from envsmith.graph.location import DataFiles, find_matrix

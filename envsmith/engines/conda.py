@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from envsmith.cache import cache_folder
 from envsmith.conda.install import realise, variables
 from envsmith.conda.lock_files import load_lock
 from envsmith.conda.names import candidates, fold, same_version
@@ -22,7 +23,7 @@ from envsmith.conda.solve import MOVABLE, compare
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import inspect_python
 from envsmith.errors import ContentError, DataError, EngineError, LockError, os_errors
-from envsmith.files import cache_folder, digest_of
+from envsmith.files import digest_of
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity

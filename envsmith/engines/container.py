@@ -26,12 +26,12 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from envsmith import plain
+from envsmith.cache import read_cache, write_cache
 from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.bases import asked_image
 from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection, wheel_content
 from envsmith.engines.shelf import BaseShelf, engine_errors
 from envsmith.errors import BuildError, ContentError, EngineError, StorageError
-from envsmith.files import read_cache, write_cache
 from envsmith.image.dockerfile import ImageOptions, labels
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
 from envsmith.model.version import minor_of, public

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import envsmith
-from envsmith.files import cached, unpickle
+from envsmith.cache import cached, unpickle
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.compile import Compiled, CompiledRow, CompiledRule, compile_graph
 from envsmith.graph.location import DataFiles, find_matrix, list_files

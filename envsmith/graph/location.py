@@ -25,12 +25,15 @@ class DataFiles:
     names: tuple[str, ...]
 
     def stamp(self) -> str:
-        """Return a key from name, size and time of every file: cheap, for finding the compiled form again."""
+        """Return a key from name, size and times of every file: cheap, for finding the compiled form again.
+
+        The time of the last change is the system's own: an edit that puts size and time of the content back is seen.
+        """
         root = os.path.realpath(self.root)
         lines = [root]
         for name in self.names:
             status = os.stat(f"{root}/{name}")  # noqa: PTH116 - three hundred paths are not worth three hundred objects
-            lines.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+            lines.append(f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}")
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def read(self, name: str) -> bytes:

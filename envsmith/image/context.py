@@ -17,8 +17,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from envsmith import plain
+from envsmith.cache import cache_folder
 from envsmith.errors import ContentError, os_errors
-from envsmith.files import cache_folder
 from envsmith.http import ca_bundle
 from envsmith.image.dockerfile import (
     JOBS,

@@ -14,8 +14,9 @@ from urllib.request import url2pathname
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from envsmith.cache import read_cache, write_cache
 from envsmith.errors import ContentError, LockError, NetworkError, os_errors
-from envsmith.files import read_cache, read_toml, write_cache
+from envsmith.files import read_toml
 from envsmith.http import Reply
 from envsmith.model.lock import Pin
 from envsmith.python.index import IndexFile

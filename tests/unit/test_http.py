@@ -54,6 +54,43 @@ def test_a_damaged_cache_entry_is_fetched_again(server, client, tmp_path):
     assert len(server.seen) == 2
 
 
+def test_a_kept_page_that_a_wrong_clock_dated_ahead_is_asked_for_again(server, tmp_path):
+    server.routes["/page"] = lambda h: h.reply(200, b"hello")
+    HttpClient(cache=tmp_path, clock=lambda: 4e9).get(server.url + "/page", max_bytes=100)
+    again = HttpClient(cache=tmp_path).get(server.url + "/page", max_bytes=100)
+    third = HttpClient(cache=tmp_path).get(server.url + "/page", max_bytes=100)
+    assert (again.cached, third.cached) == (False, True)
+
+
+def test_a_kept_page_is_not_believed_for_another_address(server, client, tmp_path):
+    server.routes |= {"/one": lambda h: h.reply(200, b"one"), "/two": lambda h: h.reply(200, b"two")}
+    client.get(server.url + "/one", max_bytes=100)
+    (one,) = [p for p in tmp_path.rglob("*") if p.is_file()]
+    content = one.read_bytes()
+    client.get(server.url + "/two", max_bytes=100)
+    (two,) = [p for p in tmp_path.rglob("*") if p.is_file() and p != one]
+    two.write_bytes(content)
+    assert client.get(server.url + "/two", max_bytes=100).body == b"two"
+
+
+def test_a_kept_page_whose_type_was_changed_is_asked_for_again(server, client, tmp_path):
+    server.routes["/page"] = lambda h: h.reply(200, b"{}", Content_Type="application/json")
+    client.get(server.url + "/page", max_bytes=100)
+    (entry,) = [p for p in tmp_path.rglob("*") if p.is_file()]
+    entry.write_bytes(entry.read_bytes().replace(b"application/json", b"application/html"))
+    assert client.get(server.url + "/page", max_bytes=100).content_type == "application/json"
+
+
+def test_a_kept_body_with_another_hash_than_the_one_named_is_fetched_again(server, client, tmp_path):
+    bodies = iter([b"old", b"good"])
+    server.routes["/file"] = lambda h: h.reply(200, next(bodies))
+    client.get(server.url + "/file", max_bytes=100)
+    named = hashlib.sha256(b"good").hexdigest()
+    with pytest.raises(NetworkError, match="not in the cache"):
+        HttpClient(cache=tmp_path, offline=True).get(server.url + "/file", max_bytes=100, sha256=named)
+    assert client.get(server.url + "/file", max_bytes=100, sha256=named).body == b"good"
+
+
 def test_a_body_with_another_hash_is_refused_and_not_kept(server, client, tmp_path):
     server.routes["/file"] = lambda h: h.reply(200, b"evil")
     with pytest.raises(ContentError, match="sha256"):

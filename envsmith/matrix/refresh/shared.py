@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -14,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from envsmith.errors import ContentError, NetworkError, StorageError
-from envsmith.files import write_whole
+from envsmith.cache import read_cache, write_cache
+from envsmith.errors import ContentError, NetworkError
 from envsmith.model.component import ComponentTable
 from envsmith.python.index import IndexFile, PackageIndex, Project
 
@@ -41,21 +39,12 @@ class FactStore:
 
     def load(self, kind: str, sha256: str) -> Any | None:
         """Return what was stored, or ``None``."""
-        if self._folder is None or not re.fullmatch(r"[0-9a-f]{64}", sha256):
-            return None
-        try:
-            stored = json.loads((self._folder / kind / f"{sha256}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return stored.get("facts") if isinstance(stored, dict) and stored.get("version") == _FACTS_VERSION else None
+        return read_cache(kind, f"{_FACTS_VERSION} {sha256}", self._folder) if self._folder else None
 
     def store(self, kind: str, sha256: str, facts: object) -> None:
         """Keep facts. A store that cannot be written only costs time later."""
-        if self._folder is None:
-            return
-        with contextlib.suppress(StorageError):
-            text = json.dumps({"version": _FACTS_VERSION, "facts": facts})
-            write_whole(self._folder / kind / f"{sha256}.json", text)
+        if self._folder:
+            write_cache(kind, f"{_FACTS_VERSION} {sha256}", facts, self._folder)
 
 
 @dataclass(kw_only=True)

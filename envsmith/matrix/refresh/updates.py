@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envsmith.cache import cache_folder
 from envsmith.errors import DataError, NetworkError, UsageError
-from envsmith.files import cache_folder, now, write_whole
+from envsmith.files import now, write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient

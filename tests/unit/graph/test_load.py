@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import subprocess
@@ -10,8 +9,8 @@ import sys
 
 import pytest
 
+from envsmith.cache import cache_folder, store_entry
 from envsmith.errors import DataError
-from envsmith.files import cache_folder, read_cached, write_cache
 from envsmith.graph import load
 from envsmith.graph.load import version_graph
 from envsmith.graph.location import find_matrix, list_files
@@ -69,36 +68,38 @@ def test_damaged_cache_is_made_again(matrix, kept, change):
 def test_foreign_pickle_runs_no_code_and_is_made_again(matrix, kept, monkeypatch, tmp_path):
     graph, path = kept
     monkeypatch.chdir(tmp_path)
-    body = pickle.dumps(Evil())
-    path.write_bytes(hashlib.sha256(body).digest() + body)
+    store_entry(path, load._state(list_files(matrix.root)), pickle.dumps(Evil()))
     assert version_graph(list_files(matrix.root)).knowledge() == graph.knowledge()
     assert not (tmp_path / "evil").exists()
 
 
-def test_cache_that_others_may_write_is_not_read(kept):
-    _, path = kept
-    assert read_cached(path.name) is not None
-    path.chmod(0o666)
-    assert read_cached(path.name) is None
+def test_the_whole_compiled_graph_of_another_matrix_is_not_taken_for_this_one(matrix, kept, monkeypatch):
+    graph, path = kept
+    content = path.read_bytes()
+    matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
+    changed = version_graph(list_files(matrix.root)).knowledge()
+    (other,) = (p for p in cache_folder().glob("graph-*") if p != path)
+    monkeypatch.setattr(load, "_LOADED", {})
+
+    other.write_bytes(content)
+
+    assert version_graph(list_files(matrix.root)).knowledge() == changed != graph.knowledge()
+
+
+def test_an_edit_that_puts_size_and_time_back_is_read(matrix, kept):
+    path = matrix.root / "rules/alpha.yaml"
+    status = path.stat()
+    path.write_text(path.read_text().replace("it is old", "it is odd"))
+
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    assert version_graph(list_files(matrix.root)).rule("alpha-old").cause == "it is odd"
 
 
 def test_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, matrix):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert version_graph(list_files(matrix.root)).knowledge().rules
-
-
-def test_cache_folder_follows_xdg_and_falls_back_to_home(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative/path")
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert str(cache_folder()) == "/home/someone/.cache/envsmith"
-
-
-def test_old_cache_files_are_removed():
-    for number in range(20):
-        write_cache("compiled", f"{number:064d}"[::-1], {})
-    assert len(list(cache_folder().glob("compiled-*.json"))) <= 13
-    assert not list(cache_folder().glob(".new-*"))
 
 
 def test_variable_names_another_matrix(matrix, monkeypatch):

@@ -1,0 +1,155 @@
+"""The cache: believed only when it is whole, the user's own, and of the key that is looked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envsmith.cache import cache_folder, load_entry, read_cache, store_entry, write_cache
+from envsmith.matrix.refresh.shared import FactStore
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _flipped(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _older(path: Path) -> None:
+    path.write_bytes(b'{"schema": 3, "key": "key", "value": "content"}')
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "one bit flipped": _flipped,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "cut to nothing": lambda path: path.write_bytes(b""),
+    "grown": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "writable by the group": lambda path: path.chmod(0o620),
+    "writable by all": lambda path: path.chmod(0o602),
+    "a link": _linked,
+    "a folder": _folder,
+    "a pipe": _pipe,
+    "of an older schema": _older,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_entry_about_which_anything_is_off_is_not_believed_and_can_be_made_again(
+    tmp_path: Path, change: str
+) -> None:
+    path = tmp_path / "entry"
+    store_entry(path, "key", b"content")
+
+    CHANGES[change](path)
+
+    assert load_entry(path, "key") is None
+    if not path.is_dir():
+        store_entry(path, "key", b"content")
+        entry = load_entry(path, "key")
+        assert entry is not None
+        assert entry.content == b"content"
+
+
+def test_a_whole_entry_of_another_key_is_not_believed(tmp_path: Path) -> None:
+    store_entry(tmp_path / "one", "one", b"content of one")
+    store_entry(tmp_path / "two", "two", b"content of two")
+
+    (tmp_path / "one").rename(tmp_path / "two")
+
+    assert load_entry(tmp_path / "two", "two") is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_an_entry_of_another_user_is_not_believed(tmp_path: Path) -> None:
+    store_entry(tmp_path / "entry", "key", b"content")
+
+    os.chown(tmp_path / "entry", 12345, -1)
+
+    assert load_entry(tmp_path / "entry", "key") is None
+
+
+def test_an_entry_is_as_old_as_the_time_since_it_was_stored_and_one_from_the_future_older_than_any(
+    tmp_path: Path,
+) -> None:
+    store_entry(tmp_path / "entry", "key", b"content", clock=lambda: 1000.0)
+
+    read = [load_entry(tmp_path / "entry", "key", clock=lambda now=now: now) for now in (1000.0, 1007.0, 999.0)]
+
+    assert [entry.age for entry in read if entry] == [0, 7, math.inf]
+
+
+def test_an_entry_larger_than_the_reader_takes_is_not_read(tmp_path: Path) -> None:
+    store_entry(tmp_path / "entry", "key", b"content")
+
+    assert load_entry(tmp_path / "entry", "key", limit=7) is not None
+    assert load_entry(tmp_path / "entry", "key", limit=6) is None
+
+
+def test_an_entry_where_a_folder_stands_is_no_error_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "entry").mkdir()
+
+    store_entry(tmp_path / "entry", "key", b"content")
+
+    assert list(tmp_path.rglob("*")) == [tmp_path / "entry"]
+
+
+def test_only_the_newest_entries_of_a_kind_stay() -> None:
+    for number in range(20):
+        write_cache("compiled", str(number), {})
+
+    assert len(list(cache_folder().glob("compiled-*"))) == 12
+    assert not list(cache_folder().glob(".new-*"))
+
+
+def test_files_from_the_future_do_not_push_out_what_is_written_now() -> None:
+    for number in range(12):
+        write_cache("compiled", str(number), {})
+    for path in cache_folder().iterdir():
+        os.utime(path, (4e9, 4e9))
+
+    write_cache("compiled", "now", {"a": 1})
+
+    assert read_cache("compiled", "now") == {"a": 1}
+
+
+def test_facts_of_an_artifact_come_back_and_changed_ones_do_not(tmp_path: Path) -> None:
+    facts, sha256 = FactStore(tmp_path / "facts"), "a" * 64
+    facts.store("torch", sha256, {"glibc": "2.17"})
+    before = facts.load("torch", sha256)
+    (path,) = (tmp_path / "facts" / "torch").iterdir()
+
+    path.write_bytes(path.read_bytes().replace(b"2.17", b"2.28"))
+
+    assert before == {"glibc": "2.17"}
+    assert facts.load("torch", sha256) is None
+    assert facts.load("release", sha256) is None
+
+
+def test_the_cache_follows_xdg_and_falls_back_to_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/path")
+    monkeypatch.setenv("HOME", "/home/someone")
+
+    assert str(cache_folder()) == "/home/someone/.cache/envsmith"
