@@ -241,8 +241,10 @@ def test_same_answer_whatever_the_order_of_the_input(knowledge, request, random)
 def test_less_to_obey_never_takes_an_answer_away(knowledge, request, data):
     if refusal_of(knowledge, request) is not None:
         return
-    if knowledge.rules:
-        gone = data.draw(st.sampled_from(knowledge.rules))
+    # What a wheel bundles is no obligation: without it the wheel would ship some CUDA that nobody knows.
+    obligations = [rule for rule in knowledge.rules if rule.kind is not RuleKind.BUNDLES]
+    if obligations:
+        gone = data.draw(st.sampled_from(obligations))
         fewer = replace(knowledge, rules=tuple(r for r in knowledge.rules if r is not gone))
         assert refusal_of(fewer, request) is None
     for name, spec in request.constraints.items():
@@ -251,6 +253,30 @@ def test_less_to_obey_never_takes_an_answer_away(knowledge, request, data):
     for name in request.frameworks:
         anything = {**request.frameworks, name: Spec.parse("*")}
         assert refusal_of(knowledge, replace(request, frameworks=anything)) is None
+
+
+def test_without_what_a_wheel_bundles_an_answer_may_go_because_the_wheel_must_have_some_cuda():
+    # torch 2.3.0 bundles nothing: with the rule it has no CUDA, so that no rule about CUDA touches it.
+    bundles = Rule(
+        id="torch-bundles-cuda",
+        kind=RuleKind.BUNDLES,
+        rows=tuple(
+            Row(when={"torch": Spec.exactly(torch)}, needs={"cuda": Spec.exactly("12.1")}, evidence=SOURCE)
+            for torch in ("2.1.0", "2.2.0")
+        ),
+    )
+    no_cuda = Rule(
+        id="rule-0", kind=RuleKind.CONFLICTS, rows=(Row(when={"cuda": Spec.parse("*")}, evidence=SOURCE),)
+    )
+    releases = {n: tuple(Release(component=n, version=v, evidence=SOURCE) for v in vs) for n, vs in VERSIONS.items()}
+    knowledge = Knowledge(components=TABLE, releases=releases, rules=(no_cuda, bundles))
+    request = Request(frameworks={"alpha": Spec.parse("*")})
+    without = replace(knowledge, rules=(no_cuda,))
+
+    assert refusal_of(knowledge, request) is None
+    assert {cell["torch"] for cell in brute(knowledge, request)} == {"2.3.0"}
+    assert refusal_of(without, request) is not None
+    assert not list(brute(without, request))
 
 
 @settings(deadline=None, max_examples=80)
