@@ -12,13 +12,11 @@ import hashlib
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from envsmith.errors import DataError, UsageError
-from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.nodes import with_nodes
@@ -253,28 +251,8 @@ def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> 
 
 
 def result_of(events: Sequence[Mapping[str, Any]]) -> SmokeResult:
-    """Return the verdict, with the node beside the rank that is blamed. Raises as :func:`plan_of`.
-
-    Logs that were cut have not passed, whatever the rest of them says.
-    """
-    plan = plan_of(events)
-    result = judge(plan, events)
-    lacking = _lacking(events, plan) if result.passed else ""
-    if lacking:
-        code = int(Exit.ERROR)
-        result = replace(result, passed=False, exit_code=code, summary=lacking, blame=(lacking, *result.blame))
-    return with_nodes(result, events)
-
-
-def _lacking(events: Sequence[Mapping[str, Any]], plan: Plan) -> str:
-    """Say which rank's results are not all there. The text is empty when every rank told of every case."""
-    counts = Counter(event.get("rank") for event in events if event.get("row") == "case")
-    short = [rank for rank in range(plan.ranks) if counts[rank] < len(plan.cases)]
-    if not short:
-        return ""
-    have = f"{counts[short[0]]} of the {len(plan.cases)} results of rank {short[0]}"
-    lacking = f" (and lack some of {len(short) - 1} more ranks)" if len(short) > 1 else ""
-    return f"the logs hold {have}{lacking}: give the logs of all pods, whole"
+    """Return the verdict, with the node beside the rank that is blamed. Raises as :func:`plan_of`."""
+    return with_nodes(judge(plan_of(events), events), events)
 
 
 def _first(events: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from envsmith.smoke.blame import (
     blame_halt,
     blame_unsupervised,
     blame_wrong,
+    ranks_text,
     refreshed,
     transport_sentence,
 )
@@ -224,14 +225,21 @@ def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[
             by_case.setdefault(row["case"], []).append(row)
     ranks = _world(plan, log)
     outcomes, sentences = [], []
+    lacking: Counter[int] = Counter()
     for index, case in enumerate(plan.cases):
         rows = by_case.get(index, [])
         seconds = max((float(r.get("ms", 0)) / 1000 for r in rows), default=None)
         if blame and blame.case == index:
             outcomes.append(CaseOutcome(case=case.id, verdict=blame.verdict, seconds=seconds, blame=blame.sentence))
             continue
-        if len(rows) < ranks and (blame or not rows):
+        silent = sorted(set(range(ranks)) - {row["rank"] for row in rows})
+        if silent and (blame or not rows):
             outcomes.append(CaseOutcome(case=case.id, verdict=Verdict.NOT_RUN))
+            continue
+        if silent:
+            lacking.update(silent)
+            text = f"{ranks_text(silent)} reported nothing"
+            outcomes.append(CaseOutcome(case=case.id, verdict=Verdict.ERROR, seconds=seconds, blame=text))
             continue
         line = plan.expect(case.id, backend)
         expected = str(line["expect"])
@@ -239,6 +247,10 @@ def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[
         if verdict in _BAD and text and not (verdict is Verdict.WRONG and expected == Expect.WRONG):
             sentences.append(text)
         outcomes.append(CaseOutcome(case=case.id, verdict=verdict, seconds=seconds, blame=text))
+    if lacking:
+        (rank, count), total = lacking.most_common(1)[0], len(plan.cases)
+        more = f" (and some of {len(lacking) - 1} more ranks)" if len(lacking) > 1 else ""
+        sentences.insert(0, f"{count} of the {total} results of rank {rank}{more} are missing")
     return tuple(outcomes), sentences
 
 
@@ -298,8 +310,8 @@ def _step(step: Step, log: Events) -> StepOutcome:
     if skipped:
         text, facts = str(skipped[0].get("detail", "")), dict(skipped[0].get("facts", {}))
         return StepOutcome(name=name, verdict=Verdict.SKIPPED, seconds=seconds, detail=text, facts=facts)
-    if len(rows) < ranks:
-        text = f"only {len(rows)} of {ranks} ranks reported"
+    if silent := sorted(set(range(ranks)) - {row["rank"] for row in rows}):
+        text = f"{ranks_text(silent)} of {ranks} reported nothing"
         return StepOutcome(name=name, verdict=Verdict.CRASH, seconds=seconds, detail=text)
     return judge_step(step, rows, seconds)
 

@@ -85,3 +85,33 @@ def test_a_case_that_is_expected_to_be_refused_is_not_in_the_core() -> None:
     refused = [case.id for case in plan.cases if plan.expect(case.id, "gloo")["expect"] == "refused"]
     assert refused
     assert not set(refused) & core(plan, "gloo", 4)
+
+def test_run_in_which_a_rank_reported_nothing_has_not_passed() -> None:
+    plan = Plan.build({"torch": "2.13.0"}, ranks=4, backend="gloo")
+    rows = [
+        {"event": "row", "run": "collectives", "row": "case", "rank": rank, "case": index, "status": "ok"}
+        for rank in range(4)
+        for index in range(len(plan.cases))
+    ]
+    end = {"event": "end", "run": "collectives", "exits": [{"rank": rank, "code": 0} for rank in range(4)]}
+    bye = {"event": "bye", "seconds": {}}
+
+    whole = judge(plan, [{"event": "hello"}, *rows, end, bye])
+    result = judge(plan, [{"event": "hello"}, *(row for row in rows if row["rank"] != 2), end, bye])
+
+    assert whole.passed
+    assert not result.passed
+    total = len(plan.cases)
+    assert result.summary == f"{total} of the {total} results of rank 2 are missing"
+    assert result.counts() == {"error": total}
+
+
+def test_row_of_one_rank_that_came_twice_does_not_stand_for_another_rank() -> None:
+    plan = Plan.build({"torch": "2.13.0"}, ranks=2, backend="gloo")
+    rows = [
+        {"event": "row", "run": "collectives", "row": "case", "rank": 0, "case": index, "status": "ok"}
+        for index in range(len(plan.cases))
+    ]
+    result = judge(plan, [{"event": "hello"}, *rows, *rows, {"event": "bye", "seconds": {}}])
+    assert not result.passed
+    assert "results of rank 1 are missing" in result.summary

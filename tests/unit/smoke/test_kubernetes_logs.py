@@ -67,7 +67,7 @@ def test_logs_of_all_pods_are_one_run_whoever_has_which_event() -> None:
 def test_log_that_lacks_a_rank_has_not_passed() -> None:
     result = result_of(events_of(_lines([e for e in _events() if e.get("rank") != 1])))
     assert not result.passed
-    assert "0 of the 91 results of rank 1" in result.summary
+    assert "91 of the 91 results of rank 1 are missing" in result.summary
 
 
 @pytest.mark.parametrize("text", ["", "Error from server (NotFound): pods not found", '{"event":', '{"event":"hello","plan":[]}', '{"event":"hello","plan":{"ranks":"x"}}'])  # fmt: skip
