@@ -1,4 +1,4 @@
-"""Every value that is written into a Dockerfile passes here first, and is refused rather than quoted.
+"""Every value that is written into a Dockerfile or a batch script passes here first, and is refused rather than quoted.
 
 A shell and the Dockerfile parser each have their own quoting. A value that matches one of these patterns needs neither.
 Each function returns its argument unchanged or raises :class:`envsmith.errors.UsageError` that names what is wrong.
@@ -23,6 +23,9 @@ _IMAGE = re.compile(
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PATH = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)+")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,254}")
+_PROGRAM = re.compile(r"(?:(?:/[A-Za-z0-9_.+-]+)+|[A-Za-z0-9_.+-]+)")
+_PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}(?:,[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}){0,31}")
+_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,4000}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 _CELL = re.compile(r"[a-z][a-z0-9._-]{0,127}")
 _TAG = re.compile(r"[a-z][a-z0-9._+-]{0,127}")
@@ -43,8 +46,7 @@ def _match(pattern: re.Pattern[str], text: object, what: str) -> str:
         quoted = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
         raise UsageError(
             f"{quoted} is not {what}",
-            hint="values that are not plain are refused, never quoted into a Dockerfile; "
-            "correct the lock or option it comes from",
+            hint="values that are not plain are refused, never quoted; correct the lock or option it comes from",
         )
     return text
 
@@ -67,6 +69,21 @@ def path(text: str) -> str:
 def file_name(text: str) -> str:
     """Return a plain file name without a folder."""
     return _match(_FILE, text, "a plain file name")
+
+
+def program(text: str) -> str:
+    """Return a program: an absolute path of plain names, or one plain name."""
+    return _match(_PROGRAM, text if not str(text).startswith("-") else None, "a program's plain path")
+
+
+def partition(text: str) -> str:
+    """Return a partition of Slurm, or several with commas between them."""
+    return _match(_PARTITION, text, "a partition")
+
+
+def line(text: str) -> str:
+    """Return a text that is one line: what follows a line break in a batch script is a command."""
+    return _match(_LINE, text, "a single line")
 
 
 def version(text: str) -> str:

@@ -13,7 +13,7 @@ from envsmith.cli.flags import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.graph.load import components
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
-from envsmith.matrix.campaign.executors import LocalExecutor, SlurmExecutor, SlurmSettings, listing
+from envsmith.matrix.campaign.executors import LocalExecutor, SlurmExecutor, listing
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.campaign.selection import Composer, make_plan, read_campaign
 from envsmith.model.record import Record
@@ -117,11 +117,11 @@ def _said(event: Event) -> None:
 def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:
     settings = plan.executor
     if name == "slurm":
-        return SlurmExecutor(SlurmSettings.of(settings, ranks=plan.ranks), plan.name)
+        return SlurmExecutor(settings, plan.name, plan.ranks)
     return LocalExecutor(
-        jobs=jobs or int(settings.get("jobs") or 1),
-        free_disk=int(settings.get("free_disk_gib", 15)) << 30,
-        free_memory=int(settings.get("free_memory_gib", 3)) << 30,
+        jobs=jobs or settings.jobs or 1,
+        free_disk=settings.free_disk_gib << 30,
+        free_memory=settings.free_memory_gib << 30,
         root=state.root,
     )
 

@@ -238,8 +238,8 @@ def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[
             continue
         if silent:
             lacking.update(silent)
-            text = f"{ranks_text(silent)} reported nothing"
-            outcomes.append(CaseOutcome(case=case.id, verdict=Verdict.ERROR, seconds=seconds, blame=text))
+            reason = f"{ranks_text(silent)} reported nothing"
+            outcomes.append(CaseOutcome(case=case.id, verdict=Verdict.ERROR, seconds=seconds, blame=reason))
             continue
         line = plan.expect(case.id, backend)
         expected = str(line["expect"])

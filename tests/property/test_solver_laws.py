@@ -265,9 +265,7 @@ def test_without_what_a_wheel_bundles_an_answer_may_go_because_the_wheel_must_ha
             for torch in ("2.1.0", "2.2.0")
         ),
     )
-    no_cuda = Rule(
-        id="rule-0", kind=RuleKind.CONFLICTS, rows=(Row(when={"cuda": Spec.parse("*")}, evidence=SOURCE),)
-    )
+    no_cuda = Rule(id="rule-0", kind=RuleKind.CONFLICTS, rows=(Row(when={"cuda": Spec.parse("*")}, evidence=SOURCE),))
     releases = {n: tuple(Release(component=n, version=v, evidence=SOURCE) for v in vs) for n, vs in VERSIONS.items()}
     knowledge = Knowledge(components=TABLE, releases=releases, rules=(no_cuda, bundles))
     request = Request(frameworks={"alpha": Spec.parse("*")})

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envsmith import plain
 from envsmith.errors import EngineError
 from envsmith.matrix.campaign.drive import Handle, State, forget_unneeded
-from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.job import Job, Plan, Settings
 from envsmith.smoke.agent.machine import memory_info
 
 _GIB = 1 << 30
@@ -136,28 +138,6 @@ def work(command: Sequence[str]) -> int:
     return subprocess.run(list(command), check=False, stdin=subprocess.DEVNULL).returncode
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlurmSettings:
-    """``cpus`` (default: one a rank), ``minutes`` and ``memory_gib`` are a cell's.
-
-    ``at_once`` limits the tasks in parallel, ``python`` has envsmith on every node.
-    """
-
-    partition: str | None = None
-    cpus: int = 2
-    gpus: int | None = None
-    minutes: int = 60
-    memory_gib: int | None = 8
-    at_once: int = 256
-    python: str = sys.executable
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any], *, ranks: int) -> SlurmSettings:
-        """Read them from the ``executor:`` of a campaign file. What is not named keeps its default."""
-        settings = {"cpus": ranks, **settings}
-        return cls(**{name: settings[name] for name in cls.__dataclass_fields__ if settings.get(name) is not None})
-
-
 @dataclass(slots=True)
 class _Queue:
     """The tasks that Slurm still knows, and when it was last asked."""
@@ -205,8 +185,9 @@ class _Task:
 class SlurmExecutor:
     """Hands over all jobs there are; how many run at once is the cluster's business."""
 
-    settings: SlurmSettings
+    settings: Settings
     name_of_campaign: str
+    ranks: int
     command: Command = worker_command
     _queue: _Queue = field(default_factory=_Queue)
 
@@ -229,9 +210,11 @@ class SlurmExecutor:
             import submitit
         except ImportError:
             raise EngineError("submitit is not installed", hint="pip install 'envsmith[slurm]'") from None
-        commands = [self.command(state, job, self.settings.python) for job in jobs]
+        python = self.settings.python or plain.line(sys.executable)
+        commands = [self.command(state, job, python) for job in jobs]
+        folder = Path(plain.line(str(state.root / "slurm")))
         try:
-            executor = submitit.SlurmExecutor(folder=state.root / "slurm", python=self.settings.python)
+            executor = submitit.SlurmExecutor(folder=folder, python=shlex.quote(python))
             executor.update_parameters(**self._parameters())
             tasks = executor.map_array(work, commands)
         except (RuntimeError, OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
@@ -247,7 +230,7 @@ class SlurmExecutor:
             "time": settings.minutes,
             "array_parallelism": settings.at_once,
             "ntasks_per_node": 1,
-            "cpus_per_task": max(1, settings.cpus),
+            "cpus_per_task": settings.cpus or self.ranks,
             "nodes": 1,
             "partition": settings.partition,
             "gpus_per_node": settings.gpus,

@@ -7,14 +7,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from envsmith import plain
 from envsmith.errors import DataError
-from envsmith.graph.fields import Version
+from envsmith.graph.fields import Version, plain_text
 from envsmith.model.cell import Cell, CellId, Platform
 from envsmith.model.record import Expected
 from envsmith.model.version import version_key
-from envsmith.schema import Made, Problems, WrongValueError, check, exactly, strict, whole_number
+from envsmith.schema import AsJson, Made, Problems, WrongValueError, check, exactly, strict, whole_number
 
 _SCHEMA = 1
+_Number = Annotated[int, whole_number(0, 100_000, "a number")]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings(AsJson):
+    """What a campaign says of where it runs, as its file and its frozen plan spell it.
+
+    ``jobs`` at once and what they leave free are for this machine, the rest for Slurm: ``cpus`` (``None``: one a rank),
+    ``minutes`` and ``memory_gib`` are a cell's, ``at_once`` limits the tasks in parallel, ``python`` has envsmith on
+    every node. What reaches a batch script is plain.
+    """
+
+    jobs: _Number = 1
+    free_disk_gib: _Number = 15
+    free_memory_gib: _Number = 3
+    partition: Annotated[str, plain_text(plain.partition)] | None = None
+    cpus: _Number | None = None
+    gpus: _Number = 0
+    minutes: _Number = 60
+    memory_gib: _Number = 8
+    at_once: _Number = 256
+    python: Annotated[str, plain_text(plain.program)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +113,7 @@ class Plan:
     exclude_newer: str
     ranks: Annotated[int, whole_number(2, 64, "a number")] = 2
     tier: str = "quick"
-    executor: Mapping[str, Any] = field(default_factory=dict)
+    executor: Settings = field(default_factory=Settings)
     jobs: tuple[Annotated[Job, Made(_JobFile, _job)], ...]
     left_out: tuple[tuple[str, str], ...] = ()
 
@@ -105,7 +129,7 @@ class Plan:
             "exclude_newer": self.exclude_newer,
             "ranks": self.ranks,
             "tier": self.tier,
-            "executor": dict(self.executor),
+            "executor": self.executor.to_json(),
         }
         jobs = ",\n".join(json.dumps(job.to_json()) for job in self.jobs)
         pairs = ",\n".join(json.dumps(list(pair)) for pair in self.left_out)

@@ -17,7 +17,7 @@ from envsmith.frameworks import EXAMPLE
 from envsmith.graph.expiry import latest, load_expiry
 from envsmith.graph.fields import SpecText
 from envsmith.graph.location import find_matrix
-from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.job import Job, Plan, Settings
 from envsmith.matrix.document import default_builds
 from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import ComponentTable, Role
@@ -54,7 +54,6 @@ _SCHEMA = 1
 _MAX = 100_000
 _MAX_BYTES = 1 << 20
 _KINDS = ("grid", "solved", "cover", "bad", "ids", "expired", "changed")
-_Number = Annotated[int, whole_number(0, _MAX, "a number")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,29 +74,14 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Campaign:
-    """``executor`` are the settings of the executor that is called, by its own names."""
+    """A campaign file, parsed."""
 
     name: str
     choices: tuple[Choice, ...]
     ranks: int = 2
     tier: str = "quick"
     exclude_newer: str | None = None
-    executor: Mapping[str, object] = field(default_factory=dict)
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Executor:
-    jobs: _Number | None = None
-    free_disk_gib: _Number | None = None
-    free_memory_gib: _Number | None = None
-    partition: Text | None = None
-    cpus: _Number | None = None
-    gpus: _Number | None = None
-    minutes: _Number | None = None
-    memory_gib: _Number | None = None
-    at_once: _Number | None = None
-    python: Text | None = None
+    executor: Settings = field(default_factory=Settings)
 
 
 @strict
@@ -133,7 +117,7 @@ class _CampaignFile:
     ranks: Annotated[int, whole_number(2, 64, "a number")] = 2
     tier: Literal["import", "quick", "full", "framework"] = "quick"
     exclude_newer: Day | None = None
-    executor: _Executor = _Executor()
+    executor: Settings = field(default_factory=Settings)
 
 
 def _component(value: object, table: ComponentTable) -> str:
@@ -182,7 +166,7 @@ def read_campaign(path: Path, table: ComponentTable) -> Campaign:
         ranks=file.ranks,
         tier=file.tier,
         exclude_newer=file.exclude_newer,
-        executor={name: value for name, value in dataclasses.asdict(file.executor).items() if value is not None},
+        executor=file.executor,
     )
 
 

@@ -7,7 +7,9 @@ from records_help import cell, job, plan
 
 from envsmith.errors import DataError, UsageError
 from envsmith.graph.load import components
-from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.drive import State
+from envsmith.matrix.campaign.executors import SlurmExecutor
+from envsmith.matrix.campaign.job import Job, Plan, Settings
 from envsmith.matrix.campaign.selection import Choice, Composer, covering, make_plan, read_campaign
 from envsmith.model.record import Expected
 from envsmith.solve import default_solver
@@ -33,7 +35,7 @@ def test_a_campaign_file_is_read(tmp_path):
         'schema: 1\nname: cpu\nranks: 4\nexecutor: {jobs: 2}\ncells:\n- grid: {deepspeed: ["0.16.4"], torch: ["2.6.0"]}\n  why: a reason\n'
         '- bad: {stages: [import], torch: ">=2.0"}\n- ids: [ds0.16.4-torch2.6.0-cu124-py312]\n- changed: {since: 2026-11-01, deepspeed: "*"}\n',
     )
-    assert (campaign.name, campaign.ranks, campaign.executor["jobs"]) == ("cpu", 4, 2)
+    assert (campaign.name, campaign.ranks, campaign.executor.jobs) == ("cpu", 4, 2)
     assert [c.kind for c in campaign.choices] == ["grid", "bad", "ids", "changed"]
     assert campaign.choices[0].where == {"deepspeed": ("0.16.4",), "torch": ("2.6.0",)}
     assert campaign.choices[1].words == ("import",)
@@ -213,10 +215,8 @@ def test_a_plan_is_a_list_that_a_workflow_can_include():
 
 
 def test_settings_of_slurm_come_from_the_campaign_file():
-    from envsmith.matrix.campaign.executors import SlurmExecutor, SlurmSettings
-
-    settings = SlurmSettings.of({"partition": "gpu", "gpus": 2, "minutes": 90, "jobs": 4, "python": None}, ranks=4)
-    executor = SlurmExecutor(settings, "nightly")
+    settings = Settings(partition="gpu", gpus=2, minutes=90, jobs=4)
+    executor = SlurmExecutor(settings, "nightly", ranks=4)
     asked = executor._parameters()
     assert (asked["partition"], asked["gpus_per_node"], asked["time"]) == ("gpu", 2, 90)
     assert (asked["mem"], asked["cpus_per_task"]) == ("8GB", 4)
@@ -257,3 +257,39 @@ def test_mistakes_of_a_campaign_end_with_a_sentence(tmp_path, capsys):
         == 2
     )
     assert "has no cell" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("partition", "gpu\ntouch owned"),
+        ("partition", "gpu; touch owned"),
+        ("partition", "$(touch owned)"),
+        ("partition", "-x"),
+        ("python", "python3; touch owned"),
+        ("python", "/opt/python3\ntouch owned"),
+        ("python", "-c"),
+        ("minutes", "60\ntouch owned"),
+    ],
+)
+def test_setting_that_a_shell_would_read_otherwise_is_refused_in_the_file_and_in_the_plan(tmp_path, setting, value):
+    file = tmp_path / "c.yaml"
+    file.write_text(json.dumps({"schema": 1, "name": "x", "executor": {setting: value}, "cells": [{"ids": ["x1"]}]}))
+    frozen = json.dumps(
+        {"schema": 1, "name": "x", "exclude_newer": "2026-01-01", "executor": {setting: value}, "jobs": []}
+    )
+
+    with pytest.raises(DataError) as in_file:
+        read_campaign(file, components())
+    with pytest.raises(DataError) as in_plan:
+        Plan.parse(frozen, "plan.json")
+
+    for refused in (in_file, in_plan):
+        assert any(f"executor.{setting}" in line for line in refused.value.details), refused.value.details
+
+
+def test_campaign_in_a_folder_with_a_line_break_is_not_handed_to_slurm(tmp_path):
+    pytest.importorskip("submitit")
+    state = State(tmp_path / "a\ntouch owned")
+    with pytest.raises(UsageError, match="single line"):
+        SlurmExecutor(Settings(), "x", 2).submit(state, ())
