@@ -40,6 +40,16 @@ _MAX_NODES = 2_000_000
 _MAX_DEPTH = 2_000
 # What opens a level of YAML, or may.
 _OPENING = re.compile(rb"[\[{]|[-?]\s")
+# No honest document is nested more deeply. Whatever walks a value by calling itself is safe to this depth.
+_DEPTH = 100
+# A whole number of fewer digits is a float, too.
+_BITS = 990
+_DIGITS = re.compile(rb"[\d_]{300}")
+_QUOTED = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+# Half of a pair, which only an escape can write.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Problems:
@@ -388,22 +398,53 @@ def parse_document(name: str, content: bytes) -> Any:
     ``UnreadableError`` says what is wrong, and where.
     """
     if name.endswith(".json"):
-        try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise UnreadableError(f"not valid JSON: {error}") from None
+        return parse_json(content)
     import yaml
 
     try:
+        _refuse_digits(content)
         _refuse_depth(content)
         value = yaml.load(content, Loader=_loader())  # noqa: S506 - a subclass of the safe loader
         _refuse_bomb(value)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:  # a wrong tag can raise any of these
         mark = getattr(error, "problem_mark", None)
         line = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         what = getattr(error, "problem", None) or ("nested too deeply" if isinstance(error, RecursionError) else error)
         raise UnreadableError(f"not valid YAML: {what}{line}") from None
     return value
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Return the value of a JSON text from outside: a file, an answer, a line of a log. ``UnreadableError``.
+
+    Depth and digits are bounded before the parser runs. Every text of the value can be written as UTF-8.
+    """
+    try:
+        raw = content.encode() if isinstance(content, str) else content
+        _refuse_digits(raw)
+        if raw.count(b"[") + raw.count(b"{") > _DEPTH:
+            _refuse_brackets(_QUOTED.sub(b"", raw).translate(_BRACKETS, _NO_BRACKETS))
+        value = json.loads(raw.decode("utf-8-sig"))
+        if _SURROGATE.search(raw):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise UnreadableError("not valid JSON: not UTF-8") from None
+    except ValueError as error:
+        raise UnreadableError(f"not valid JSON: {error}") from None
+    return value
+
+
+def _refuse_digits(content: bytes) -> None:
+    if _DIGITS.search(content):
+        raise ValueError("a number with too many digits")
+
+
+def _refuse_brackets(marks: bytes) -> None:
+    """Refuse brackets, without anything between them, that are nested more deeply than ``_DEPTH``."""
+    for _ in range(_DEPTH):
+        marks = marks.replace(b"[]", b"")
+    if b"[]" in marks or len(marks) > _DEPTH:
+        raise ValueError("nested too deeply")
 
 
 def read_document(
@@ -435,23 +476,30 @@ def _refuse_depth(content: bytes) -> None:
 
 
 def _refuse_bomb(value: object) -> None:
-    """Refuse what expands to more nodes than any honest file has: aliases of aliases, a list that contains itself."""
-    waiting = [value]
-    count = 0
-    while waiting:
-        top = waiting.pop()
-        if isinstance(top, dict):
-            waiting.extend(top.values())
-        elif isinstance(top, list):
-            waiting.extend(top)
-        count += 1
-        if count > _MAX_NODES or len(waiting) > _MAX_NODES:
-            raise ValueError("expands to too many nodes (aliases of aliases?)")
+    """Refuse what no honest file has: aliases of aliases, a list that contains itself, depth, a huge number."""
+    level, count = [value], 0
+    for _ in range(_DEPTH):
+        following: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                following += item.values()
+            elif isinstance(item, list):
+                following += item
+            elif isinstance(item, int) and item.bit_length() > _BITS:
+                raise ValueError("a number with too many digits")
+            if len(following) > _MAX_NODES:
+                break
+        level, count = following, count + len(following)
+        if not level:
+            return
+        if count > _MAX_NODES:
+            break
+    raise ValueError("too many nodes or levels (aliases of aliases?)")
 
 
 @cache
 def _loader() -> Any:
-    """Return the safe loader (C where it is built in) that refuses duplicate keys and leaves days as text."""
+    """Return the safe loader (C where it is built in) of what JSON has: no days, no sets, and no key twice."""
     import yaml
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -465,6 +513,11 @@ def _loader() -> Any:
             mapping: dict[Any, Any] = super().construct_mapping(node, deep)
             return mapping
 
+    Loader.yaml_constructors = {
+        tag: constructor
+        for tag, constructor in base.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in {"null", "bool", "int", "float", "str", "seq", "map"}
+    }
     Loader.yaml_implicit_resolvers = {
         letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for letter, resolvers in base.yaml_implicit_resolvers.items()

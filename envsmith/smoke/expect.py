@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from envsmith.errors import DataError
+from envsmith.files import read_bounded
 from envsmith.model.version import Spec
+from envsmith.schema import UnreadableError, parse_document
 
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _SELECTORS = ("backend", "op", "dtype", "redop", "n")
 _VERSIONS = ("torch", "nccl")
 _KINDS = frozenset({"validated", "measured", "declared", "documented", "reported"})
@@ -67,14 +70,12 @@ class Expectations:
 
 def read_table(path: Path | None, name: str) -> tuple[str, Any]:
     """Return a file's name and document: ``path``, or ``name`` beside the package or in the checkout. ``DataError``."""
-    import yaml
-
     packaged = Path(__file__).parents[1] / "_matrix" / name
     where = path or (packaged if packaged.exists() else Path(__file__).parents[2] / "matrix" / name)
     try:
-        return where.name, yaml.safe_load(where.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise DataError(f"{where.name} cannot be read: {error}") from error
+        return where.name, parse_document(where.name, read_bounded(where, 1 << 20))
+    except UnreadableError as error:
+        raise DataError(f"{where.name}: {error}") from None
 
 
 @cache
@@ -98,7 +99,7 @@ def _parse(document: Any, problems: list[str]) -> tuple[Expectation, ...]:
             not isinstance(entry, dict)
             or entry.get("kind") not in _KINDS
             or not entry.get("source")
-            or not isinstance(entry.get("date"), date)
+            or not _DAY.fullmatch(str(entry.get("date")))
         ):
             problems.append(f"evidence.{key}: needs kind (one of {', '.join(sorted(_KINDS))}), source and date")
     lines, ids = [], set()

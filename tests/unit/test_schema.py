@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from envsmith.schema import (
     exactly,
     one_or_many,
     parse_document,
+    parse_json,
     read_document,
     strict,
     text_of,
@@ -168,3 +170,32 @@ def test_declaring_a_schema_imports_no_library():
 def test_nesting_that_would_end_the_process_is_refused(text):
     with pytest.raises(UnreadableError, match=r"nested too deeply|not valid YAML"):
         parse_document("a.yaml", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b"[" * 30_000, "nested too deeply"),
+        ("a.json", b'{"a":' * 30_000, "nested too deeply"),
+        ("a.json", b"[" * 101 + b"]" * 101, "nested too deeply"),
+        ("a.yaml", b"[" * 101 + b"]" * 101, "too many nodes or levels"),
+        ("a.json", b"9" * 5000, "too many digits"),
+        ("a.yaml", b"9" * 5000, "too many digits"),
+        ("a.yaml", b"0x" + b"f" * 299, "too many digits"),
+        ("a.json", rb'"\ud800"', "not UTF-8"),
+        ("a.json", b'"\xed\xa0\x80"', "not UTF-8"),
+        ("a.yaml", b'!!int ""', "not valid YAML"),
+        ("a.yaml", b"!!bool x", "not valid YAML"),
+        ("a.yaml", b"!!timestamp 2026-01-01", "not valid YAML"),
+        ("a.yaml", b"!!set {a}", "not valid YAML"),
+    ],
+)
+def test_what_would_break_a_later_reader_is_refused(name, content, message):
+    with pytest.raises(UnreadableError, match=message):
+        parse_document(name, content)
+
+
+def test_brackets_and_digits_of_a_text_are_not_nesting():
+    content = json.dumps(["[" * 200, '\\"[', "1" * 200, ["\U0001f600"] * 200]).encode()
+
+    assert parse_json(content) == json.loads(content)
