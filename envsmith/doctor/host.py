@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from envsmith.doctor.facts import Draft, Facts, Library, Read, Stated
 from envsmith.doctor.read.lines import (
@@ -27,6 +26,8 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.smoke.agent.health import infiniband, report_apart
+from envsmith.smoke.health import state_problems
 
 # The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not
 # imported.
@@ -268,53 +269,19 @@ def gpus(draft: Draft) -> None:
 
 
 def _nvml(draft: Draft) -> bool:
-    import ctypes
-
-    library = next((name for name in ("libnvidia-ml.so.1", "libnvidia-ml.so") if _loadable(name)), None)
-    if library is None:
-        return False
-    try:
-        nvml = ctypes.CDLL(library)
-        if nvml.nvmlInit_v2() != 0:
-            return False
-        buffer = ctypes.create_string_buffer(96)
-        if nvml.nvmlSystemGetDriverVersion(buffer, 96) == 0 and (
-            version := first_version(buffer.value.decode(errors="replace"))
-        ):
-            draft.component("driver", version, "NVML", 4)
-        level = ctypes.c_int()
-        if nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(level)) == 0 and (
-            answer := cuda_of_level(str(level.value))
-        ):
-            draft.host["driver_cuda"] = answer
-        count = ctypes.c_uint()
-        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        for index in range(min(count.value, 64)):
-            _nvml_device(draft, nvml, index)
-        nvml.nvmlShutdown()
-    except (OSError, AttributeError):
-        return False
+    report = report_apart(10.0)
+    if version := first_version(report.get("driver", "")):
+        draft.component("driver", version, "NVML", 4)
+    if level := cuda_of_level(str(report.get("cuda_level"))):
+        draft.host["driver_cuda"] = level
+    for gpu in report.get("gpus", ()):
+        if gpu.get("name"):
+            draft.gpu(gpu["name"])
+        if architecture := gpu.get("arch") or gpu_architecture(gpu.get("name", "")):
+            draft.component("gpu", architecture, "NVML", 4 if "arch" in gpu else 3)
+    if problems := state_problems(report):
+        draft.host["health"] = "\n".join(map(str, problems))
     return bool(draft.gpus)
-
-
-def _nvml_device(draft: Draft, nvml: Any, index: int) -> None:
-    import ctypes
-
-    device, buffer = ctypes.c_void_p(), ctypes.create_string_buffer(96)
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
-    if nvml.nvmlDeviceGetName(device, buffer, 96) == 0:
-        draft.gpu(buffer.value.decode(errors="replace"))
-    if nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)) == 0:
-        draft.component("gpu", f"sm_{major.value}{minor.value}", "NVML", 4)
-    elif draft.gpus and (sm := gpu_architecture(draft.gpus[-1])):
-        draft.component("gpu", sm, "NVML", 3)
-
-
-def _loadable(name: str) -> bool:
-    """Return whether a usual folder of the loader has it. ``CDLL`` of what is absent costs a search of everything."""
-    folders = [*SYSTEM, *os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/usr/local/nvidia/lib64"]
-    return any(folder and os.path.exists(os.path.join(folder, name)) for folder in folders)
 
 
 # Copies of the CUDA libraries that the loader, or the wheels, would bring in.
@@ -488,6 +455,11 @@ def network(draft: Draft) -> None:
     draft.host["interfaces"] = "all"
     cards = os.listdir("/sys/class/infiniband") if os.path.isdir("/sys/class/infiniband") else []
     draft.host["infiniband"] = "present" if cards else "none"
+    adapters = infiniband()
+    if "InfiniBand" in adapters["active"]:
+        draft.host["infiniband_active"] = ", ".join(adapters["active"]["InfiniBand"])
+        draft.host["infiniband_devices"] = "yes" if adapters["devices"] else "no"
+        draft.host["peer_memory"] = "yes" if adapters["peer_memory"] else "no"
 
 
 def container(draft: Draft) -> None:

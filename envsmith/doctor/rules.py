@@ -25,6 +25,7 @@ from envsmith.graph.fields import Sources
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.schema import Parsed, Problems, Text, WrongValueError, strict
+from envsmith.smoke.health import problems_in
 
 _FILE = "doctor/rules.yaml"
 _DATE = "2026-11-21"
@@ -351,6 +352,12 @@ def _driver_level(scene: Scene, _argument: None) -> Iterator[Words]:
         yield {"level": level, "major": majors[0]}
 
 
+def _health(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give what NVML showed to be wrong with GPUs and links."""
+    for problem in problems_in(scene.facts.host.get("health", "")):
+        yield dataclasses.asdict(problem)
+
+
 def _cuda_home(scene: Scene, _argument: None) -> Iterator[Words]:
     variables = scene.facts.variables
     home = variables.get("CUDA_HOME", variables.get("CUDA_PATH", ""))
@@ -622,6 +629,7 @@ CHECKS: Mapping[str, tuple[Callable[[Scene, Any], Iterator[Words]], type]] = {
     "wheels": (_wheels, list),
     "copies": (_copies, list),
     "driver_level": (_driver_level, type(None)),
+    "health": (_health, type(None)),
     "cuda_home": (_cuda_home, type(None)),
     "chosen_devices": (_chosen_devices, type(None)),
     "unread_variables": (_unread_variables, type(None)),

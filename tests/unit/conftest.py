@@ -8,7 +8,9 @@ import hashlib
 import io
 import ipaddress
 import os
+import shutil
 import ssl
+import subprocess
 import sys
 import threading
 import zipfile
@@ -311,3 +313,32 @@ def clean_trust(monkeypatch, tmp_path):
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory) -> Path:
+    """A folder with a libnvidia-ml.so.1 that answers from a file (nvml_stand_in.c)."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).with_name("nvml_stand_in.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", source], check=True)
+    return folder
+
+
+@pytest.fixture
+def on_gpus(nvml_library, tmp_path):
+    """Run a Python program on a machine whose NVML says what the lines say. Return what it printed."""
+
+    def run(lines: str, program: str) -> str:
+        state = tmp_path / "gpus.txt"
+        state.write_text(lines)
+        environment = {**os.environ, "NVML_STAND_IN": str(state), "LD_LIBRARY_PATH": str(nvml_library)}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        answer = subprocess.run(
+            [sys.executable, "-c", program, state], env=environment, capture_output=True, text=True, check=True
+        )
+        return answer.stdout
+
+    return run

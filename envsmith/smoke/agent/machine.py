@@ -7,8 +7,10 @@ import os
 import platform
 import re
 import resource
+from collections.abc import Mapping
 from typing import Any
 
+from envsmith.smoke.agent.health import infiniband, nvml_report
 from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.protocol import one_line
 
@@ -20,46 +22,6 @@ DISTRIBUTIONS = (
     "nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
     "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime",
 )  # fmt: skip
-
-
-def nvml_gpus() -> tuple[list[dict[str, object]], str]:
-    """Return GPUs and driver version by NVML, which creates no CUDA context, or `([], "")` without a driver."""
-    try:
-        lib = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return [], ""
-    if lib.nvmlInit_v2() != 0:
-        return [], ""
-    try:
-        buffer = ctypes.create_string_buffer(96)
-        driver = buffer.value.decode() if lib.nvmlSystemGetDriverVersion(buffer, 96) == 0 else ""
-        count = ctypes.c_uint(0)
-        lib.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        return [_nvml_gpu(lib, index) for index in range(count.value)], driver
-    finally:
-        lib.nvmlShutdown()
-
-
-def _nvml_gpu(lib: Any, index: int) -> dict[str, object]:
-    class Memory(ctypes.Structure):
-        _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
-
-    handle = ctypes.c_void_p()
-    gpu: dict[str, object] = {"index": index}
-    if lib.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
-        return gpu
-    text = ctypes.create_string_buffer(96)
-    if lib.nvmlDeviceGetName(handle, text, 96) == 0:
-        gpu["name"] = text.value.decode(errors="replace")
-    if lib.nvmlDeviceGetUUID(handle, text, 96) == 0:
-        gpu["uuid"] = text.value.decode(errors="replace")
-    memory = Memory()
-    if lib.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
-        gpu["memory_bytes"] = memory.total
-    major, minor = ctypes.c_int(0), ctypes.c_int(0)
-    if lib.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0:
-        gpu["arch"] = f"sm_{major.value}{minor.value}"
-    return gpu
 
 
 def memory_info() -> dict[str, int]:
@@ -106,11 +68,14 @@ def shm_bytes() -> tuple[int, int]:
     return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
 
 
-def host_facts() -> dict[str, object]:
-    """Return what a failure is most often blamed on, before anything runs. No host name, no user name."""
+def host_facts(report: Mapping[str, Any] | None = None) -> dict[str, object]:
+    """Return what a failure is most often blamed on, before anything runs. No host name, no user name.
+
+    ``report`` is what NVML said, where it was asked already.
+    """
     total, free = memory_limit()
     shm_size, shm_free = shm_bytes()
-    gpus, driver = nvml_gpus()
+    report = nvml_report() if report is None else report
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', read_text("/etc/os-release"), re.MULTILINE))
     affinity = getattr(os, "sched_getaffinity", None)
     return {
@@ -119,7 +84,9 @@ def host_facts() -> dict[str, object]:
         "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE),
         "kernel": platform.release(), "machine": platform.machine(), "os": release.get("PRETTY_NAME", ""),
         "container": os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"),
-        "driver": driver, "gpus": gpus,
+        "driver": report.get("driver", ""),
+        "gpus": [{k: v for k, v in gpu.items() if k != "health"} for gpu in report.get("gpus", ())],
+        "infiniband": infiniband(),
     }  # fmt: skip
 
 

@@ -1,0 +1,244 @@
+"""What is wrong with the machine's GPUs, links and network, in words: before a run, during it, and by what NCCL used.
+
+Pure: from the reports of :mod:`envsmith.smoke.agent.health`. An unhealthy machine says nothing about a cell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Report = Mapping[str, Any]
+
+# nvmlDeviceGpuRecoveryAction_t (nvml.h), and what NVIDIA says to do about each ("Error Recovery and Response Flags",
+# docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
+_RECOVERY = {
+    1: ("asks for a reset", "End what runs there, then run nvidia-smi --gpu-reset -i {gpus}."),
+    2: ("asks for a reboot of the machine", "Reboot the machine."),
+    3: ("asks that all peer-to-peer traffic ends", "End what runs on the GPUs that it talks to."),
+    4: ("asks for a reset when its work has ended", "End what runs there, then run nvidia-smi --gpu-reset -i {gpus}."),
+    5: ("asks for a recovery of its IMEX domain", "Restart the IMEX service of the domain."),
+}
+# Xids of an application: the GPU should still be healthy (NVIDIA/k8s-device-plugin, internal/rm/health.go).
+_OF_APPLICATION = frozenset({13, 31, 43, 45, 68, 109})
+# The chips whose cards NVIDIA sells with GPUDirect RDMA in mind: A100, H100 and H200, B200, B300.
+_DATA_CENTER = frozenset({"sm_80", "sm_90", "sm_100", "sm_103"})
+_RESET = "End what runs there, then run nvidia-smi --gpu-reset -i {gpus}. If it comes back, have the GPU replaced."
+_RDMA_FIX = (
+    "Give the container the cards: docker run --device=/dev/infiniband --ulimit memlock=-1, in Kubernetes --rdma RESOURCE "
+    "of envsmith smoke --emit, and unset NCCL_IB_DISABLE and NCCL_NET."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """Something that is wrong with the machine.
+
+    ``severity`` is ``error``, ``warning`` or ``note``. ``faulty`` says that the hardware itself is broken, so that a
+    failure of a run beside it proves nothing against the cell.
+    """
+
+    kind: str
+    where: str
+    severity: str
+    message: str
+    fix: str
+    faulty: bool = False
+
+    def row(self) -> dict[str, str]:
+        """Return it as a finding about limits is written."""
+        return {"limit": self.where, "severity": self.severity, "message": self.message, "fix": self.fix}
+
+    def __str__(self) -> str:
+        """Return it as a fact of a host: one line, which :func:`problems_in` reads."""
+        return f"{self.kind} ({self.severity}) {self.where}: {self.message} -> {self.fix}"
+
+
+_LINE = re.compile(r"([a-z-]{1,40}) \((error|warning|note)\) ([\w, ]{1,200}): (.{1,600}) -> (.{1,600})")
+
+
+def problems_in(text: str) -> list[Problem]:
+    """Return the problems of a text that holds one a line. What does not look like one is left out."""
+    return [
+        Problem(kind=match[1], severity=match[2], where=match[3], message=match[4], fix=match[5])
+        for match in _LINE.finditer(text)
+    ]
+
+
+def _of_gpus(
+    kind: str, gpus: Iterable[int], severity: str, message: str, fix: str = _RESET, *, faulty: bool = False
+) -> list[Problem]:
+    numbers = sorted(gpus)
+    where = ("GPU " if len(numbers) == 1 else "GPUs ") + ", ".join(map(str, numbers))
+    fix = fix.replace("{gpus}", ",".join(map(str, numbers)))
+    problem = Problem(kind=kind, where=where, severity=severity, message=message, fix=fix, faulty=faulty)
+    return [problem] if numbers else []
+
+
+def _health(report: Report) -> dict[int, Mapping[str, int]]:
+    return {gpu["index"]: gpu.get("health", {}) for gpu in report.get("gpus", ())}
+
+
+def state_problems(report: Report) -> list[Problem]:
+    """Return what one report shows."""
+    if report.get("silent"):
+        text = f"NVML does not answer within {report['silent']:g} s"
+        fix = "Look for Xid messages with dmesg, end processes that hang on a GPU, and reboot the machine."
+        return [Problem(kind="driver-silent", where="driver", severity="error", message=text, fix=fix, faulty=True)]
+    health = _health(report)
+
+    def having(name: str) -> list[int]:
+        return [index for index, values in health.items() if values.get(name)]
+
+    lost = [gpu["index"] for gpu in report.get("gpus", ()) if not gpu.get("uuid")]
+    text = "the driver lists it and cannot open it"
+    problems = _of_gpus("gpu-lost", lost, "error", text, "Reboot the machine.", faulty=True)
+    for action, (text, fix) in _RECOVERY.items():
+        gpus = [index for index, values in health.items() if values.get("recovery_action") == action]
+        problems += _of_gpus("gpu-needs-recovery", gpus, "error", text, fix, faulty=True)
+    text = "a row of its memory could not be remapped"
+    problems += _of_gpus(
+        "row-remap-failed", having("remap_failure"), "error", text, "Have the GPU replaced.", faulty=True
+    )
+    text = "rows of its memory wait for a reset to be remapped"
+    problems += _of_gpus("row-remap-pending", having("remap_pending"), "warning", text)
+    text = "its memory had uncorrectable errors since the driver was loaded"
+    problems += _of_gpus("uncorrectable-ecc", having("uncorrectable_ecc"), "warning", text)
+    limited = [i for i, values in health.items() if values.get("limit_mw", 0) < 0.95 * values.get("default_mw", 0)]
+    limits = ", ".join(
+        f"{health[i].get('limit_mw', 0) // 1000} of {health[i]['default_mw'] // 1000} W" for i in limited
+    )
+    fix = "Run nvidia-smi -i {gpus} --power-limit=WATTS, if the limit is not wanted."
+    problems += _of_gpus("power-limited", limited, "note", f"its power limit is lowered: {limits}", fix)
+    return problems + _link_problems(report, health)
+
+
+def _link_problems(report: Report, health: Mapping[int, Mapping[str, int]]) -> list[Problem]:
+    """Hold each GPU and each pair against the others, for a machine has one kind of GPU almost always."""
+    most = max((values.get("nvlinks", 0) for values in health.values()), default=0)
+    alike = {gpu.get("name") for gpu in report.get("gpus", ())}
+    fewer = [index for index, values in health.items() if values.get("nvlinks", 0) < most] if len(alike) == 1 else []
+    counts = ", ".join(str(health[index].get("nvlinks", 0)) for index in fewer)
+    text = f"{counts} of its NVLinks are active, the other GPUs have {most}"
+    fix = "Run nvidia-smi nvlink --status and look for Xid 74 with dmesg. Reset all GPUs, or have the cable or GPU replaced."
+    problems = _of_gpus("nvlink-down", fewer, "warning", text, fix)
+    pairs: Mapping[str, Sequence[Sequence[int]]] = report.get("pairs", {})
+    if (
+        len(pairs) > 1
+        and len(alike) == 1
+        and "nvlink" in pairs
+        and len(pairs["nvlink"]) * 2 > sum(map(len, pairs.values()))
+    ):
+        text = "they reach most other GPUs over NVLink, but not all: " + "; ".join(
+            f"{', '.join(f'{first}-{second}' for first, second in members)} by {way}"
+            for way, members in pairs.items()
+            if way != "nvlink"
+        )
+        odd = {index for way, members in pairs.items() if way != "nvlink" for pair in members for index in pair}
+        problems += _of_gpus("pair-without-nvlink", odd, "warning", text, fix)
+    return problems
+
+
+def run_problems(before: Report, after: Report, seconds: float) -> list[Problem]:
+    """Return what happened to the GPUs between two reports, and what the later one shows."""
+    problems = []
+    fatal = [(gpu, xid) for gpu, xid in after.get("xids", ()) if xid not in _OF_APPLICATION]
+    numbers = ", ".join(str(xid) for xid in sorted({xid for _, xid in fatal}))
+    text = f"the driver reported Xid {numbers} during the run"
+    problems += _of_gpus("xid", {gpu for gpu, _ in fatal}, "error", text, faulty=True)
+    old, new = _health(before), _health(after)
+    grown = {
+        name: {index: more for index in new if (more := new[index].get(name, 0) - old.get(index, {}).get(name, 0)) > 0}
+        for name in sorted({name for values in new.values() for name in values})
+    }
+    text = "its memory had uncorrectable errors during the run"
+    problems += _of_gpus("uncorrectable-ecc", grown.get("uncorrectable_ecc", ()), "error", text, faulty=True)
+    for name, what in (
+        ("nvlink_recovery", "went down and came back"), ("nvlink_recoveries", "went down and came back"),
+        ("nvlink_crc", "had checksum errors"), ("nvlink_replay", "sent packets again"),
+    ):  # fmt: skip
+        counts = grown.get(name, {})
+        severity = "warning" if "recover" in name else "note"
+        text = f"an NVLink {what} during the run ({sum(counts.values())} times)"
+        problems += _of_gpus("nvlink-errors", counts, severity, text, "Run nvidia-smi nvlink --errorcounters.")
+    for name, what, severity, least in (
+        ("power_brake_ns", "by the power supply's brake", "warning", 0.0),
+        ("hw_thermal_ns", "by half or more because it was too hot", "warning", 0.0),
+        ("sw_thermal_ns", "because it was too hot", "warning", 0.05),
+        ("thermal_ns", "because it was too hot", "warning", 0.05),
+        ("power_cap_ns", "by its power limit", "note", 0.5),
+    ):
+        held = {index: ns / 1e9 for index, ns in grown.get(name, {}).items() if ns / 1e9 > max(0.1, least * seconds)}
+        text = f"its clocks were held down {what} for {max(held.values(), default=0):.1f} of {seconds:.0f} s"
+        fix = "Look at the machine's cooling and power supply (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER)."
+        problems += _of_gpus("clocks-held-down", held, severity, text, fix)
+    return _last_of_each([*problems, *state_problems(after)])
+
+
+def _last_of_each(problems: Iterable[Problem]) -> list[Problem]:
+    """Say a thing of a GPU once. What the run did to it comes first."""
+    unique: dict[tuple[str, str], Problem] = {}
+    for problem in problems:
+        unique.setdefault((problem.kind, problem.where), problem)
+    return list(unique.values())
+
+
+def transport_problems(
+    facts: Mapping[str, Any], reports: Sequence[Report], network: Mapping[str, Any], *, nodes: int, ranks: int,
+    variables: Iterable[str] = (),
+) -> list[Problem]:  # fmt: skip
+    """Return where NCCL took a slower way than the machine has.
+
+    ``facts`` are those of :func:`~envsmith.smoke.blame.transports`, ``network`` the answer of the agent's
+    ``infiniband``. What a user's variable of NCCL chose is not judged.
+    """
+    pairs = facts.get("pairs")
+    if not isinstance(pairs, Mapping) or not reports:
+        return []
+    chosen = set(variables)
+    if nodes == 1:
+        return _inside(pairs, facts, reports[0], ranks, chosen)
+    active = network.get("active", {})
+    if not active or chosen & {"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA"}:
+        return []
+    cards = ", ".join(card for members in active.values() for card in members)
+    if any(way.startswith("NET/Socket") for way in pairs):
+        lacking = "" if network.get("devices") else "; /dev/infiniband is not there"
+        severity = "error" if "InfiniBand" in active else "warning"
+        text = f"NCCL talks between the nodes over sockets, though {cards} is active{lacking}"
+        return [Problem(kind="sockets-beside-rdma", where="network", severity=severity, message=text, fix=_RDMA_FIX)]
+    over_ib = {way: "GDRDMA" in way.split("/") for way in pairs if way.startswith("NET/IB")}
+    arches = {gpu.get("arch") for report in reports for gpu in report.get("gpus", ())}
+    if not over_ib or all(over_ib.values()) or not arches <= _DATA_CENTER or "NCCL_NET_GDR_LEVEL" in chosen:
+        return []
+    text = f"NCCL copies through the host's memory on its way to {cards}: no GPUDirect RDMA"
+    text += " on some of the pairs" if any(over_ib.values()) else ""
+    fix = "Run modprobe nvidia-peermem on every node, " if not network.get("peer_memory") else ""
+    fix = fix + "check with nvidia-smi topo -m that each GPU has a card near it, and turn off PCI access control (ACS)."
+    severity = "warning" if any(over_ib.values()) else "error"
+    fix = fix[0].upper() + fix[1:]
+    return [Problem(kind="no-gpudirect-rdma", where="network", severity=severity, message=text, fix=fix)]
+
+
+def _inside(
+    pairs: Mapping[str, int], facts: Mapping[str, Any], report: Report, ranks: int, chosen: set[str]
+) -> list[Problem]:
+    """Judge the ways inside one node, where every GPU reaches every other over NVLink."""
+    if set(report.get("pairs", ())) != {"nvlink"}:
+        return []
+    slow = sorted(way for way in pairs if not way.startswith(("P2P", "NVLS", "CollNet")))
+    if slow and not chosen & {"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"}:
+        text = f"NCCL went by {', '.join(slow)}, though every pair of GPUs has NVLink"
+        fix = "Look at the P2P lines of NCCL_DEBUG=INFO. In a container, share /dev/shm and /proc of all ranks."
+        return [Problem(kind="nvlink-not-used", where="NVLink", severity="error", message=text, fix=fix)]
+    switched = all(values.get("nvswitch") for values in _health(report).values())
+    arches = {gpu.get("arch") for gpu in report.get("gpus", ())}
+    # NCCL leaves NVLink SHARP out for two GPUs and fewer (src/transport/nvls.cc, ncclNvlsInit).
+    expected = switched and ranks > 2 and arches <= _DATA_CENTER - {"sm_80"} and "NCCL_NVLS_ENABLE" not in chosen
+    if not expected or facts.get("nvls_channels") != 0:
+        return []
+    text = "NCCL does not use NVLink SHARP (NVLS), though the GPUs are behind an NVSwitch"
+    fix = "Start nvidia-fabricmanager in the version of the driver: systemctl enable --now nvidia-fabricmanager."
+    return [Problem(kind="nvls-not-used", where="NVLink", severity="error", message=text, fix=fix)]

@@ -1,0 +1,102 @@
+"""What the agent reads of GPUs, their links and InfiniBand cards, from a stand-in for NVML and a folder as sysfs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envsmith.smoke.agent.health import infiniband
+
+REPORT = "import json; from envsmith.smoke.agent.health import nvml_report; print(json.dumps(nvml_report()))"
+PAIR = "gpus 2\nlinks 0 18\nlinks 1 18\nswitch 1\n"
+
+
+def test_without_a_driver_there_is_nothing_to_report(on_gpus) -> None:
+    assert json.loads(on_gpus("", REPORT)) == {}
+
+
+def test_a_healthy_gpu_is_reported_with_the_fields_that_its_driver_has(on_gpus) -> None:
+    report = json.loads(on_gpus(PAIR + "field 0 4 0\nfield 0 230 0\n", REPORT))
+    assert report["driver"] == "570.86.15"
+    assert report["gpus"][0]["arch"] == "sm_90"
+    assert report["gpus"][0]["health"] == {
+        "uncorrectable_ecc": 0,
+        "recovery_action": 0,
+        "nvlinks": 18,
+        "nvswitch": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [(4, "uncorrectable_ecc"), (144, "remap_pending"), (145, "remap_failure"), (230, "recovery_action")],
+)
+def test_each_sign_of_a_sick_gpu_is_read(on_gpus, field, name) -> None:
+    report = json.loads(on_gpus(f"{PAIR}field 1 {field} 1\n", REPORT))
+    assert name not in report["gpus"][0]["health"]
+    assert report["gpus"][1]["health"][name] == 1
+
+
+def test_errors_of_nvlinks_are_summed_over_the_links(on_gpus) -> None:
+    report = json.loads(on_gpus("gpus 1\nlinks 0 4\nfield 0 161 3\n", REPORT))
+    assert report["gpus"][0]["health"]["nvlink_replay"] == 12
+
+
+def test_a_pair_is_reached_over_nvlink_over_pci_or_not_at_all(on_gpus) -> None:
+    state = "gpus 3\nlinks 0 4\nlinks 1 4\nlinks 2 4\np2p 0 2 2 5\np2p 1 2 2 5\np2p 1 2 0 3\n"
+    report = json.loads(on_gpus(state, REPORT))
+    assert report["pairs"] == {"nvlink": [[0, 1]], "pci": [[0, 2]], "none (topology)": [[1, 2]]}
+
+
+def test_a_gpu_that_cannot_be_opened_is_listed_without_a_name(on_gpus) -> None:
+    report = json.loads(on_gpus(PAIR + "lost 1 1\n", REPORT))
+    assert report["gpus"] == [report["gpus"][0], {"index": 1}]
+    assert report["gpus"][0]["uuid"] == "GPU-0"
+
+
+WATCH = """
+import json, os, sys
+from envsmith.smoke.agent.health import HealthWatch
+watch = HealthWatch()
+before = watch.report()
+open(sys.argv[1], "a").write("xid 1 79\\nfield 0 4 2\\n")
+after = watch.finish()
+print(json.dumps([before, after, os.path.exists(f"/proc/{watch._pid}") and watch._pid]))
+"""
+
+
+def test_what_happens_between_the_reports_is_seen(on_gpus) -> None:
+    before, after, pid = json.loads(on_gpus(PAIR, WATCH))
+    assert "xids" not in before
+    assert after["xids"] == [[1, 79]]
+    assert after["gpus"][0]["health"]["uncorrectable_ecc"] == 2
+    assert pid == 0
+
+
+def test_a_driver_that_hangs_is_silent_and_holds_nobody_up(on_gpus) -> None:
+    program = "from envsmith.smoke.agent.health import report_apart; print(report_apart(0.2))"
+    assert on_gpus("gpus 1\nsleep 600\n", program) == "{'silent': 0.2}\n"
+
+
+def _port(sys: Path, card: str, state: str, layer: str) -> None:
+    port = sys / "class" / "infiniband" / card / "ports" / "1"
+    port.mkdir(parents=True)
+    (port / "state").write_text(state + "\n")
+    (port / "link_layer").write_text(layer + "\n")
+
+
+def test_active_ports_are_listed_by_link_layer(tmp_path) -> None:
+    _port(tmp_path, "mlx5_0", "4: ACTIVE", "InfiniBand")
+    _port(tmp_path, "mlx5_1", "1: DOWN", "InfiniBand")
+    _port(tmp_path, "mlx5_2", "4: ACTIVE", "Ethernet")
+    assert infiniband(str(tmp_path))["active"] == {"InfiniBand": ["mlx5_0:1"], "RoCE": ["mlx5_2:1"]}
+
+
+@pytest.mark.parametrize("module", ["module/nvidia_peermem", "kernel/mm/memory_peers/nv_mem"])
+def test_a_module_for_gpudirect_is_seen_where_nccl_looks(tmp_path, module) -> None:
+    assert not infiniband(str(tmp_path))["peer_memory"]
+    (tmp_path / module).mkdir(parents=True)
+    (tmp_path / module / "version").touch()
+    assert infiniband(str(tmp_path))["peer_memory"]

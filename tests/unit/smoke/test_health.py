@@ -1,0 +1,208 @@
+"""What is said of the machine: of one report of NVML, of two, and of the way that NCCL took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envsmith.smoke.health import problems_in, run_problems, state_problems, transport_problems
+
+
+def gpu(index: int = 0, *, arch: str = "sm_90", **health: int) -> dict[str, Any]:
+    return {"index": index, "name": "NVIDIA H100", "uuid": f"GPU-{index}", "arch": arch, "health": health}
+
+
+def report(*gpus: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"driver": "570.86.15", "gpus": list(gpus), "pairs": {}, **more}
+
+
+def kinds(problems: Any) -> list[tuple[str, str, str]]:
+    return [(problem.kind, problem.where, problem.severity) for problem in problems]
+
+
+HEALTHY = gpu(uncorrectable_ecc=0, remap_pending=0, remap_failure=0, recovery_action=0, nvlinks=18)
+
+
+def test_a_healthy_machine_has_no_problem() -> None:
+    assert state_problems(report(HEALTHY, {**HEALTHY, "index": 1})) == []
+    assert state_problems({}) == []
+
+
+@pytest.mark.parametrize(
+    ("health", "kind", "severity", "faulty"),
+    [
+        ({"recovery_action": 1}, "gpu-needs-recovery", "error", True),
+        ({"recovery_action": 2}, "gpu-needs-recovery", "error", True),
+        ({"remap_failure": 1}, "row-remap-failed", "error", True),
+        ({"remap_pending": 1}, "row-remap-pending", "warning", False),
+        ({"uncorrectable_ecc": 3}, "uncorrectable-ecc", "warning", False),
+        ({"limit_mw": 500_000, "default_mw": 700_000}, "power-limited", "note", False),
+    ],
+)
+def test_each_state_of_a_gpu_is_said_with_what_to_do(health, kind, severity, faulty) -> None:
+    (problem,) = state_problems(report(gpu(), gpu(3, **health)))
+    assert (problem.kind, problem.where, problem.severity, problem.faulty) == (kind, "GPU 3", severity, faulty)
+    assert problem.fix[0].isupper()
+    assert "{" not in problem.fix + problem.message
+
+
+def test_gpus_with_the_same_problem_are_named_together() -> None:
+    (problem,) = state_problems(report(gpu(0, recovery_action=1), gpu(1), gpu(2, recovery_action=1)))
+    assert problem.where == "GPUs 0, 2"
+    assert "-i 0,2" in problem.fix
+
+
+def test_a_gpu_that_the_driver_cannot_open_is_lost() -> None:
+    assert kinds(state_problems(report(gpu(), {"index": 1}))) == [("gpu-lost", "GPU 1", "error")]
+
+
+def test_a_driver_that_does_not_answer_is_an_error_of_the_machine() -> None:
+    (problem,) = state_problems({"silent": 60.0})
+    assert (problem.kind, problem.severity, problem.faulty) == ("driver-silent", "error", True)
+
+
+def test_a_gpu_with_fewer_links_than_the_others_is_named() -> None:
+    assert kinds(state_problems(report(gpu(0, nvlinks=18), gpu(1, nvlinks=16)))) == [
+        ("nvlink-down", "GPU 1", "warning")
+    ]
+
+
+def test_gpus_of_two_kinds_may_have_different_links() -> None:
+    assert state_problems(report(gpu(0, nvlinks=18), {**gpu(1, nvlinks=0), "name": "NVIDIA L4"})) == []
+
+
+def test_the_pair_without_nvlink_is_named() -> None:
+    pairs = {"nvlink": [[0, 1], [1, 2]], "pci": [[0, 2]]}
+    assert kinds(state_problems(report(gpu(0), gpu(1), gpu(2), pairs=pairs))) == [
+        ("pair-without-nvlink", "GPUs 0, 2", "warning")
+    ]
+
+
+def test_bridged_pairs_of_gpus_are_how_the_machine_was_built() -> None:
+    pairs = {"nvlink": [[0, 1], [2, 3]], "pci": [[0, 2], [0, 3], [1, 2], [1, 3]]}
+    assert state_problems(report(*map(gpu, range(4)), pairs=pairs)) == []
+
+
+@pytest.mark.parametrize(("xid", "severity"), [(79, "error"), (48, "error"), (94, "error"), (119, "error")])
+def test_an_xid_of_the_hardware_is_the_machines(xid, severity) -> None:
+    problems = run_problems(report(gpu()), report(gpu(), xids=[[0, xid]]), 60.0)
+    assert kinds(problems) == [("xid", "GPU 0", severity)]
+    assert problems[0].faulty
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
+def test_an_xid_of_the_application_is_not_the_machines(xid) -> None:
+    assert run_problems(report(gpu()), report(gpu(), xids=[[0, xid]]), 60.0) == []
+
+
+def test_memory_errors_before_the_run_are_a_warning_and_during_it_an_error() -> None:
+    old = report(gpu(uncorrectable_ecc=2))
+    assert kinds(run_problems(old, old, 60.0)) == [("uncorrectable-ecc", "GPU 0", "warning")]
+    assert kinds(run_problems(old, report(gpu(uncorrectable_ecc=3)), 60.0)) == [("uncorrectable-ecc", "GPU 0", "error")]
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        ("nvlink_recovery", "warning"),
+        ("nvlink_recoveries", "warning"),
+        ("nvlink_crc", "note"),
+        ("nvlink_replay", "note"),
+    ],
+)
+def test_errors_of_links_count_only_where_they_grew(name, severity) -> None:
+    before, after = report(gpu(**{name: 7})), report(gpu(**{name: 9}))
+    assert run_problems(before, before, 60.0) == []
+    (problem,) = run_problems(before, after, 60.0)
+    assert (problem.kind, problem.severity) == ("nvlink-errors", severity)
+    assert "2 times" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "severity"),
+    [
+        ("power_brake_ns", 1, "warning"),
+        ("hw_thermal_ns", 1, "warning"),
+        ("sw_thermal_ns", 10, "warning"),
+        ("thermal_ns", 10, "warning"),
+        ("power_cap_ns", 40, "note"),
+    ],
+)
+def test_clocks_that_were_held_down_are_said_with_the_reason(name, seconds, severity) -> None:
+    (problem,) = run_problems(report(gpu(**{name: 5})), report(gpu(**{name: 5 + seconds * 10**9})), 60.0)
+    assert (problem.kind, problem.severity) == ("clocks-held-down", severity)
+    assert f"{seconds}.0 of 60 s" in problem.message
+
+
+def test_a_moment_of_heat_in_a_long_run_is_not_worth_a_word() -> None:
+    assert run_problems(report(gpu(thermal_ns=0)), report(gpu(thermal_ns=10**9)), 60.0) == []
+
+
+NVLINKED = report(*(gpu(index, nvlinks=18, nvswitch=1) for index in range(8)), pairs={"nvlink": [[0, 1]]})
+IB = {"active": {"InfiniBand": ["mlx5_0:1"]}, "peer_memory": True, "devices": True}
+ROCE = {**IB, "active": {"RoCE": ["mlx5_0:1"]}}
+
+
+def ways(*names: str, **facts: Any) -> dict[str, Any]:
+    return {"pairs": dict.fromkeys(names, 8), "nvls_channels": 16, **facts}
+
+
+@pytest.mark.parametrize(
+    ("facts", "variables", "kind"),
+    [
+        (ways("P2P/CUMEM"), [], None),
+        (ways("P2P/CUMEM", "SHM/direct/direct"), [], "nvlink-not-used"),
+        (ways("NET/Socket"), [], "nvlink-not-used"),
+        (ways("SHM/direct/direct"), ["NCCL_P2P_DISABLE"], None),
+        (ways("P2P/CUMEM", nvls_channels=0), [], "nvls-not-used"),
+        (ways("P2P/CUMEM", nvls_channels=0), ["NCCL_NVLS_ENABLE"], None),
+        ({"nvls_channels": 0}, [], None),
+    ],
+)
+def test_inside_a_node_nccl_uses_the_nvlinks(facts, variables, kind) -> None:
+    problems = transport_problems(facts, [NVLINKED], {}, nodes=1, ranks=8, variables=variables)
+    assert [(problem.kind, problem.severity) for problem in problems] == ([(kind, "error")] if kind else [])
+
+
+def test_two_gpus_have_no_nvlink_sharp() -> None:
+    facts = ways("P2P/CUMEM", nvls_channels=0)
+    assert transport_problems(facts, [NVLINKED], {}, nodes=1, ranks=2) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "network", "variables", "expected"),
+    [
+        (ways("P2P/CUMEM", "NET/IB/GDRDMA"), IB, [], None),
+        (ways("P2P/CUMEM", "NET/Socket"), IB, [], ("sockets-beside-rdma", "error")),
+        (ways("NET/Socket"), ROCE, [], ("sockets-beside-rdma", "warning")),
+        (ways("NET/Socket"), {"active": {}}, [], None),
+        (ways("NET/Socket"), IB, ["NCCL_IB_DISABLE"], None),
+        (ways("NET/IB"), IB, [], ("no-gpudirect-rdma", "error")),
+        (ways("NET/IB", "NET/IB/GDRDMA"), IB, [], ("no-gpudirect-rdma", "warning")),
+        (ways("NET/IB"), IB, ["NCCL_NET_GDR_LEVEL"], None),
+        (ways("NET/AWS Libfabric"), IB, [], None),
+    ],
+)
+def test_between_nodes_nccl_uses_the_cards_and_reaches_the_gpus_memory(facts, network, variables, expected) -> None:
+    problems = transport_problems(facts, [NVLINKED], network, nodes=2, ranks=16, variables=variables)
+    assert [(problem.kind, problem.severity) for problem in problems] == ([expected] if expected else [])
+
+
+def test_cards_of_gamers_have_no_gpudirect_and_nobody_misses_it() -> None:
+    desk = report(gpu(arch="sm_89"))
+    assert transport_problems(ways("NET/IB"), [desk], IB, nodes=2, ranks=2) == []
+
+
+def test_a_container_without_the_device_files_is_told_what_to_give_it() -> None:
+    network = {**IB, "devices": False}
+    (problem,) = transport_problems(ways("NET/Socket"), [NVLINKED], network, nodes=2, ranks=16)
+    assert "/dev/infiniband is not there" in problem.message
+    assert "--device=/dev/infiniband" in problem.fix
+
+
+def test_problems_survive_being_written_as_a_fact() -> None:
+    problems = state_problems(report(gpu(0, recovery_action=1), gpu(1, remap_pending=1)))
+    texts = problems_in("\n".join(map(str, problems)))
+    assert [problem.row() for problem in texts] == [problem.row() for problem in problems]
+    assert problems_in("anything else\n: ->") == []
