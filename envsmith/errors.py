@@ -117,6 +117,10 @@ class InterruptedRunError(EnvsmithError):
     summary = "interrupted by Ctrl-C or SIGTERM; run the same command again to resume"
 
 
+class LeftAsideWarning(UserWarning):
+    """A file that cannot be used was left aside, and the work went on without it."""
+
+
 @contextmanager
 def os_errors(what: str, failure: type[EnvsmithError] = StorageError, *, hint: str | None = None) -> Iterator[None]:
     """Raise ``failure`` instead of an ``OSError``: ``what``, a colon and the reason of the operating system."""

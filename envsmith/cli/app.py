@@ -6,12 +6,14 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from envsmith.errors import EnvsmithError, InterruptedRunError, StorageError, UsageError
+from envsmith.errors import EnvsmithError, InterruptedRunError, LeftAsideWarning, StorageError, UsageError
 
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands
 # here so that `envsmith --help` imports none of them.
@@ -165,6 +167,27 @@ def _storage(error: OSError) -> EnvsmithError | None:
     return None
 
 
+@contextmanager
+def _warnings_on_stderr() -> Iterator[None]:
+    """Say once what the library left aside, in the manner of every other message."""
+    from envsmith.text import clean
+
+    before, texts = warnings.showwarning, set()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if not issubclass(category, LeftAsideWarning):
+            before(message, category, *place)
+        elif str(message) not in texts:
+            texts.add(str(message))
+            text = str(message).encode(errors="backslashreplace").decode()
+            click.echo(f"{click.style('warning', fg='yellow')}: {clean(text)}", err=True, color=_colour())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", LeftAsideWarning)
+        warnings.showwarning = show  # type: ignore[assignment] # its signature has defaults
+        yield
+
+
 def _invoke(argv: Sequence[str]) -> int:
     """Parse and call.
 
@@ -185,7 +208,8 @@ def run(argv: Sequence[str]) -> int:
     trace = "--traceback" in argv
     words = [word for word in argv if word != "--traceback"]
     try:
-        return _invoke(words)
+        with _warnings_on_stderr():
+            return _invoke(words)
     except click.exceptions.Exit as leave:
         return int(leave.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:

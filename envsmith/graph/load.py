@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import envsmith
 from envsmith.cache import cached, unpickle
+from envsmith.errors import LeftAsideWarning
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.compile import Compiled, CompiledRow, CompiledRule, compile_graph
 from envsmith.graph.location import DataFiles, find_matrix, list_files
@@ -33,6 +35,7 @@ class VersionGraph:
     components: ComponentTable
     _pickled: Mapping[str, bytes]
     _rest: bytes
+    left_aside: tuple[str, ...] = ()
     _rules: dict[str, Rule] = field(default_factory=dict)
     _knowledge: Knowledge | None = None
 
@@ -42,7 +45,8 @@ class VersionGraph:
         from envsmith.graph.network import to_network
 
         rules = {rule.id: rule for rule in knowledge.rules}
-        return cls(compile_graph(to_network(knowledge)), knowledge.components, {}, b"", rules, knowledge)
+        compiled, left_aside = compile_graph(to_network(knowledge)), knowledge.left_aside
+        return cls(compiled, knowledge.components, {}, b"", left_aside, rules, knowledge)
 
     def rule(self, rule_id: str) -> Rule:
         """Return one rule. ``KeyError`` when there is none of that id."""
@@ -57,23 +61,29 @@ class VersionGraph:
             self._knowledge = replace(unpickle(self._rest, _MODULES), rules=rules)
         return self._knowledge
 
-    def pickled(self) -> tuple[Compiled, ComponentTable, dict[str, bytes], bytes]:
+    def pickled(self) -> tuple[Compiled, ComponentTable, dict[str, bytes], bytes, tuple[str, ...]]:
         """Return the parts of this graph that the cache keeps."""
         knowledge = self.knowledge()
         rules = {rule.id: pickle.dumps(rule, 5) for rule in knowledge.rules}
-        return self.compiled, self.components, rules, pickle.dumps(replace(knowledge, rules=()), 5)
+        rest = pickle.dumps(replace(knowledge, rules=()), 5)
+        return self.compiled, self.components, rules, rest, self.left_aside
 
 
 def version_graph(files: DataFiles | None = None) -> VersionGraph:
-    """Return the graph of ``files`` (default: the installed ones). ``DataError`` lists every problem of them."""
+    """Return the graph of ``files`` (default: the installed ones). ``DataError`` lists every problem of them.
+
+    A record that is not one is left aside with a warning.
+    """
     files = files or list_files(find_matrix())
     state = _state(files)
     if state not in _LOADED:
         _LOADED[state] = VersionGraph(*cached("graph", state, lambda: _read(files.root), modules=_MODULES))
+    for line in _LOADED[state].left_aside:
+        warnings.warn(line, LeftAsideWarning, stacklevel=2)
     return _LOADED[state]
 
 
-def _read(root: Path) -> tuple[Compiled, ComponentTable, dict[str, bytes], bytes]:
+def _read(root: Path) -> tuple[Compiled, ComponentTable, dict[str, bytes], bytes, tuple[str, ...]]:
     from envsmith.graph.read import read_knowledge
 
     return VersionGraph.of(read_knowledge(root)).pickled()

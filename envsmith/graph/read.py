@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,9 +19,9 @@ from envsmith.graph.location import DataFiles, find_matrix, list_files
 from envsmith.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules, with_hash
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.record import Record, Rung, Verdict, check_record
+from envsmith.model.record import Record, Rung, Verdict, sound_records
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
-from envsmith.model.version import Spec, parse_version, version_key
+from envsmith.model.version import Spec, version_key
 from envsmith.schema import (
     Checked,
     Day,
@@ -51,7 +51,8 @@ def read_knowledge(root: Path | None = None) -> Knowledge:
     problems = Problems()
     digest = hashlib.sha256()
     documents: dict[str, Any] = {}
-    for name in files.names:
+    records = files.records()
+    for name in (name for name in files.names if name not in records):
         content = files.read(name)
         digest.update(f"{name} {len(content)}\n".encode() + content)
         try:
@@ -59,11 +60,13 @@ def read_knowledge(root: Path | None = None) -> Knowledge:
         except UnreadableError as error:
             problems.add(name, str(error))
     table = _components(documents.get("components.yaml"), problems)
-    knowledge = _assemble(documents, table, problems, digest.hexdigest()) if table else None
+    sound, left_aside = sound_records(records)
+    digest.update(repr(sorted(sound.items())).encode())
+    knowledge = _assemble(documents, sound, table, problems) if table else None
     count = len(problems.lines)
     problems.refuse(f"{files.root}: {count} problem{'s' * (count > 1)} in the knowledge", hint=_HINT)
     assert knowledge is not None  # noqa: S101 - without a table there is a problem
-    return knowledge
+    return replace(knowledge, digest=digest.hexdigest(), left_aside=left_aside)
 
 
 def read_components(root: Path) -> ComponentTable:
@@ -121,7 +124,9 @@ def _components(document: Any, problems: Problems) -> ComponentTable | None:
         return None
 
 
-def _assemble(documents: Mapping[str, Any], table: ComponentTable, problems: Problems, digest: str) -> Knowledge:
+def _assemble(
+    documents: Mapping[str, Any], records: Mapping[str, Record], table: ComponentTable, problems: Problems
+) -> Knowledge:
     releases: dict[str, tuple[Release, ...]] = {}
     rules: list[Rule] = []
     tested: list[Tested] = []
@@ -149,19 +154,12 @@ def _assemble(documents: Mapping[str, Any], table: ComponentTable, problems: Pro
         elif name.startswith("tested/"):
             tested_file = check_file(_TestedFile, name, document, problems, table)
             tested += tested_file.values() if tested_file else ()
-    records = {
-        name: record
-        for name, document in documents.items()
-        if name.startswith("records/") and (record := check_record(document, name, problems))
-    }
     rules += failed_runs(records, table)
-    tested += [t for name, record in records.items() for t in _passed_run(name, record, table, problems)]
+    tested += [t for name, record in records.items() for t in _passed_run(name, record, table)]
     for rule_id, count in Counter(rule.id for rule in rules).items():
         if count > 1:
             problems.add(f"rule {rule_id}", "this id is used twice", "an id is never reused: rename one")
-    return Knowledge(
-        components=table, releases=releases, rules=tuple(rules), tested=tuple(tested), gpus=gpus, digest=digest
-    )
+    return Knowledge(components=table, releases=releases, rules=tuple(rules), tested=tuple(tested), gpus=gpus)
 
 
 # ``releases/<component>.yaml`` -> releases, and the rules that they declare themselves.
@@ -499,7 +497,7 @@ def failed_runs(records: Mapping[str, Record], table: ComponentTable) -> list[Ru
     """
     newest: dict[str, tuple[str, str]] = {}
     for name, record in records.items():
-        newest[record.cell] = max(newest.get(record.cell, ("", "")), (record.started, name))
+        newest[record.cell] = max(newest.get(record.cell, ("", "")), (record.moment.isoformat(), name))
     rows: dict[tuple[str, str], list[Row]] = {}
     for _, name in newest.values():
         record = records[name]
@@ -524,34 +522,27 @@ def _failed_row(name: str, record: Record, table: ComponentTable) -> Row | None:
     failure = record.failure
     if record.passed or failure is None or failure.of_host or any(s.verdict in _TRANSIENT for s in record.steps):
         return None
-    try:
-        when = {
-            component: spec
-            for component, spec in _specs_of(record, table).items()
-            if component not in _FOLLOWS and table.by_name[component].role is not Role.HOST
-        }
-    except ValueError:
-        return None
+    when = {
+        component: spec
+        for component, spec in _specs_of(record, table).items()
+        if component not in _FOLLOWS and table.by_name[component].role is not Role.HOST
+    }
     evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {record.cell}: {name}", date=record.day)
     return Row(when=when, severity=Severity.WARNING, symptom=failure.symptom[:300], evidence=(evidence,))
 
 
 def _specs_of(record: Record, table: ComponentTable) -> dict[str, Spec]:
     return {
-        component: Spec.exactly(parse_version(version))
+        component: Spec.exactly(version)
         for component, version in record.components.items()
         if component in table.by_name
     }
 
 
-def _passed_run(name: str, record: Record, table: ComponentTable, problems: Problems) -> list[Tested]:
+def _passed_run(name: str, record: Record, table: ComponentTable) -> list[Tested]:
     if not record.passed:
         return []
-    try:
-        specs = _specs_of(record, table)
-    except ValueError as error:
-        problems.add(name, str(error))
-        return []
+    specs = _specs_of(record, table)
     source = f"record of {record.cell}, proved up to {record.rungs[-1].value}: {name}"
     evidence = Evidence(kind=EvidenceKind.VALIDATED, source=source, date=record.day)
     return [

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,15 +16,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-from envsmith.errors import DataError, os_errors
+from envsmith.errors import DataError, LeftAsideWarning, os_errors
 from envsmith.files import read_bounded, write_whole
+from envsmith.model.cell import CellId
+from envsmith.model.version import version_key
 from envsmith.schema import (
     UNWRITTEN,
     AsJson,
     Checked,
     Flag,
     Problems,
-    Text,
     UnreadableError,
     WrongValueError,
     check,
@@ -163,6 +165,17 @@ class Failure(AsJson):
         return replace(self, symptom=_cut(self.symptom, _MAX_TEXT), log=tuple(_last(self.log)))
 
 
+def _cell(text: str, _context: object) -> str:
+    if len(text) > _MAX_CELL or str(CellId.parse(text)) != text:
+        raise WrongValueError("not a cell id in its one spelling")
+    return text
+
+
+def _version(text: str, _context: object) -> str:
+    version_key(text)
+    return text
+
+
 def _some_rung(rungs: tuple[Rung, ...], _context: object) -> tuple[Rung, ...]:
     if not rungs:
         raise WrongValueError("rungs of the ladder belong here")
@@ -176,11 +189,13 @@ def _time(text: str, _context: object) -> str:
             return text
     except ValueError:
         pass
-    raise WrongValueError("not a time", "write it as 2026-11-21T13:00:00+00:00")
+    raise WrongValueError("not a time of this century", "write it as 2026-11-21T13:00:00+00:00")
 
 
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})")
+_MAX_CELL = 200
+_TIME = re.compile(r"20\d{2}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?(?:Z|[+-]\d{2}:\d{2})")
 _Time = Annotated[str, text_of(40), Checked(_time)]
+_Engine = Annotated[str, text_of(20, re.compile("[a-z]{1,20}"), "docker, venv, …")]
 
 
 @strict
@@ -198,13 +213,13 @@ class Record(AsJson):
         int,
         exactly(SCHEMA, f"this envsmith reads schema {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})"),
     ] = SCHEMA
-    cell: Text
-    components: Mapping[str, str]
+    cell: Annotated[str, text_of(), Checked(_cell)]
+    components: Mapping[str, Annotated[str, Checked(_version)]]
     campaign: str | None = None
     expected: Expected | None = None
     rules: tuple[str, ...] = ()
     lock: str
-    engine: Text
+    engine: _Engine
     environment: str
     image: str | None = None
     rungs: Annotated[tuple[Rung, ...], Checked(_some_rung)]
@@ -291,8 +306,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.[a-z]{1,20}-[0-9a-f]{12}\
 _MAX_BYTES = 64_000
 # What a build writes beside its lock.
 RECORD_FILE = "record.json"
-# Problems that are shown of a folder full of them.
-_MAX_SHOWN = 40
+# Files that are named of a folder full of broken ones.
+_MAX_SHOWN = 5
 
 
 def record_text(record: Record, **places: Path) -> str:
@@ -334,8 +349,6 @@ def read_record(name: str, content: bytes) -> Record:
 
 def _read(name: str, content: bytes, problems: Problems) -> Record | None:
     try:
-        if len(content) > _MAX_BYTES:
-            raise UnreadableError(f"larger than {_MAX_BYTES} bytes")  # noqa: TRY301 - told like every other problem
         document = parse_document(".json", content)
     except UnreadableError as error:
         problems.add(name, str(error))
@@ -344,39 +357,67 @@ def _read(name: str, content: bytes, problems: Problems) -> Record | None:
 
 
 def check_record(document: Any, name: str, problems: Problems) -> Record | None:
-    """Return the record of a parsed document. ``None`` when there are problems, which are noted."""
+    """Return the record of a parsed document, ``None`` when there are problems, which are noted.
+
+    Every record that is read anywhere passes here: what comes out can be compared, dated and printed.
+    """
+    if not _finite(document):
+        problems.add(name, "a number is not finite, or has more than 63 bits")
+        return None
     if isinstance(document, dict):
         document = {**document, "name": name}
-    return check(Record, document, name, problems)
+    record = check(Record, document, name, problems)
+    parts = CellId.parse(record.cell).components if record else ()
+    wrong = [(part, version) for part, version in parts if record and record.components.get(part, version) != version]
+    for part, version in wrong:
+        problems.add(f"{name}: components.{part}", f"the cell says {version}")
+    return None if wrong else record
+
+
+def _finite(document: Any) -> bool:
+    """Return whether every number can be compared and printed."""
+    todo = [document]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, (dict, list)):
+            todo += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, (int, float)) and not abs(value) < 1 << 63:
+            return False
+    return True
+
+
+def sound_records(files: Mapping[str, Path]) -> tuple[dict[str, Record], tuple[str, ...]]:
+    """Return the records of ``files`` by name, and a line for each file that is left aside because it is not one."""
+    records, lines = {}, []
+    for name, path in files.items():
+        problems = Problems()
+        try:
+            record = _read(name, read_bounded(path, _MAX_BYTES), problems)
+        except DataError as error:
+            record = None
+            problems.add(name, error.message)
+        if record is not None:
+            records[name] = record
+            continue
+        more = f" (and {len(problems.lines) - 1} more problems)" if len(problems.lines) > 1 else ""
+        lines.append(f"{problems.lines[0]}{more}; this record is left aside")
+    if (surplus := len(lines) - _MAX_SHOWN) > 0:
+        lines[_MAX_SHOWN:] = [f"{surplus} more records are left aside"]
+    return records, tuple(lines)
 
 
 def read_records(folder: Path) -> tuple[Record, ...]:
-    """Return every record of a folder, by name.
+    """Return every record of a folder, by name. ``StorageError`` when it cannot be read.
 
-    ``DataError`` lists every file that is none. ``StorageError`` when it cannot be read.
+    A file that is not a record is left aside with a warning: one bad file must not end what the others can answer.
     """
     names: list[str] = []
     with os_errors(f"{folder}: cannot be read"), suppress(FileNotFoundError):
         names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json") and not e.name.startswith("."))
-    problems = Problems()
-    records = [_read(name, _content(folder / name, problems), problems) for name in names]
-    if problems.lines:
-        broken = len({line.split(":", maxsplit=1)[0] for line in problems.lines})
-        surplus = len(problems.lines) - _MAX_SHOWN
-        raise DataError(
-            f"{folder}: {broken} file{'s are' if broken > 1 else ' is'} no record",
-            details=[*problems.lines[:_MAX_SHOWN], *([f"and {surplus} more"] if surplus > 0 else [])],
-            hint="remove what is no record, or bring it to the present schema",
-        )
-    return tuple(record for record in records if record)
-
-
-def _content(path: Path, problems: Problems) -> bytes:
-    try:
-        return read_bounded(path, _MAX_BYTES)
-    except DataError as error:
-        problems.add(path.name, error.message)
-        return b""
+    records, left_aside = sound_records({name: folder / name for name in names})
+    for line in left_aside:
+        warnings.warn(f"{folder.name}/{line}", LeftAsideWarning, stacklevel=2)
+    return tuple(records.values())
 
 
 def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:

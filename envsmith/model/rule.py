@@ -106,7 +106,7 @@ class Tested:
 class Knowledge:
     """All of ``matrix/``: releases oldest first, rules in file order.
 
-    ``digest`` is the sha256 of the files it was read from.
+    ``digest`` is the sha256 of the files it was read from. ``left_aside`` has a line for each record that is not one.
     """
 
     components: ComponentTable
@@ -115,6 +115,7 @@ class Knowledge:
     tested: tuple[Tested, ...] = ()
     gpus: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
+    left_aside: tuple[str, ...] = ()
 
 
 # Where a fact comes from. Nothing is known without it.

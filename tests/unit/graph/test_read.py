@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from envsmith.errors import DataError
+from envsmith.errors import DataError, LeftAsideWarning
+from envsmith.graph.load import version_graph
+from envsmith.graph.location import list_files
 from envsmith.graph.read import read_knowledge
 from envsmith.model.cell import Platform
 from envsmith.model.record import Failure, Record, Rung, record_text
@@ -224,9 +226,26 @@ def test_other_shapes_than_expected_are_problems(matrix, text):
 @pytest.mark.parametrize(
     "text", ["{", "7", '{"passed": true}', '{"passed": true, "cell": "x", "components": {"torch": "new"}}']
 )
-def test_broken_record_is_a_problem(matrix, text):
+def test_broken_record_is_named_and_left_aside(matrix, text):
     matrix.write("records/x.json", text)
-    assert any(line.startswith("records/x.json") for line in problems(matrix))
+
+    knowledge = read_knowledge(matrix.root)
+
+    assert knowledge.releases["alpha"]
+    (line,) = knowledge.left_aside
+    assert line.startswith("records/x.json: ")
+    assert line.endswith("left aside")
+
+
+def test_record_that_cannot_be_opened_is_named_and_left_aside(matrix):
+    matrix.write("records/folder.json/x", "")
+    (matrix.root / "records" / "nowhere.json").symlink_to("nothing")
+
+    with pytest.warns(LeftAsideWarning) as warned:
+        graph = version_graph(list_files(matrix.root))
+
+    assert graph.compiled.versions["alpha"]
+    assert [str(each.message).partition(": ")[0] for each in warned] == ["records/folder.json", "records/nowhere.json"]
 
 
 def test_file_larger_than_any_honest_one_is_refused(matrix):

@@ -2,11 +2,13 @@
 
 import datetime as dt
 import json
+import shutil
 
 import pytest
 from records_help import cell, record
 
-from envsmith.errors import DataError
+from envsmith.cli.app import run
+from envsmith.errors import DataError, LeftAsideWarning
 from envsmith.graph.expiry import TorchAge, latest, load_expiry
 from envsmith.graph.location import find_matrix
 from envsmith.model.record import (
@@ -80,13 +82,49 @@ def test_what_is_no_record_is_refused_with_its_key(change, told):
     assert any(told in line for line in caught.value.details), caught.value.details
 
 
-def test_every_broken_file_of_a_folder_is_told_at_once(tmp_path):
-    put_record(tmp_path, record())
+def test_broken_file_of_a_folder_is_named_and_left_aside(tmp_path):
+    good = put_record(tmp_path, record())
     (tmp_path / "a.json").write_text("{")
-    (tmp_path / "b.json").write_text("[]")
+    (tmp_path / "b.json").write_text(json.dumps({**record().to_json(), "components": {"torch": "not-a-version"}}))
+    (tmp_path / "c.json").mkdir()
+
+    with pytest.warns(LeftAsideWarning) as warned:
+        records = read_records(tmp_path)
+
+    assert [each.name for each in records] == [good.name]
+    assert [str(each.message).partition(": ")[0].rpartition("/")[2] for each in warned] == [
+        "a.json",
+        "b.json",
+        "c.json",
+    ]
+
+
+def test_of_a_folder_full_of_broken_files_five_are_named_and_the_others_counted(tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}.json").write_text("{")
+    with pytest.warns(LeftAsideWarning) as warned:
+        assert read_records(tmp_path) == ()
+    assert len(warned) == 6
+    assert "4 more records are left aside" in str(warned[-1].message)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"components": {"torch": "not-a-version"}}, "components.torch: `not-a-version`"),
+        ({"started": "9999-99-99T00:00:00Z"}, "started: "),
+        ({"started": "9999-12-31T23:59:59Z"}, "not a time of this century"),
+        ({"cell": "../../etc/x"}, "cell: "),
+        ({"cell": "ds1"}, "components.deepspeed: the cell says 1"),
+        ({"engine": "../x"}, "engine: "),
+        ({"seconds": {"lock": float("nan")}}, "not finite"),
+        ({"ranks": 10**30}, "more than 63 bits"),
+    ],
+)
+def test_value_that_cannot_be_compared_dated_or_printed_is_refused_where_a_record_is_read(change, problem):
     with pytest.raises(DataError) as caught:
-        read_records(tmp_path)
-    assert [line.split(":")[0] for line in caught.value.details] == ["a.json", "b.json"]
+        read_record("x.json", json.dumps({**record().to_json(), **change}).encode())
+    assert problem in "\n".join(caught.value.details)
 
 
 def test_results_of_two_campaigns_are_merged_without_conflict(tmp_path):
@@ -132,7 +170,7 @@ def test_a_folder_without_records_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["../../etc/x", "a b", "x" * 300])
 def test_a_build_s_record_cannot_choose_where_it_is_written(tmp_path, name):
     (tmp_path / "record.json").write_text(json.dumps({**record().to_json(), "cell": name}))
-    with pytest.raises(DataError, match="does not belong"):
+    with pytest.raises(DataError, match="not a record"):
         merge([tmp_path / "record.json"], tmp_path / "all")
     assert not (tmp_path / "all").exists()
 
@@ -250,3 +288,21 @@ def test_a_record_of_schema_1_is_brought_over(load_file):
         "of_host": False,
         "log": ["File", "ImportError: x"],
     }
+
+
+def test_commands_go_on_without_the_records_that_are_not_records(tmp_path, monkeypatch, capsys):
+    matrix = tmp_path / "matrix"
+    shutil.copytree(find_matrix(), matrix)
+    good = next((matrix / "records").glob("*.json")).read_text()
+    (matrix / "records" / "version.json").write_text(good.replace('"torch": "', '"torch": "not-a-version', 1))
+    (matrix / "records" / "start.json").write_text(good.replace('"started": "2026-11-2', '"started": "9999-99-9'))
+    monkeypatch.setenv("ENVSMITH_MATRIX", str(matrix))
+
+    for command in (["solve", "--framework", "deepspeed"], ["check", "torch==2.9.1"], ["matrix", "list"]):
+        code = run(command)
+
+        talk = capsys.readouterr().err
+        assert code == 0
+        assert talk.count("left aside") == 2
+        assert "records/version.json: components.torch" in talk
+        assert "records/start.json: started" in talk
