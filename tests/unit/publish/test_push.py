@@ -114,7 +114,13 @@ def test_what_is_no_tag_is_refused(tag):
         ({"lock": "sha256:" + "1" * 64}, "of lock sha256:1111"),
         ({"image": None}, "virtual environment"),
         ({"image": "sha256:" + "2" * 64}, "of image sha256:2222"),
-        ({"cell": "ds0.19.8-torch2.14.1-cu130-py312"}, "of cell ds0.19.8-torch2.14.1"),
+        (
+            {
+                "cell": "ds0.19.8-torch2.14.1-cu130-py312",
+                "components": {"deepspeed": "0.19.8", "torch": "2.14.1+cu130", "cuda": "13.0", "python": "3.12"},
+            },
+            "of cell ds0.19.8-torch2.14.1",
+        ),
     ],
 )
 def test_a_cell_without_a_passing_record_of_this_image_is_not_published(kit, tmp_path, keys, record, why):
