@@ -1,4 +1,4 @@
-"""The one way to the network: proxies, authorities, logins, retries, a cache on disk, a bound on every body.
+"""The one way to the network: proxies, authorities, logins, retries, redirects, a cache, bounds on size and time.
 
 Nothing here knows a host. :class:`HttpWire` sends one request and streams the answer, for layers as large as they
 come. :class:`HttpClient` reads documents and stretches of files with it, follows redirects and keeps documents for the
@@ -11,9 +11,12 @@ import base64
 import contextlib
 import hashlib
 import io
+import ipaddress
 import json
 import netrc
 import os
+import re
+import socket
 import ssl
 import threading
 import time
@@ -21,8 +24,9 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 from envsmith import __version__
@@ -31,6 +35,7 @@ from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
 from envsmith.pip_settings import pip_values
 
 if TYPE_CHECKING:
+    import httpcore
     import httpx
     from typing_extensions import Self
 
@@ -42,6 +47,8 @@ RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 30.0
 _HOPS = 10
 _CHUNK = 1 << 16
+# Bytes a second below which a server is as good as silent.
+_SLOWEST = 8192
 # Where a CA bundle is named, the first first.
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 
@@ -91,6 +98,81 @@ def redact(url: str) -> str:
 def is_loopback(host: str | None) -> bool:
     """Tell whether ``host`` is this machine: the only place that is spoken to without TLS and without a proxy."""
     return host in {"localhost", "127.0.0.1", "::1"}
+
+
+# -- where an answer may lead ------------------------------------------------------------------------------------------
+
+
+def split(url: str) -> SplitResult:
+    """Return the parts of an address. ``NetworkError`` for what is not one of http or https."""
+    with contextlib.suppress(ValueError):  # brackets that do not close, a port that is not a number
+        parts = urlsplit(url)
+        if parts.scheme in {"https", "http"} and parts.hostname and parts.port != 0:
+            return parts
+    raise NetworkError(
+        f"Cannot read {url.rpartition('@')[2][:200]!r}: it is not an http address.",
+        hint="Set the index, registry or channel to an http(s) address.",
+    )
+
+
+def origin(url: str) -> tuple[str, str]:
+    """Return scheme, host and port: what a login is good for."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.rpartition("@")[2]
+
+
+def follow(before: str, location: str, *, first: str | None = None) -> str:
+    """Return the address to which the server of ``before`` leads: by a redirect, a link or a header.
+
+    The user named ``first`` (default: ``before``). ``NetworkError`` where an encrypted way becomes an open one, or
+    where the server would lead this machine to itself, or into a network that is closer to it than ``first``.
+    """
+    first, reason = first or before, "it leads to a malformed address"
+    with contextlib.suppress(ValueError):
+        place = urljoin(before, location)
+        parts = split(place)
+        is_local = is_loopback(parts.hostname)
+        if parts.scheme == "http" and (
+            urlsplit(before).scheme == "https" or (is_loopback(urlsplit(first).hostname) and not is_local)
+        ):
+            reason = f"it leads to the unencrypted address {redact(place)}"
+        elif origin(place) != origin(first) and _reach(place) < _reach(first):
+            reason = f"it leads to {redact(place)}, into a network that is closer to this machine"
+        else:
+            return place
+    raise NetworkError(
+        f"Cannot follow {redact(before)}: {reason}.", hint="Use another server, or tell the one who runs this one."
+    )
+
+
+def _reach(url: str) -> int:
+    """Return from where a server can be seen: 0 this machine, 1 its link, 2 a private network, 3 everywhere.
+
+    A name is resolved, unless a proxy does that. One that cannot be resolved counts as seen from everywhere.
+    """
+    host = urlsplit(url).hostname or ""
+    with contextlib.suppress(ValueError):
+        return _reach_of(host)
+    return 3 if _proxy_of(url) else _reach_of_name(host)
+
+
+@lru_cache(maxsize=256)
+def _reach_of_name(host: str) -> int:
+    try:
+        rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return 3
+    return min(_reach_of(str(row[4][0])) for row in rows)
+
+
+def _reach_of(text: str) -> int:
+    address = ipaddress.ip_address(text)
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_loopback or address.is_unspecified:
+        return 0
+    if address.is_link_local or address.is_multicast:
+        return 1
+    return 3 if address.is_global else 2
 
 
 # -- one request -------------------------------------------------------------------------------------------------------
@@ -159,12 +241,13 @@ class HttpWire:
             if proxy not in self._clients:
                 limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
                 try:
+                    transport = httpx.HTTPTransport(verify=ssl_context(), proxy=proxy, trust_env=False, limits=limits)
+                    # httpx bounds each read, not the whole answer. Its pool gets connections that keep a clock.
+                    transport._pool._network_backend = cast("Any", _Network(self._timeout))  # noqa: SLF001
                     client = httpx.Client(
-                        verify=ssl_context(),
-                        proxy=proxy,
+                        transport=transport,
                         trust_env=False,
                         timeout=httpx.Timeout(self._timeout, pool=None),
-                        limits=limits,
                         headers={"User-Agent": f"envsmith/{__version__}", "Accept-Encoding": "identity"},
                     )
                 except (ValueError, ImportError, httpx.InvalidURL) as error:
@@ -192,6 +275,65 @@ def _proxy_of(url: str) -> str | None:
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """httpcore's way to the network, with ``patience`` for each exchange."""
+
+    patience: float
+
+    def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> _Paced:
+        import httpcore
+
+        start = time.monotonic()
+        stream = _Paced(httpcore.SyncBackend().connect_tcp(host, port, timeout, **options), self.patience)
+        stream.spend(start)
+        return stream
+
+
+class _Paced:
+    """A connection on which an exchange waits for ``patience`` seconds, and longer only while bytes keep coming.
+
+    An exchange begins with the connection, or with the first byte that is sent after an answer.
+    """
+
+    def __init__(self, inner: httpcore.NetworkStream, patience: float) -> None:
+        self._inner, self._patience, self._left, self._is_answered = inner, patience, patience, False
+
+    def spend(self, start: float, size: int = 0) -> None:
+        """Take off the time since ``start``, and give back what ``size`` bytes need at the slowest."""
+        import httpcore
+
+        self._left = min(self._left - (time.monotonic() - start) + size / _SLOWEST, self._patience)
+        if self._left <= 0:
+            raise httpcore.ReadTimeout(f"the server is too slow: no whole answer in {self._patience:g} seconds")
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        start, self._is_answered = time.monotonic(), True
+        content = self._inner.read(max_bytes, min(timeout or self._left, self._left))
+        self.spend(start, len(content))
+        return content
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if self._is_answered:
+            self._left, self._is_answered = self._patience, False
+        for place in range(0, len(buffer), _CHUNK):
+            start = time.monotonic()
+            self._inner.write(buffer[place : place + _CHUNK], min(timeout or self._left, self._left))
+            self.spend(start, _CHUNK)
+
+    def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: float | None) -> _Paced:
+        start = time.monotonic()
+        self._inner = self._inner.start_tls(ssl_context, server_hostname, min(timeout or self._left, self._left))
+        self.spend(start)
+        return self
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
 class _Body(io.RawIOBase):
     """The bytes of an answer as they come; a connection that breaks is a ``NetworkError``."""
 
@@ -215,7 +357,7 @@ class _Body(io.RawIOBase):
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise NetworkError(
                 f"{redact(self._url)}: the connection broke: {_no_answer(error)}",
-                hint="run the command again: it resumes",
+                hint="Run the command again, and name another mirror if this one stays slow.",
             ) from None
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
@@ -234,7 +376,10 @@ def _no_answer(error: Exception) -> OSError:
         if isinstance(cause, ssl.SSLError):
             return cause
         cause = cause.__cause__ or cause.__context__
-    return ConnectionError(str(error) or type(error).__name__)
+    import httpx
+
+    is_late = isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout))
+    return (TimeoutError if is_late else ConnectionError)(str(error) or type(error).__name__)
 
 
 def ask(
@@ -249,13 +394,13 @@ def ask(
 ) -> Response:
     """Send a request as often as is sensible: again when there was no answer, or one that may come right by itself.
 
-    Raise ``OSError`` as ``wire`` does. A server that is not trusted is not asked again.
+    Raise ``OSError`` as ``wire`` does. A server that is not trusted or too slow is not asked again.
     """
     for attempt in range(1, attempts + 1):
         try:
             response = wire(method, url, headers, body)
         except OSError as error:
-            if attempt == attempts or isinstance(error, ssl.SSLError):
+            if attempt == attempts or isinstance(error, (ssl.SSLError, TimeoutError)):
                 raise
             seconds = pause(attempt)
         else:
@@ -298,9 +443,19 @@ class Fetcher(Protocol):
     """What the readers of indexes and wheels need of the network; tests give them a folder."""
 
     def get(
-        self, url: str, *, max_bytes: int, accept: str | None = None, sha256: str | None = None, keep: bool = True
+        self,
+        url: str,
+        *,
+        max_bytes: int,
+        accept: str | None = None,
+        sha256: str | None = None,
+        keep: bool = True,
+        check: Callable[[Reply], object] | None = None,
     ) -> Reply:
-        """Return a whole body. With ``sha256`` it is checked, and kept for ever unless ``keep`` is false."""
+        """Return a whole body. With ``sha256`` it is checked, and kept for ever unless ``keep`` is false.
+
+        What ``check`` raises an error for is not kept.
+        """
         ...
 
     def open_range(
@@ -338,7 +493,14 @@ class HttpClient:
         self._wait = wait
 
     def get(
-        self, url: str, *, max_bytes: int, accept: str | None = None, sha256: str | None = None, keep: bool = True
+        self,
+        url: str,
+        *,
+        max_bytes: int,
+        accept: str | None = None,
+        sha256: str | None = None,
+        keep: bool = True,
+        check: Callable[[Reply], object] | None = None,
     ) -> Reply:
         """Return a body out of the cache while it is fresh or hashed, else ask the server whether it has changed."""
         key = f"{url}\n{accept or ''}"
@@ -367,6 +529,8 @@ class HttpClient:
                 f"{redact(url)}: its sha256 is not the one that the index names ({sha256[:16]}…)",
                 hint="a proxy or mirror serves another file; nothing was taken from it",
             )
+        if check:
+            check(reply)
         if keep:
             store_entry(path, key, _entry_content(reply, fields), clock=self._clock)
         return reply
@@ -378,7 +542,7 @@ class HttpClient:
             raise NetworkError(f"{redact(url)} would have to be read, and the network is switched off")
         span = f"bytes={start}" if start < 0 else f"bytes={start}-{'' if stop is None else stop - 1}"
         with self._open(url, {"Range": span}) as (response, _):
-            if response.status != 206:
+            if response.status != 206 or response.headers.get("content-encoding", "identity") != "identity":
                 raise NetworkError(
                     f"{redact(url)}: the server ignores range requests (status {response.status})",
                     hint="point the index setting of uv or pip at an index that serves ranges",
@@ -392,6 +556,7 @@ class HttpClient:
     def _open(self, url: str, headers: dict[str, str]) -> Iterator[tuple[Response, str]]:
         """Return the answer at the end of all redirects, and its address. A login does not follow to another server."""
         place = url
+        split(url)
         headers |= _login(url)
         for _ in range(_HOPS):
             with self._answer(place, headers) as response:
@@ -400,19 +565,13 @@ class HttpClient:
                         raise _refused(url, response.status)
                     yield response, place
                     return
-            before, place = place, urljoin(place, response.headers.get("location", ""))
-            if place.partition(":")[0] != "https" and before.partition(":")[0] == "https":
-                raise NetworkError(f"{redact(before)} redirects to an unencrypted address")
-            if _origin(place) != _origin(before):
+            before, place = place, follow(place, response.headers.get("location", ""), first=url)
+            if origin(place) != origin(before):
                 headers.pop("Authorization", None)
         raise NetworkError(f"{redact(url)}: redirected again and again")
 
     def _answer(self, url: str, headers: Mapping[str, str]) -> Response:
-        parts = urlsplit(url)
-        if parts.scheme not in {"https", "http"} or not parts.hostname:
-            raise NetworkError(
-                f"{redact(url)} is not an http address", hint="set the index of uv or pip to an http(s) address"
-            )
+        parts = split(url)
         plain = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
         try:
             return ask(self.wire, "GET", plain, headers, wait=self._wait)
@@ -420,11 +579,6 @@ class HttpClient:
             raise NetworkError(
                 f"{redact(url)} cannot be reached: {error}", hint="check the network, the proxy and the CA settings"
             ) from None
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc.rpartition("@")[2]
 
 
 def _login(url: str) -> dict[str, str]:
@@ -461,13 +615,15 @@ def _unpacked(response: Response, max_bytes: int, url: str) -> bytes:
             raise NetworkError(f"{redact(url)}: broken compression: {error}") from None
         if len(body) > max_bytes:
             raise NetworkError(f"{redact(url)} is longer than {max_bytes} bytes: refused")
+    if inflate and (not inflate.eof or inflate.unused_data):
+        raise NetworkError(f"Cannot read {redact(url)}: its compressed answer is cut.", hint="Run the command again.")
     return bytes(body)
 
 
 def _content_range(text: str, url: str) -> tuple[int, int]:
     unit, _, span = text.partition(" ")
     first, total = span.partition("-")[0], span.partition("/")[2]
-    if unit != "bytes" or not first.isdecimal() or not total.isdecimal():
+    if unit != "bytes" or not re.fullmatch(r"\d{1,18} \d{1,18}", f"{first} {total}", re.ASCII):
         raise NetworkError(f"{redact(url)}: unusable Content-Range {text[:60]!r}")
     return int(first), int(total)
 

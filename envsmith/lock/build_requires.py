@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -123,6 +123,7 @@ class _Local:
         accept: str | None = None,  # noqa: ARG002 - a file has one form
         sha256: str | None = None,
         keep: bool = True,  # noqa: ARG002 - it is kept where it is
+        check: Callable[[Reply], object] | None = None,  # noqa: ARG002 - its hash is checked
     ) -> Reply:
         """Read the file and check it."""
         path = Path(url2pathname(urlsplit(url).path))

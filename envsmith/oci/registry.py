@@ -27,7 +27,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 from envsmith import plain
 from envsmith.errors import ContentError, NetworkError, UsageError
 from envsmith.files import digest_of
-from envsmith.http import REDIRECTS, RETRY, HttpWire, Response, Wire, ask, is_loopback, pause
+from envsmith.http import REDIRECTS, RETRY, HttpWire, Response, Wire, ask, follow, is_loopback, origin, pause, split
 from envsmith.oci.spec import (
     IMAGE_INDEX,
     INDEX_TYPES,
@@ -187,9 +187,7 @@ class Repository:
             if answer.status not in REDIRECTS:
                 break
             answer.body.close()
-            url = urljoin(url, answer.headers.get("location", ""))
-            if not _is_private(url):
-                raise NetworkError(f"{self.name}: {digest[:19]}… is redirected to a place that is not trusted")
+            url = follow(url, answer.headers.get("location", ""), first=self._root)
             answer = self._send("GET", url, {})
         self._expect(answer, {200, 404}, doing)
         if answer.status == 404:
@@ -215,8 +213,10 @@ class Repository:
                     return None
                 descriptors += parse_index(answer.body.read(MAX_MANIFEST + 1), f"{self.name}: referrers")
                 link = answer.headers.get("link", "")
-            following = urljoin(self._root, link.partition(">")[0].lstrip(" <"))
-            if 'rel="next"' not in link or not following.startswith(self._root):
+            if 'rel="next"' not in link:
+                break
+            following = follow(self._root, link.partition(">")[0].lstrip(" <"))
+            if not following.startswith(self._root):
                 break
             path = following[len(self._root) :]
         return tuple(descriptors)
@@ -279,7 +279,7 @@ class Repository:
         except OSError:
             return None
         with answer:
-            if answer.status == 401:
+            if answer.status == 401 and self._is_own(location):
                 self._access.answer(answer.headers.get("www-authenticate", ""), location)
             if answer.status in {401, 416, *RETRY}:
                 return None
@@ -292,15 +292,14 @@ class Repository:
             last = answer.headers.get("range", "").partition("-")[2]
             # `0-0` is what registries say of nothing as well as of one byte: sending that byte again would be refused,
             # so begin again.
-            if answer.status == 204 and last.isdecimal() and int(last) > 0:
+            if answer.status == 204 and re.fullmatch(r"[1-9][0-9]{0,17}", last):
                 return self._location(answer, location), int(last) + 1
         return self._begin(doing), 0
 
     def _location(self, answer: Response, base: str) -> str:
-        url = urljoin(base, answer.headers.get("location", ""))
-        if "location" not in answer.headers or not _is_private(url):
-            raise NetworkError(f"{self.name}: the registry names no usable place for an upload")
-        return url
+        if "location" not in answer.headers:
+            raise NetworkError(f"{self.name}: the registry names no place for an upload")
+        return follow(base, answer.headers["location"], first=self._root)
 
     def push_manifest(self, manifest: Manifest, tag: str | None = None) -> None:
         """Put a manifest under its digest, or under a tag.
@@ -333,9 +332,12 @@ class Repository:
 
     # -- underneath ----------------------------------------------------------------------------------------------------
 
+    def _is_own(self, url: str) -> bool:
+        return origin(url) == origin(self._root)
+
     def _login(self, url: str) -> Mapping[str, str]:
         """Return credentials, only for the registry's own host."""
-        return self._access.headers if urlsplit(url).netloc == urlsplit(self._root).netloc else {}
+        return self._access.headers if self._is_own(url) else {}
 
     def _ask(
         self,
@@ -351,7 +353,7 @@ class Repository:
         url = urljoin(self._root, path)
         answer = self._send(method, url, {**(headers or {}), **self._login(url)}, body)
         for _ in range(2):
-            if answer.status == 401:
+            if answer.status == 401 and self._is_own(url):
                 answer.body.close()
                 self._access.answer(answer.headers.get("www-authenticate", ""), url)
                 answer = self._send(method, url, {**(headers or {}), **self._login(url)}, body)
@@ -401,11 +403,6 @@ def _reason(answer: Response) -> str:
     return f": {words[:200]}"
 
 
-def _is_private(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
-
-
 # -- how a registry lets somebody in: basic credentials or a bearer token, anonymous where no login is known -----------
 
 _FIELD = re.compile(r'([a-zA-Z]+)="([^"]*)"')
@@ -445,18 +442,14 @@ class _Access:
             headers = {"Authorization": f"Basic {user.basic}"} if user and user.basic else self.headers
             if headers == self.headers:
                 raise self.denied()
-            if not _is_private(url):
-                raise NetworkError(f"{self.registry}: credentials are not sent over an unencrypted connection")
             self.headers = headers
         else:
             raise NetworkError(f"registry {self.registry} asks for a kind of login that is not understood")
 
     def _token(self, fields: Mapping[str, str], url: str, user: Login | None) -> str:
         realm, service = fields.get("realm", ""), fields.get("service", "")
-        place = urlsplit(realm)
-        is_trusted = place.scheme == "https" or is_loopback(urlsplit(url).hostname)
-        if not place.hostname or not _is_private(realm) or not is_trusted:
-            raise NetworkError(f"registry {self.registry} sends to a place for tokens that is not trusted")
+        place = split(realm)
+        follow(url, realm)
         scopes = [
             f"repository:{self.repository}:{self.actions}",
             *(f"repository:{neighbour}:pull" for neighbour in self.also),

@@ -119,7 +119,7 @@ class MemoryFetcher:
         self.types = {}
         self.asked = []
 
-    def get(self, url, *, max_bytes, accept=None, sha256=None, keep=True):
+    def get(self, url, *, max_bytes, accept=None, sha256=None, keep=True, check=None):
         self.asked.append(url)
         if url not in self.files:
             raise NotFoundError(f"{url} does not exist")
@@ -128,7 +128,10 @@ class MemoryFetcher:
             raise NetworkError("too long")
         if sha256 and hashlib.sha256(body).hexdigest() != sha256:
             raise ContentError("another file")
-        return Reply(body=body, url=url, content_type=self.types.get(url, "text/html"))
+        reply = Reply(body=body, url=url, content_type=self.types.get(url, "text/html"))
+        if check:
+            check(reply)
+        return reply
 
     @contextlib.contextmanager
     def open_range(self, url, start, stop=None):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
 import threading
+import time
 
 import pytest
 
 from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.http import HttpClient, HttpWire, NotFoundError, ca_bundle, redact, ssl_context
+from envsmith.http import HttpClient, HttpWire, NotFoundError, ca_bundle, follow, redact, ssl_context
 
 
 @pytest.fixture
@@ -194,6 +196,154 @@ def test_a_redirect_to_an_unencrypted_address_is_refused(tls_server, client, tmp
         client.get(tls_server.url + "/x", max_bytes=100)
 
 
+HERE, THERE = "https://index.test/simple/", "https://8.8.8.8/simple/"
+
+
+@pytest.mark.parametrize(
+    ("before", "location", "place"),
+    [
+        (HERE, "x/", "https://index.test/simple/x/"),
+        (HERE, "//files.test/x", "https://files.test/x"),
+        (THERE, "https://9.9.9.9/x", "https://9.9.9.9/x"),
+        ("http://index.test/x", "http://files.test/x", "http://files.test/x"),
+        ("http://index.test/x", "https://files.test/x", "https://files.test/x"),
+        ("https://10.0.0.1/x", "https://192.168.0.2/x", "https://192.168.0.2/x"),
+        ("https://10.0.0.1/x", "https://8.8.8.8/x", "https://8.8.8.8/x"),
+        ("http://127.0.0.1:1/x", "http://localhost:2/x", "http://localhost:2/x"),
+        ("http://127.0.0.1:1/x", "https://10.0.0.1/x", "https://10.0.0.1/x"),
+        ("https://localhost/x", "https://[::1]/x", "https://[::1]/x"),
+    ],
+)
+def test_a_server_may_lead_to_places_that_are_as_far_and_as_closed_as_its_own(before, location, place):
+    assert follow(before, location) == place
+
+
+@pytest.mark.parametrize(
+    ("before", "location"),
+    [
+        (HERE, "file:///etc/passwd"),
+        (HERE, "ftp://index.test/x"),
+        (HERE, "javascript:x"),
+        (HERE, "http://index.test/x"),
+        (HERE, "http://localhost/x"),
+        (HERE, "https://[nonsense/x"),
+        (HERE, "https://index.test:port/x"),
+        (HERE, "https://localhost/x"),
+        (THERE, "https://127.0.0.1:8080/x"),
+        (THERE, "https://[::1]/x"),
+        (THERE, "https://[::ffff:127.0.0.1]/x"),
+        (THERE, "https://0.0.0.0/x"),
+        (THERE, "https://2130706433/x"),
+        (THERE, "https://169.254.169.254/latest/meta-data"),
+        (THERE, "https://[fe80::1]/x"),
+        (THERE, "https://10.0.0.1/x"),
+        (THERE, "https://[fd00::1]/x"),
+        (THERE, "https://100.64.0.1/x"),
+        ("https://10.0.0.1/x", "https://127.0.0.1/x"),
+        ("https://10.0.0.1/x", "https://169.254.169.254/x"),
+        ("http://10.0.0.1/x", "http://127.0.0.1/x"),
+        ("http://127.0.0.1:1/x", "http://10.0.0.1/x"),
+    ],
+)
+def test_a_server_may_not_lead_to_files_open_ways_or_closer_to_this_machine(before, location):
+    with pytest.raises(NetworkError):
+        follow(before, location)
+
+
+def test_what_the_user_named_decides_and_not_the_stop_before():
+    assert follow("https://8.8.8.8/x", "https://10.0.0.2/x", first="https://10.0.0.1/x") == "https://10.0.0.2/x"
+    with pytest.raises(NetworkError, match="closer to this machine"):
+        follow("https://10.0.0.1/x", "https://10.0.0.2/x", first="https://8.8.8.8/x")
+
+
+def test_a_redirect_from_outside_to_this_machine_is_refused(tls_proxy, server, client, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_proxy.ca))
+    tls_proxy.routes["index.corp.invalid/x"] = lambda h: h.reply(302, Location="https://127.0.0.1:9/x")
+    with pytest.raises(NetworkError, match=r"index\.corp\.invalid/x: it leads to .* closer to this machine"):
+        client.get("https://index.corp.invalid/x", max_bytes=100)
+
+
+def test_a_malformed_redirect_is_refused(server, client):
+    server.routes["/x"] = lambda h: h.reply(302, Location="http://[nonsense/")
+    with pytest.raises(NetworkError, match="malformed"):
+        client.get(server.url + "/x", max_bytes=100)
+
+
+def _dripping(head, body):
+    """Sends a byte at a time until the client has gone."""
+
+    def answer(handler):
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            handler.wfile.write(head)
+            while True:
+                handler.wfile.write(body)
+                time.sleep(0.02)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0"),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 60000, b"x"),
+    ],
+    ids=["body", "chunks", "the size of a chunk", "headers", "body after a fast start"],
+)
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(server, tmp_path, head, body):
+    server.routes["/slow"] = _dripping(head, body)
+    client = HttpClient(cache=tmp_path, timeout=0.3, wait=lambda _: None)
+    with pytest.raises(NetworkError) as caught:
+        client.get(server.url + "/slow", max_bytes=200000)
+    assert "too slow" in caught.value.message or "timed out" in caught.value.message
+    assert caught.value.hint
+    assert len(server.seen) == 1
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_kept_connection_has_its_whole_patience_for_each_exchange(server):
+    wire = HttpWire(timeout=0.4)
+
+    def late(handler):
+        time.sleep(0.15)
+        handler.reply(200, b"late")
+
+    server.routes["/late"] = late
+    for _ in range(5):
+        with wire("GET", server.url + "/late", {}) as response:
+            assert response.body.read() == b"late"
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:-9], lambda b: b + b"more", lambda b: b[:30]])
+def test_a_compressed_body_that_is_cut_or_grown_is_refused_and_not_kept(server, client, tmp_path, change):
+    body = change(gzip.compress(bytes(range(256)) * 8))
+    server.routes["/page"] = lambda h: h.reply(200, body, Content_Encoding="gzip")
+    with pytest.raises(NetworkError, match="compress"):
+        client.get(server.url + "/page", max_bytes=10000)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_what_the_reader_refuses_is_not_kept(server, client, tmp_path):
+    server.routes["/page"] = lambda h: h.reply(200, b"log in first")
+
+    def refuse(reply):
+        raise NetworkError(f"no page: {reply.body.decode()}")
+
+    with pytest.raises(NetworkError, match="no page: log in first"):
+        client.get(server.url + "/page", max_bytes=100, check=refuse)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_stretch_of_a_compressed_file_is_refused(server, client):
+    server.routes["/file"] = lambda h: h.reply(206, b"012", Content_Range="bytes 0-2/10", Content_Encoding="gzip")
+    with pytest.raises(NetworkError), client.open_range(server.url + "/file", 0, 3):
+        pass
+
+
 def test_a_redirect_to_a_file_is_refused(server, client):
     server.routes["/x"] = lambda h: h.reply(302, Location="file:///etc/passwd")
     with pytest.raises(NetworkError, match="not an http address"):
@@ -297,7 +447,9 @@ def test_a_server_without_ranges_is_refused(server, client):
         pass
 
 
-@pytest.mark.parametrize("told", ["bytes 5-7/10", "lines 0-2/10", "bytes 0-2/*", "", "bytes x"])
+@pytest.mark.parametrize(
+    "told", ["bytes 5-7/10", "bytes 0-2/" + "9" * 5000, "lines 0-2/10", "bytes 0-2/*", "", "bytes x"]
+)
 def test_a_range_that_was_not_asked_for_is_refused(server, client, told):
     server.routes["/file"] = lambda h: h.reply(206, b"012", Content_Range=told)
     with pytest.raises(NetworkError), client.open_range(server.url + "/file", 0, 3):

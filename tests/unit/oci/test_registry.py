@@ -11,7 +11,8 @@ import pytest
 
 from envsmith.errors import ContentError, NetworkError, UsageError
 from envsmith.http import Response
-from envsmith.oci.registry import parse_reference, resolve_digest
+from envsmith.oci.registry import Repository, parse_reference, resolve_digest
+from envsmith.oci.spec import Descriptor
 
 INDEX = json.dumps({"schemaVersion": 2, "manifests": [{"digest": "sha256:" + "a" * 64}]}).encode()
 DIGEST = f"sha256:{hashlib.sha256(INDEX).hexdigest()}"
@@ -199,3 +200,105 @@ def test_loopback_registries_are_asked_without_tls():
     registry = Registry(manifest())
     resolve_digest("localhost:5000/a:b", wire=registry)
     assert registry.asked[0][0].startswith("http://localhost:5000/")
+
+
+@pytest.fixture
+def logged_in(tmp_path, monkeypatch):
+    auths = {name: {"auth": "dXNlcjpwYXNz"} for name in ("reg.invalid", "localhost:5000")}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+def test_the_login_of_a_registry_is_sent_to_no_other_host(logged_in):
+    elsewhere = answer(202, location="https://store.invalid/upload?state=1")
+    wire = Registry(challenge("Basic realm=x"), answer(404), elsewhere, elsewhere, answer(201))
+    content = b"a layer"
+    blob = Descriptor(media_type="x", digest=f"sha256:{hashlib.sha256(content).hexdigest()}", size=len(content))
+
+    Repository("reg.invalid", "a", push=True, wire=wire).push_blob(blob, lambda: io.BytesIO(content))
+
+    logins = {(url.split("/")[2], headers.get("Authorization")) for url, headers in wire.asked[1:]}
+    assert logins == {("reg.invalid", "Basic dXNlcjpwYXNz"), ("store.invalid", None)}
+
+
+def test_a_challenge_of_another_host_is_not_answered(logged_in):
+    elsewhere = answer(202, location="https://store.invalid/upload")
+    evil = answer(401, www_authenticate='Bearer realm="https://evil.invalid/token"')
+    wire = Registry(answer(404), elsewhere, evil, answer(404), answer(500))
+    repository = Repository("reg.invalid", "a", push=True, wire=wire, wait=lambda _: None)
+    blob = Descriptor(media_type="x", digest=DIGEST, size=3)
+
+    with pytest.raises(NetworkError):
+        repository.push_blob(blob, lambda: io.BytesIO(b"abc"))
+
+    assert not [url for url, _ in wire.asked if "evil" in url]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "file:///etc/passwd",
+        "http://reg.invalid/blob",
+        "http://127.0.0.1:8080/blob",
+        "https://localhost/blob",
+        "https://169.254.169.254/latest/meta-data",
+        "https://10.1.2.3/blob",
+        "https://[nonsense/blob",
+    ],
+)
+def test_a_blob_is_not_fetched_from_a_place_closer_to_this_machine_or_less_closed(place):
+    wire = Registry(answer(307, location=place), answer(200, b"secret"))
+
+    with pytest.raises(NetworkError):
+        Repository("reg.invalid", "a", wire=wire).blob(DIGEST)
+
+    assert len(wire.asked) == 1
+
+
+def test_a_blob_is_fetched_from_another_public_place_without_the_login(logged_in):
+    wire = Registry(
+        challenge("Basic realm=x"), answer(307, location="https://cdn.invalid/blob"), answer(200, b"a layer")
+    )
+
+    body = Repository("reg.invalid", "a", wire=wire).blob(DIGEST)
+
+    assert body is not None
+    assert body.read() == b"a layer"
+    assert wire.asked[2] == ("https://cdn.invalid/blob", {})
+
+
+@pytest.mark.parametrize(
+    ("registry", "realm"),
+    [
+        ("reg.invalid", "http://reg.invalid/token"),
+        ("reg.invalid", "http://localhost/token"),
+        ("reg.invalid", "https://127.0.0.1/token"),
+        ("reg.invalid", "/token"),
+        ("localhost:5000", "http://auth.invalid/token"),
+    ],
+)
+def test_no_login_is_sent_to_a_realm_that_is_open_or_closer_to_this_machine(logged_in, registry, realm):
+    wire = Registry(challenge(f'Bearer realm="{realm}"'), token(), manifest())
+
+    with pytest.raises(NetworkError):
+        resolve_digest(f"{registry}/a:b", wire=wire)
+
+    assert len(wire.asked) == 1
+
+
+def test_a_registry_on_this_machine_may_give_tokens_itself(logged_in):
+    wire = Registry(challenge('Bearer realm="http://localhost:5001/token"'), token(), manifest())
+
+    assert resolve_digest("localhost:5000/a:b", wire=wire) == DIGEST
+
+
+def test_an_upload_is_not_sent_to_an_open_place(logged_in):
+    wire = Registry(answer(404), answer(202, location="http://reg.invalid/upload"))
+
+    repository = Repository("reg.invalid", "a", push=True, wire=wire)
+    blob = Descriptor(media_type="x", digest=DIGEST, size=3)
+
+    with pytest.raises(NetworkError, match="unencrypted"):
+        repository.push_blob(blob, lambda: io.BytesIO(b"abc"))
+
+    assert len(wire.asked) == 2

@@ -85,7 +85,7 @@ class World:
         self.pages.setdefault(project, []).append(entry)
         return digest
 
-    def get(self, url, *, max_bytes, accept=None, sha256=None, keep=True):
+    def get(self, url, *, max_bytes, accept=None, sha256=None, keep=True, check=None):
         self.asked.append(url)
         project = url.removeprefix("https://index.test/simple/").strip("/")
         if project in self.pages:
