@@ -182,5 +182,5 @@ def verify(settings: VerifyFlags) -> int:
 def _report_text(report: Report) -> str:
     rows = [(check.part, check.state.value, clean(check.text)) for check in report.checks]
     colour = {"verified": "green", "differs": "red"}.get(report.status, "yellow")
-    cell = f", cell {report.claim.cell}" if report.claim else ""
+    cell = f", cell {report.covered.claim.cell}" if report.covered else ""
     return f"{table(rows)}\n{click.style(report.status, fg=colour, bold=True)}: {report.where}@{report.digest}{cell}"

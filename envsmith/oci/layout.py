@@ -17,10 +17,11 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 REF_NAME = "org.opencontainers.image.ref.name"
 _MAX_CONFIG = 8 << 20
 _MAX_MEMBERS = 10_000
+# A tar ends with zeros up to a whole record, of which the longest have 512 blocks.
+_MAX_PADDING = 512 * 512
+_VERSION = re.compile(rb'\s*\{\s*"imageLayoutVersion"\s*:\s*"1\.\d+\.\d+"\s*\}\s*')
 _STEP = "oci layout"
 
 
@@ -84,13 +88,18 @@ class LayoutStore:
     """A layout; ``open_file`` opens one of its files by its path inside. A context manager that closes what is open."""
 
     def __init__(
-        self, name: str, open_file: Callable[[str], IO[bytes] | None], close: Callable[[], None] | None = None
+        self,
+        name: str,
+        open_file: Callable[[str], IO[bytes] | None],
+        names: Callable[[], Iterable[str]],
+        close: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
         self._open = open_file
+        self._names = names
         self._close = close
-        index = self._read("index.json")
-        if index is None or self._read("oci-layout") is None:
+        index, version = self._read("index.json"), self._read("oci-layout")
+        if index is None or version is None or not _VERSION.fullmatch(version):
             raise DataError(
                 f"{name}: no OCI layout (oci-layout or index.json is missing)",
                 hint="a bundle is made by envsmith publish --bundle; a layout by a build",
@@ -123,6 +132,16 @@ class LayoutStore:
         """Open a blob, not yet compared with ``digest``."""
         return self._open(_blob_path(digest))
 
+    def surplus(self) -> list[str]:
+        """Return the files that no manifest of the index names: whoever unpacks the layout gets them too."""
+        named = {"index.json", "oci-layout"}
+        for entry in self.entries:
+            named.add(_blob_path(entry.digest))
+            with suppress(ContentError):
+                manifest = load_manifest(self, entry.digest, "entry")
+                named |= {_blob_path(blob.digest) for blob in manifest.blobs}
+        return sorted(set(self._names()) - named)
+
     def referrers(self, digest: str) -> tuple[Descriptor, ...]:
         """Return the entries of the index whose manifest names ``digest`` as its subject."""
         descriptors = []
@@ -149,7 +168,8 @@ def _blob_path(digest: str) -> str:
 def open_files(path: Path) -> LayoutStore:
     """Open the layout at ``path``: a folder, or an uncompressed tar file (``oci-archive`` of skopeo and podman)."""
     if path.is_dir():
-        return LayoutStore(str(path), partial(_open_in_folder, path))
+        inside = lambda: (each.relative_to(path).as_posix() for each in path.rglob("*") if not each.is_dir())  # noqa: E731
+        return LayoutStore(str(path), partial(_open_in_folder, path), inside)
     try:
         with os_errors(f"{path}: cannot be read"):
             archive = tarfile.open(path, "r:")  # noqa: SIM115 - closed by the store
@@ -158,26 +178,34 @@ def open_files(path: Path) -> LayoutStore:
     try:
         members = _members(path, archive)
         opener = lambda name: archive.extractfile(members[name]) if name in members else None  # noqa: E731
-        return LayoutStore(str(path), opener, archive.close)
+        return LayoutStore(str(path), opener, lambda: members, archive.close)
     except BaseException:
         archive.close()
         raise
 
 
 def _members(path: Path, archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    members = {}
+    """Return the files of a tar by name. ``ContentError`` for what two readers would unpack differently."""
+    members: dict[str, tarfile.TarInfo] = {}
     try:
         for number, member in enumerate(archive):
+            name = member.name.removeprefix("./")
             if number > _MAX_MEMBERS:
                 raise DataError(f"{path}: more than {_MAX_MEMBERS} files: no bundle of ours")
+            if name in members or not (member.isreg() or member.isdir()):
+                raise _damaged(path, f"{name[:80]} is there twice, or is not a file")
             if member.isreg():
-                members[member.name.removeprefix("./")] = member
+                members[name] = member
+        with path.open("rb") as file:
+            file.seek(archive.offset)
+            if file.read(_MAX_PADDING).strip(b"\0") or file.read(1):
+                raise _damaged(path, "more data follows after its end")
     except (tarfile.TarError, OSError) as error:
         raise _damaged(path, error) from None
     return members
 
 
-def _damaged(path: Path, error: Exception) -> ContentError:
+def _damaged(path: Path, error: object) -> ContentError:
     return ContentError(f"{path}: the bundle cannot be read: {error}", hint="it is cut or damaged: copy it again")
 
 

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol
 
 from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
-from envsmith.files import digest_of
 from envsmith.graph.expiry import load_expiry
 from envsmith.graph.location import find_matrix
 from envsmith.oci.layout import REF_NAME, OciImage
@@ -47,9 +46,6 @@ class Target(Protocol):
 
     def resolve(self, tag: str) -> str | None:
         """Return the digest that ``tag`` leads to, or ``None``."""
-
-    def referrers(self, digest: str, /) -> tuple[Descriptor, ...]:
-        """Return what is attached to the manifest of that digest."""
 
     def push_blob(self, blob: Descriptor, opener: Callable[[], IO[bytes]]) -> str:
         """Send a blob: ``sent``, or ``kept`` or ``mounted`` where that was not necessary."""
@@ -140,7 +136,7 @@ def publish(
     counts = _push_image(image, target, progress)
     attached = [
         *statement.document_artifacts(image.manifest, parts, annotations),
-        *_statement(image, target, claim, seal, annotations),
+        statement.statement_artifact(image.manifest, seal.close(statement_bytes(claim)), seal.kind, annotations),
     ]
     for one in attached:
         _push_attachment(one, target)
@@ -193,18 +189,6 @@ def _opened(image: OciImage, blob: Descriptor) -> IO[bytes]:
     if opened is None:
         raise ContentError(f"{image.store.name}: {blob.digest[:19]}… went away while it was sent")
     return opened
-
-
-def _statement(
-    image: OciImage, target: Target, claim: Claim, seal: Seal, annotations: Mapping[str, str]
-) -> list[statement.Attachment]:
-    """Return the signed statement, or nothing when the same one by the same key is attached already."""
-    payload = statement_bytes(claim)
-    marks = {statement.PAYLOAD_KEY: digest_of(payload), **({"io.envsmith.key": seal.by} if seal.by else {})}
-    for referrer in target.referrers(image.manifest.digest):
-        if seal.by and all(referrer.annotations.get(key) == value for key, value in marks.items()):
-            return []
-    return [statement.statement_artifact(image.manifest, seal.close(payload), seal.kind, annotations, marks=marks)]
 
 
 def _push_attachment(one: statement.Attachment, target: Target) -> None:
@@ -263,10 +247,6 @@ class BundleWriter:
     def resolve(self, tag: str) -> str | None:
         """Return the digest behind a tag that was set here."""
         return next((d.digest for name, d in self._tags if name == tag), None)
-
-    def referrers(self, _digest: str) -> tuple[Descriptor, ...]:
-        """Return nothing: a bundle is written anew."""
-        return ()
 
     def push_blob(self, blob: Descriptor, opener: Opener) -> str:
         """Add a blob, which the push has compared with its digest."""

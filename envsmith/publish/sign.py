@@ -6,6 +6,7 @@ The passphrase of an encrypted key is read from ``ENVSMITH_KEY_PASSWORD`` and fr
 
 from __future__ import annotations
 
+import base64
 import binascii
 import json
 import os
@@ -131,6 +132,23 @@ def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
                 continue
             return Opened(payload=payload, claimed=claimed, signer=key.keyid)
     return Opened(payload=payload, claimed=claimed)
+
+
+def predicate_type(raw: bytes) -> str:
+    """Return what kind of statement an attestation says it holds, unchecked. Empty when that cannot be read.
+
+    It tells other people's attestations from ours, which are then checked. One that lies about its kind is passed over
+    and proves nothing.
+    """
+    try:
+        value = json.loads(raw)
+        if "messageSignature" in value:
+            return "signature"
+        envelope = value.get("dsseEnvelope", value)
+        text = base64.b64decode(envelope["payload"]) if "payload" in envelope else raw
+        return str(json.loads(text)["predicateType"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ""
 
 
 # Signing without a key of one's own: sigstore's short-lived certificate for the identity that a CI job has. Needs a

@@ -113,7 +113,6 @@ def refuse_unproved(proof: Proof, *, images: Mapping[str, str]) -> None:
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
 _STATEMENT = "https://in-toto.io/Statement/v1"
-_PARTS = (LOCK_FILE, RECORD_FILE, "sbom.cdx.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,7 +195,9 @@ def parse_statement(payload: bytes) -> Claim:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ContentError(f"statement: it is not one of ours ({type(error).__name__}: {str(error)[:80]})") from None
     digests = [claim.image, claim.lock, claim.config, *(d.digest for d in claim.parts.values())]
-    if not all(is_digest(d) for d in digests) or set(claim.parts) != set(_PARTS):
+    if not all(is_digest(d) for d in digests) or set(claim.parts) != {
+        name for names in CARRIERS.values() for name in names
+    }:
         raise ContentError("statement: it names no digests of lock, record and bill of materials")
     return claim
 
@@ -217,9 +218,9 @@ STATEMENT_ARTIFACT = "application/vnd.in-toto+json"
 KEYLESS_ARTIFACT = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _LOCK_TYPE = "application/vnd.envsmith.lock.v1+json"
 _RECORD_TYPE = "application/vnd.envsmith.record.v1+json"
-_TITLE = "org.opencontainers.image.title"
-# Which statement it is and whose, so that publishing the same again adds nothing.
-PAYLOAD_KEY = "io.envsmith.statement"
+TITLE = "org.opencontainers.image.title"
+# Which documents each kind of attachment carries.
+CARRIERS = {PROOF_ARTIFACT: (LOCK_FILE, RECORD_FILE), SBOM_ARTIFACT: ("sbom.cdx.json",)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,7 +263,7 @@ def documents(proof: Proof, sbom: bytes) -> dict[str, tuple[Descriptor, bytes]]:
         "record.json": (proof.record_raw, _RECORD_TYPE),
         "sbom.cdx.json": (sbom, SBOM_TYPE),
     }
-    return {name: (describe(data, kind, **{_TITLE: name}), data) for name, (data, kind) in named.items()}
+    return {name: (describe(data, kind, **{TITLE: name}), data) for name, (data, kind) in named.items()}
 
 
 def document_artifacts(
@@ -273,13 +274,11 @@ def document_artifacts(
     return [proof, _attach(image, SBOM_ARTIFACT, [parts["sbom.cdx.json"]], annotations)]
 
 
-def statement_artifact(
-    image: Manifest, envelope: bytes, kind: str, annotations: Mapping[str, str], *, marks: Mapping[str, str]
-) -> Attachment:
+def statement_artifact(image: Manifest, envelope: bytes, kind: str, annotations: Mapping[str, str]) -> Attachment:
     """Return the artifact of the statement: a DSSE envelope, or a sigstore bundle (``kind`` is its media type)."""
     of = KEYLESS_ARTIFACT if kind == KEYLESS_ARTIFACT else STATEMENT_ARTIFACT
     blob = describe(envelope, kind, **{"in-toto.io/predicate-type": PREDICATE_TYPE})
-    return _attach(image, of, [(blob, envelope)], {**annotations, "in-toto.io/predicate-type": PREDICATE_TYPE, **marks})
+    return _attach(image, of, [(blob, envelope)], {**annotations, "in-toto.io/predicate-type": PREDICATE_TYPE})
 
 
 def _attach(

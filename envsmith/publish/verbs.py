@@ -174,7 +174,8 @@ def verify_image(
 
 def _rebuild(report: Report, store: Store, progress: Progress) -> None:
     """Build the lock that was published again and compare file by file with what was published."""
-    if report.lock is None or report.status == "differs":
+    lock = report.covered.lock if report.covered else None
+    if lock is None or report.status == "differs":
         report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")
         return
     with tempfile.TemporaryDirectory(prefix="envsmith-verify-") as scratch:
@@ -186,7 +187,7 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
 
         packed = any(b.media_type.endswith("+gzip") for b in load_manifest(store, report.digest, "manifest").layers)
         rebuilt = engine_rebuild.rebuild_published(
-            report.lock,
+            lock,
             report.digest,
             fetch,
             Path(scratch),

@@ -11,9 +11,9 @@ import datetime as dt
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,11 +21,11 @@ from envsmith.errors import ContentError, DataError
 from envsmith.model.lock import MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import Record
 from envsmith.oci.layers import stream
-from envsmith.oci.layout import Store, load_manifest, read_blob
+from envsmith.oci.layout import LayoutStore, Store, load_manifest, read_blob
 from envsmith.oci.spec import Descriptor, Manifest
 from envsmith.publish import statement
 from envsmith.publish.sbom import sbom_differences
-from envsmith.publish.sign import open_bundle, open_envelope
+from envsmith.publish.sign import Opened, open_bundle, open_envelope, predicate_type
 from envsmith.publish.statement import Claim, parse_record, parse_statement, unproved
 from envsmith.schema import AsJson
 
@@ -43,6 +43,7 @@ class State(str, Enum):
     OK = "ok"
     DIFFERS = "differs"
     UNPROVED = "unproved"
+    UNCOVERED = "not covered"
     NOTE = "note"
 
 
@@ -64,16 +65,23 @@ class Trust:
     issuer: str = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Covered:
+    """What a trusted signature covers, itself or by a digest: the only source of what is shown as a fact of an image."""
+
+    signer: str
+    claim: Claim
+    lock: Lock | None = None
+
+
 @dataclass(slots=True)
 class Report:
-    """The checks in the order in which they were made, and the values that were found good."""
+    """The checks in the order in which they were made, and what the signature covers."""
 
     where: str
     digest: str
     checks: list[Check] = field(default_factory=list)
-    claim: Claim | None = None
-    lock: Lock | None = None
-    record: Record | None = None
+    covered: Covered | None = None
 
     def add(self, part: str, state: State, text: str) -> None:
         """Add a check."""
@@ -94,11 +102,12 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """Return it as ``verify --json`` prints it."""
-        claim = self.claim
+        claim = self.covered.claim if self.covered else None
         return {
             "status": self.status,
             "image": self.where,
             "digest": self.digest,
+            "signer": self.covered.signer if self.covered else None,
             "cell": claim.cell if claim else None,
             "lock": claim.lock if claim else None,
             "rungs": list(claim.rungs) if claim else [],
@@ -156,15 +165,22 @@ def verify(
     if layers:
         _layers(report, store, manifest, config, say)
     else:
-        report.add("layers", State.NOTE, "not read: whoever pulls the image by its digest compares them")
-    claim = _statement(report, store, manifest, trust)
-    if claim is None:
+        report.add("layers", State.UNCOVERED, "not read: a pull of the image by its digest compares them")
+    if isinstance(store, LayoutStore):
+        for name in store.surplus()[:20]:
+            # What a build notes for itself in the folder of a layout.
+            state = State.UNCOVERED if name == "source" else State.DIFFERS
+            report.add("bundle", state, f"{name[:100]} is a file that nothing in it names")
+    attachments = _attachments(report, store, manifest)
+    statements = _statements(report, store, manifest, trust, attachments)
+    if not statements:
         return report
-    report.claim = claim
-    _documents(report, store, manifest, config, claim)
+    today = today or dt.datetime.now(dt.timezone.utc).date()
+    report.covered = covered = _documents(report, store, manifest, config, max(statements, key=_moment))
+    _carried(report, store, attachments, statements, today)
     if tag is not None:
-        _tag(report, claim, tag)
-    _age(report, claim, today or dt.datetime.now(dt.timezone.utc).date())
+        _tag(report, covered.claim, tag)
+    _age(report, covered.claim, today)
     return report
 
 
@@ -239,112 +255,186 @@ def _inflate(inflate: Any, piece: bytes, take: Callable[[bytes], object], part: 
         raise ContentError(f"{part}: it cannot be unpacked: {error}") from None
 
 
-# -- the statement -----------------------------------------------------------------------------------------------------
+# -- what is attached to the image -------------------------------------------------------------------------------------
+
+_STATEMENTS = (statement.STATEMENT_ARTIFACT, statement.KEYLESS_ARTIFACT)
 
 
-def _statement(report: Report, store: Store, manifest: Manifest, trust: Trust) -> Claim | None:
-    """Return the newest claim about this very image that a trusted signer made."""
-    claims: list[tuple[Claim, str]] = []
-    strangers: list[str] = []
-    broken: list[str] = []
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Statement(Covered):
+    """A trusted statement about this image, and the attachment that carries it."""
+
+    carrier: str
+
+
+def _attachments(report: Report, store: Store, manifest: Manifest) -> list[Manifest]:
+    """Return the attachments that are of our kinds and refer to this image.
+
+    A kind is what the listing says. An attachment that a listing hides in this way is missed later, where the statement
+    names what it carries.
+    """
+    attachments: dict[str, Manifest] = {}
     for listed in store.referrers(manifest.digest):
-        try:
-            opened = _open(store, listed, manifest, trust)
-        except (ContentError, DataError) as error:
-            broken.append(error.message.removeprefix("statement: "))
+        if listed.artifact_type and listed.artifact_type not in (*_STATEMENTS, *statement.CARRIERS):
+            report.add("attachment", State.UNCOVERED, f"{listed.digest[:19]}…, {listed.artifact_type}")
             continue
-        if opened is None:
-            continue
-        claim, signer, claimed = opened
-        if claim is not None and signer:
-            claims.append((claim, signer))
-        else:
-            strangers.append(", ".join(key[:16] for key in claimed) or "nobody")
-    if claims:
-        claim, signer = max(claims, key=lambda pair: (pair[0].recorded, pair[0].audit.get("when") or ""))
-        report.add("statement", State.OK, f"signed by {signer[:16] if trust.keys else signer}, about this image")
-        for who in strangers:
-            report.add("statement", State.NOTE, f"another one, signed by {who}, was not asked")
-        for why in broken:
-            report.add("statement", State.DIFFERS, f"another one beside the good one: {why}")
-        return claim
-    if broken:
-        report.add("statement", State.DIFFERS, "; ".join(broken))
+        with _Part(report, "attachment"):
+            one = load_manifest(store, listed.digest, "attachment")
+            if one.subject is None or one.subject.digest != manifest.digest:
+                raise ContentError(f"attachment: {one.digest[:19]}… is listed, and refers to another image")
+            attachments[one.digest] = one
+    return list(attachments.values())
+
+
+def _statements(
+    report: Report, store: Store, manifest: Manifest, trust: Trust, attachments: Sequence[Manifest]
+) -> list[_Statement]:
+    """Return the claims about this very image that trusted signers made, and report every other attestation."""
+    statements: list[_Statement] = []
+    strangers: list[str] = []
+    trusted = {key.keyid for key in trust.keys}
+    suspects: list[str] = []
+    for one in (one for one in attachments if one.artifact_type in _STATEMENTS):
+        with _Part(report, "statement"):
+            raw = b"".join(read_blob(store, blob, "statement", limit=MAX_BYTES) for blob in one.layers)
+            if (kind := predicate_type(raw)) not in {"", statement.PREDICATE_TYPE}:
+                report.add("attachment", State.UNCOVERED, f"{one.digest[:19]}…, attestation of type {kind[:100]}")
+                with suppress(ContentError):
+                    suspects += trusted.intersection(open_envelope(raw, ()).claimed)
+                continue
+            opened = _open(raw, one, trust)
+            if opened.signer:
+                claim = parse_statement(opened.payload)
+                if claim.image != manifest.digest:
+                    raise ContentError(f"statement: it is about another image ({claim.image[:19]}…)")
+                statements.append(_Statement(signer=opened.signer, claim=claim, carrier=one.digest))
+            elif trusted.intersection(opened.claimed):
+                raise ContentError("statement: it was changed after it was signed: the signature does not fit it")
+            else:
+                strangers.append(", ".join(key[:16] for key in opened.claimed) or "nobody")
+    if statements:
+        signers = sorted({one.signer[:16] if trust.keys else one.signer for one in statements})
+        report.add("statement", State.OK, f"signed by {', '.join(signers)}, about this image")
+        for signer in strangers:
+            report.add("attachment", State.UNCOVERED, f"another statement, signed by {signer}, was not asked")
     elif strangers and (trust.keys or trust.identity):
         report.add("statement", State.DIFFERS, f"it is signed by {'; '.join(strangers)}, not by who you trust")
     elif strangers:
-        report.add(
-            "statement", State.UNPROVED, f"signed by {'; '.join(strangers)}: say with --key whether you trust that"
-        )
-    else:
+        text = f"signed by {'; '.join(strangers)}: say with --key whether you trust that"
+        report.add("statement", State.UNPROVED, text)
+    elif suspects:
+        text = f"there is none, but an attestation of another kind names {suspects[0][:16]}: it was removed or changed"
+        report.add("statement", State.DIFFERS, text)
+    elif not any(check.part == "statement" for check in report.checks):
         report.add("statement", State.UNPROVED, "there is none: nobody vouches for this image")
-    return None
+    return statements
 
 
-def _open(
-    store: Store, listed: Descriptor, manifest: Manifest, trust: Trust
-) -> tuple[Claim | None, str, tuple[str, ...]] | None:
-    """Return a referrer's claim, its trusted signer or empty, whom it names, or ``None``."""
-    artifact = load_manifest(store, listed.digest, "statement")
-    kind = artifact.artifact_type
-    if kind not in {statement.STATEMENT_ARTIFACT, statement.KEYLESS_ARTIFACT} or len(artifact.layers) != 1:
-        return None
-    raw = read_blob(store, artifact.layers[0], "statement", limit=MAX_BYTES)
-    if kind == statement.KEYLESS_ARTIFACT:
-        return _open_keyless(raw, manifest, trust)
-
-    opened = open_envelope(raw, trust.keys)
-    claim = parse_statement(opened.payload)
-    if opened.signer and claim.image != manifest.digest:
-        raise ContentError(f"statement: it is about another image ({claim.image[:19]}…)")
-    return claim, opened.signer, opened.claimed
-
-
-def _open_keyless(raw: bytes, manifest: Manifest, trust: Trust) -> tuple[Claim | None, str, tuple[str, ...]]:
-    """Open a keyless statement only when an identity was given: its payload cannot be read without checking it."""
+def _open(raw: bytes, one: Manifest, trust: Trust) -> Opened:
+    """Open an envelope, or a keyless one where an identity is given: without it nothing of that can be checked."""
+    if one.artifact_type != statement.KEYLESS_ARTIFACT:
+        return open_envelope(raw, trust.keys)
     if not trust.identity:
-        return None, "", ("an identity of sigstore",)
+        return Opened(payload=b"", claimed=("an identity of sigstore",))
+    payload = open_bundle(raw, identity=trust.identity, issuer=trust.issuer)
+    return Opened(payload=payload, claimed=(trust.identity,), signer=trust.identity)
 
-    claim = parse_statement(open_bundle(raw, identity=trust.identity, issuer=trust.issuer))
-    if claim.image != manifest.digest:
-        raise ContentError(f"statement: it is about another image ({claim.image[:19]}…)")
-    return claim, trust.identity, (trust.identity,)
+
+def _carried(
+    report: Report, store: Store, attachments: Sequence[Manifest], statements: Sequence[_Statement], today: dt.date
+) -> None:
+    """Report what the statement lists and no attachment carries, and what the attachments hold beside it."""
+    names = {part.digest: name for one in statements for name, part in one.claim.parts.items()}
+    carriers = {one.carrier for one in statements}
+    signed = _signed_annotations([one.claim for one in statements], today)
+    carried: set[tuple[str, str]] = set()
+    for one in attachments:
+        digests = {blob.digest for blob in one.layers}
+        if one.artifact_type in _STATEMENTS:
+            if one.digest not in carriers:
+                continue
+        elif not digests & names.keys():
+            report.add("attachment", State.UNCOVERED, f"{one.digest[:19]}…, {one.artifact_type}")
+            continue
+        else:
+            carried |= {(one.artifact_type, digest) for digest in digests}
+            for digest in sorted(digests - names.keys()):
+                report.add("attachment", State.UNCOVERED, f"{digest[:19]}… in {one.digest[:19]}…")
+        with _Part(report, "attachment"):
+            read_blob(store, one.config, "attachment", limit=MAX_BYTES)
+            _annotations(report, one, names, signed)
+    parts = max(statements, key=_moment).claim.parts
+    for kind, documents in statement.CARRIERS.items():
+        for name in documents:
+            if (kind, parts[name].digest) not in carried:
+                report.add(name.partition(".")[0], State.DIFFERS, f"no attachment of the image carries {name}")
+
+
+def _moment(one: Covered) -> tuple[dt.datetime, str]:
+    return one.claim.recorded, str(one.claim.audit.get("when") or "")
+
+
+def _signed_annotations(claims: Sequence[Claim], today: dt.date) -> dict[str, set[str]]:
+    """Return what each annotation of an attachment may say: several statements may be signed of one image."""
+    signed: dict[str, set[str]] = {
+        "io.envsmith.expired": set(),
+        "in-toto.io/predicate-type": {statement.PREDICATE_TYPE},
+    }
+    for claim in claims:
+        for key, text in statement.image_annotations(claim, expired=today > claim.expires).items():
+            signed.setdefault(key, set()).add(text)
+    return signed
+
+
+def _annotations(report: Report, one: Manifest, names: Mapping[str, str], signed: Mapping[str, set[str]]) -> None:
+    """Compare what an attachment says of itself with what was signed: registries show it, and no signature covers it."""
+    wrong = [f"{key} is {text[:60]}" for key, text in one.annotations.items() if text not in signed.get(key, {text})]
+    titles = [(blob.annotations.get(statement.TITLE), names.get(blob.digest)) for blob in one.layers]
+    wrong += [f"{name} is called {title[:60]}" for title, name in titles if title and name and title != name]
+    if wrong:
+        raise ContentError("attachment: its annotations are not those that were signed", details=wrong)
+    if unsigned := sorted(one.annotations.keys() - signed.keys()):
+        report.add("annotations", State.UNCOVERED, f"{', '.join(unsigned)[:300]} of {one.digest[:19]}…")
 
 
 # -- what the statement names ------------------------------------------------------------------------------------------
 
 
-def _documents(report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], claim: Claim) -> None:
+def _documents(
+    report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], covered: Covered
+) -> Covered:
+    """Compare lock, labels, record and bill of materials, and return what is covered with the lock."""
+    claim = covered.claim
     with _Part(report, "lock"):
         raw = read_blob(store, claim.parts["lock.json"], "lock", limit=MAX_BYTES)
         lock = parse_lock(raw.decode(errors="replace"), where="lock")
         if lock.digest != claim.lock or str(lock.cell.id) != claim.cell:
             raise ContentError("lock: it is not the one that the statement speaks of")
-        report.lock = lock
+        covered = replace(covered, lock=lock)
         report.add("lock", State.OK, f"{lock.digest}, {len(lock.pins)} packages")
-    if report.lock is not None and config:
-        differences = label_differences(config, report.lock)
+    if covered.lock is not None and config:
+        differences = label_differences(config, covered.lock)
         good = f"they say cell {claim.cell} and this lock"
         report.add("labels", State.DIFFERS if differences else State.OK, "; ".join(differences) or good)
     with _Part(report, "record"):
         raw = read_blob(store, claim.parts["record.json"], "record", limit=MAX_BYTES)
-        report.record = parse_record(raw, "record")
-        _record(report, manifest, claim)
+        record = parse_record(raw, "record")
+        if covered.lock is not None:
+            _record(report, manifest, claim, covered.lock, record)
     with _Part(report, "sbom"):
         raw = read_blob(store, claim.parts["sbom.cdx.json"], "sbom", limit=MAX_BYTES)
-        if report.lock is not None and (differences := sbom_differences(raw, report.lock, manifest.digest)):
+        if covered.lock is not None and (differences := sbom_differences(raw, covered.lock, manifest.digest)):
             raise ContentError("sbom: it is not that of the lock", details=differences)
         report.add("sbom", State.OK, claim.parts["sbom.cdx.json"].digest)
+    return covered
 
 
-def _record(report: Report, manifest: Manifest, claim: Claim) -> None:
-    record = report.record
-    if record is None or report.lock is None:
-        return
+def _record(report: Report, manifest: Manifest, claim: Claim, lock: Lock, record: Record) -> None:
     images = {"manifest": manifest.digest, "config": manifest.config.digest, "engine's image": claim.built_from}
-    reasons = unproved(report.lock, record, images=images)
-    if [rung.value for rung in record.rungs] != list(claim.rungs):
-        reasons.append("the statement tells other rungs than the record")
+    reasons = unproved(lock, record, images=images)
+    stated = (list(claim.rungs), claim.recorded, claim.config)
+    if stated != ([rung.value for rung in record.rungs], record.moment, manifest.config.digest):
+        reasons.append("the statement gives other rungs, another time or another configuration than record and image")
     if reasons:
         report.add("record", State.DIFFERS, "; ".join(reasons))
     else:

@@ -14,8 +14,17 @@ import pytest
 from envsmith.errors import ContentError, DataError
 from envsmith.files import digest_of
 from envsmith.oci.diff import difference
-from envsmith.oci.layout import DockerArchive, Form, layout_digest, open_image, open_layer, to_layout
-from envsmith.oci.spec import image_manifest, index_bytes
+from envsmith.oci.layout import (
+    DockerArchive,
+    Form,
+    LayoutStore,
+    layout_digest,
+    open_image,
+    open_layer,
+    read_blob,
+    to_layout,
+)
+from envsmith.oci.spec import describe, image_manifest, index_bytes
 
 EPOCH = 1735689600
 
@@ -257,3 +266,18 @@ def test_the_digest_alone_is_that_of_the_layout(tmp_path, compress):
     finally:
         saved.close()
     assert digest == image.digest
+
+
+@pytest.mark.parametrize("stored", [b'{"rungs": 2}', b'{"rungs": 1', b'{"rungs": 1} ', b""])
+def test_a_small_blob_that_holds_other_bytes_than_its_digest_says_is_refused(stored):
+    files = {"index.json": index_bytes([]), "oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
+    store = LayoutStore("a store", lambda name: io.BytesIO(files.get(name, stored)), lambda: files)
+    blob = describe(b'{"rungs": 1}', "application/json")
+    with pytest.raises(ContentError, match="record: its bytes are not those of"):
+        read_blob(store, blob, "record", limit=1000)
+
+
+def test_a_layout_of_another_version_is_refused():
+    files = {"index.json": index_bytes([]), "oci-layout": b'{"imageLayoutVersion": "2.0.0"}'}
+    with pytest.raises(DataError, match="no OCI layout"):
+        LayoutStore("a store", lambda name: io.BytesIO(files[name]), lambda: files)
