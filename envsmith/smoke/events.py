@@ -72,6 +72,14 @@ _row = _object(
         "measured": _mapping, "collectives": _calls, "recorded": _counts,
     },
 )  # fmt: skip
+_gpu = _object({"index": _rank}, {"health": _counts, "name": _text, "uuid": _text, "arch": _text})
+_report = _object(
+    {},
+    {
+        "gpus": _list_of(_gpu), "pairs": _dict_of(_list_of(_list_of(_rank))), "silent": _number,
+        "xids": _list_of(lambda value: isinstance(value, list) and len(value) == 2 and _list_of(_is(int))(value)),
+    },
+)  # fmt: skip
 _of_rank = _object({"rank": _rank})
 _ROWS = {
     "case": _object({"rank": _rank, "case": _case, "status": _text}), "told": _where,
@@ -89,6 +97,10 @@ _EVENTS: Mapping[str, Check] = {
         },
     ),
     "step": _object({"step": _text}),
+    "health": _object(
+        {"before": _report, "after": _report, "seconds": _number},
+        {"node": _text, "network": _object({}, {"active": _dict_of(_list_of(_text))}), "variables": _list_of(_text)},
+    ),
     "end": _object({}, {"run": _text, "exits": _list_of(_exit), "output": _texts}),
 }  # fmt: skip
 _single = _object(
@@ -108,6 +120,7 @@ class Events:
     halts: tuple[Mapping[str, Any], ...] = ()
     steps: tuple[Mapping[str, Any], ...] = ()
     ends: tuple[Mapping[str, Any], ...] = ()
+    healths: tuple[Mapping[str, Any], ...] = ()
     single: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dropped: int = 0
 
@@ -125,8 +138,8 @@ class Events:
                 lists[kind].append(event)
             else:
                 single.setdefault(kind, event)
-        rows, halts, steps, ends = (tuple(lists[kind]) for kind in ("row", "halt", "step", "end"))
-        return cls(rows=rows, halts=halts, steps=steps, ends=ends, single=single, dropped=dropped)
+        fields: Any = {f"{kind}s": tuple(members) for kind, members in lists.items()}
+        return cls(**fields, single=single, dropped=dropped)
 
     def of_run(self, run: str) -> list[Mapping[str, Any]]:
         """Return the rows of one run: ``collectives`` or a step's name."""

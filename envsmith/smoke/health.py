@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from envsmith.smoke.events import Events
 
 Report = Mapping[str, Any]
 
@@ -50,6 +52,11 @@ class Problem:
     def row(self) -> dict[str, str]:
         """Return it as a finding about limits is written."""
         return {"limit": self.where, "severity": self.severity, "message": self.message, "fix": self.fix}
+
+    @property
+    def sentence(self) -> str:
+        """Return what is wrong and what to do about it."""
+        return f"{self.where}: {self.message}. {self.fix}"
 
     def __str__(self) -> str:
         """Return it as a fact of a host: one line, which :func:`problems_in` reads."""
@@ -177,6 +184,23 @@ def run_problems(before: Report, after: Report, seconds: float) -> list[Problem]
     return _last_of_each([*problems, *state_problems(after)])
 
 
+def machine_problems(log: Events, facts: Mapping[str, Any], *, nodes: int, ranks: int) -> list[Problem]:
+    """Return everything that a run shows to be wrong with its machines. ``facts`` are NCCL's transports."""
+    problems: list[Problem] = []
+    for event in log.healths:
+        name = f"{event.get('node', 'node')}, " if nodes > 1 else ""
+        of_node = run_problems(event["before"], event["after"], float(event["seconds"]))
+        problems += [replace(problem, where=name + problem.where) for problem in of_node]
+    reports = [event["before"] for event in log.healths if event["before"].get("gpus")]
+    network: Mapping[str, Any] = next(
+        (event.get("network", {}) for event in log.healths if event.get("network", {}).get("active")), {}
+    )
+    # What the placement set for ranks that share a GPU counts like the user's own.
+    placed = log.single.get("placement", {}).get("env")
+    variables = {name for event in log.healths for name in event.get("variables", ())} | set(placed or ())
+    return problems + transport_problems(facts, reports, network, nodes=nodes, ranks=ranks, variables=variables)
+
+
 def _last_of_each(problems: Iterable[Problem]) -> list[Problem]:
     """Say a thing of a GPU once. What the run did to it comes first."""
     unique: dict[tuple[str, str], Problem] = {}
@@ -198,45 +222,51 @@ def transport_problems(
     if not isinstance(pairs, Mapping) or not reports:
         return []
     chosen = set(variables)
-    if nodes == 1:
-        return _inside(pairs, facts, reports[0], ranks, chosen)
-    active = network.get("active", {})
-    if not active or chosen & {"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA"}:
+    if "NCCL_MULTI_RANK_GPU_ENABLE" in chosen:
         return []
+    problems = _inside(facts, reports, nodes, ranks, chosen)
+    active = network.get("active", {})
+    if nodes == 1 or not active or chosen & {"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA"}:
+        return problems
     cards = ", ".join(card for members in active.values() for card in members)
     if any(way.startswith("NET/Socket") for way in pairs):
         lacking = "" if network.get("devices") else "; /dev/infiniband is not there"
         severity = "error" if "InfiniBand" in active else "warning"
         text = f"NCCL talks between the nodes over sockets, though {cards} is active{lacking}"
-        return [Problem(kind="sockets-beside-rdma", where="network", severity=severity, message=text, fix=_RDMA_FIX)]
+        return [
+            *problems,
+            Problem(kind="sockets-beside-rdma", where="network", severity=severity, message=text, fix=_RDMA_FIX),
+        ]
     over_ib = {way: "GDRDMA" in way.split("/") for way in pairs if way.startswith("NET/IB")}
     arches = {gpu.get("arch") for report in reports for gpu in report.get("gpus", ())}
     if not over_ib or all(over_ib.values()) or not arches <= _DATA_CENTER or "NCCL_NET_GDR_LEVEL" in chosen:
-        return []
+        return problems
     text = f"NCCL copies through the host's memory on its way to {cards}: no GPUDirect RDMA"
     text += " on some of the pairs" if any(over_ib.values()) else ""
     fix = "Run modprobe nvidia-peermem on every node, " if not network.get("peer_memory") else ""
     fix = fix + "check with nvidia-smi topo -m that each GPU has a card near it, and turn off PCI access control (ACS)."
     severity = "warning" if any(over_ib.values()) else "error"
     fix = fix[0].upper() + fix[1:]
-    return [Problem(kind="no-gpudirect-rdma", where="network", severity=severity, message=text, fix=fix)]
+    return [*problems, Problem(kind="no-gpudirect-rdma", where="network", severity=severity, message=text, fix=fix)]
 
 
 def _inside(
-    pairs: Mapping[str, int], facts: Mapping[str, Any], report: Report, ranks: int, chosen: set[str]
+    facts: Mapping[str, Any], reports: Sequence[Report], nodes: int, ranks: int, chosen: set[str]
 ) -> list[Problem]:
-    """Judge the ways inside one node, where every GPU reaches every other over NVLink."""
-    if set(report.get("pairs", ())) != {"nvlink"}:
+    """Judge the ways inside a node, where every GPU reaches every other over NVLink. Only there is memory shared."""
+    if any(set(report.get("pairs", ())) != {"nvlink"} for report in reports):
         return []
-    slow = sorted(way for way in pairs if not way.startswith(("P2P", "NVLS", "CollNet")))
+    slow = sorted(way for way in facts["pairs"] if way.startswith("SHM" if nodes > 1 else ("SHM", "NET")))
     if slow and not chosen & {"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"}:
         text = f"NCCL went by {', '.join(slow)}, though every pair of GPUs has NVLink"
         fix = "Look at the P2P lines of NCCL_DEBUG=INFO. In a container, share /dev/shm and /proc of all ranks."
         return [Problem(kind="nvlink-not-used", where="NVLink", severity="error", message=text, fix=fix)]
-    switched = all(values.get("nvswitch") for values in _health(report).values())
-    arches = {gpu.get("arch") for gpu in report.get("gpus", ())}
+    switched = all(values.get("nvswitch") for report in reports for values in _health(report).values())
+    arches = {gpu.get("arch") for report in reports for gpu in report.get("gpus", ())}
     # NCCL leaves NVLink SHARP out for two GPUs and fewer (src/transport/nvls.cc, ncclNvlsInit).
-    expected = switched and ranks > 2 and arches <= _DATA_CENTER - {"sm_80"} and "NCCL_NVLS_ENABLE" not in chosen
+    expected = (
+        switched and ranks > 2 * nodes and arches <= _DATA_CENTER - {"sm_80"} and "NCCL_NVLS_ENABLE" not in chosen
+    )
     if not expected or facts.get("nvls_channels") != 0:
         return []
     text = "NCCL does not use NVLink SHARP (NVLS), though the GPUs are behind an NVSwitch"

@@ -21,10 +21,12 @@ from envsmith.smoke.blame import (
     ranks_text,
     refreshed,
     transport_sentence,
+    transports,
 )
 from envsmith.smoke.cases import RARE, can_run, quick_cases
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
+from envsmith.smoke.health import machine_problems
 from envsmith.smoke.plan import Plan, Tier
 
 _BAD = {
@@ -47,6 +49,7 @@ class SmokeResult:
     severity, message, fix}``, looked at before a rank was started; ``enough`` is false when so much was skipped that
     the run says nothing about the cell (:func:`~envsmith.smoke.verdict.too_little`): it has not passed then. ``cuda``
     is what CUDA said when it was started: ``{available, count, free, arch, error}``, empty where it was not asked.
+    ``host_fault`` says what of the machine is to blame that the run did not pass, and is empty where it is not.
     """
 
     passed: bool
@@ -71,6 +74,7 @@ class SmokeResult:
     narrowed: Mapping[str, object] = field(default_factory=dict)
     enough: bool = True
     cuda: Mapping[str, object] = field(default_factory=dict)
+    host_fault: str = ""
 
     @property
     def known_defects(self) -> tuple[str, ...]:
@@ -114,6 +118,7 @@ class SmokeResult:
             "seconds": dict(self.seconds),
             "notes": list(self.notes),
             "limits": [dict(finding) for finding in self.limits],
+            "host_fault": self.host_fault,
             "blame": list(self.blame),
             "output": dict(self.output),
             **({"bandwidth": [m.to_json() for m in self.bandwidth]} if self.bandwidth else {}),
@@ -138,7 +143,8 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     cases, slow, unasked = _held_against_floors(plan, cases, measured)
     wrong += slow
     steps = _steps(plan, log)
-    short = too_little(plan, cases, backend, _world(plan, log))
+    ranks = _world(plan, log)
+    short = too_little(plan, cases, backend, ranks)
     problems = [*([blame.sentence] if blame else []), *wrong, *([short.sentence] if short else [])]
     problems += [f"{step.name}: {step.detail}" for step in steps if not step.verdict.good]
     code = _code(plan, log, blame=blame, cases=cases, steps=steps, backend=backend)
@@ -150,27 +156,35 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     if "bye" not in log.single and "end" not in {h.get("reason") for h in log.halts} and not log.unsupervised:
         problems.insert(0, _agent_died(agent_exit, words, log))
         code = blame.code if blame else Exit.HANG if agent_exit is None else Exit.CRASH
+    health = machine_problems(log, transports("\n".join(_outputs(log).values())), nodes=plan.nodes, ranks=ranks)
+    # A sick GPU is no excuse for a run that used none.
+    faults = [p for p in health if p.faulty or (p.severity == "error" and code is Exit.OK)]
+    host_fault = faults[0].sentence if faults and backend.startswith("nccl") else ""
+    if host_fault:
+        problems, code = [f"this machine is at fault, not the cell: {host_fault}", *problems], Exit.HOST
+    limits = (*limits_of(log), *(problem.row() for problem in health))
     placement = log.single.get("placement", {})
     return SmokeResult(
         passed=code is Exit.OK,
         exit_code=int(code),
         summary=_summary(plan, cases, steps, problems=problems, placement=placement),
         backend=backend,
-        ranks=_world(plan, log),
+        ranks=ranks,
         placement=str(placement.get("sentence", "")),
         cases=cases,
         steps=steps,
         loaded=_loaded(log),
-        host=_without_event(log.single.get("host", {})),
+        host=_host(log),
         seconds={str(k): float(v) for k, v in log.single.get("bye", {}).get("seconds", {}).items()},
-        notes=(*_notes(plan, log, cases, backend), *unasked),
+        notes=(*_notes(plan, log, cases, backend, limits), *unasked),
         blame=tuple(problems),
         output=_outputs(log),
         tier=plan.tier.value,
         digest=plan.digest,
         bandwidth=measured,
-        limits=limits_of(log),
+        limits=limits,
         enough=short is None,
+        host_fault=host_fault,
         cuda=placement["cuda"] if isinstance(placement.get("cuda"), dict) else {},
     )
 
@@ -425,6 +439,11 @@ def _without_event(event: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in event.items() if key != "event"}
 
 
+def _host(log: Events) -> dict[str, object]:
+    health = [_without_event(event) for event in log.healths]
+    return _without_event(log.single.get("host", {})) | ({"health": health} if health else {})
+
+
 def _loaded(log: Events) -> dict[str, object]:
     loaded = _without_event(log.single.get("loaded", {}))
     group = next((r for r in log.rows if r.get("row") == "group"), None)
@@ -442,7 +461,9 @@ def _outputs(log: Events) -> dict[str, str]:
     return texts
 
 
-def _notes(plan: Plan, log: Events, cases: Sequence[CaseOutcome], backend: str) -> list[str]:
+def _notes(
+    plan: Plan, log: Events, cases: Sequence[CaseOutcome], backend: str, limits: Sequence[Mapping[str, str]]
+) -> list[str]:
     """Return what a reader of the record must know although nothing failed."""
     notes = []
     manifest = next((r for r in log.rows if r.get("row") == "manifest" and r.get("rank") == 0), None)
@@ -459,7 +480,7 @@ def _notes(plan: Plan, log: Events, cases: Sequence[CaseOutcome], backend: str) 
     notes += [f"known defect seen: {note}" for note in defects]
     if backend == "gloo":
         notes.append("NCCL was not run: this run says nothing about GPUs")
-    notes += [f"{f['limit']}: {f['message']} ({f['fix']})" for f in limits_of(log) if f["severity"] != "error"]
+    notes += [f"{f['limit']}: {f['message']} ({f['fix']})" for f in limits if f["severity"] != "error"]
     transport = transport_sentence(_outputs(log).values())[0]
     notes += [transport] if transport else []
     if log.dropped:
@@ -573,7 +594,8 @@ def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
         rung=rung,
         symptom=symptom,
         log=tuple(trace or output),
-        of_host=any(w in symptom for w in (_OF_HOST if gpu else (*_OF_HOST, _CUDA_ON_CPU)))
+        of_host=bool(result.host_fault)
+        or any(w in symptom for w in (_OF_HOST if gpu else (*_OF_HOST, _CUDA_ON_CPU)))
         or any(_ASKS_GPU in line for line in trace),
     )
 

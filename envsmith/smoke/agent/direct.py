@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from envsmith.smoke.agent.health import HealthWatch
 from envsmith.smoke.agent.launchers import interface_towards, node_name
 from envsmith.smoke.agent.machine import host_facts, loaded_facts
 from envsmith.smoke.agent.placement import evidence_env, place_direct
@@ -44,6 +45,7 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     """
     # Before torch makes threads: `_announce_termination` takes it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    health = HealthWatch() if place["local"] == 0 else None
     import torch
 
     torch.set_num_threads(1)
@@ -59,13 +61,15 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
         "env": {**placement["env"], **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
         "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"],
         "sharing": placement.get("sharing", ""), "port": place["port"], "fault": plan.get("fault"),
-        "image": plan.get("image"), "local": place["local"],
+        "image": plan.get("image"), "local": place["local"], "health": health,
+        "node": node_name(plan, rank),
     }  # fmt: skip
     nodes = int(plan.get("nodes") or 1)
     job["env"].update(plan.get("env") or {})
     if nodes > 1 and backend == "gloo" and "GLOO_SOCKET_IFNAME" not in {**os.environ, **job["env"]}:
         job["env"].update(interface_towards(place["master"], place["port"]))
     os.environ.update(job["env"])
+    report = health.begin() if health else None
     if rank == 0:
         # With this a reader of the logs alone can make the plan again.
         summary = {**{k: plan.get(k) for k in ("tier", "backend", "engine", "digest")}, "ranks": world, "nodes": nodes}
@@ -73,14 +77,14 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
             "hello", protocol=PROTOCOL, pid=os.getpid(), python=platform.python_version(), launcher=place["how"],
             plan=summary
         )  # fmt: skip
-        out.emit("host", **host_facts())
+        out.emit("host", **host_facts(report))
         out.emit("loaded", **facts)
         fields = {key: placement[key] for key in ("devices", "sentence", "env")}
         out.emit("placement", backend=backend, ranks=world, **fields)
     board = Board()
     board.clear()
     log = TaggedLog(out, "collectives")
-    log.row("node", rank=rank, node=node_name(plan, rank))
+    log.row("node", rank=rank, node=job["node"])
     talk = _Conversation()
     for guard, arguments in ((_announce_termination, (board, out, log)), (_watch, (board, out, talk))):
         threading.Thread(target=guard, args=(job, *arguments), daemon=True).start()
@@ -100,12 +104,15 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     os._exit(code)
 
 
-def _share_events(job: Mapping[str, Any], out: Log, limit: float) -> None:
+def _share_events(job: dict[str, Any], out: Log, limit: float) -> None:
     """Send events through the store: the first rank of every node writes those of all, for one verdict everywhere.
 
     What a rank that is stuck or dead did not share is waited for until `limit`. Rank 0 owns the store and stays until
     the others have read.
     """
+    watch = job.pop("health", None)
+    if facts := watch.finish(3.0) if watch else {}:
+        out.emit("health", node=job["node"], **facts)
     if not isinstance(out, KeepingLog):
         return
     import torch.distributed as dist
@@ -142,7 +149,7 @@ class _Conversation:
         self.ticks: dict[int, int] = {}
 
 
-def _announce_termination(job: Mapping[str, Any], board: Board, out: Log, log: Log) -> None:
+def _announce_termination(job: dict[str, Any], board: Board, out: Log, log: Log) -> None:
     """Write that the launcher ends this rank because another one failed: it would pass for one that died by itself."""
     signal.sigwait({signal.SIGTERM})
     log.row("told", rank=job["rank"], signal="SIGTERM", **place_of(board.row(job["rank"])))
@@ -151,7 +158,7 @@ def _announce_termination(job: Mapping[str, Any], board: Board, out: Log, log: L
     os.kill(os.getpid(), signal.SIGTERM)  # its action is the default one: the launcher sees the end that it asked for
 
 
-def _watch(job: Mapping[str, Any], board: Board, out: Log, talk: _Conversation) -> None:
+def _watch(job: dict[str, Any], board: Board, out: Log, talk: _Conversation) -> None:
     """Judge what the publisher hears. It may itself be stuck in a store whose owner, rank 0, is stopped."""
     rank, limits = job["rank"], job["timeouts"]
     threading.Thread(target=_publish_place, args=(job, board, talk), daemon=True).start()

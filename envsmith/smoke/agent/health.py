@@ -212,13 +212,20 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
+        self.before: dict[str, Any] = {}
+        self._began = time.monotonic()
         self._pid = os.fork()
         if self._pid == 0:
             _watch(theirs)
         theirs.close()
         self._rows = self._socket.makefile("r")
 
-    def report(self, limit: float = 60.0) -> dict[str, Any]:
+    def begin(self, limit: float = 60.0) -> dict[str, Any]:
+        """Return the report before the run. It may take seconds where no process keeps the driver awake."""
+        self.before = self.report(limit)
+        return self.before
+
+    def report(self, limit: float) -> dict[str, Any]:
         """Return the next report: :meth:`Nvml.report`, nothing without a driver, ``{"silent": seconds}`` when late."""
         if select.select([self._socket], [], [], limit)[0]:
             with contextlib.suppress(OSError, ValueError):
@@ -226,13 +233,23 @@ class HealthWatch:
             return {}
         return {"silent": limit}
 
-    def finish(self, limit: float = 10.0) -> dict[str, Any]:
-        """Return the report after the run, with ``xids``, and end the process."""
-        with contextlib.suppress(OSError):
-            self._socket.sendall(b"\n")
-        after = self.report(limit)
+    def finish(self, limit: float = 5.0) -> dict[str, Any]:
+        """End the process. Return what the run did: two reports, the later one with ``xids``, cards, variables.
+
+        Without a driver that is nothing.
+        """
+        after = self.before
+        if self.before.get("gpus"):
+            with contextlib.suppress(OSError):
+                self._socket.sendall(b"\n")
+            after = self.report(limit)
         self.end()
-        return after
+        if not self.before:
+            return {}
+        names = sorted(name for name in os.environ if name.startswith("NCCL_"))
+        seconds = round(time.monotonic() - self._began, 1)
+        facts = {"before": self.before, "after": after, "seconds": seconds}
+        return {**facts, "network": infiniband(), "variables": names}
 
     def end(self) -> None:
         """End the process. One that the kernel does not let go is left to it."""

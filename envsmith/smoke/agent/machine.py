@@ -10,7 +10,7 @@ import resource
 from collections.abc import Mapping
 from typing import Any
 
-from envsmith.smoke.agent.health import infiniband, nvml_report
+from envsmith.smoke.agent.health import nvml_report
 from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.protocol import one_line
 
@@ -86,7 +86,6 @@ def host_facts(report: Mapping[str, Any] | None = None) -> dict[str, object]:
         "container": os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"),
         "driver": report.get("driver", ""),
         "gpus": [{k: v for k, v in gpu.items() if k != "health"} for gpu in report.get("gpus", ())],
-        "infiniband": infiniband(),
     }  # fmt: skip
 
 

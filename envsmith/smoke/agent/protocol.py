@@ -18,7 +18,7 @@ PROTOCOL = 1
 class Exit(IntEnum):
     """How a rank, the agent or a smoke test ends. They are documented, and other programs rely on them.
 
-    No rank chooses CRASH, which is a signal, or SLOW, which is judged outside.
+    No rank chooses CRASH, which is a signal, or SLOW and HOST, which are judged outside.
     """
 
     OK = 0
@@ -31,6 +31,7 @@ class Exit(IntEnum):
     REGRESSED = 7
     MEMORY = 8
     SLOW = 9
+    HOST = 10
 
 
 class Skip(Exception):

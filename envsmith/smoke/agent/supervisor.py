@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from envsmith.smoke.agent.health import HealthWatch
 from envsmith.smoke.agent.machine import host_facts, oom_kills, shm_bytes
 from envsmith.smoke.agent.nursery import Interrupted, Nursery
 from envsmith.smoke.agent.placement import count_ranks, evidence_env, limit_findings, place_nccl
@@ -41,6 +42,7 @@ class Supervisor:
         self.directory = tempfile.mkdtemp(prefix="envsmith-smoke-")
         self.nursery = Nursery(Board(), self.directory, watch_stdin=watch_stdin)
         self.patience = Patience(allowed=bool(plan.get("patience", True)))
+        self.health = HealthWatch()
         self.started, self.oom_before = time.monotonic(), oom_kills()
         self.marks: dict[str, float] = {}  # seconds that each part took
         self.codes: list[int] = []
@@ -69,7 +71,7 @@ class Supervisor:
     def _run_plan(self) -> None:
         self._prepare_environment()
         self.nursery.start()
-        host = host_facts()
+        host = host_facts(self.health.begin())
         self.emit("host", **host)
         if not self._import_torch():
             return
@@ -89,11 +91,14 @@ class Supervisor:
 
     def _finish(self) -> int:
         self.nursery.end()
+        health = self.health.finish()
         orphans = end_orphans()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.marks["total"] = time.monotonic() - self.started
         code = next((code for code in self.codes if code), Exit.OK)
         with contextlib.suppress(OSError):
+            if health:
+                self.emit("health", **health)
             self.emit("bye", seconds={k: round(v, 3) for k, v in self.marks.items()}, leftover=orphans, code=code)
         return code
 

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from envsmith.model.record import Rung
+from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.health import problems_in, run_problems, state_problems, transport_problems
+from envsmith.smoke.plan import Plan
+from envsmith.smoke.verdict import SmokeResult, failure_of, judge
 
 
 def gpu(index: int = 0, *, arch: str = "sm_90", **health: int) -> dict[str, Any]:
@@ -206,3 +210,76 @@ def test_problems_survive_being_written_as_a_fact() -> None:
     texts = problems_in("\n".join(map(str, problems)))
     assert [problem.row() for problem in texts] == [problem.row() for problem in problems]
     assert problems_in("anything else\n: ->") == []
+
+
+def judged(
+    *healths: dict[str, Any], wrong: bool = False, log: str = "", nodes: int = 1, backend: str = "nccl"
+) -> SmokeResult:
+    """A run on eight GPUs with these health events, and NCCL's log."""
+    plan = Plan.build({"torch": "2.13.0"}, tier="quick", ranks=8, backend=backend, steps=False, nodes=nodes)
+    events: list[dict[str, Any]] = [
+        {"event": "hello", "pid": 1},
+        {"event": "placement", "backend": backend, "ranks": 8, "sentence": "8 ranks", "env": {}},
+    ]
+    for index, case in enumerate(plan.cases):
+        expected = str(plan.expect(case.id, backend)["expect"])
+        status = {"refused": "refused"}.get(expected, "ok")
+        if wrong and case.op == "all_reduce":
+            status = "wrong"
+        row = {"event": "row", "run": "collectives", "row": "case", "case": index, "ms": 1.0, "status": status}
+        events += [{**row, "rank": rank, "detail": "read 1 where 2 was due"} for rank in range(8)]
+    exits = [{"rank": rank, "code": 0} for rank in range(8)]
+    events += [{"event": "end", "run": "collectives", "exits": exits, "output": {"0": log}}]
+    events += [{"event": "health", "seconds": 30.0, **health} for health in healths]
+    return judge(plan, [*events, {"event": "bye", "seconds": {}, "code": 0}])
+
+
+def health_event(after: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"before": NVLINKED, "after": after, "network": {"active": {}}, "variables": [], **more}
+
+
+def test_a_run_on_a_healthy_machine_passes() -> None:
+    result = judged(health_event({**NVLINKED, "xids": []}))
+    assert (result.passed, result.host_fault, result.limits) == (True, "", ())
+
+
+def test_a_wrong_value_beside_an_xid_of_the_hardware_is_not_booked_as_the_cells() -> None:
+    result = judged(health_event({**NVLINKED, "xids": [[3, 79]]}), wrong=True)
+    failure = failure_of(result, [Rung.IMPORTED])
+    assert result.exit_code == Exit.HOST
+    assert result.summary.startswith("this machine is at fault, not the cell: GPU 3: the driver reported Xid 79")
+    assert failure is not None
+    assert failure.of_host
+
+
+def test_a_wrong_value_beside_a_mere_warning_is_the_cells() -> None:
+    old = report(gpu(remap_pending=1))
+    result = judged(health_event(old, before=old), wrong=True)
+    failure = failure_of(result, [Rung.IMPORTED])
+    assert result.exit_code == Exit.WRONG
+    assert failure is not None
+    assert not failure.of_host
+    assert any("wait for a reset" in note for note in result.notes)
+
+
+def test_a_run_without_a_gpu_does_not_care_for_a_sick_one() -> None:
+    assert judged(health_event({**NVLINKED, "xids": [[3, 79]]}), backend="gloo").passed
+
+
+def test_a_run_that_passed_over_sockets_beside_infiniband_fails_the_machine() -> None:
+    log = "NCCL INFO Channel 00/0 : 0[0] -> 4[0] [send] via NET/Socket/0\nNCCL INFO Using network Socket\n"
+    result = judged(health_event(NVLINKED, network=IB, node="a"), log=log, nodes=2)
+    assert result.exit_code == Exit.HOST
+    assert "mlx5_0:1 is active" in result.summary
+    assert not result.passed
+
+
+def test_a_run_of_two_nodes_names_the_node_of_the_sick_gpu() -> None:
+    sick = health_event({**NVLINKED, "xids": [[3, 48]]}, node="b")
+    result = judged(health_event(NVLINKED, node="a"), sick, nodes=2)
+    assert "b, GPU 3: the driver reported Xid 48" in result.summary
+    assert len(result.to_json()["host"]["health"]) == 2  # type: ignore[index]
+
+
+def test_an_event_of_health_that_is_none_is_left_out() -> None:
+    assert judged({"before": {"gpus": 7}, "after": {}}).passed

@@ -60,19 +60,23 @@ WATCH = """
 import json, os, sys
 from envsmith.smoke.agent.health import HealthWatch
 watch = HealthWatch()
-before = watch.report()
+pid = watch._pid
+watch.begin()
 open(sys.argv[1], "a").write("xid 1 79\\nfield 0 4 2\\n")
-after = watch.finish()
-print(json.dumps([before, after, os.path.exists(f"/proc/{watch._pid}") and watch._pid]))
+print(json.dumps([watch.finish(), os.path.exists(f"/proc/{pid}")]))
 """
 
 
-def test_what_happens_between_the_reports_is_seen(on_gpus) -> None:
-    before, after, pid = json.loads(on_gpus(PAIR, WATCH))
-    assert "xids" not in before
-    assert after["xids"] == [[1, 79]]
-    assert after["gpus"][0]["health"]["uncorrectable_ecc"] == 2
-    assert pid == 0
+def test_what_happens_between_the_reports_is_seen_and_no_process_is_left(on_gpus) -> None:
+    facts, alive = json.loads(on_gpus(PAIR, WATCH))
+    assert "xids" not in facts["before"]
+    assert facts["after"]["xids"] == [[1, 79]]
+    assert facts["after"]["gpus"][0]["health"]["uncorrectable_ecc"] == 2
+    assert not alive
+
+
+def test_a_machine_without_a_driver_has_no_health_to_tell_of(on_gpus) -> None:
+    assert json.loads(on_gpus("", WATCH)) == [{}, False]
 
 
 def test_a_driver_that_hangs_is_silent_and_holds_nobody_up(on_gpus) -> None:
