@@ -41,6 +41,8 @@ STRIDED = (
     "strided_send_recv",
     "transposed_all_reduce",
 )
+# What needs a GPU and more of the driver than NCCL does, the one that may hang at the end.
+GPU_ONLY = ("compute_overlap", "split_group", "cuda_graph", "symmetric_memory")
 GROUPS = ("pairs", "stride", "head", "tail", "alone")
 
 
@@ -146,11 +148,10 @@ def full_cases(ranks: int) -> tuple[Case, ...]:
     """Return more than 1,200 cases: dtype x reduction x size x every root, and every unusual thing.
 
     The unusual things are groups, modes, point to point, objects, layouts, large buffers and what needs a GPU. What a
-    backend is known to refuse stands at the end, before the re-initialisation: a refusal that breaks a group breaks
-    little.
+    backend is known to refuse stands at the end: a refusal that breaks a group breaks little. Behind it stand what
+    needs a GPU and the re-initialisation.
     """
     body = _unique(_full(ranks))
-    last = ("reinit",)
     rare = [
         c
         for c in body
@@ -160,8 +161,9 @@ def full_cases(ranks: int) -> tuple[Case, ...]:
         or c.redop in {"band", "bor", "bxor", "premul"}
         or c.op == "premul_sum"
     ]
-    plain = [c for c in body if c not in set(rare) and c.op not in last]
-    return (*plain, *rare, _reduced("reinit", "float32", "sum", 1025))
+    plain = [c for c in body if c not in set(rare) and c.op not in GPU_ONLY]
+    gpu = [c for op in GPU_ONLY for c in body if c.op == op]
+    return (*plain, *rare, *gpu, _reduced("reinit", "float32", "sum", 1025))
 
 
 def _full(ranks: int) -> Iterator[Case]:

@@ -16,7 +16,7 @@ from envsmith.model.version import Spec
 from envsmith.schema import UnreadableError, parse_document
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_SELECTORS = ("backend", "op", "dtype", "redop", "n")
+_SELECTORS = ("backend", "op", "dtype", "redop", "n", "engine")
 _VERSIONS = ("torch", "nccl")
 _KINDS = frozenset({"validated", "measured", "declared", "documented", "reported"})
 

@@ -23,6 +23,7 @@ from typing import Protocol, runtime_checkable
 
 from envsmith.errors import EnvsmithError, SmokeError, os_errors
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.smoke.agent.processes import KILL_SECONDS
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.plan import Plan
@@ -294,10 +295,11 @@ class _Agent:
         if process.poll() is None:
             process.terminate()
         try:
-            process.wait(timeout=4.0)
+            process.wait(timeout=4.0 + KILL_SECONDS)
         except subprocess.TimeoutExpired:
             self.target.kill(process)
-            process.wait(timeout=10.0)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=KILL_SECONDS)
         for pipe in (process.stdout, process.stderr):
             if pipe:
                 with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from envsmith.smoke.agent.health import HealthWatch
 from envsmith.smoke.agent.launchers import interface_towards, node_name
 from envsmith.smoke.agent.machine import host_facts, loaded_facts
+from envsmith.smoke.agent.nccl_log import evidence_of, log_in_memory
 from envsmith.smoke.agent.placement import evidence_env, place_direct
 from envsmith.smoke.agent.processes import process_space, process_started, process_state
 from envsmith.smoke.agent.protocol import (
@@ -34,6 +35,7 @@ from envsmith.smoke.agent.protocol import (
     place_of,
 )
 from envsmith.smoke.agent.rank import rank_main
+from envsmith.smoke.agent.watching import case_deadline
 from envsmith.smoke.agent.world import seconds, stored
 
 
@@ -61,11 +63,13 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
         "env": {**placement["env"], **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
         "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"],
         "sharing": placement.get("sharing", ""), "port": place["port"], "fault": plan.get("fault"),
-        "image": plan.get("image"), "local": place["local"], "health": health,
+        "image": plan.get("image"), "local": place["local"], "health": health, "share": placement["share"],
         "node": node_name(plan, rank),
     }  # fmt: skip
     nodes = int(plan.get("nodes") or 1)
     job["env"].update(plan.get("env") or {})
+    if backend == "nccl" and "NCCL_DEBUG_FILE" not in {**os.environ, **job["env"]}:
+        job["env"]["NCCL_DEBUG_FILE"] = log_in_memory()
     if nodes > 1 and backend == "gloo" and "GLOO_SOCKET_IFNAME" not in {**os.environ, **job["env"]}:
         job["env"].update(interface_towards(place["master"], place["port"]))
     os.environ.update(job["env"])
@@ -94,7 +98,7 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     except BaseException:
         traceback.print_exc()
     talk.failed = code != Exit.OK
-    out.emit("end", run="collectives", exits=[{"rank": rank, "code": code}])
+    out.emit("end", run="collectives", exits=[{"rank": rank, "code": code}], output=_evidence(job))
     until = time.monotonic() + 1.5
     while talk.failed and not talk.failure_published and time.monotonic() < until:
         time.sleep(0.02)  # the others end because of us; say so before our connections close
@@ -102,6 +106,18 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _evidence(job: Mapping[str, Any]) -> dict[str, str]:
+    text = evidence_of(job["env"].get("NCCL_DEBUG_FILE", ""))
+    return {str(job["rank"]): text} if text else {}
+
+
+def _leave_evidence(job: Mapping[str, Any], out: Log) -> None:
+    """Write what NCCL said, before this rank ends without having finished."""
+    output = _evidence(job)
+    if output:
+        out.emit("end", run=job["run"], exits=[], output=output)
 
 
 def _share_events(job: dict[str, Any], out: Log, limit: float) -> None:
@@ -153,6 +169,7 @@ def _announce_termination(job: dict[str, Any], board: Board, out: Log, log: Log)
     """Write that the launcher ends this rank because another one failed: it would pass for one that died by itself."""
     signal.sigwait({signal.SIGTERM})
     log.row("told", rank=job["rank"], signal="SIGTERM", **place_of(board.row(job["rank"])))
+    _leave_evidence(job, out)
     _share_events(job, out, 6.0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.kill(os.getpid(), signal.SIGTERM)  # its action is the default one: the launcher sees the end that it asked for
@@ -178,6 +195,7 @@ def _watch(job: dict[str, Any], board: Board, out: Log, talk: _Conversation) -> 
             halt.update(silent=round(silent, 1), owner=_process_of(job, 0))
         if rank == 0 or not talk.halt:
             out.write(halt)
+        _leave_evidence(job, out)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         _end_laggards(halt, rank, 7.0 if isinstance(out, KeepingLog) else 2.0)
         _share_events(job, out, 6.0)
@@ -239,7 +257,7 @@ def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) ->
 
 def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> str:
     """Return a halt event when a rank failed a second ago and others run, or when laggards are late."""
-    now, rows, orders, limits = time.monotonic(), [], [], job["timeouts"]
+    now, rows, orders = time.monotonic(), [], []
     for rank in range(job["world"]):
         nothing = json.dumps([Startup.START, Phase.PREP, "", 0, False])
         text = store.get(f"at/{rank}").decode() if stored(store, f"at/{rank}") else nothing
@@ -253,9 +271,7 @@ def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> st
     # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
     behind, ahead = min(orders), max(orders)
     laggards = [row for row, order in zip(rows, orders) if order == behind]
-    nccl = job["backend"] == "nccl"
-    starting = limits["init"] + (limits["first"] if nccl else 0.0)
-    limit = starting if ahead[0] < 0 else limits["first" if behind[0] == 0 and nccl else "case"]
+    limit = case_deadline(job, -1 if ahead[0] < 0 else max(0, behind[0]), job["backend"])
     age = min(row["age"] for row in laggards)
     if ended:
         # They lose their connections to it and say so themselves, or the launcher ends them; NCCL may do neither.

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from envsmith.smoke.agent.counter import Counter
 from envsmith.smoke.agent.machine import cuda_probe, loaded_facts
-from envsmith.smoke.agent.processes import PR_SET_PDEATHSIG, Patience, kill_group, prctl
+from envsmith.smoke.agent.processes import KILL_SECONDS, PR_SET_PDEATHSIG, Patience, kill_group, prctl, reaped
 from envsmith.smoke.agent.protocol import Board, Exit, Lines, Log, one_line
 from envsmith.smoke.agent.rank import rank_main
 from envsmith.smoke.agent.steps import PRELOAD
@@ -102,16 +102,12 @@ class Nursery:
             return 0
         if now:
             kill_group(self.pid, signal.SIGKILL)
-        until, pid, status = time.monotonic() + 2.0, 0, 0
-        while not pid and time.monotonic() < until:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if not pid:
-                time.sleep(0.01)
-        if not pid:
+        status = reaped(self.pid, 2.0)
+        if status is None:
             os.kill(self.pid, signal.SIGKILL)
-            _, status = os.waitpid(self.pid, 0)
+            status = reaped(self.pid, KILL_SECONDS)
         self.pid = 0
-        return os.waitstatus_to_exitcode(status)
+        return -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
 
     def listen(self, wait: float, *, interruptible: bool = True) -> bool:
         """Take what the nursery says. Return whether it is there, and raise `Interrupted` when everything shall end."""

@@ -10,9 +10,25 @@ from typing import Any
 from envsmith.smoke.agent.launchers import ranks_here
 
 
+def release_of(version: str) -> tuple[int, ...]:
+    """Return the release as numbers: `2.7.0+cu126` is (2, 7, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def remedies(torch_version: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Return what keeps this torch from its known hangs, unless `env` says otherwise.
+
+    torch 2.6.0 to 2.7.0 make communicators without blocking when `device_id` is passed, and those can hang
+    (pytorch/pytorch#153960; #154055 turned it off in 2.7.1). The rule nccl-eager-init-hang says the same.
+    """
+    name = "TORCH_NCCL_USE_COMM_NONBLOCKING"
+    return {name: "0"} if (2, 6) <= release_of(torch_version) < (2, 7, 1) and name not in env else {}
+
+
 def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, str]:
     """Return the switches that make torch and NCCL leave evidence, under the names that this torch knows."""
-    old = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2]) < (2, 10)
+    release = release_of(torch_version)
+    old = release < (2, 10)
     env = {"TORCH_NCCL_TRACE_BUFFER_SIZE" if old else "TORCH_FR_BUFFER_SIZE": "2000"}
     if directory:
         env["TORCH_NCCL_DEBUG_INFO_TEMP_FILE" if old else "TORCH_FR_DUMP_TEMP_FILE"] = os.path.join(directory, "fr_")
@@ -24,7 +40,10 @@ def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, 
             "TORCH_NCCL_COORD_CHECK_MILSEC": "1000", "TORCH_NCCL_PROPAGATE_ERROR": "1",
             "NCCL_DEBUG": os.environ.get("NCCL_DEBUG", "INFO"),
             "NCCL_DEBUG_SUBSYS": os.environ.get("NCCL_DEBUG_SUBSYS", "INIT,NET,P2P,SHM,ENV"),
+            **remedies(torch_version, os.environ),
         })  # fmt: skip
+        if release < (2, 2):  # the prefix came with 2.2, whose wheel has both names
+            env["NCCL_ASYNC_ERROR_HANDLING"] = "1"
     return env
 
 
@@ -40,7 +59,7 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
     if gpus >= ranks and not requested:
         sentence = f"{ranks} ranks on {ranks} GPUs" if ranks > 1 else "1 rank on 1 GPU"
         rank_env = [_nccl_log(directory, rank) for rank in range(ranks)]
-        placement = {"backend": "nccl", "ranks": ranks, "devices": list(range(ranks))}
+        placement = {"backend": "nccl", "ranks": ranks, "devices": list(range(ranks)), "share": 1}
         return {**placement, "env": env, "rank_env": rank_env, "sentence": sentence}
     if requested:
         gpus = 1  # the first one holds them all, however many there are
@@ -58,7 +77,8 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
         f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({way}); this proves nothing about NVLink or the network"
     )
     placement = {"backend": "nccl", "ranks": ranks, "devices": devices, "env": env, "rank_env": rank_env}
-    return {**placement, "sentence": sentence, "sharing": sharing_way(nccl, requested)}
+    share = -(-ranks // gpus)
+    return {**placement, "sentence": sentence, "sharing": sharing_way(nccl, requested), "share": share}
 
 
 def count_ranks(count: int) -> str:
@@ -72,27 +92,31 @@ def _nccl_log(directory: str, rank: int) -> dict[str, str]:
 def place_direct(
     place: Mapping[str, Any], env: Mapping[str, str], gpus: int, nccl: str, plan: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return this rank's device and variables under torchrun, srun or mpirun. Ranks share a GPU as elsewhere."""
+    """Return this rank's device and variables under torchrun, srun or mpirun. Ranks share a GPU as elsewhere.
+
+    `share` is how many ranks of this node share the memory of the rank's GPU, or without a GPU that of the host.
+    """
     world, local, here = int(place["world"]), int(place["local"]), ranks_here(env, int(place["world"]))
     nodes = int(plan.get("nodes") or 1)
     on_nodes = f" on {nodes} nodes" if nodes > 1 else ""
     started = f"{world} ranks{on_nodes} started by {plan.get('launcher') or place['how']}"
     if not gpus:
-        return {"devices": None, "env": {}, "sentence": started}
+        return {"devices": None, "env": {}, "sentence": started, "share": here}
     shows_one = gpus == 1 and "," not in env.get("CUDA_VISIBLE_DEVICES", "")
     if shows_one and here > 1 and env.get("SLURM_GPUS_PER_TASK"):
         # Slurm shows each task its own GPU as number 0: they are not shared.
-        return {"devices": [0] * world, "env": _engine_env(plan), "sentence": started + ", a GPU for each"}
+        return {"devices": [0] * world, "env": _engine_env(plan), "sentence": started + ", a GPU for each", "share": 1}
     # Only this rank's entry is used; the others are told apart by their manifests.
     devices = [local % gpus] * world
     if here <= gpus:
-        return {"devices": devices, "env": _engine_env(plan), "sentence": started}
+        return {"devices": devices, "env": _engine_env(plan), "sentence": started, "share": 1}
     shared, way = sharing_env(nccl, int(place["rank"]))
     warning = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
     on_gpus = f"{here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way})"
     sentence = f"{started}, {on_gpus}; this proves nothing about NVLink or the network{warning}"
     env = {**_engine_env(plan), **shared}
-    return {"devices": devices, "env": env, "sentence": sentence, "sharing": sharing_way(nccl)}
+    share = -(-here // gpus)
+    return {"devices": devices, "env": env, "sentence": sentence, "sharing": sharing_way(nccl), "share": share}
 
 
 def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
@@ -103,8 +127,7 @@ def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
 
 def sharing_way(nccl: str, requested: str = "") -> str:
     """Return how ranks share a GPU: what is `requested`, or `multi-rank` from NCCL 2.30 on and `hostid` before."""
-    version = tuple(int(part) for part in re.findall(r"\d+", nccl)[:2])
-    return requested or ("multi-rank" if version >= (2, 30) else "hostid")
+    return requested or ("multi-rank" if release_of(nccl) >= (2, 30) else "hostid")
 
 
 def sharing_env(nccl: str, rank: int, requested: str = "") -> tuple[dict[str, str], str]:

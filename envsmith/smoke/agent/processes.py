@@ -60,6 +60,20 @@ def process_started(pid: int) -> int:
 PATIENCE = 4.0
 
 
+# How long a process may take to go after SIGKILL: a GPU's driver gives back what it mapped first, some GiB in seconds.
+KILL_SECONDS = 10.0
+
+
+def reaped(pid: int, limit: float) -> int | None:
+    """Wait for the end of a child, for `limit` seconds at most. Return its exit status, or `None` when it runs on."""
+    until = time.monotonic() + limit
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended or time.monotonic() >= until:
+            return status if ended else None
+        time.sleep(0.01)
+
+
 def of_session(pid: int) -> list[int]:
     """List the processes whose session is `pid`: a rank and what it started (a compiler)."""
     numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -169,7 +169,6 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     """Run one framework step on one rank. One row says what came of it."""
     started = time.monotonic()
     stage = Stage(job, board)
-    stage.bind_device()
     row: dict[str, Any] = {"row": "step", "rank": job["rank"], "step": job["run"]}
     try:
         row.update(status="ok", **STEPS[stage.step["kind"]](stage))

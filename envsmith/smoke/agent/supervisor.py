@@ -167,7 +167,7 @@ class Supervisor:
                 sentence += f"; GPUs are present but not usable: {error}"
             env = {} if "GLOO_SOCKET_IFNAME" in os.environ else {"GLOO_SOCKET_IFNAME": "lo"}
             placement = {"backend": backend, "ranks": ranks, "devices": None, "env": env, "sentence": sentence}
-            placement["rank_env"] = [{} for _ in range(ranks)]
+            placement.update(rank_env=[{} for _ in range(ranks)], share=ranks)
         placement["env"].update(evidence_env(self.directory, backend, str(ready["torch"])))
         placement["cuda"] = cuda
         self.emit("placement", **{k: placement[k] for k in ("cuda", "backend", "ranks", "devices", "sentence", "env")})
@@ -200,7 +200,7 @@ class Supervisor:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def _spawn(self, name: str, kind: str, placement: Mapping[str, Any], **fields: object) -> None:
-        job = {key: placement[key] for key in ("backend", "devices", "env", "rank_env")}
+        job = {key: placement[key] for key in ("backend", "devices", "env", "rank_env", "share")}
         job.update(kind=kind, run=name, world=placement["ranks"], sharing=placement.get("sharing", ""))
         job.update(timeouts=self.timeouts, digest=self.plan.get("digest", ""), image=self.plan.get("image"))
         job.update(stack=self.nursery.path("%d.stack", name), **fields)

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from envsmith.smoke.agent.nccl_log import evidence_of
 from envsmith.smoke.agent.nursery import Nursery, Rank
 from envsmith.smoke.agent.processes import (
+    KILL_SECONDS,
     PATIENCE,
     Patience,
     kill_group,
@@ -145,7 +147,7 @@ def end_ranks(nursery: Nursery) -> list[int]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGUSR1)
     _wait(nursery, 0.25, lambda: False)
-    for number, patience in ((signal.SIGTERM, 0.3), (signal.SIGKILL, 2.0)):
+    for number, patience in ((signal.SIGTERM, 0.3), (signal.SIGKILL, KILL_SECONDS)):
         for rank in nursery.ranks:
             if rank.alive and rank.pid:
                 kill_group(rank.pid, number)
@@ -179,8 +181,8 @@ def outputs(nursery: Nursery) -> dict[str, str]:
     """Return what each rank and its NCCL wrote last."""
     rows = {}
     for rank in nursery.ranks:
-        text = tail_text(nursery.path(f"{rank.rank}.out"))
-        text += tail_text(os.path.join(nursery.directory, f"nccl.{rank.rank}.log"))
+        log = os.path.join(nursery.directory, f"nccl.{rank.rank}.log")
+        text = "".join((tail_text(nursery.path(f"{rank.rank}.out")), tail_text(log), "\n", evidence_of(log)))
         if text.strip():
             rows[str(rank.rank)] = text
     return rows
@@ -188,30 +190,24 @@ def outputs(nursery: Nursery) -> dict[str, str]:
 
 def transports(nursery: Nursery) -> dict[str, str]:
     """Return what NCCL wrote of its transports, and its warnings: evidence, one line for each pair of ranks and way."""
-    rows = {}
-    for rank in nursery.ranks[:8]:
-        text = read_text(os.path.join(nursery.directory, f"nccl.{rank.rank}.log"), 1 << 20)
-        lines = [
-            re.sub(r"Channel \d+(?:/\d+)? : ", "Channel : ", line)
-            for line in text.splitlines()
-            if re.search(r"WARN|via |Using network|NET/|NVLS|Init COMPLETE", line)
-        ]
-        if lines:
-            rows[str(rank.rank)] = "\n".join(dict.fromkeys(lines))[:4000]
-    return rows
+    logs = {str(r.rank): evidence_of(os.path.join(nursery.directory, f"nccl.{r.rank}.log")) for r in nursery.ranks}
+    return {rank: text for rank, text in logs.items() if text}
 
 
 def end_orphans() -> list[int]:
     """End the orphans of our ranks, which became our children because we are their subreaper. Return their pids."""
-    pids = set()
-    for _ in range(20):
-        try:
-            children = read_text(f"/proc/self/task/{os.getpid()}/children").split()
-            for child in map(int, children):
-                pids.add(child)
+    pids: set[int] = set()
+    until = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < until:
+        children = set(map(int, read_text(f"/proc/self/task/{os.getpid()}/children").split()))
+        for child in children - pids:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-            if not os.waitpid(-1, 0 if children else os.WNOHANG)[0]:
-                break
-        except (ChildProcessError, ProcessLookupError):
+        pids |= children
+        # It may be in state D, inside the GPU's driver: nothing ends it then, and nothing may wait for it.
+        try:
+            if not os.waitpid(-1, os.WNOHANG)[0]:
+                time.sleep(0.01)
+        except ChildProcessError:
             break
     return sorted(pids)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import inspect
 import json
 import os
 import time
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from envsmith.smoke.agent.machine import loaded_facts, memory_limit
+from envsmith.smoke.agent.placement import release_of
 from envsmith.smoke.agent.processes import process_space, process_started, read_text
 from envsmith.smoke.agent.protocol import PROTOCOL, Board, Log
 
@@ -23,6 +23,16 @@ PER_RANK = {"NCCL_HOSTID", "NCCL_DEBUG_FILE", "CUDA_VISIBLE_DEVICES"}
 
 def seconds(value: float) -> dt.timedelta:
     return dt.timedelta(seconds=value)
+
+
+def bound_device(torch: Any, device: Any) -> dict[str, Any]:
+    """Return `device_id` for `init_process_group`, from torch 2.5 on: 2.15 guesses the device where it is not passed.
+
+    torch 2.3 and 2.4 know it too, but there `new_group` splits the communicator at once on the ranks that are not in
+    the group and later on those that are: with one rank in it the others hang (pytorch/pytorch#134314, mended by
+    #129284).
+    """
+    return {"device_id": device} if device is not None and release_of(str(torch.__version__)) >= (2, 5) else {}
 
 
 def stored(store: Any, key: str) -> bool:
@@ -139,16 +149,13 @@ class World:
         self.of_process.append(self)
 
     def init_group(self, store: Any, prefix: str = "group") -> None:
-        """Make the group, with `device_id` where torch knows it: torch 2.15 guesses the same device on every rank."""
-        kwargs: dict[str, Any] = {}
-        parameters = inspect.signature(self.dist.init_process_group).parameters
+        """Make the group, bound to this rank's device."""
         if self.cuda:
             self.torch.cuda.set_device(self.device)
-            if "device_id" in parameters:
-                kwargs["device_id"] = self.device
         self.dist.init_process_group(
             self.backend, store=self.dist.PrefixStore(prefix, store), rank=self.rank, world_size=self.size,
-            timeout=seconds(self.job["timeouts"]["group"]), **kwargs,
+            timeout=seconds(self.job["timeouts"]["group"]),
+            **bound_device(self.torch, self.device if self.cuda else None),
         )  # fmt: skip
 
     def open_groups(self, names: Iterable[str]) -> None:
@@ -180,8 +187,7 @@ def implementation_of(dist: Any, device: Any) -> str:
 def free_bytes(world: World) -> int:
     """Return what this rank may use: of the GPU its share, of the host its share of what is available now."""
     if world.cuda:
-        sharing = list(world.job["devices"]).count(world.device.index)
         free, total = world.torch.cuda.mem_get_info(world.device)
         reserve = min(int(total) // 16, 4 << 30) + (1 << 30)
-        return max(0, int(free) - reserve) // sharing
-    return int(memory_limit()[1] * 0.6) // int(world.size)
+        return max(0, int(free) - reserve) // int(world.job["share"])
+    return int(memory_limit()[1] * 0.6) // int(world.job["share"])

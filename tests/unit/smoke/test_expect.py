@@ -8,7 +8,9 @@ import pytest
 
 from envsmith.errors import DataError
 from envsmith.smoke.agent.cases import OPERATIONS
+from envsmith.smoke.cases import GPU_ONLY, full_cases
 from envsmith.smoke.expect import Expect, load_expectations
+from envsmith.smoke.plan import Plan
 
 GOOD = """
 evidence:
@@ -73,3 +75,42 @@ def test_known_corruption_of_strided_tensors_is_expected_wrong_and_never_ok() ->
     lines = load_expectations()
     for op in ("strided_all_reduce", "strided_broadcast", "strided_reduce", "strided_scatter"):
         assert lines.of({"op": op, "dtype": "float32"}, "gloo", {"torch": "2.13.0"}).expect is Expect.WRONG
+
+
+# What torch's older engine does with a dtype that its map lacks, read in torch/csrc/cuda/nccl.cpp and ProcessGroupNCCL.cpp: these operations
+# open NCCL's group first and raise inside it.
+OPENING = {"scatter", "all_to_all", "send_recv", "batch_isend_irecv"}
+UNMAPPED = {"int16", "uint16", "uint32", "uint64"}
+
+
+@pytest.mark.parametrize(
+    ("torch", "engine", "expected"),
+    [
+        ("2.6.0+cu124", None, Expect.AVOID),
+        ("2.14.1", None, Expect.AVOID),
+        ("2.15.0", "legacy", Expect.AVOID),
+        (None, None, Expect.AVOID),
+        ("2.15.0+cu132", None, Expect.REFUSED),
+        ("2.15.0", "2", Expect.REFUSED),
+    ],
+)
+def test_no_case_leaves_a_group_open_on_the_older_engine_and_the_newer_one_is_asked(torch, engine, expected) -> None:
+    versions = {"torch": torch} if torch else {}
+    plan = Plan.build(versions, tier="full", ranks=4, backend="nccl", engine=engine, steps=False)
+    risky = [case for case in plan.cases if case.op in OPENING and case.dtype in UNMAPPED]
+    assert {case.op for case in risky} == OPENING
+    for case in risky:
+        due = Expect.AVOID if case.op == "batch_isend_irecv" else expected
+        assert plan.expect(case.id, "nccl")["expect"] == due, case.id
+    # What converts the dtype before it opens a group is refused alike on both.
+    for case in plan.cases:
+        if case.op in {"gather", "all_to_all_single", "broadcast", "all_gather"} and case.dtype in UNMAPPED:
+            assert plan.expect(case.id, "nccl")["expect"] == Expect.REFUSED, case.id
+
+
+def test_what_needs_a_gpu_stands_behind_all_that_a_hang_of_it_would_take_away() -> None:
+    ops = [case.op for case in full_cases(4)]
+    first = min(ops.index(op) for op in GPU_ONLY)
+    assert set(ops[first:-1]) == set(GPU_ONLY)
+    assert ops[-1] == "reinit"
+    assert ops[-2] == "symmetric_memory"

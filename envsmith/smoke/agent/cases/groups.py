@@ -127,6 +127,8 @@ def cuda_graph(k: Kit) -> None:
 def symmetric_memory(k: Kit) -> None:
     torch = k.torch
     k.needs_gpu("symmetric memory")
+    if len({peer.get("space") for peer in k.world.job.get("peers", ())}) > 1:
+        raise Skip("symmetric memory hands its descriptors over sockets of one node, the ranks are on several")
     try:
         import torch.distributed._symmetric_memory as symm
     except ImportError:

@@ -10,20 +10,31 @@ from envsmith.smoke.agent.cases.kit import Kit, operation
 from envsmith.smoke.agent.protocol import Skip
 
 CPU_LIMIT = 64 << 20  # bytes; beyond this gloo over loopback measures the memory of the host
-# Ranks that share a GPU: over sockets a large buffer takes minutes and measures loopback; in one memory it measures
-# nothing that training has.
-SHARING_LIMITS = {"hostid": CPU_LIMIT, "multi-rank": 2 << 30}
+# Ranks that share a GPU take turns of milliseconds: a larger buffer takes minutes and measures loopback or one memory.
+SHARING_LIMIT = 64 << 20
+# The seconds that the timed calls of one size may take together, and the fewest of them: slow is measured, not ended.
+BUDGET, FEWEST = 10.0, 3
 
 
 def measured(k: Kit, call: Callable[[], Any]) -> None:
     """Warm up, then time every call in microseconds: by CUDA events, on a CPU by the clock from a barrier on."""
     size = k.n * k.torch.empty(0, dtype=k.dtype).element_size()
-    rounds = 50 if size <= 1 << 20 else 20
-    for _ in range(5 if size <= 1 << 24 else 2):
+    for _ in range(4 if size <= 1 << 24 else 1):
         call()
     k.world.sync()
+    rounds = _rounds(k, call, 50 if size <= 1 << 20 else 20)
     times = _on_gpu(k, call, rounds) if k.world.cuda else _on_cpu(k, call, rounds)
     k.measured = {"bytes": size, "us": [round(t, 2) for t in times]}
+
+
+def _rounds(k: Kit, call: Callable[[], Any], most: int) -> int:
+    """Return how many calls fit into the budget, the same on every rank: by the slowest one's time for one more."""
+    started = time.perf_counter()
+    call()
+    k.world.sync()
+    slowest = k.torch.tensor([time.perf_counter() - started], device=k.world.device)
+    k.dist.all_reduce(slowest, k.dist.ReduceOp.MAX, group=k.group)
+    return max(FEWEST, min(most, int(BUDGET / max(float(slowest.item()), 1e-9))))
 
 
 def _on_gpu(k: Kit, call: Callable[[], Any], rounds: int) -> list[float]:
@@ -52,12 +63,13 @@ def _buffers(k: Kit) -> tuple[Any, Any]:
     if not k.world.cuda and size > CPU_LIMIT:
         raise Skip(f"on a CPU nothing beyond {CPU_LIMIT >> 20} MiB is measured")
     sharing = str(k.world.job.get("sharing") or "")
-    if sharing and size > SHARING_LIMITS[sharing]:
-        raise Skip(f"ranks that share a GPU ({sharing}) measure nothing beyond {SHARING_LIMITS[sharing] >> 20} MiB")
+    if sharing and size > SHARING_LIMIT:
+        raise Skip(f"ranks that share a GPU ({sharing}) measure nothing beyond {SHARING_LIMIT >> 20} MiB")
     if k.n % k.size:
         raise Skip(f"{k.n} elements cannot be shared out among {k.size} ranks")
-    buffer = k.torch.ones(k.n, dtype=k.dtype, device=k.world.device)
-    return buffer, k.torch.ones(k.n // k.size, dtype=k.dtype, device=k.world.device)
+    # Zeros, because a sum in place of anything else grows with every round.
+    buffer = k.torch.zeros(k.n, dtype=k.dtype, device=k.world.device)
+    return buffer, k.torch.zeros(k.n // k.size, dtype=k.dtype, device=k.world.device)
 
 
 def _timed(k: Kit, make: Callable[[Any, Any], Callable[[], Any]]) -> None:
@@ -67,13 +79,14 @@ def _timed(k: Kit, make: Callable[[Any, Any], Callable[[], Any]]) -> None:
 
 @operation()
 def bw_all_reduce(k: Kit) -> None:
-    # The largest of equal values: a sum would grow with every round.
-    _timed(k, lambda buffer, share: lambda: k.dist.all_reduce(buffer, k.dist.ReduceOp.MAX, group=k.group))
+    # SUM, as the published floors have it: NVLS adds float32 and does not compare it (ncclNvlsSupported() in
+    # src/include/device.h of NCCL v2.30.7-1).
+    _timed(k, lambda buffer, share: lambda: k.dist.all_reduce(buffer, group=k.group))
 
 
 @operation()
 def bw_reduce(k: Kit) -> None:
-    _timed(k, lambda buffer, share: lambda: k.dist.reduce(buffer, k.ranks[0], k.dist.ReduceOp.MAX, group=k.group))
+    _timed(k, lambda buffer, share: lambda: k.dist.reduce(buffer, k.ranks[0], group=k.group))
 
 
 @operation()
@@ -90,7 +103,7 @@ def bw_all_gather_single(k: Kit) -> None:
 @operation()
 def bw_reduce_scatter_single(k: Kit) -> None:
     scatter_from = k.single("reduce_scatter_single", "reduce_scatter_tensor")
-    _timed(k, lambda buffer, share: lambda: scatter_from(share, buffer, k.dist.ReduceOp.MAX, group=k.group))
+    _timed(k, lambda buffer, share: lambda: scatter_from(share, buffer, group=k.group))
 
 
 @operation()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from envsmith.smoke.agent.counter import Counter
 from envsmith.smoke.agent.faults import inject_before
 from envsmith.smoke.agent.protocol import Board, Phase
-from envsmith.smoke.agent.world import seconds
+from envsmith.smoke.agent.world import bound_device, seconds
 
 
 class Preload(NamedTuple):
@@ -165,26 +164,11 @@ class Stage:
 
     def init_group(self) -> None:
         dist = self.torch.distributed
-        dist.init_process_group(self.job["backend"], timeout=seconds(self.job["timeouts"]["group"]))
-
-    def bind_device(self) -> None:
-        """Pass the rank's GPU to `init_process_group`, where torch knows `device_id`, whoever calls it.
-
-        Without it torch 2.15 guesses a device, and on several ranks the same one.
-        """
-        dist = self.torch.distributed
-        original = dist.init_process_group
-        if not self.cuda or "device_id" not in inspect.signature(original).parameters:
-            return
-
-        @functools.wraps(original)
-        def bound(*args: Any, **kwargs: Any) -> Any:
-            backend = str(args[0] if args else kwargs.get("backend") or "nccl")
-            if "nccl" in backend and kwargs.get("device_id") is None:
-                kwargs["device_id"] = self.device
-            return original(*args, **kwargs)
-
-        dist.init_process_group = dist.distributed_c10d.init_process_group = bound
+        limit, bound = (
+            seconds(self.job["timeouts"]["group"]),
+            bound_device(self.torch, self.device if self.cuda else None),
+        )
+        dist.init_process_group(self.job["backend"], timeout=limit, **bound)
 
     def stepper(self, optimizer: Any) -> Callable[[], None]:
         """Return what ends a training step: the optimizer's own step, and gradients of nothing."""

@@ -5,15 +5,27 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from envsmith.model.version import Spec
 from envsmith.smoke import run
-from envsmith.smoke.agent.placement import limit_findings, open_files_needed, place_direct, place_nccl
+from envsmith.smoke.agent.placement import (
+    evidence_env,
+    limit_findings,
+    open_files_needed,
+    place_direct,
+    place_nccl,
+    remedies,
+)
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import judge
+
+MATRIX = Path(run.__file__).parents[2] / "matrix"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +55,42 @@ def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says
         assert placement["env"] == {
             "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1", "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1",
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpus", "here", "share"), [(8, 8, 1), (4, 8, 2), (1, 2, 2), (3, 4, 2), (0, 8, 8)]
+)  # fmt: skip
+def test_memory_is_shared_by_the_ranks_of_a_node_and_gpu_and_not_by_those_of_other_nodes(gpus, here, share) -> None:
+    placed = place_direct({**_place(3), "world": 16}, {"LOCAL_WORLD_SIZE": str(here)}, gpus, "2.28.9", {"nodes": 2})
+    assert placed["share"] == share
+
+
+def test_one_gpu_is_shared_by_all_its_ranks_under_the_supervisor_too() -> None:
+    assert place_nccl(8, 8, "2.28.9", {}, "/run")["share"] == 1
+    assert place_nccl(2, 1, "2.28.9", {}, "/run")["share"] == 2
+    assert place_nccl(4, 2, "2.28.9", {}, "/run")["share"] == 2
+
+
+@pytest.mark.parametrize(
+    ("torch", "applied"),
+    [("2.5.1", False), ("2.6.0+cu124", True), ("2.7.0+cu126", True), ("2.7.1+cu126", False), ("2.15.0", False)],
+)
+def test_remedy_of_the_matrix_against_the_hang_of_eager_communicators_is_applied(torch, applied) -> None:
+    assert remedies(torch, {}) == ({"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"} if applied else {})
+    assert remedies(torch, {"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}) == {}, "the user has the last word"
+    (rule,) = [
+        rule
+        for rule in yaml.safe_load((MATRIX / "rules" / "nccl.yaml").read_text())["rules"]
+        if rule["id"] == "nccl-eager-init-hang"
+    ]
+    assert Spec.parse(rule["when"]["torch"]).contains(torch) == applied
+    assert "TORCH_NCCL_USE_COMM_NONBLOCKING=0" in rule["fix"]
+
+
+def test_torch_before_2_2_has_its_variables_without_the_prefix() -> None:
+    assert evidence_env("", "nccl", "2.1.2")["NCCL_ASYNC_ERROR_HANDLING"] == "1"
+    assert "NCCL_ASYNC_ERROR_HANDLING" not in evidence_env("", "nccl", "2.2.2")
+    assert evidence_env("", "nccl", "2.6.0")["TORCH_NCCL_USE_COMM_NONBLOCKING"] == "0"
 
 
 @pytest.mark.parametrize(("wanted", "nccl"), [("hostid", "2.30.7"), ("multi-rank", "2.30.7"), ("hostid", "2.21.5")])
@@ -80,7 +128,7 @@ def test_ranks_of_a_launcher_share_a_gpu_by_the_variable_of_new_nccl() -> None:
 
 def test_ranks_of_a_launcher_with_enough_gpus_are_left_alone() -> None:
     placed = place_direct(_place(3), {"LOCAL_WORLD_SIZE": "2"}, 2, "2.28.9", {})
-    assert placed == {"devices": [1] * 4, "env": {}, "sentence": "4 ranks started by torchrun"}
+    assert placed == {"devices": [1] * 4, "env": {}, "sentence": "4 ranks started by torchrun", "share": 1}
     assert place_direct(_place(3), {}, 0, "0", {})["devices"] is None
     slurm = {"SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "3"}
     assert place_direct(_place(1), slurm, 1, "2.28.9", {})["env"] == {}

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 
+from envsmith.smoke.agent import watching
 from envsmith.smoke.agent.nursery import Rank
-from envsmith.smoke.agent.processes import Patience
+from envsmith.smoke.agent.processes import KILL_SECONDS, Patience, reaped
 from envsmith.smoke.agent.protocol import Board, Exit, Phase, Startup
 from envsmith.smoke.agent.watching import Halt, Watch, case_deadline
 
@@ -81,3 +87,29 @@ def test_nursery_that_is_gone_and_time_that_is_up_halt_the_job() -> None:
     late = _watch(_Nursery(1, lambda nursery: nursery.put(0, 0, Phase.PREP)), total=0.0)
     assert late is not None
     assert (late.reason, late.details) == ("total", {"limit": 0.0})
+
+
+def test_waiting_for_the_end_of_a_process_that_cannot_be_ended_has_an_end() -> None:
+    pid = os.fork()
+    if not pid:
+        time.sleep(60)  # stands for a process in state D: no signal of ours has ended it yet
+        os._exit(0)
+    try:
+        assert reaped(pid, 0.05) is None
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    status = reaped(pid, KILL_SECONDS)
+    assert status is not None
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+def test_module_of_the_watch_waits_for_no_child_without_a_deadline() -> None:
+    """`waitpid` without WNOHANG would wait for ever for a rank that is stuck in the GPU's driver."""
+    calls = [
+        (path.name, ast.unparse(node))
+        for path in Path(watching.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.waitpid"
+    ]
+    assert calls
+    assert [call for call in calls if "WNOHANG" not in call[1]] == []
