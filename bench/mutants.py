@@ -35,7 +35,13 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "solve": (["envsmith/solve"], ["tests/unit/solve", "tests/golden", *_PROPERTIES]),
     "model": (
         ["envsmith/model"],
-        ["tests/unit/model", "tests/unit/test_schema.py", "tests/unit/solve", "tests/unit/lock"],
+        [
+            "tests/unit/model",
+            "tests/unit/test_schema.py",
+            "tests/unit/lock",
+            "tests/unit/matrix/test_records.py",
+            "tests/unit/solve",
+        ],
     ),
     "http": (
         ["envsmith/http.py"],

@@ -13,7 +13,7 @@ from envsmith.lock.build_requires import requires_of
 from envsmith.lock.resolve import cutoff, overrides, query_of, uv_platform
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.lock import GivenArchive
+from envsmith.model.lock import Artifact, GivenArchive, Pin
 
 
 def test_frameworks_torch_and_companions_are_exact_and_what_follows_is_not_asked_for(
@@ -150,3 +150,30 @@ def test_what_was_given_is_not_asked_of_the_index(cell: Cell, table: ComponentTa
     found = query_of(with_apex, table, archives=archives).requirements
     assert not [line for line in found if line.startswith(("apex", "deepspeed"))]
     assert [line for line in found if line.startswith("torch==")]
+
+
+def _pins(versions: dict[str, str]) -> list[Pin]:
+    return [
+        Pin(name=name, version=version, layer="torch", artifacts=(Artifact(filename="a-1.whl", sha256="0" * 64),))
+        for name, version in versions.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("components", "pinned", "lines"),
+    [
+        ({"driver": "580", "torch": "2.9.1"}, {"torch": "2.8.0"}, ["torch: the cell says 2.9.1, the resolver pinned torch 2.8.0"]),
+        ({"torch": "2.9.1", "unknown": "1", "numpy": "1.0"}, {"numpy": "1.0.0"}, ["torch: the cell says 2.9.1, the resolver pinned none"]),
+        ({"torch": "2.9.1", "numpy": "1.26"}, {"torch": "2.9.1", "numpy": "1.26.0"}, []),
+        ({"torch": "2.9.1", "numpy": "none"}, {"torch": "2.9.1", "numpy": "2.0"}, ["numpy: the cell says none, the resolver pinned numpy 2.0"]),
+        ({"torch": "2.9.1", "numpy": "odd one"}, {"torch": "2.9.1", "numpy": "odd one"}, []),
+        ({"torch": "2.9.1", "numpy": "odd one"}, {"torch": "2.9.1", "numpy": "2"}, ["numpy: the cell says odd one, the resolver pinned numpy 2"]),
+    ],
+)  # fmt: skip
+def test_each_component_that_was_pinned_otherwise_is_named(cell, table, components, pinned, lines):
+    other = dataclasses.replace(cell, components=components, chosen=tuple(components))
+    known = (
+        ComponentTable([*table, component("numpy", Role.COMPANION, "numpy")]) if "numpy" not in table.by_name else table
+    )
+
+    assert list(resolve.differences(other, _pins(pinned), known)) == lines
