@@ -120,6 +120,9 @@ class SmokeFlags:
         show_default=False,
         help="GPUs per node to ask Slurm or Kubernetes for.",
     )
+    rdma: str | None = option(
+        "--rdma", metavar="RESOURCE[=COUNT]", help="For --emit: the resource that gives a pod InfiniBand cards."
+    )
     read_logs: tuple[Path, ...] = option(
         "--read-logs",
         type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
@@ -140,14 +143,14 @@ class SmokeFlags:
 
     def refuse_idle(self) -> None:
         """Refuse flags that would have no effect or leave nothing to run."""
-        of_nodes = (self.rdzv, self.rsh, self.emit, self.image, self.gpus)
+        of_nodes = (self.rdzv, self.rsh, self.emit, self.image, self.gpus, self.rdma)
         of_one_tier = (
             self.no_steps, self.framework_only, self.plan_only, self.machine, self.nccl_engine, self.sharing,
         )  # fmt: skip
         if self.plot and self.tier != "bandwidth":
             raise UsageError("--plot is for --tier bandwidth")
         if self.nodes is None and any(of_nodes):
-            raise UsageError("--rdzv, --rsh, --emit, --image and --gpus are for --nodes")
+            raise UsageError("--rdzv, --rsh, --emit, --image, --gpus and --rdma are for --nodes")
         if self.output and self.tier != "all":
             raise UsageError("--output is for --tier all")
         if self.nodes is None and self.tier == "all" and any(of_one_tier):
@@ -406,7 +409,14 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
     if not settings.image:
         raise UsageError("--emit needs --image: the one that holds the environment")
     python = str(settings.python) if settings.python else "python"
-    job = Job(image=settings.image, nodes=len(hosts), ranks=settings.ranks, gpus=settings.gpus, python=python)
+    job = Job(
+        image=settings.image,
+        nodes=len(hosts),
+        ranks=settings.ranks,
+        gpus=settings.gpus,
+        python=python,
+        rdma=settings.rdma,
+    )
     click.echo(manifest(settings.emit or "", job, _plan(hosts, settings, {})), nl=False)
 
 

@@ -66,6 +66,14 @@ DEEPSPEED = Framework(
         *(_zero(stage, "bfloat16") for stage in (1, 2, 3)),
         _MOE,
     ),
+    # deepspeed 0.14.1 to 0.19.4 ask each operator at import whether it can be compiled (op_builder/fp_quantizer.py).
+    errors={
+        r"MissingCUDAException|CUDA_HOME does not exist, unable to compile CUDA op": (
+            "deepspeed 0.14.1 to 0.19.4 look for nvcc when they are imported where there is a GPU, "
+            "and this environment has no CUDA toolkit; next: install the toolkit of torch's CUDA and set CUDA_HOME, "
+            "or take deepspeed 0.19.5 or later"
+        ),
+    },
     # Its setup.py adds nvidia-ml-py where it finds a GPU.
     ignored_requirements=frozenset({"nvidia-ml-py"}),
     reads_sdist=True,

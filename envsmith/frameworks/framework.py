@@ -114,7 +114,7 @@ class Framework:
     ``short`` spells it in a cell id, ``parts`` does so for companions that belong to it. ``module`` is what is
     imported. ``undeclared`` are distributions that it needs at run time and does not declare. ``compiles`` says that it
     compiles extensions at build time or first use. ``quick_steps`` are run by every smoke test, ``steps`` by the
-    framework tier. ``ignored_requirements`` depend on the machine that made the metadata, ``reads_sdist`` says that the
+    framework tier. ``errors`` are patterns of its errors, each with the cause and what to do. ``ignored_requirements`` depend on the machine that made the metadata, ``reads_sdist`` says that the
     sdist tells more than a wheel.
     """
 
@@ -129,6 +129,7 @@ class Framework:
     compiles: bool = False
     quick_steps: tuple[Step, ...] = ()
     steps: tuple[Step, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
     ignored_requirements: frozenset[str] = frozenset()
     reads_sdist: bool = False
     checkout: Checkout | None = None

@@ -26,6 +26,7 @@ from envsmith.smoke.verdict import SmokeResult, judge
 KINDS = ("jobset", "trainjob")
 _LABEL = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:-]{0,250}(@sha256:[0-9a-f]{64})?")
+_RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]{0,100}[a-z0-9])?/[A-Za-z0-9][A-Za-z0-9_.-]{0,62})(?:=([1-9]\d?))?")
 _PORT = 29500
 # A variable must fit into one argument of execve: 128 KiB on Linux (MAX_ARG_STRLEN).
 _MAX_VARIABLE = 131072 - 64
@@ -42,7 +43,10 @@ _UNPACK = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What the YAML is made of. ``gpus`` and ``ranks`` are per node; ``python`` is the interpreter inside the image."""
+    """What the YAML is made of. ``gpus`` and ``ranks`` are per node; ``python`` is the interpreter inside the image.
+
+    ``rdma`` is the resource by which the cluster hands out InfiniBand cards, ``NAME`` or ``NAME=COUNT``.
+    """
 
     image: str
     nodes: int
@@ -53,6 +57,7 @@ class Job:
     runtime: str = "torch-distributed"
     python: str = "python"
     seconds: int = 1800
+    rdma: str | None = None
 
     def __post_init__(self) -> None:
         for what, value in (("name", self.name), ("namespace", self.namespace), ("runtime", self.runtime)):
@@ -61,6 +66,12 @@ class Job:
         if not _IMAGE.fullmatch(self.image):
             raise UsageError(
                 f"--image {self.image[:80]!r} is no image reference", hint="REGISTRY/NAME:TAG or …@sha256:…"
+            )
+        if self.rdma is not None and not _RESOURCE.fullmatch(self.rdma):
+            raise UsageError(
+                f"Cannot ask for the resource {self.rdma[:80]!r}: it is not a resource of Kubernetes.",
+                hint="Write DOMAIN/NAME or DOMAIN/NAME=COUNT, as in rdma/hca_shared_devices_a=1. "
+                "List those of a node with: kubectl describe node",
             )
         if not re.fullmatch(r"[A-Za-z0-9_./-]{1,200}", self.python):
             raise UsageError(f"--python {self.python[:80]!r} is no path of an interpreter")
@@ -92,6 +103,8 @@ def manifest(kind: str, job: Job, plan: Plan) -> str:
         f"# ENVSMITH_AGENT is agent.py (sha256 {digest}), ENVSMITH_PLAN its plan: base64 of zlib.\n"
         "# The first pod's log has the events of every rank; the job fails when the test does.\n"
     )
+    if job.rdma and kind == "trainjob":
+        head += f"# InfiniBand needs the capability IPC_LOCK: give it to the container in the runtime {job.runtime}.\n"
     return head + yaml.safe_dump(document, sort_keys=False, width=120)
 
 
@@ -106,8 +119,11 @@ def _metadata(job: Job) -> dict[str, Any]:
     return {"name": job.name, **({"namespace": job.namespace} if job.namespace else {})}
 
 
-def _gpus(job: Job) -> dict[str, Any]:
-    return {"limits": {"nvidia.com/gpu": job.gpus}} if job.gpus else {}
+def _resources(job: Job) -> dict[str, Any]:
+    limits: dict[str, int] = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
+    if job.rdma and (resource := _RESOURCE.fullmatch(job.rdma)):
+        limits[resource[1]] = int(resource[3] or 1)
+    return {"limits": limits} if limits else {}
 
 
 def _command(job: Job) -> list[str]:
@@ -136,8 +152,11 @@ def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
         "ports": [{"containerPort": _PORT}],
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - in the pod, not here
     }
-    if job.gpus:
-        container["resources"] = _gpus(job)
+    if resources := _resources(job):
+        container["resources"] = resources
+    if job.rdma:
+        # The cards' buffers are locked in memory, which a container may not do beyond its limit.
+        container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
     pod = {
         "restartPolicy": "Never",
         "containers": [container],
@@ -172,8 +191,8 @@ def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
         "numProcPerNode": job.ranks,
         "env": [{"name": k, "value": v} for k, v in variables.items()],
     }
-    if job.gpus:
-        trainer["resourcesPerNode"] = _gpus(job)
+    if resources := _resources(job):
+        trainer["resourcesPerNode"] = resources
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",

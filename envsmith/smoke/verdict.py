@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
 from envsmith.smoke.health import machine_problems
 from envsmith.smoke.plan import Plan, Tier
+from envsmith.smoke.step_verdict import compare_families, judge_step, words_of_framework
 
 _BAD = {
     Verdict.WRONG: Exit.WRONG,
@@ -310,9 +310,10 @@ def _step(step: Step, log: Events) -> StepOutcome:
     if halt and any((e.get("code") or 0) < 0 for e in halt.get("exits", ())):
         errors = []  # a signal comes before what the others say about it
     if errors:
-        text = "; ".join(
-            dict.fromkeys(f"rank {r['rank']} in {r.get('stage') or 'the step'}: {r.get('detail')}" for r in errors)
+        first, *more = dict.fromkeys(
+            f"rank {r['rank']} in {r.get('stage') or 'the step'}: {r.get('detail')}" for r in errors
         )
+        text = "; ".join([first + words_of_framework(first), *more])
         trace = {"trace": str(errors[0].get("trace", ""))[-2000:]}
         return StepOutcome(name=name, verdict=Verdict.ERROR, seconds=seconds, detail=text, facts=trace)
     if halt:
@@ -604,102 +605,3 @@ def first_rank(detail: str) -> str:
     """Return what the first rank said, without its number: ``ImportError: …``."""
     match = re.match(r"rank \d+ in [^:]*: (.*?)(?:; rank \d+ in .*)?$", detail, re.DOTALL)
     return match[1] if match else detail
-
-
-# -- a framework step that ran to its end: losses, collectives, steps that train the same ------------------------------
-
-
-def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:
-    """Judge a step whose ranks all reported.
-
-    Its losses must be finite, fall and equal the reference, by the collectives that it is named for.
-    """
-    facts: dict[str, object] = dict(rows[0].get("facts", {}))
-    problems, worst = [], 0.0
-    for row in rows:
-        losses = [float(x) for x in row.get("losses", ())]
-        rank = row["rank"]
-        facts[f"losses rank {rank}"] = [round(x, 6) for x in losses]
-        if not losses or not all(math.isfinite(x) for x in losses):
-            problems.append(f"rank {rank}: the losses are not finite: {losses}")
-            continue
-        if not losses[-1] < losses[0]:
-            problems.append(f"rank {rank}: the loss does not fall: {losses[0]:.5f} -> {losses[-1]:.5f}")
-        worst = max(worst, _difference(losses, [float(x) for x in row.get("reference", ())]))
-    compared = step.tolerance is not None and any(row.get("reference") for row in rows)
-    if len({str(row.get("facts", {}).get("parameters")) for row in rows}) > 1:
-        problems.append("the ranks hold different parameters after training")
-    if step.tolerance is not None and worst > step.tolerance:
-        problems.append(f"the losses differ from the reference by {worst:.2e}, allowed are {step.tolerance:.0e}")
-    facts["difference from reference"] = worst if compared else None
-    issued, missing = _issued(step, rows)
-    facts["collectives"] = issued
-    problems += [f"it never issued {' or '.join(names.split('|'))}: this was not {step.name}" for names in missing]
-    if problems:
-        detail = "; ".join(problems)
-        return StepOutcome(name=step.name, verdict=Verdict.WRONG, seconds=seconds, detail=detail, facts=facts)
-    losses = [float(x) for x in rows[0]["losses"]]
-    same = f", equal to the reference within {worst:.1e}" if compared else ""
-    counted = ", ".join(f"{row['count']} {name}" for name, row in issued.items() if row.get("count"))
-    detail = f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}"
-    detail += f"; {counted}" if counted else ""
-    return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail, facts=facts)
-
-
-def _difference(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the largest relative difference. Lists of different length differ without bound."""
-    if not reference:
-        return 0.0
-    if len(losses) != len(reference):
-        return math.inf
-    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, reference, strict=True))
-
-
-def _issued(step: Step, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """Return rank 0's collectives, ``{name: {count, bytes}}``, and the expected ones that are missing.
-
-    What C++ issues comes from the flight recorder, with counts only. Where that torch keeps none for the backend
-    nothing can be missed.
-    """
-    first = rows[0]
-    calls: dict[str, dict[str, int]] = {name: dict(row) for name, row in first.get("collectives", {}).items()}
-    recorded: Mapping[str, int] = first.get("recorded", {})
-    if step.native:
-        for name, count in recorded.items():
-            calls.setdefault(name, {"count": count})
-    if "collectives" not in first or (step.native and not recorded):
-        return calls, []
-    everyone = {name for row in rows for name in row.get("collectives", {})} | set(calls)
-    return calls, [names for names in step.issues if not everyone & set(names.split("|"))]
-
-
-def compare_families(steps: Sequence[Step], outcomes: Sequence[StepOutcome]) -> tuple[StepOutcome, ...]:
-    """Hold steps of one family, which train the same model on the same data, against the first that passed."""
-    base: dict[str, StepOutcome] = {}
-    judged = []
-    for step, outcome in zip(steps, outcomes, strict=True):
-        if not step.family or outcome.verdict is not Verdict.PASS or step.tolerance is None:
-            judged.append(outcome)
-            continue
-        first = base.setdefault(step.family, outcome)
-        if first is outcome:
-            judged.append(outcome)
-            continue
-        worst = max(_difference(_losses(outcome, key), _losses(first, key)) for key in _ranks(first))
-        facts = {**outcome.facts, f"difference from {first.name}": worst}
-        if worst > step.tolerance:
-            detail = f"the losses differ from those of {first.name} by {worst:.2e}, allowed are {step.tolerance:.0e}"
-            judged.append(replace(outcome, verdict=Verdict.WRONG, detail=detail, facts=facts))
-        else:
-            detail = f"{outcome.detail}; losses as in {first.name} within {worst:.1e}"
-            judged.append(replace(outcome, detail=detail, facts=facts))
-    return tuple(judged)
-
-
-def _ranks(outcome: StepOutcome) -> list[str]:
-    return [key for key in outcome.facts if key.startswith("losses rank ")]
-
-
-def _losses(outcome: StepOutcome, key: str) -> list[float]:
-    losses = outcome.facts.get(key)
-    return [float(x) for x in losses] if isinstance(losses, list) else []

@@ -61,7 +61,7 @@ def _job(**changes: Any) -> Job:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("changes", [{}, {"gpus": 0}, {"namespace": "training"}])
+@pytest.mark.parametrize("changes", [{}, {"gpus": 0}, {"namespace": "training"}, {"rdma": "rdma/hca_shared_devices_a"}])
 def test_every_field_is_one_of_the_custom_resource(kind: str, changes: dict[str, Any]) -> None:
     case = json.loads((CASES / f"{kind}.json").read_text())
     document = yaml.safe_load(manifest(kind, _job(**changes), _plan()))
@@ -158,3 +158,24 @@ def test_jobset_tells_torchrun_who_is_who() -> None:
 
 def test_head_names_the_agent_by_its_hash() -> None:
     assert re.search(r"agent\.py \(sha256 [0-9a-f]{64}\)", manifest("jobset", _job(), _plan()))
+
+
+def test_pods_get_infiniband_cards_and_may_lock_their_buffers() -> None:
+    document = yaml.safe_load(manifest("jobset", _job(rdma="nvidia.com/hostdev=8"), _plan()))
+    pod = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 8, "nvidia.com/hostdev": 8}}
+    assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+
+
+def test_a_trainjob_asks_for_the_cards_and_says_where_the_capability_goes() -> None:
+    text = manifest("trainjob", _job(rdma="rdma/hca_shared_devices_a"), _plan())
+    trainer = yaml.safe_load(text)["spec"]["trainer"]
+    assert trainer["resourcesPerNode"]["limits"]["rdma/hca_shared_devices_a"] == 1
+    assert "IPC_LOCK: give it to the container in the runtime torch-distributed" in text
+
+
+@pytest.mark.parametrize("rdma", ["hca", "a/b=0", "a/b: 1\n", "a/b=1=2", "-/b", "a/" + "b" * 80])
+def test_a_resource_that_is_none_is_refused(rdma: str) -> None:
+    with pytest.raises(UsageError, match="Cannot ask for the resource"):
+        _job(rdma=rdma)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from envsmith.frameworks.framework import Step
-from envsmith.model.record import StepOutcome, Verdict
-from envsmith.smoke.verdict import compare_families, judge_step
+from envsmith.model.record import Rung, StepOutcome, Verdict
+from envsmith.smoke.plan import Plan
+from envsmith.smoke.step_verdict import compare_families, judge_step, words_of_framework
+from envsmith.smoke.verdict import failure_of, judge
 
 STEP = Step(name="zero", kind="deepspeed-zero", family="zero", issues=("all_reduce|reduce", "all_gather_single"))
 CALLS = {"all_reduce": {"count": 5, "bytes": 80}, "all_gather_single": {"count": 1, "bytes": 8}}
@@ -91,3 +93,20 @@ def test_step_that_did_not_pass_is_no_base_of_its_family() -> None:
         judge_step(STEP, _rows(losses=(2.0, 1.0, 0.5)), None),
     ]
     assert [o.verdict for o in compare_families(steps, outcomes)] == [Verdict.SKIPPED, Verdict.PASS, Verdict.PASS]
+
+
+def test_deepspeed_that_looks_for_nvcc_at_import_is_said_in_words() -> None:
+    plan = Plan.build({"torch": "2.5.1", "deepspeed": "0.15.0"}, tier="quick", ranks=2, backend="gloo")
+    step = next(step for step in plan.steps if step.name.startswith("deepspeed"))
+    error = "MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)"
+    row = {"event": "row", "run": step.name, "row": "step", "status": "error", "stage": "import", "detail": error}
+    result = judge(plan, [{"event": "hello", "pid": 1}, *({**row, "rank": rank} for rank in range(2))])
+    outcome = next(outcome for outcome in result.steps if outcome.name == step.name)
+    failure = failure_of(result, [Rung.IMPORTED])
+    assert "look for nvcc when they are imported" in outcome.detail
+    assert "take deepspeed 0.19.5 or later" in outcome.detail
+    assert failure is not None
+
+
+def test_another_error_of_a_framework_gets_no_words() -> None:
+    assert words_of_framework("ImportError: no module named numpy") == ""
