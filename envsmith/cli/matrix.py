@@ -89,7 +89,7 @@ def _show(plan: Plan, root: Path) -> None:
     for change in plan.changes:
         for sentence in change.summary:
             say(f"  {clean(sentence)}")
-    for problem in plan.problems:
+    for problem in (*plan.left_out, *plan.problems):
         say(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
 
 

@@ -16,7 +16,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.http import Fetcher, NotFoundError
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
-from envsmith.python.metadata import MAX_MEMBER, Metadata, parse_metadata, parse_requires_txt, read_members
+from envsmith.python.metadata import MAX_MEMBER, Metadata, metadata_of, parse_requires_txt, read_members
 from envsmith.python.remote_wheel import RemoteWheel
 from envsmith.python.torch_wheel import linux_wheels
 from envsmith.schema import strict
@@ -83,7 +83,7 @@ def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
     members = read_members(fetcher, file, _SDIST_MEMBERS)
     if "PKG-INFO" not in members:
         raise NetworkError(f"{file.filename} has no PKG-INFO")
-    metadata = parse_metadata(members["PKG-INFO"], file.filename)
+    metadata = metadata_of(file, members["PKG-INFO"])
     # Old setuptools wrote requirements only beside PKG-INFO.
     requires = metadata.requires or parse_requires_txt(members.get("*/requires.txt", b""))
     return replace(
@@ -109,10 +109,15 @@ def read_release(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
         return _from_sdist(fetcher, file)
     if file.metadata:
         try:
-            data = fetcher.get(file.url + ".metadata", max_bytes=MAX_MEMBER, sha256=file.metadata_sha256).body
-            return _facts(file, parse_metadata(data, file.filename))
+            reply = fetcher.get(
+                file.url + ".metadata",
+                max_bytes=MAX_MEMBER,
+                sha256=file.metadata_sha256,
+                check=lambda reply: metadata_of(file, reply.body),
+            )
+            return _facts(file, metadata_of(file, reply.body))
         except NotFoundError:
             # Some mirrors announce it and do not have it.
             pass
     with RemoteWheel(fetcher, file.url) as wheel:
-        return _facts(file, parse_metadata(wheel.metadata(), file.filename))
+        return _facts(file, metadata_of(file, wheel.metadata()))

@@ -6,10 +6,13 @@ that uv itself falls back to: uv is asked for it. Simple pages (HTML or JSON) an
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html.parser import HTMLParser
 from typing import Any
@@ -25,8 +28,9 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import NetworkError
-from envsmith.http import Fetcher, redact
+from envsmith.http import Fetcher, Reply, follow, origin, redact
 from envsmith.python.uv import Uv, uv_environment
+from envsmith.text import clean
 
 # The longest page of the default index (a project with a file for every nightly build) is about 20 MiB.
 MAX_PAGE = 64 << 20
@@ -61,6 +65,12 @@ class IndexFile:
         return self.filename.endswith(".whl")
 
     @property
+    def project(self) -> str:
+        """Return the project that the file name states, normalised."""
+        stated = _parsed(self.filename)
+        return stated[0] if stated else ""
+
+    @property
     def day(self) -> str | None:
         """Return the ISO day of the upload."""
         return self.uploaded[:10] if self.uploaded else None
@@ -68,10 +78,11 @@ class IndexFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
-    """All files of a project, in the order of the index."""
+    """All files of a project, in the order of the index, and what it lists that cannot be believed."""
 
     name: str
     files: tuple[IndexFile, ...]
+    left_out: tuple[str, ...] = ()
 
     def releases(self) -> dict[str, tuple[IndexFile, ...]]:
         """Return files by version, oldest version first.
@@ -111,16 +122,18 @@ def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 
-def _version_of(filename: str) -> str | None:
-    """Return the version a file name states (PEP 440, normalised). ``None`` for what is neither wheel nor sdist."""
+def _parsed(filename: str) -> tuple[str, str] | None:
+    """Return the project and version that a file name states, normalised. ``None`` for neither wheel nor sdist."""
     try:
         if filename.endswith(".whl"):
-            return str(parse_wheel_filename(filename)[1])
-        if filename.endswith((".tar.gz", ".zip")):
-            return str(parse_sdist_filename(filename)[1])
+            name, version, *_ = parse_wheel_filename(filename)
+        elif filename.endswith((".tar.gz", ".zip")):
+            name, version = parse_sdist_filename(filename)
+        else:
+            return None
     except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion, ValueError):
         return None
-    return None
+    return name, str(version)
 
 
 def _text(value: object, limit: int = 400) -> str | None:
@@ -132,7 +145,11 @@ def _digest(value: object) -> str | None:
 
 
 def _time(value: object) -> str | None:
-    return value if isinstance(value, str) and len(value) <= 40 and _DAY.match(value) else None
+    if isinstance(value, str) and len(value) <= 40 and _DAY.match(value):
+        with contextlib.suppress(ValueError):
+            dt.date.fromisoformat(value[:10])
+            return value
+    return None
 
 
 def _yanked(value: object) -> str | None:
@@ -141,41 +158,65 @@ def _yanked(value: object) -> str | None:
     return value[:200] if isinstance(value, str) else None
 
 
-def _file(page: str, href: str, filename: str | None, **facts: Any) -> IndexFile | None:
-    """Return a file that can be used, or ``None`` for another kind of file, another scheme, or what is no file name."""
-    url, fragment = urldefrag(urljoin(page, href))
-    name = filename or unquote(urlsplit(url).path.rpartition("/")[2])
-    if "/" in name or len(name) > 300:
-        return None
-    scheme = urlsplit(url).scheme
-    if scheme not in {"https", "http"} or (scheme == "http" and urlsplit(page).scheme == "https"):
-        return None
-    version = _version_of(name)
-    if version is None:
-        return None
-    match = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})(?:&|$)", fragment)
-    facts.setdefault("sha256", match[1].lower() if match else None)
-    return IndexFile(filename=name, url=url, version=version, **facts)
+@dataclass(slots=True)
+class Listing:
+    """The files of a page, and in ``left_out`` what the page lists and cannot be believed, each with the reason.
+
+    ``project`` is whose page it is: files of other projects are left out.
+    """
+
+    page: str
+    project: str | None = None
+    files: list[IndexFile] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    _trusted: set[tuple[str, str]] = field(default_factory=set)
+
+    def add(self, base: str, href: str, filename: str | None, **facts: Any) -> None:
+        """Take a file in, unless it is neither wheel nor sdist, or a lie."""
+        try:
+            url, fragment = urldefrag(urljoin(base, href))
+            address_name = unquote(urlsplit(url).path.rpartition("/")[2])
+            name = filename or address_name
+            stated = None if "/" in name or len(name) > 300 else _parsed(name)
+            if stated is None:
+                return
+            if origin(url) not in self._trusted:
+                follow(self.page, url)
+                self._trusted.add(origin(url))
+        except (ValueError, NetworkError) as error:
+            reason = error.message if isinstance(error, NetworkError) else "it has a malformed address"
+            self.left_out.append(f"{clean(filename or href)[:200]}: {reason}")
+            return
+        if self.project and stated[0] != self.project:
+            self.left_out.append(f"{name}: it is a file of another project")
+        elif (_parsed(address_name) or stated) != stated:
+            self.left_out.append(f"{name}: its address names {address_name}")
+        else:
+            match = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})(?:&|$)", fragment)
+            facts.setdefault("sha256", match[1].lower() if match else None)
+            self.files.append(IndexFile(filename=name, url=url, version=stated[1], **facts))
 
 
 class _Anchors(HTMLParser):
     """Collects ``<a>`` elements and the base address of a simple page."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, listing: Listing) -> None:
         super().__init__(convert_charrefs=True)
-        self.base = page
-        self.page = page
-        self.files: list[IndexFile] = []
+        self.base = listing.page
+        self.listing = listing
+        self.tags: Counter[str] = Counter()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
         fields = dict(attrs)
         if tag == "base" and fields.get("href"):
-            self.base = urljoin(self.page, str(fields["href"]))
+            with contextlib.suppress(ValueError):
+                self.base = urljoin(self.listing.page, str(fields["href"]))
         if tag != "a" or not fields.get("href"):
             return
         named = next((n for n in ("data-core-metadata", "data-dist-info-metadata") if n in fields), None)
         alone = (fields[named] or "true") if named else "false"
-        file = _file(
+        self.listing.add(
             self.base,
             str(fields["href"]),
             None,
@@ -185,56 +226,61 @@ class _Anchors(HTMLParser):
             metadata=alone != "false",
             metadata_sha256=_digest(alone.partition("sha256=")[2]),
         )
-        if file:
-            self.files.append(file)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags[f"/{tag}"] += 1
 
 
-def parse_html(text: str, page: str) -> tuple[IndexFile, ...]:
-    """Return the files of a simple page in HTML (PEP 503, 592, 658, 714)."""
-    parser = _Anchors(page)
+def parse_html(text: str, listing: Listing) -> None:
+    """Add the files of a simple page in HTML (PEP 503, 592, 658, 714). ``NetworkError`` when it is not one."""
+    parser = _Anchors(listing)
     parser.feed(text)
     parser.close()
-    return tuple(parser.files)
+    tags = parser.tags
+    if text.rfind("<") > text.rfind(">") or tags["html"] > tags["/html"]:
+        raise NetworkError(f"Cannot read {redact(listing.page)}: the page is cut.", hint="Run the command again.")
+    if not listing.files and (not tags or tags.keys() & {"form", "input", "script", "iframe"}):
+        raise NetworkError(
+            f"Cannot read {redact(listing.page)}: it is not a page of a package index.",
+            hint="Check the address of the index, its login and the proxy: this may be a login page.",
+        )
 
 
-def parse_simple_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
-    """Return the files of a simple page in JSON (PEP 691, 700). ``NetworkError`` when it is not one."""
-    items = _loads(text, page).get("files")
+def parse_simple_json(text: str | bytes, listing: Listing) -> None:
+    """Add the files of a simple page in JSON (PEP 691, 700). ``NetworkError`` when it is not one."""
+    items = _loads(text, listing.page).get("files")
     if not isinstance(items, list):
-        raise NetworkError(f"{redact(page)}: `files` is missing")
-    files = (_listed(item, page) for item in items if isinstance(item, dict))
-    return tuple(file for file in files if file)
+        raise NetworkError(f"{redact(listing.page)}: `files` is missing")
+    for item in items:
+        _add(item, listing)
 
 
-def parse_project_json(text: str | bytes, page: str) -> tuple[IndexFile, ...]:
-    """Return the files of a project document (``…/pypi/NAME/json``). ``NetworkError`` when it is not one."""
-    releases = _loads(text, page).get("releases")
+def parse_project_json(text: str | bytes, listing: Listing) -> None:
+    """Add the files of a project document (``…/pypi/NAME/json``). ``NetworkError`` when it is not one."""
+    releases = _loads(text, listing.page).get("releases")
     if not isinstance(releases, dict):
-        raise NetworkError(f"{redact(page)}: `releases` is missing")
-    items = [item for files in releases.values() if isinstance(files, list) for item in files if isinstance(item, dict)]
-    # The same facts as on a simple page, under other names.
-    same = (
-        {
-            **item,
-            "hashes": item.get("digests"),
-            "upload-time": item.get("upload_time_iso_8601") or item.get("upload_time"),
-            "requires-python": item.get("requires_python"),
-            "yanked": item.get("yanked") is True and (item.get("yanked_reason") or True),
-        }
-        for item in items
-    )
-    return tuple(file for item in same if (file := _listed(item, page)))
+        raise NetworkError(f"{redact(listing.page)}: `releases` is missing")
+    for item in (item for files in releases.values() if isinstance(files, list) for item in files):
+        if isinstance(item, dict):
+            # The same facts as on a simple page, under other names.
+            same = {
+                "hashes": item.get("digests"),
+                "upload-time": item.get("upload_time_iso_8601") or item.get("upload_time"),
+                "requires-python": item.get("requires_python"),
+                "yanked": item.get("yanked") is True and (item.get("yanked_reason") or True),
+            }
+            _add({**item, **same}, listing)
 
 
-def _listed(item: Mapping[str, Any], page: str) -> IndexFile | None:
-    url, filename = item.get("url"), item.get("filename")
+def _add(item: Any, listing: Listing) -> None:
+    url, filename = (item.get("url"), item.get("filename")) if isinstance(item, dict) else (None, None)
     if not isinstance(url, str) or not isinstance(filename, str):
-        return None
+        return
     digests, size = item.get("hashes"), item.get("size")
     # A boolean or a table of hashes (PEP 714).
     metadata = item.get("core-metadata", item.get("data-dist-info-metadata", False))
-    return _file(
-        page,
+    listing.add(
+        listing.page,
         url,
         filename,
         sha256=_digest(digests.get("sha256")) if isinstance(digests, dict) else None,
@@ -270,29 +316,51 @@ class PackageIndex:
         ``NotFoundError`` when the index has none, ``NetworkError`` when it cannot be read.
         """
         page = urljoin(self.url, quote(canonicalize_name(name)) + "/")
-        reply = self.fetcher.get(page, max_bytes=MAX_PAGE, accept=_ACCEPT)
-        base = _base(page, reply.url)
-        if "json" in reply.content_type.lower():
-            files = parse_simple_json(reply.body, base)
-        else:
-            files = parse_html(reply.body.decode("utf-8", "replace"), base)
+        listing = self._listing(page, name, _ACCEPT, _parse_page)
+        files = tuple(listing.files)
         if any(file.uploaded is None or file.size is None for file in files) or not files:
             files = _joined(files, self._document(name))
-        return Project(name=canonicalize_name(name), files=files)
+        return Project(name=canonicalize_name(name), files=files, left_out=tuple(listing.left_out))
 
     def _document(self, name: str) -> tuple[IndexFile, ...]:
         """Return the project document, which tells times and sizes that a page in HTML does not, or nothing."""
         page = urljoin(self.url, f"../pypi/{quote(canonicalize_name(name))}/json")
         try:
-            reply = self.fetcher.get(page, max_bytes=MAX_PAGE, accept="application/json")
-            return parse_project_json(reply.body, _base(page, reply.url))
+            listing = self._listing(page, name, "application/json", lambda body, _, li: parse_project_json(body, li))
         except NetworkError:
             return ()
+        return tuple(listing.files)
+
+    def _listing(self, page: str, name: str, accept: str, parse: Callable[[bytes, str, Listing], None]) -> Listing:
+        """Return what a page lists. What does not parse is not kept in the cache."""
+        listings: list[Listing] = []
+
+        def read(reply: Reply) -> None:
+            listing = Listing(_base(page, reply.url), canonicalize_name(name))
+            parse(reply.body, reply.content_type.lower(), listing)
+            listings.append(listing)
+
+        reply = self.fetcher.get(page, max_bytes=MAX_PAGE, accept=accept, check=read)
+        if not listings:  # out of the cache
+            read(reply)
+        return listings[0]
+
+
+def _parse_page(body: bytes, content_type: str, listing: Listing) -> None:
+    if "json" in content_type:
+        parse_simple_json(body, listing)
+    elif not content_type or "html" in content_type:
+        parse_html(body.decode("utf-8", "replace"), listing)
+    else:
+        raise NetworkError(
+            f"Cannot read {redact(listing.page)}: {clean(content_type)[:60]!r} is not a page of a package index.",
+            hint="Check the address of the index and the proxy.",
+        )
 
 
 def _base(page: str, place: str) -> str:
-    """Return the address that links are relative to: with the user's credentials only where the host is the same."""
-    return page if urlsplit(page).hostname == urlsplit(place).hostname else place
+    """Return the address that links are relative to: with the user's credentials only where the server is the same."""
+    return page if origin(page) == origin(place) else place
 
 
 def _joined(files: tuple[IndexFile, ...], document: tuple[IndexFile, ...]) -> tuple[IndexFile, ...]:

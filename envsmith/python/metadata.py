@@ -16,11 +16,13 @@ from functools import partial
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import NetworkError
 from envsmith.http import Fetcher
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
+from envsmith.text import clean
 
 # The largest METADATA, setup.py and the like that is read.
 MAX_MEMBER = 4 << 20
@@ -59,6 +61,25 @@ def parse_metadata(data: bytes, where: str) -> Metadata:
         requires=several("Requires-Dist"),
         extras=several("Provides-Extra"),
     )
+
+
+def metadata_of(file: IndexFile, data: bytes) -> Metadata:
+    """Parse ``METADATA`` or ``PKG-INFO`` of a file. ``NetworkError`` when it is of another project or version."""
+    metadata = parse_metadata(data, file.filename)
+    try:
+        is_own = (canonicalize_name(metadata.name), Version(metadata.version).public) == (
+            file.project,
+            Version(file.version).public,
+        )
+    except InvalidVersion:
+        is_own = False
+    if not is_own:
+        raise NetworkError(
+            f"Cannot believe {file.filename}: its METADATA says version {clean(metadata.version)[:80]} "
+            f"of {clean(metadata.name)[:80]}.",
+            hint="Ask who runs the index, or use another one.",
+        )
+    return metadata
 
 
 def parse_requires_txt(data: bytes) -> tuple[str, ...]:

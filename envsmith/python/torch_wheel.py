@@ -19,7 +19,7 @@ from envsmith.errors import NetworkError
 from envsmith.http import Fetcher
 from envsmith.model.cell import Platform
 from envsmith.python.index import IndexFile
-from envsmith.python.metadata import parse_metadata
+from envsmith.python.metadata import metadata_of
 from envsmith.python.remote_wheel import RemoteWheel
 from envsmith.schema import strict
 
@@ -206,11 +206,9 @@ def read_torch_wheel(
     if file.sha256 is None:
         raise NetworkError(f"{file.filename}: the index names no sha256, so nothing read from it can be evidence")
     with RemoteWheel(fetcher, file.url) as wheel:
-        metadata = parse_metadata(wheel.metadata(), file.filename)
+        metadata = metadata_of(file, wheel.metadata())
         constants = _constants(wheel.read("torch/version.py", max_bytes=1 << 20), file.filename)
         flags, glibc, abi = _libraries(wheel, cuda=bool(constants.get("cuda")))
-    if Version(metadata.version).public != Version(file.version).public:
-        raise NetworkError(f"{file.filename}: its METADATA says version {metadata.version}")
     return TorchFacts(
         version=file.version,
         platform=platform.value,

@@ -27,7 +27,6 @@ from envsmith.python.distribution import ReleaseFacts, best_file, read_release
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active
 from envsmith.python.torch_wheel import linux_wheels, pythons_of
-from envsmith.schema import parse_value, to_json
 
 _KIND = "release"
 # The minors among which a marker must hold everywhere before a requirement becomes a rule; wide enough for every
@@ -179,14 +178,7 @@ def by_version(record: Mapping[str, Any]) -> Version:
 
 
 def _read(context: Context, file: IndexFile) -> ReleaseFacts:
-    if file.sha256 and not context.again:
-        try:
-            return parse_value(ReleaseFacts, context.facts.load(_KIND, file.sha256))
-        except ValueError:
-            pass
-    facts = read_release(context.index.fetcher, file)
-    context.facts.store(_KIND, facts.sha256, to_json(facts))
-    return facts
+    return context.read_once(ReleaseFacts, _KIND, file, lambda: read_release(context.index.fetcher, file))
 
 
 def _pinned(requires: Iterable[str], name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -15,10 +16,14 @@ from packaging.version import Version
 from envsmith.cache import read_cache, write_cache
 from envsmith.errors import ContentError, NetworkError
 from envsmith.model.component import ComponentTable
+from envsmith.python.distribution import ReleaseFacts
 from envsmith.python.index import IndexFile, PackageIndex, Project
+from envsmith.python.torch_wheel import TorchFacts
+from envsmith.schema import parse_value, to_json
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
+_Facts = TypeVar("_Facts", ReleaseFacts, TorchFacts)
 # Raised when the meaning of stored facts changes, so that old ones are not believed.
 _FACTS_VERSION = 2
 
@@ -52,6 +57,7 @@ class Context:
     """One run. ``today`` is the ISO day that new evidence carries; ``again`` reads what was measured already once more.
 
     ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same.
+    ``left_out`` is what the index lists and cannot be believed.
     ``read`` holds the facts of the releases that were opened in this run, by component and version.
     """
 
@@ -64,13 +70,26 @@ class Context:
     facts: FactStore = field(default_factory=lambda: FactStore(None))
     problems: list[str] = field(default_factory=list)
     read: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
     _projects: dict[str, Project] = field(default_factory=dict)
 
     def project(self, name: str) -> Project:
         """Return the files of a project, asked for once in a run."""
         if name not in self._projects:
             self._projects[name] = self.index.project(name)
+            self.left_out += [f"{name}: left out {line}" for line in self._projects[name].left_out]
         return self._projects[name]
+
+    def read_once(self, shape: type[_Facts], kind: str, file: IndexFile, read: Callable[[], _Facts]) -> _Facts:
+        """Return what an artifact says: as it was stored, unless it is to be read again or has another name now."""
+        if file.sha256 and not self.again:
+            with contextlib.suppress(ValueError):
+                facts = parse_value(shape, self.facts.load(kind, file.sha256))
+                if facts.filename == file.filename:
+                    return facts
+        facts = read()
+        self.facts.store(kind, facts.sha256, to_json(facts))
+        return facts
 
 
 def in_parallel(

@@ -117,16 +117,10 @@ def _facts(
 ) -> TorchFacts:
     """Read a wheel, unless it was read before."""
     stored = memory.get(file.sha256 or "") if not context.again else None
-    if stored:
+    if stored and stored.filename == file.filename:
         return stored
-    if not context.again and file.sha256:
-        try:
-            return parse_value(TorchFacts, context.facts.load(_KIND, file.sha256))
-        except ValueError:
-            pass
-    facts = read_torch_wheel(context.index.fetcher, file, wheels, platform)
-    context.facts.store(_KIND, facts.sha256, to_json(facts))
-    return facts
+    fetcher = context.index.fetcher
+    return context.read_once(TorchFacts, _KIND, file, lambda: read_torch_wheel(fetcher, file, wheels, platform))
 
 
 def read_recorded(path: Path | None) -> dict[str, TorchFacts]:

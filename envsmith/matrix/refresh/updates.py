@@ -57,10 +57,14 @@ class FileChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a refresh found. ``problems`` are artifacts that could not be read: their lines stay, the rest is right."""
+    """What a refresh found. ``problems`` are artifacts that could not be read: their lines stay, the rest is right.
+
+    ``left_out`` is what the index lists and cannot be believed.
+    """
 
     changes: tuple[FileChange, ...]
     problems: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     requests: int = 0
     bytes_read: int = 0
 
@@ -138,6 +142,7 @@ def plan_refresh(
     return Plan(
         changes=run.changes(),
         problems=tuple(context.problems),
+        left_out=tuple(context.left_out),
         requests=client.wire.requests if client else 0,
         bytes_read=client.wire.bytes_read if client else 0,
     )

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from envsmith.errors import NetworkError
+from envsmith.http import HttpClient, Reply
 from envsmith.python import index
-from envsmith.python.index import PackageIndex, find_index, parse_html, parse_project_json, parse_simple_json
+from envsmith.python.index import Listing, PackageIndex, find_index, parse_html, parse_project_json, parse_simple_json
 
 PAGE = "https://index.test/simple/demo/"
 SHA = "a" * 64
@@ -21,8 +22,14 @@ HTML = f"""<!DOCTYPE html><html><body>
 </body></html>"""
 
 
+def listed(parse, text, page=PAGE):
+    listing = Listing(page)
+    parse(text, listing)
+    return tuple(listing.files)
+
+
 def test_an_html_page_gives_addresses_hashes_bounds_and_withdrawals():
-    wheel, sdist = parse_html(HTML, PAGE)
+    wheel, sdist = listed(parse_html, HTML, PAGE)
     assert wheel.url == "https://index.test/files/demo-1.0-py3-none-any.whl"
     assert (wheel.version, wheel.sha256, wheel.requires_python, wheel.yanked) == ("1.0", SHA, ">=3.8", None)
     assert (wheel.metadata, wheel.metadata_sha256, wheel.is_wheel) == (True, "b" * 64, True)
@@ -31,7 +38,7 @@ def test_an_html_page_gives_addresses_hashes_bounds_and_withdrawals():
 
 def test_a_base_element_moves_relative_addresses():
     page = '<base href="https://elsewhere.test/x/"><a href="demo-1.0.tar.gz">d</a>'
-    assert parse_html(page, PAGE)[0].url == "https://elsewhere.test/x/demo-1.0.tar.gz"
+    assert listed(parse_html, page)[0].url == "https://elsewhere.test/x/demo-1.0.tar.gz"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +51,7 @@ def test_a_base_element_moves_relative_addresses():
     ],
 )
 def test_files_that_would_leave_the_encrypted_index_are_not_listed(href):
-    assert parse_html(f'<a href="{href}">x</a>', PAGE) == ()
+    assert listed(parse_html, f'<a href="{href}">x</a>') == ()
 
 
 def test_a_json_page_gives_the_same():
@@ -63,7 +70,7 @@ def test_a_json_page_gives_the_same():
             }
         ],
     }
-    (file,) = parse_simple_json(json.dumps(document), PAGE)
+    (file,) = listed(parse_simple_json, json.dumps(document), PAGE)
     assert (file.url, file.sha256, file.size, file.day, file.metadata_sha256) == (
         PAGE + file.filename,
         SHA,
@@ -84,7 +91,9 @@ def test_a_project_document_gives_times_sizes_and_reasons():
         "yanked": True,
         "yanked_reason": "bad",
     }
-    (file,) = parse_project_json(json.dumps({"releases": {"1.0": [entry]}}), "https://index.test/pypi/demo/json")
+    (file,) = listed(
+        parse_project_json, json.dumps({"releases": {"1.0": [entry]}}), "https://index.test/pypi/demo/json"
+    )
     assert (file.url, file.size, file.day, file.yanked) == (
         "https://index.test/packages/demo-1.0.tar.gz",
         9,
@@ -100,7 +109,7 @@ HOSTILE = [b"", b"[]", b"null", b'{"files": 3}', b"\xff\xfe", b"[" * 100_000, b'
 @pytest.mark.parametrize("parse", [parse_simple_json, parse_project_json])
 def test_what_is_no_document_is_one_kind_of_failure(parse, body):
     with pytest.raises(NetworkError):
-        parse(body, PAGE)
+        listed(parse, body)
 
 
 def test_entries_of_wrong_types_are_left_out_not_believed():
@@ -120,7 +129,7 @@ def test_entries_of_wrong_types_are_left_out_not_believed():
         {"filename": "../demo-1.0.tar.gz", "url": "x"},
         {"filename": "demo-1.0.tar.gz", "url": "demo-1.0.tar.gz", "hashes": {"sha256": "zz"}},
     ]
-    found = parse_simple_json(json.dumps({"files": files}), PAGE)
+    found = listed(parse_simple_json, json.dumps({"files": files}), PAGE)
     assert [(f.filename, f.sha256, f.size, f.uploaded, f.yanked) for f in found] == [
         ("demo-1.0.tar.gz", None, None, None, None)
     ] * 2
@@ -155,9 +164,112 @@ def test_an_index_without_project_documents_still_answers(fetcher):
     assert list(PackageIndex(fetcher, "https://index.test/simple/").project("demo").releases()) == ["1.0", "1.1"]
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"log in first",
+        b"\x1f\x8b\x08" + bytes(range(200)),
+        b"<html><body><form action=/login><input type=password></form></body></html>",
+        b"<html><head><script src=/sso.js></script></head><body><a href=/help>help</a></body></html>",
+        HTML.encode()[:-20],
+        HTML.encode()[:300],
+        b'<a href="demo-1.0.tar.gz">demo</a><a href="demo-1.1.tar.',
+    ],
+    ids=["nothing", "a word", "gzip", "a login", "a script", "cut at the end", "cut in a link", "cut without html"],
+)
+def test_a_page_that_is_cut_or_not_of_an_index_is_refused_and_not_kept(server, tmp_path, page):
+    server.routes["/simple/demo/"] = lambda h: h.reply(200, page, Content_Type="text/html")
+    fetcher = HttpClient(cache=tmp_path)
+
+    with pytest.raises(NetworkError, match="Cannot read"):
+        PackageIndex(fetcher, server.url + "/simple").project("demo")
+
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("content_type", ["application/pdf", "text/plain", "application/octet-stream"])
+def test_a_page_of_another_type_is_refused(fetcher, content_type):
+    fetcher.files[PAGE], fetcher.types[PAGE] = HTML.encode(), content_type
+
+    with pytest.raises(NetworkError, match=f"'{content_type}' is not a page"):
+        PackageIndex(fetcher, "https://index.test/simple/").project("demo")
+
+
+def test_a_project_without_files_is_one(fetcher):
+    fetcher.files[PAGE] = b"<!DOCTYPE html><html><body><h1>Links for demo</h1></body></html>"
+
+    assert PackageIndex(fetcher, "https://index.test/simple/").project("demo").files == ()
+
+
+def test_a_page_of_the_cache_is_read_again(server, tmp_path):
+    server.routes["/simple/demo/"] = lambda h: h.reply(200, HTML.encode(), Content_Type="text/html")
+    projects = [PackageIndex(HttpClient(cache=tmp_path), server.url + "/simple").project("demo") for _ in range(2)]
+
+    assert projects[0] == projects[1]
+    assert len([request for request in server.seen if request.path == "/simple/demo/"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("filename", "url", "reason"),
+    [
+        ("demo-2.0.tar.gz", "https://[bad/demo-2.0.tar.gz", "malformed address"),
+        ("demo-2.0.tar.gz", "https://10.0.0.1/demo-2.0.tar.gz", "closer to this machine"),
+        ("demo-2.0.tar.gz", "http://files.test/demo-2.0.tar.gz", "unencrypted"),
+        ("demo-2.0.tar.gz", "file:///etc/demo-2.0.tar.gz", "not an http address"),
+        ("evil-2.0.tar.gz", "evil-2.0.tar.gz", "another project"),
+        ("evil-2.0-py3-none-any.whl", "demo-2.0-py3-none-any.whl", "another project"),
+        ("demo-2.0.tar.gz", "demo-1.9.tar.gz", "its address names demo-1.9.tar.gz"),
+        ("demo-2.0.tar.gz", "evil-2.0.tar.gz", "its address names evil-2.0.tar.gz"),
+    ],
+)
+def test_a_lying_or_malformed_entry_is_left_out_and_named_and_the_others_stay(fetcher, filename, url, reason):
+    entries = [
+        {"filename": name, "url": place} for name, place in ((filename, url), ("demo-1.0.tar.gz", "demo-1.0.tar.gz"))
+    ]
+    fetcher.files[PAGE], fetcher.types[PAGE] = json.dumps({"files": entries}).encode(), "application/json"
+
+    project = PackageIndex(fetcher, "https://index.test/simple/").project("demo")
+
+    assert [file.filename for file in project.files] == ["demo-1.0.tar.gz"]
+    assert len(project.left_out) == 1
+    assert project.left_out[0].startswith(f"{filename}: ")
+    assert reason in project.left_out[0]
+
+
+def test_a_malformed_link_of_a_page_in_html_is_left_out(fetcher):
+    fetcher.files[PAGE] = (
+        b'<base href="https://[bad/"><a href="https://[bad/demo-2.0.tar.gz">x</a><a href="demo-1.0.tar.gz">x</a>'
+    )
+
+    project = PackageIndex(fetcher, "https://index.test/simple/").project("demo")
+
+    assert [file.filename for file in project.files] == ["demo-1.0.tar.gz"]
+    assert len(project.left_out) == 1
+
+
+@pytest.mark.parametrize("port_or_host", ["other.test", "index.test:8443"])
+def test_the_login_of_an_index_does_not_go_to_links_of_another_server(port_or_host):
+    class Redirected:
+        def get(self, url, *, check, **_):
+            reply = Reply(body=b'<a href="demo-1.0.tar.gz">x</a>', url=f"https://{port_or_host}/simple/demo/")
+            check(reply)
+            return reply
+
+    (file,) = PackageIndex(Redirected(), "https://user:secret@index.test/simple/").project("demo").files
+
+    assert file.url == f"https://{port_or_host}/simple/demo/demo-1.0.tar.gz"
+
+
+def test_a_day_that_is_none_is_not_believed(fetcher):
+    entry = {"filename": "demo-1.0.tar.gz", "url": "demo-1.0.tar.gz", "upload-time": "9999-99-99T00:00:00Z"}
+
+    assert listed(parse_simple_json, json.dumps({"files": [entry]}))[0].day is None
+
+
 def test_two_spellings_of_a_version_are_one_release():
     page = '<a href="demo-69.3.tar.gz">x</a><a href="demo-69.3.0-py3-none-any.whl">x</a><a href="demo-7.0.tar.gz">x</a>'
-    releases = index.Project(name="demo", files=parse_html(page, PAGE)).releases()
+    releases = index.Project(name="demo", files=listed(parse_html, page)).releases()
     assert {v: len(f) for v, f in releases.items()} == {"7.0": 1, "69.3.0": 2}
 
 

@@ -206,17 +206,57 @@ def test_a_toolkit_that_came_as_wheels_is_added_with_the_runtime_it_pins(plan, k
     assert plan("toolkit").changes == ()
 
 
-def test_a_companion_gains_its_new_release_only(plan, world, knowledge):
-    world.publish(
-        "numpy",
-        "numpy-2.1.0-py3-none-any.whl",
-        world.bodies["https://index.test/files/triton-3.10.1-cp311-cp311-manylinux_2_28_x86_64.whl"],
-        "2026-12-01",
-    )
+def _numpy(make_wheel, name="numpy", version="2.1.0"):
+    metadata = f"Name: {name}\nVersion: {version}\nRequires-Python: >=3.11,<3.16\n"
+    return make_wheel({"numpy-2.1.0.dist-info/METADATA": metadata})
+
+
+def test_a_companion_gains_its_new_release_only(plan, world, make_wheel):
+    world.publish("numpy", "numpy-2.1.0-py3-none-any.whl", _numpy(make_wheel), "2026-12-01")
     found = plan("numpy")
-    # the metadata of that wheel is triton's: it is found by its own dist-info, names and versions of companions are the index's
     assert [c.path.name for c in found.changes] == ["numpy.yaml"]
     assert 'version: "2.1.0", date: 2026-12-01, requires: {python: ">=3.11,<3.16"}' in found.changes[0].new
+
+
+@pytest.mark.parametrize(("name", "version"), [("triton", "2.1.0"), ("numpy", "1.0"), ("numpy", "not-a-version")])
+def test_the_metadata_of_another_project_or_version_is_a_problem_and_not_taken(plan, world, make_wheel, name, version):
+    world.publish("numpy", "numpy-2.1.0-py3-none-any.whl", _numpy(make_wheel, name, version), "2026-12-01")
+
+    plan_of_numpy = plan("numpy")
+
+    assert plan_of_numpy.changes == ()
+    assert f"its METADATA says version {version} of {name}" in plan_of_numpy.problems[0]
+
+
+def test_what_a_file_list_lies_about_is_left_out_with_a_warning_and_the_rest_is_taken(plan, world, make_wheel):
+    world.publish("numpy", "numpy-2.1.0-py3-none-any.whl", _numpy(make_wheel), "2026-12-01")
+    world.publish("numpy", "evil-9.0-py3-none-any.whl", _numpy(make_wheel), "2026-12-01")
+    for url in ("https://[bad/numpy-2.2.0.tar.gz", "https://127.0.0.1/numpy-2.3.0.tar.gz", "other-1.0.tar.gz"):
+        name = "numpy-2.4.0.tar.gz" if "other" in url else url.rpartition("/")[2]
+        world.pages["numpy"].append({"filename": name, "url": url, "hashes": {"sha256": "a" * 64}})
+
+    plan_of_numpy = plan("numpy")
+
+    assert [c.summary for c in plan_of_numpy.changes] == [("numpy 2.1.0: new",)]
+    assert plan_of_numpy.problems == ()
+    assert [line.split(": ")[1] for line in plan_of_numpy.left_out] == [
+        "left out evil-9.0-py3-none-any.whl",
+        "left out numpy-2.2.0.tar.gz",
+        "left out numpy-2.3.0.tar.gz",
+        "left out numpy-2.4.0.tar.gz",
+    ]
+
+
+def test_facts_of_an_artifact_do_not_count_for_another_name(plan, world, make_wheel):
+    world.publish("numpy", "numpy-2.1.0-py3-none-any.whl", _numpy(make_wheel), "2026-12-01")
+    plan("numpy")
+    world.pages["numpy"] = []
+    world.publish("numpy", "numpy-2.2.0-py3-none-any.whl", _numpy(make_wheel), "2026-12-01")
+
+    plan_of_numpy = plan("numpy")
+
+    assert plan_of_numpy.changes == ()
+    assert "numpy-2.2.0-py3-none-any.whl" in plan_of_numpy.problems[0]
 
 
 def test_an_unknown_component_is_a_usage_error_with_the_nearest_name(plan):
