@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envsmith.smoke.agent.health import nvml_report
-from envsmith.smoke.agent.processes import read_text
+from envsmith.smoke.agent.processes import processors, read_text
 from envsmith.smoke.agent.protocol import one_line
 
 # The frameworks' distributions; the registry of steps fills it.
@@ -77,9 +77,8 @@ def host_facts(report: Mapping[str, Any] | None = None) -> dict[str, object]:
     shm_size, shm_free = shm_bytes()
     report = nvml_report() if report is None else report
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', read_text("/etc/os-release"), re.MULTILINE))
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
-        "cpus": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "cpus": processors(),
         "memory_bytes": total, "memory_free_bytes": free, "shm_bytes": shm_size, "shm_free_bytes": shm_free,
         "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE),
         "kernel": platform.release(), "machine": platform.machine(), "os": release.get("PRETTY_NAME", ""),

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable
 
@@ -111,6 +112,24 @@ class Patience:
             self._extended = self.extends(pids(), waited, limit)
             self._looked_at = time.monotonic()
         return self._extended
+
+
+def loopback() -> str:
+    """Return the address under which ranks of this machine meet: that of IPv6 where there is no other."""
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            with socket.socket(family) as probe:
+                probe.bind((address, 0))
+                return address
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def busy() -> str:

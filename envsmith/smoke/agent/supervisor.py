@@ -18,7 +18,15 @@ from envsmith.smoke.agent.health import HealthWatch
 from envsmith.smoke.agent.machine import host_facts, oom_kills, shm_bytes
 from envsmith.smoke.agent.nursery import Interrupted, Nursery
 from envsmith.smoke.agent.placement import count_ranks, evidence_env, limit_findings, place_nccl
-from envsmith.smoke.agent.processes import PR_SET_CHILD_SUBREAPER, Patience, busy, describe_exit, kill_group, prctl
+from envsmith.smoke.agent.processes import (
+    PR_SET_CHILD_SUBREAPER,
+    Patience,
+    busy,
+    describe_exit,
+    kill_group,
+    loopback,
+    prctl,
+)
 from envsmith.smoke.agent.protocol import PROTOCOL, Board, Exit, Log
 from envsmith.smoke.agent.steps import PRELOAD
 from envsmith.smoke.agent.watching import (
@@ -281,7 +289,7 @@ class Supervisor:
         self.codes.append(Exit.HANG if hung else Exit.CRASH if crashed else Exit.ERROR)
 
     def _step_env(self, placement: Mapping[str, Any], port: int, ranks: int) -> dict[str, str]:
-        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        env = {"MASTER_ADDR": loopback(), "MASTER_PORT": str(port)}
         env.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
         if placement["backend"] != "nccl":
             env.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")

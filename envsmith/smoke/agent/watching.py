@@ -19,6 +19,7 @@ from envsmith.smoke.agent.processes import (
     kill_group,
     of_session,
     process_state,
+    processors,
     read_text,
     tail_text,
 )
@@ -67,6 +68,8 @@ class Watch:
         self.nursery, self.ranks, self.patience = nursery, nursery.ranks, patience
         self.forward, self.deadline_of, self.total = forward, deadline_of, total
         self.rendezvous: float | None = None  # seconds until every rank was in a case
+        # Ranks that share a processor are as many times slower. Only ranks that show that they work get this time.
+        self.crowd = max(1.0, len(self.ranks) / processors())
 
     def run(self) -> Halt | None:
         """Watch until every rank has ended by itself, or return why they must be ended."""
@@ -108,7 +111,8 @@ class Watch:
             for rank in laggards:
                 rank.ticks = -1
             return None
-        if age <= PATIENCE * limit and (self._works(laggards) or self._waits_for_turn(laggards, age, limit)):
+        most = limit * self.crowd
+        if age <= PATIENCE * most and (self._works(laggards) or self._waits_for_turn(laggards, age, most)):
             return None
         return {"limit": limit, "laggards": [rank.rank for rank in laggards]}
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from envsmith.smoke.agent.machine import loaded_facts, memory_limit
 from envsmith.smoke.agent.placement import release_of
-from envsmith.smoke.agent.processes import process_space, process_started, read_text
+from envsmith.smoke.agent.processes import loopback, process_space, process_started, read_text
 from envsmith.smoke.agent.protocol import PROTOCOL, Board, Log
 
 # The variables that change how a collective runs; they stand in every manifest.
@@ -51,7 +51,7 @@ def open_store(job: Mapping[str, Any], board: Board | None) -> Any:
     import torch.distributed as dist
 
     rank, world, limit = job["rank"], job["world"], seconds(job["timeouts"]["init"])
-    host, port = job.get("master") or "127.0.0.1", int(job.get("port") or 0)
+    host, port = job.get("master") or loopback(), int(job.get("port") or 0)
     if rank == 0:
         store = dist.TCPStore(host, port, world, True, limit, wait_for_workers=False)
         if board is not None:
