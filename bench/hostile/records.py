@@ -14,10 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hostile import Tally
-
 from envsmith.cli.app import run
 from envsmith.graph.location import find_matrix
+from hostile import Tally
 
 TITLE = "hostile records"
 GOAL = 2500

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envsmith.smoke.agent import watching
 from envsmith.smoke.agent.nursery import Rank
-from envsmith.smoke.agent.processes import KILL_SECONDS, Patience, reaped
+from envsmith.smoke.agent.processes import KILL_SECONDS, Patience, processors, reaped
 from envsmith.smoke.agent.protocol import Board, Exit, Phase, Startup
 from envsmith.smoke.agent.watching import Halt, Watch, case_deadline
 
@@ -113,3 +113,29 @@ def test_module_of_the_watch_waits_for_no_child_without_a_deadline() -> None:
     ]
     assert calls
     assert [call for call in calls if "WNOHANG" not in call[1]] == []
+
+
+def _crowded(*, is_starved: bool) -> Halt | None:
+    """Watch sixteen ranks a processor that stand in a case for four limits, and then end well."""
+
+    def stand(nursery: _Nursery) -> None:
+        if not nursery.board.row(0)[2]:
+            for rank in nursery.ranks:
+                nursery.put(rank.rank, 3, Phase.SYNCED)
+        elif nursery.board.row(0)[2] > 0.1:
+            for rank in nursery.ranks:
+                rank.code = Exit.OK
+
+    nursery = _Nursery(16 * processors(), stand)
+    patience = Patience(is_starved=lambda *_: is_starved)
+    return Watch(nursery, patience, forward=lambda: None, deadline_of=lambda _case: 0.02, total=60.0).run()
+
+
+def test_ranks_that_share_a_processor_and_wait_for_their_turn_are_slow_and_not_stuck() -> None:
+    assert _crowded(is_starved=True) is None
+
+
+def test_ranks_that_share_a_processor_and_sleep_are_stuck() -> None:
+    halt = _crowded(is_starved=False)
+    assert halt is not None
+    assert halt.reason == "deadline"
