@@ -144,7 +144,7 @@ def _run(words: list[str]) -> int:
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
             return run(words)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, it is counted
             return _INTERNAL
 
 
@@ -165,7 +165,7 @@ def _in_child(task: Callable[[], str]) -> str:
     if child == 0:
         try:
             os.write(write, task().encode())
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever it is, it is counted
             os.write(write, b"internal errors")
         finally:
             os._exit(0)
