@@ -269,7 +269,7 @@ def gpus(draft: Draft) -> None:
 
 
 def _nvml(draft: Draft) -> bool:
-    report = report_apart(10.0)
+    report = report_apart(30.0)
     if version := first_version(report.get("driver", "")):
         draft.component("driver", version, "NVML", 4)
     if level := cuda_of_level(str(report.get("cuda_level"))):

@@ -99,7 +99,7 @@ _EVENTS: Mapping[str, Check] = {
     "step": _object({"step": _text}),
     "health": _object(
         {"before": _report, "after": _report, "seconds": _number},
-        {"node": _text, "network": _object({}, {"active": _dict_of(_list_of(_text))}), "variables": _list_of(_text)},
+        {"node": _text, "used": _ranks, "network": _object({}, {"active": _dict_of(_list_of(_text))}), "variables": _list_of(_text)},
     ),
     "end": _object({}, {"run": _text, "exits": _list_of(_exit), "output": _texts}),
 }  # fmt: skip

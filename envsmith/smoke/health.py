@@ -99,8 +99,8 @@ def state_problems(report: Report) -> list[Problem]:
     def having(name: str) -> list[int]:
         return [index for index, values in health.items() if values.get(name)]
 
-    lost = [gpu["index"] for gpu in report.get("gpus", ()) if not gpu.get("uuid")]
-    text = "the driver lists it and cannot open it"
+    lost = [gpu["index"] for gpu in report.get("gpus", ()) if gpu.get("lost")]
+    text = "the driver has lost it: it has fallen off the bus"
     problems = _of_gpus("gpu-lost", lost, "error", text, "Reboot the machine.", faulty=True)
     for action, (text, fix) in _RECOVERY.items():
         gpus = [index for index, values in health.items() if values.get("recovery_action") == action]
@@ -187,11 +187,12 @@ def run_problems(before: Report, after: Report, seconds: float) -> list[Problem]
 def machine_problems(log: Events, facts: Mapping[str, Any], *, nodes: int, ranks: int) -> list[Problem]:
     """Return everything that a run shows to be wrong with its machines. ``facts`` are NCCL's transports."""
     problems: list[Problem] = []
+    reports = [_of(event["before"], event.get("used")) for event in log.healths if event["before"].get("gpus")]
     for event in log.healths:
         name = f"{event.get('node', 'node')}, " if nodes > 1 else ""
-        of_node = run_problems(event["before"], event["after"], float(event["seconds"]))
+        before, after = (_of(event[when], event.get("used")) for when in ("before", "after"))
+        of_node = run_problems(before, after, float(event["seconds"]))
         problems += [replace(problem, where=name + problem.where) for problem in of_node]
-    reports = [event["before"] for event in log.healths if event["before"].get("gpus")]
     network: Mapping[str, Any] = next(
         (event.get("network", {}) for event in log.healths if event.get("network", {}).get("active")), {}
     )
@@ -199,6 +200,23 @@ def machine_problems(log: Events, facts: Mapping[str, Any], *, nodes: int, ranks
     placed = log.single.get("placement", {}).get("env")
     variables = {name for event in log.healths for name in event.get("variables", ())} | set(placed or ())
     return problems + transport_problems(facts, reports, network, nodes=nodes, ranks=ranks, variables=variables)
+
+
+def _of(report: Report, used: Iterable[int] | None) -> Report:
+    """Return the part of a report about the GPUs that the run used. The others may be another user's."""
+    if used is None:
+        return report
+    mine = set(used)
+    return {
+        **report,
+        "gpus": [gpu for gpu in report.get("gpus", ()) if gpu["index"] in mine],
+        "pairs": {
+            way: members
+            for way, pairs in report.get("pairs", {}).items()
+            if (members := [p for p in pairs if mine >= set(p)])
+        },
+        "xids": [row for row in report.get("xids", ()) if row[0] in mine],
+    }
 
 
 def _last_of_each(problems: Iterable[Problem]) -> list[Problem]:

@@ -1,7 +1,8 @@
 /* A libnvidia-ml.so.1 for machines without a GPU: it answers from the file that NVML_STAND_IN names.
  *
  * Lines of the file, in any order: "gpus N", "links GPU N", "switch 1", "field GPU FIELD VALUE" (a field without a line is
- * not supported), "p2p FIRST SECOND CAPABILITY STATUS", "xid GPU NUMBER", "sleep SECONDS" (every report takes so long).
+ * not supported), "p2p FIRST SECOND CAPABILITY STATUS", "xid GPU NUMBER",
+ * "lost GPU 1" (cannot be opened), "fallen GPU 1" (fell off the bus when it was open), "denied GPU 1" (another user's), "sleep SECONDS" (every report takes so long).
  * Names and layouts are those of nvml.h (NVIDIA/go-nvml, gen/nvml/nvml.h). */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) { *count = (unsigned)stated("gpus", 0
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     long long key = index;
     *device = (void *)(size_t)(index + 1);
-    return stated("lost", 1, &key) > 0 ? 15 : 0;
+    return stated("lost", 1, &key) > 0 ? 15 : stated("denied", 1, &key) > 0 ? 4 : 0;
 }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) {
     long long seconds = stated("sleep", 0, 0);
@@ -46,7 +47,11 @@ int nvmlSystemGetDriverVersion(char *text, unsigned size) {
 }
 int nvmlSystemGetCudaDriverVersion_v2(int *level) { *level = 12080; return 0; }
 int nvmlDeviceGetName(void *device, char *text, unsigned size) { (void)device; snprintf(text, size, "NVIDIA H100 80GB HBM3"); return 0; }
-int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { snprintf(text, size, "GPU-%lld", index_of(device)); return 0; }
+int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {
+    long long key = index_of(device);
+    snprintf(text, size, "GPU-%lld", key);
+    return stated("fallen", 1, &key) > 0 ? 15 : 0;
+}
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) { (void)device; memory[0] = 80ULL << 30; return 0; }
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) { (void)device; *major = 9; *minor = 0; return 0; }
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *active) {

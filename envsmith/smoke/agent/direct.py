@@ -127,7 +127,7 @@ def _share_events(job: dict[str, Any], out: Log, limit: float) -> None:
     the others have read.
     """
     watch = job.pop("health", None)
-    if facts := watch.finish(3.0) if watch else {}:
+    if facts := watch.finish(limit=3.0) if watch else {}:
         out.emit("health", node=job["node"], **facts)
     if not isinstance(out, KeepingLog):
         return

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from envsmith.smoke.agent.processes import PR_SET_PDEATHSIG, prctl, read_text
@@ -38,6 +39,7 @@ _VALUE_BYTES = {1: 4, 5: 4, 6: 2}
 _P2P_READ, _P2P_NVLINK = 0, 2
 _NO_P2P = {1: "chipset", 2: "gpu", 3: "topology", 4: "disabled by registry key", 5: "not supported"}
 _XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
+_GPU_IS_LOST = 15  # nvmlReturn_t
 
 
 class _FieldValue(ctypes.Structure):
@@ -68,18 +70,26 @@ class Nvml:
             raise OSError("NVML does not start")
         self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         self.devices: dict[int, ctypes.c_void_p] = {}
+        self.lost: list[int] = []
+        # NVML counts GPUs as well that this user, container or job may not open. They are none of ours.
         for index in range(count.value):
             device = ctypes.c_void_p()
-            if self.call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(device)):
+            result = self.result("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(device))
+            if result == 0:
                 self.devices[index] = device
-        self.count = count.value
+            elif result == _GPU_IS_LOST:
+                self.lost.append(index)
+
+    def result(self, name: str, *arguments: Any) -> int:
+        """Return the nvmlReturn_t of a call, or -1 where the driver does not have it."""
+        try:
+            return int(getattr(self._library, name)(*arguments))
+        except AttributeError:
+            return -1
 
     def call(self, name: str, *arguments: Any) -> bool:
-        """Return whether the call succeeded. A driver that does not have it says no."""
-        try:
-            return bool(getattr(self._library, name)(*arguments) == 0)
-        except AttributeError:
-            return False
+        """Return whether the call succeeded."""
+        return self.result(name, *arguments) == 0
 
     def text(self, name: str, *arguments: Any) -> str:
         """Return what a call writes into its buffer."""
@@ -91,17 +101,26 @@ class Nvml:
         value = ctypes.c_int()
         return value.value if self.call(name, *arguments, ctypes.byref(value)) else None
 
-    def report(self) -> dict[str, Any]:
-        """Return the driver, its GPUs with their health, and how each pair of them reaches the other."""
+    def inventory(self) -> dict[str, Any]:
+        """Return the driver and its GPUs: what takes no time."""
         gpus = [self._gpu(index, device) for index, device in self.devices.items()]
-        gpus += [{"index": index} for index in range(self.count) if index not in self.devices]
-        pairs: dict[str, list[list[int]]] = {}
-        for first, device in self.devices.items():
-            for second in range(first + 1, self.count):
-                if second in self.devices:
-                    pairs.setdefault(self._way(device, self.devices[second]), []).append([first, second])
-        report = {"driver": self.text("nvmlSystemGetDriverVersion"), "gpus": gpus, "pairs": pairs}
+        gpus += [{"index": index, "lost": True} for index in self.lost]
+        report = {"driver": self.text("nvmlSystemGetDriverVersion"), "gpus": gpus}
         return {**report, "cuda_level": self.number("nvmlSystemGetCudaDriverVersion_v2")}
+
+    def report(self) -> dict[str, Any]:
+        """Return the inventory with each GPU's health, and how each pair of GPUs reaches the other."""
+        report = self.inventory()
+        for gpu in report["gpus"]:
+            device = self.devices.get(gpu["index"])
+            if device and self.result("nvmlDeviceGetUUID", device, ctypes.create_string_buffer(96), 96) == _GPU_IS_LOST:
+                gpu["lost"] = True
+            elif device:
+                gpu["health"] = self._health(device)
+        pairs: dict[str, list[list[int]]] = {}
+        for (first, device), (second, other) in itertools.combinations(self.devices.items(), 2):
+            pairs.setdefault(self._way(device, other), []).append([first, second])
+        return {**report, "pairs": pairs}
 
     def _gpu(self, index: int, device: ctypes.c_void_p) -> dict[str, Any]:
         gpu: dict[str, Any] = {"index": index}
@@ -112,7 +131,7 @@ class Nvml:
             gpu["memory_bytes"] = memory.total
         if self.call("nvmlDeviceGetCudaComputeCapability", device, ctypes.byref(major), ctypes.byref(minor)):
             gpu["arch"] = f"sm_{major.value}{minor.value}"
-        return {**gpu, "health": self._health(device)}
+        return gpu
 
     def _health(self, device: ctypes.c_void_p) -> dict[str, int]:
         states = [self.number("nvmlDeviceGetNvLinkState", device, link) for link in range(_MAX_LINKS)]
@@ -170,14 +189,14 @@ def nvml() -> Iterator[Nvml | None]:
         library.call("nvmlShutdown")
 
 
-def nvml_report() -> dict[str, Any]:
-    """Return :meth:`Nvml.report`, or nothing without a driver."""
+def inventory() -> dict[str, Any]:
+    """Return :meth:`Nvml.inventory`, or nothing without a driver."""
     with nvml() as library:
-        return library.report() if library else {}
+        return library.inventory() if library else {}
 
 
 def report_apart(limit: float) -> dict[str, Any]:
-    """Return :func:`nvml_report` from a process of its own, so that a driver that hangs cannot hold up the caller."""
+    """Return :meth:`Nvml.report` from a process of its own, so that a driver that hangs cannot hold up the caller."""
     watch = HealthWatch()
     try:
         return watch.report(limit)
@@ -201,6 +220,24 @@ def infiniband(sys: str = "/sys") -> dict[str, Any]:
     modules = ("kernel/mm/memory_peers/nv_mem", "kernel/mm/memory_peers/nv_mem_nc", "module/nvidia_peermem")
     peer_memory = any(os.path.exists(f"{sys}/{module}/version") for module in modules)
     return {"active": cards, "peer_memory": peer_memory, "devices": os.path.isdir("/dev/infiniband")}
+
+
+def used_gpus(report: Mapping[str, Any], visible: str | None, devices: Iterable[int] | None) -> list[int]:
+    """Return the GPUs of a run by their number in NVML: those of ``devices`` among what CUDA_VISIBLE_DEVICES names.
+
+    Other GPUs of the machine may be another user's. Where there are several kinds, whose order in CUDA is its own, and
+    for parts of GPUs, these are all.
+    """
+    every: list[int] = [gpu["index"] for gpu in report.get("gpus", ())]
+    if len({gpu.get("name") for gpu in report.get("gpus", ())}) > 1 or "MIG" in (visible or ""):
+        return every
+    chosen: list[int] = []
+    for part in (part.strip() for part in visible.split(",")) if visible is not None else map(str, range(len(every))):
+        named = [
+            gpu["index"] for gpu in report["gpus"] if part.startswith("GPU-") and str(gpu.get("uuid")).startswith(part)
+        ]
+        chosen += every[int(part) : int(part) + 1] if part.isdecimal() else named
+    return chosen if devices is None else [chosen[device] for device in sorted(set(devices)) if device < len(chosen)]
 
 
 class HealthWatch:
@@ -233,10 +270,10 @@ class HealthWatch:
             return {}
         return {"silent": limit}
 
-    def finish(self, limit: float = 5.0) -> dict[str, Any]:
+    def finish(self, devices: Iterable[int] | None = None, limit: float = 5.0) -> dict[str, Any]:
         """End the process. Return what the run did: two reports, the later one with ``xids``, cards, variables.
 
-        Without a driver that is nothing.
+        ``devices`` are the GPUs of the run as CUDA counts them, all unless given. Without a driver there is nothing.
         """
         after = self.before
         if self.before.get("gpus"):
@@ -248,7 +285,8 @@ class HealthWatch:
             return {}
         names = sorted(name for name in os.environ if name.startswith("NCCL_"))
         seconds = round(time.monotonic() - self._began, 1)
-        facts = {"before": self.before, "after": after, "seconds": seconds}
+        used = used_gpus(self.before, os.environ.get("CUDA_VISIBLE_DEVICES"), devices)
+        facts = {"before": self.before, "after": after, "seconds": seconds, "used": used}
         return {**facts, "network": infiniband(), "variables": names}
 
     def end(self) -> None:

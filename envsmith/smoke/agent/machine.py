@@ -10,7 +10,7 @@ import resource
 from collections.abc import Mapping
 from typing import Any
 
-from envsmith.smoke.agent.health import nvml_report
+from envsmith.smoke.agent.health import inventory
 from envsmith.smoke.agent.processes import processors, read_text
 from envsmith.smoke.agent.protocol import one_line
 
@@ -75,7 +75,7 @@ def host_facts(report: Mapping[str, Any] | None = None) -> dict[str, object]:
     """
     total, free = memory_limit()
     shm_size, shm_free = shm_bytes()
-    report = nvml_report() if report is None else report
+    report = inventory() if report is None else report
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', read_text("/etc/os-release"), re.MULTILINE))
     return {
         "cpus": processors(),

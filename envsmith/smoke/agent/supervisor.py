@@ -51,6 +51,7 @@ class Supervisor:
         self.nursery = Nursery(Board(), self.directory, watch_stdin=watch_stdin)
         self.patience = Patience(allowed=bool(plan.get("patience", True)))
         self.health = HealthWatch()
+        self.devices: list[int] | None = None  # the GPUs of the ranks, as CUDA counts them
         self.started, self.oom_before = time.monotonic(), oom_kills()
         self.marks: dict[str, float] = {}  # seconds that each part took
         self.codes: list[int] = []
@@ -99,7 +100,7 @@ class Supervisor:
 
     def _finish(self) -> int:
         self.nursery.end()
-        health = self.health.finish()
+        health = self.health.finish(self.devices)
         orphans = end_orphans()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.marks["total"] = time.monotonic() - self.started
@@ -177,7 +178,7 @@ class Supervisor:
             placement = {"backend": backend, "ranks": ranks, "devices": None, "env": env, "sentence": sentence}
             placement.update(rank_env=[{} for _ in range(ranks)], share=ranks)
         placement["env"].update(evidence_env(self.directory, backend, str(ready["torch"])))
-        placement["cuda"] = cuda
+        placement["cuda"], self.devices = cuda, placement["devices"]
         self.emit("placement", **{k: placement[k] for k in ("cuda", "backend", "ranks", "devices", "sentence", "env")})
         return placement
 

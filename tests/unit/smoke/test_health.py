@@ -57,8 +57,8 @@ def test_gpus_with_the_same_problem_are_named_together() -> None:
     assert "-i 0,2" in problem.fix
 
 
-def test_a_gpu_that_the_driver_cannot_open_is_lost() -> None:
-    assert kinds(state_problems(report(gpu(), {"index": 1}))) == [("gpu-lost", "GPU 1", "error")]
+def test_a_gpu_that_fell_off_the_bus_is_said() -> None:
+    assert kinds(state_problems(report(gpu(), {"index": 1, "lost": True}))) == [("gpu-lost", "GPU 1", "error")]
 
 
 def test_a_driver_that_does_not_answer_is_an_error_of_the_machine() -> None:
@@ -260,6 +260,11 @@ def test_a_wrong_value_beside_a_mere_warning_is_the_cells() -> None:
     assert failure is not None
     assert not failure.of_host
     assert any("wait for a reset" in note for note in result.notes)
+
+
+def test_a_sick_gpu_that_the_run_did_not_use_is_no_excuse() -> None:
+    result = judged(health_event({**NVLINKED, "xids": [[3, 79]]}, used=[0, 1]), wrong=True)
+    assert (result.exit_code, result.host_fault) == (Exit.WRONG, "")
 
 
 def test_a_run_without_a_gpu_does_not_care_for_a_sick_one() -> None:

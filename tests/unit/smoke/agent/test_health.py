@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.smoke.agent.health import infiniband
+from envsmith.smoke.agent.health import infiniband, used_gpus
 
-REPORT = "import json; from envsmith.smoke.agent.health import nvml_report; print(json.dumps(nvml_report()))"
+REPORT = "import json; from envsmith.smoke.agent.health import report_apart; print(json.dumps(report_apart(30)))"
 PAIR = "gpus 2\nlinks 0 18\nlinks 1 18\nswitch 1\n"
 
 
@@ -50,10 +50,33 @@ def test_a_pair_is_reached_over_nvlink_over_pci_or_not_at_all(on_gpus) -> None:
     assert report["pairs"] == {"nvlink": [[0, 1]], "pci": [[0, 2]], "none (topology)": [[1, 2]]}
 
 
-def test_a_gpu_that_cannot_be_opened_is_listed_without_a_name(on_gpus) -> None:
-    report = json.loads(on_gpus(PAIR + "lost 1 1\n", REPORT))
-    assert report["gpus"] == [report["gpus"][0], {"index": 1}]
-    assert report["gpus"][0]["uuid"] == "GPU-0"
+@pytest.mark.parametrize("sign", ["lost", "fallen"])
+def test_a_gpu_that_the_driver_has_lost_is_listed_as_lost(on_gpus, sign) -> None:
+    report = json.loads(on_gpus(f"{PAIR}{sign} 1 1\n", REPORT))
+    assert [gpu.get("lost", False) for gpu in report["gpus"]] == [False, True]
+
+
+def test_a_gpu_of_another_job_is_none_of_ours(on_gpus) -> None:
+    report = json.loads(on_gpus(PAIR + "denied 1 1\n", REPORT))
+    assert [gpu["index"] for gpu in report["gpus"]] == [0]
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices", "used"),
+    [
+        (None, None, [0, 1, 2, 3]),
+        (None, [0, 1], [0, 1]),
+        ("2,3", [0, 1], [2, 3]),
+        ("3,1", [1], [1]),
+        ("GPU-c,GPU-a", [0, 1], [2, 0]),
+        ("", None, []),
+        ("MIG-1234", [0], [0, 1, 2, 3]),
+        ("7", [0], []),
+    ],
+)
+def test_the_gpus_of_a_run_are_known_by_what_cuda_was_shown(visible, devices, used) -> None:
+    report = {"gpus": [{"index": i, "name": "H100", "uuid": f"GPU-{letter}"} for i, letter in enumerate("abcd")]}
+    assert used_gpus(report, visible, devices) == used
 
 
 WATCH = """
