@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envsmith.files import replace_file
+from envsmith.errors import StorageError
+from envsmith.files import write_whole
 
 _Value = TypeVar("_Value")
 # Another one when the shape of an entry changes.
@@ -67,9 +68,8 @@ def load_entry(
 def store_entry(path: Path, made_of: str, content: bytes, *, clock: Callable[[], float] = time.time) -> None:
     """Keep ``content`` until it is stored again. A folder that cannot be written is not an error."""
     body = _TIME.pack(clock()) + content
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, _digest(made_of, body) + body)
+    with suppress(StorageError):
+        write_whole(path, _digest(made_of, body) + body, mode=0o600, durable=False)
 
 
 def _digest(made_of: str, body: bytes) -> bytes:

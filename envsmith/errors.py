@@ -6,6 +6,7 @@ given. The table of exit codes in the documentation is generated from :data:`EXI
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -128,6 +129,35 @@ def os_errors(what: str, failure: type[EnvsmithError] = StorageError, *, hint: s
         yield
     except OSError as error:
         raise failure(f"{what}: {error.strerror or error}", hint=hint) from error
+
+
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file is larger than the limit (ulimit -f)",
+}
+# What an ``OSError`` of any kind of work says of the disk, not of the work.
+UNWRITABLE = frozenset({*_FULL, errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def storage_error(error: OSError, path: object) -> StorageError:
+    """Return the failure of a write to ``path``, with what to do about a full disk or a missing permission."""
+    if error.errno in _FULL:
+        reason, hint = _FULL[error.errno], "Free some space, then run the same command again: it resumes."
+    else:
+        in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+        reason = f"{error.filename} is not a folder" if in_the_way else error.strerror or str(error)
+        hint = "Check the path and its permissions, or choose another place with --output."
+    return StorageError(f"Cannot write {path}: {reason}.", hint=hint)
+
+
+@contextmanager
+def storage_errors(path: object) -> Iterator[None]:
+    """Raise ``StorageError`` instead of an ``OSError`` while ``path`` is written."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
 
 
 EXIT_CODES: dict[int, str] = {

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import fcntl
+import functools
 import hashlib
 import importlib
 import io
 import os
 import re
+import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from envsmith.errors import DataError, EnvsmithError, os_errors
+from envsmith.errors import DataError, EnvsmithError, os_errors, storage_errors
 
 
 def now() -> dt.datetime:
@@ -25,25 +28,6 @@ def now() -> dt.datetime:
     epoch, utc = os.environ.get("SOURCE_DATE_EPOCH", ""), dt.timezone.utc
     is_time = re.fullmatch("[0-9]{1,11}", epoch)
     return dt.datetime.fromtimestamp(int(epoch), tz=utc) if is_time else dt.datetime.now(utc)
-
-
-def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Write a file beside its place, then move it there. ``durable`` waits for the disk."""
-    import tempfile  # costs a few milliseconds, which a warm solve does not need
-
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataError) -> bytes:
@@ -114,15 +98,133 @@ class _Input(io.RawIOBase):
         super().close()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there complete or not at all, also after a power cut. ``StorageError``."""
-    with os_errors(
-        f"{path}: cannot be written",
-        hint="free some space or mend the permissions, then run the same command again: it resumes",
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode(), mode=0o644, durable=True)
-        _sync(path.parent)
+# What is written lies beside its place under a name of this form, locked by its writer, until it takes the final name.
+# The kernel gives the lock back however the writer ends, and the next writer in the same folder removes the rest.
+_TEMPORARY = re.compile(r"\.envsmith-[0-9a-f]{12}")
+
+
+def write_whole(path: Path, content: str | bytes, *, mode: int | None = None, durable: bool = True) -> None:
+    """Write a file so that it is complete or stays as it was, whatever happens. See :func:`writing`."""
+    with writing(path, mode=mode, durable=durable) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def writing(path: Path, *, mode: int | None = None, durable: bool = True) -> Iterator[IO[bytes]]:
+    """Yield a new file, which takes the name ``path`` when the block ends well. Otherwise nothing changes.
+
+    Without ``mode`` the place is the user's: a device or a pipe is written as it is, a link stays and its target is
+    replaced, an existing file keeps its mode. ``durable`` waits for the disk. ``StorageError``.
+    """
+    with storage_errors(path):
+        if mode is None and _is_stream(path):
+            with path.open("ab") as file:
+                yield file
+            return
+        target = path.resolve() if mode is None else path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target.parent)
+        handle, fresh = _locked(target.parent, lambda name: os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                _take_over(handle, target, mode)
+                file.flush()
+                if durable:
+                    os.fsync(handle)
+                fresh.replace(target)
+            if durable:
+                _sync(target.parent)
+        except BaseException:
+            with suppress(OSError):
+                fresh.unlink()
+            raise
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether a path names a device, a pipe or an open file of this process (``/dev/stdout``)."""
+    return (path.exists() and not path.is_file()) or bool(re.match("/(dev/(std|fd)|proc)", str(path.absolute())))
+
+
+def _take_over(handle: int, target: Path, mode: int | None) -> None:
+    """Give a new file ``mode``, or the owner and mode of the file that it replaces."""
+    if mode is not None:
+        os.fchmod(handle, mode)
+        return
+    with suppress(FileNotFoundError):
+        status = target.stat()
+        with suppress(PermissionError):
+            os.fchown(handle, status.st_uid, status.st_gid)
+        os.fchmod(handle, status.st_mode & 0o7777)
+
+
+@contextmanager
+def scratch(folder: Path | None = None) -> Iterator[Path]:
+    """Yield an empty folder of this user alone and remove it at the end. ``StorageError``.
+
+    It lies in ``folder``, or where the system keeps temporary files. What a killed process left there is removed first.
+    """
+    with storage_errors(folder or "a temporary folder"):
+        parent = folder or _temporary_folder()
+        sweep(parent)
+        handle, path = _locked(parent, _make_folder)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def _temporary_folder() -> Path:
+    import tempfile  # costs a few milliseconds, which a warm solve does not need
+
+    return Path(tempfile.gettempdir())
+
+
+def _make_folder(path: Path) -> int:
+    path.mkdir(mode=0o700)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _locked(folder: Path, make: Callable[[Path], int]) -> tuple[int, Path]:
+    """Make something with a temporary name in ``folder``. Return it open and locked, and its path."""
+    while True:
+        path = folder / f".envsmith-{os.urandom(6).hex()}"
+        handle = make(path)
+        # A sweep of another process may come between making and locking. Then the name is gone.
+        if _lock(handle) is not False and path.exists():
+            return handle, path
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open file. ``False`` while another process holds it, ``None`` where the filesystem has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@functools.cache
+def sweep(folder: Path) -> None:
+    """Remove the temporary files and folders of killed processes of this user from ``folder``, once a run."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if _TEMPORARY.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                _remove_abandoned(Path(entry.path))
+
+
+def _remove_abandoned(path: Path) -> None:
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if _lock(handle):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        finally:
+            os.close(handle)
 
 
 def _sync(folder: Path) -> None:

@@ -14,7 +14,8 @@ from envsmith.ci.cover import Pair, covering_subset
 from envsmith.ci.declared import Declaration, read_declared
 from envsmith.ci.library import CONFIG, FRAMEWORK_STEP, Library, ranges_of
 from envsmith.ci.possible import Space, Unfit, space_of
-from envsmith.errors import UsageError, os_errors
+from envsmith.errors import UsageError
+from envsmith.files import write_whole
 from envsmith.graph.load import components
 from envsmith.model.cell import Cell
 from envsmith.model.component import Role
@@ -190,8 +191,7 @@ def write_config(root: Path, *, force: bool = False) -> tuple[Path, Declaration]
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", hint="--force writes it anew")
     declaration = read_declared(root)
-    with os_errors(f"{path}: cannot be written"):
-        path.write_text(_draft_config(declaration), encoding="utf-8")
+    write_whole(path, _draft_config(declaration))
     return path, declaration
 
 

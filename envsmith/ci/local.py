@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from envsmith.ci.declared import read_toml
 from envsmith.ci.jobs import Job
 from envsmith.ci.library import FRAMEWORK_STEP, Library
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, UsageError
+from envsmith.files import scratch
 from envsmith.progress import Clock, Progress, silent
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv
@@ -117,8 +117,8 @@ def run_job(
     interpreter = find_interpreter(minor)
     if interpreter is None:
         raise EngineError(f"no Python {minor} on this machine", hint=f"install it: uv python install {minor}")
-    with tempfile.TemporaryDirectory(prefix="envsmith-job-") as folder:
-        run = _Run(job, root, environment or Path(folder, "env"), Clock(progress))
+    with scratch() as folder:
+        run = _Run(job, root, environment or folder / "env", Clock(progress))
         try:
             with run.stage("install", " ".join(job.constraints)):
                 _install(run, str(interpreter.path))
@@ -142,8 +142,8 @@ def _install(run: _Run, python: str) -> None:
     def line(text: str) -> None:
         run.clock.line("install", text.strip())
 
-    with tempfile.TemporaryDirectory(prefix="envsmith-constraints-") as folder:
-        constraints = Path(folder, "constraints.txt")
+    with scratch() as folder:
+        constraints = folder / "constraints.txt"
         constraints.write_text("\n".join(job.constraints) + "\n", encoding="utf-8")
         arguments = ["pip", "install", "--python", str(run.python), "--constraint", str(constraints)]
         arguments += ["--torch-backend", job.backend] if job.backend else []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from envsmith.ci.declared import FILES
 from envsmith.ci.library import CONFIG, Library, read_library
 from envsmith.ci.possible import space_of
 from envsmith.errors import DataError, EnvsmithError, UsageError
+from envsmith.files import scratch
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -133,14 +133,14 @@ def _git(root: Path, *arguments: str) -> str:
 def _library_at(root: Path, base: str) -> Library | None:
     """Return the library as it was. ``None``: it declared nothing that can be read."""
     names = _git(root, "ls-tree", "-r", "--name-only", base, "--", CONFIG, *FILES, "requirements").splitlines()
-    with tempfile.TemporaryDirectory(prefix="envsmith-since-") as folder:
+    with scratch() as folder:
         for name in names[:50]:
-            target = Path(folder, name)
+            target = folder / name
             if ".." not in target.parts:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(_git(root, "show", f"{base}:./{name}"), encoding="utf-8")
         try:
-            return read_library(Path(folder))
+            return read_library(folder)
         except (DataError, UsageError):
             return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import click
 
-from envsmith.errors import EnvsmithError, InterruptedRunError, LeftAsideWarning, StorageError, UsageError
+from envsmith.errors import UNWRITABLE, EnvsmithError, InterruptedRunError, LeftAsideWarning, UsageError, storage_error
 
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands
 # here so that `envsmith --help` imports none of them.
@@ -154,19 +153,6 @@ def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
     return UsageError(error.format_message().rstrip("."), hint=f"{path} --help lists what there is")
 
 
-def _storage(error: OSError) -> EnvsmithError | None:
-    where = f" {error.filename}" if error.filename else ""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StorageError(
-            f"the disk is full: cannot write{where}", hint="free space, then run the same command again: it resumes"
-        )
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return StorageError(
-            f"no permission to write{where}", hint="choose another folder with --output, or mend its permissions"
-        )
-    return None
-
-
 @contextmanager
 def _warnings_on_stderr() -> Iterator[None]:
     """Say once what the library left aside, in the manner of every other message."""
@@ -233,10 +219,9 @@ def run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CUT
     except OSError as error:
-        failure = _storage(error)
-        if failure is None or trace:
+        if trace or error.errno not in UNWRITABLE:
             raise
-        return _tell(failure)
+        return _tell(storage_error(error, error.filename or "a file"))
     except Exception as error:
         if trace:
             raise

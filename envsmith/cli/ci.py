@@ -19,7 +19,7 @@ from envsmith.ci.local import run_job
 from envsmith.ci.possible import unjudged
 from envsmith.ci.since import changed, compare
 from envsmith.cli import findings
-from envsmith.cli.console import Console, dumps, say, table, write_file
+from envsmith.cli.console import Console, dumps, say, table
 from envsmith.cli.findings import finding_lines
 from envsmith.cli.flags import (
     EXISTING_FILE,
@@ -35,6 +35,7 @@ from envsmith.cli.flags import (
     takes,
 )
 from envsmith.errors import UsageError, os_errors
+from envsmith.files import write_whole
 from envsmith.solve import default_solver
 from envsmith.text import clean
 
@@ -125,7 +126,7 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text)
     else:
-        write_file(output, text + "\n")
+        write_whole(output, text + "\n")
 
 
 def _append(variable: str, text: str) -> None:
@@ -254,7 +255,7 @@ def run(settings: RunFlags) -> int:
             progress=console,
         )
     if settings.record is not None:
-        write_file(settings.record, dumps(verdict.to_json()) + "\n")
+        write_whole(settings.record, dumps(verdict.to_json()) + "\n")
     word, colour = ("ok", "green") if verdict.as_expected else ("not ok", "red")
     mark = click.style(word, fg=colour, bold=True)
     click.echo(f"{mark}: {settings.job}: {clean(verdict.sentence)}")

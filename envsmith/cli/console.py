@@ -6,13 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from envsmith.errors import os_errors
 from envsmith.progress import Event, EventKind
 from envsmith.text import clean
 
@@ -40,12 +38,6 @@ def mark(*, passed: bool) -> str:
 def say(text: str) -> None:
     """Print one line of talk on stderr."""
     click.echo(text, err=True)
-
-
-def write_file(path: Path, text: str, flag: str = "") -> None:
-    """Write what a flag names a file for, which may be a device. ``StorageError`` begins with the flag."""
-    with os_errors(f"{flag} {path}".strip() + ": cannot be written"):
-        path.write_text(text, encoding="utf-8")
 
 
 def live_terminal() -> bool:

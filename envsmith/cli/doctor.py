@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps, say, write_file
+from envsmith.cli.console import dumps, say
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import (
     EXISTING_FILE,
@@ -34,6 +34,7 @@ from envsmith.doctor.read import read_text
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
 from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
 from envsmith.errors import UsageError
+from envsmith.files import write_whole
 from envsmith.model.rule import Severity
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def doctor(settings: DoctorFlags) -> int:
     where = None if settings.platform is None else parse_platform(settings.platform)
     facts, texts = _gather(settings.sources, _interpreter(settings.python), deep=settings.deep)
     if settings.save:
-        write_file(settings.save, dump(facts, () if settings.sources else tuple(texts)), "--save")
+        write_whole(settings.save, dump(facts, () if settings.sources else tuple(texts)))
         say(f"snapshot written to {settings.save}")
     diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources)
     if settings.verify:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from envsmith.cli.console import Console, dumps, mark, say, table, write_file
+from envsmith.cli.console import Console, dumps, mark, say, table
 from envsmith.cli.flags import FILE, FOLDER, choice, flag, option, takes
 from envsmith.errors import EnvsmithError, UsageError, os_errors
 from envsmith.files import write_whole
@@ -250,7 +250,7 @@ def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:
 def _finish(result: SmokeResult, settings: SmokeFlags) -> int:
     if settings.plot is not None:
         title = f"{result.backend}, {result.ranks} ranks, torch {result.loaded.get('torch', '')}"
-        write_file(settings.plot, svg(result.bandwidth, title=title))
+        write_whole(settings.plot, svg(result.bandwidth, title=title))
         say(f"plot: {settings.plot}")
     click.echo(dumps(result.to_json()) if settings.as_json else "\n".join(_lines(result)))
     return 0 if result.passed else 1

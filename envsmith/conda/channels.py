@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from envsmith.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.conda.names import clean, public_url, require_rattler, scrub
 from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, UsageError
-from envsmith.files import read_bounded
+from envsmith.files import read_bounded, scratch
 from envsmith.http import ca_bundle
 from envsmith.schema import Parsed, Problems, WrongValueError, one_or_many, read_document
 
@@ -260,11 +259,11 @@ class Access:
         rattler = require_rattler()
         from rattler.networking import AuthenticationMiddleware, Client, MirrorMiddleware, RetryMiddleware
 
-        with tempfile.TemporaryDirectory(prefix="envsmith-logins-") as scratch:
+        with scratch() as folder:
             environ = dict(self.environ)
             if self.logins:
-                environ["RATTLER_AUTH_FILE"] = f"{scratch}/credentials.json"
-                Path(scratch, "credentials.json").write_text(json.dumps(self.logins))
+                environ["RATTLER_AUTH_FILE"] = f"{folder}/credentials.json"
+                (folder / "credentials.json").write_text(json.dumps(self.logins))
             with _environment(environ), _login_refusals():
                 if self.unchecked:
                     lines = [f"{json.dumps(prefix)} = {json.dumps(urls)}" for prefix, urls in self.mirrors.items()]

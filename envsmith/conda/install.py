@@ -32,7 +32,7 @@ from envsmith.errors import (
     UsageError,
     os_errors,
 )
-from envsmith.files import sha256_of
+from envsmith.files import scratch, sha256_of, write_whole
 from envsmith.lock.pip_files import layer_text
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
@@ -84,7 +84,7 @@ def realise(
                 progress(_event(f"installing {len(part.pip)} packages with uv, by hash"))
                 _install_pip(part.pip, build_pins, Uv(offline=offline), python, progress)
             _verify(part, target)
-            (target / _STAMP).write_text(_stamp(part))
+            write_whole(target / _STAMP, _stamp(part))
     except KeyboardInterrupt:
         raise InterruptedRunError(
             "interrupted while the Conda lock was installed", hint="run the same command again"
@@ -231,12 +231,12 @@ def _install_pip(
     packages: Sequence[PipPackage], build_pins: Sequence[Pin], uv: Uv, python: Path, progress: Progress
 ) -> None:
     """Install addresses by hash. uv reads the user's configuration, and nothing is resolved."""
-    with tempfile.TemporaryDirectory(prefix="envsmith-pip-") as scratch:
-        requirements = Path(scratch) / "pip.txt"
+    with scratch() as folder:
+        requirements = folder / "pip.txt"
         requirements.write_text(pip_lines(packages))
         command = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(python), "-r", str(requirements)]
         if build_pins and any(not p.url.endswith(".whl") for p in packages):
-            build = Path(scratch) / "build.txt"
+            build = folder / "build.txt"
             build.write_text(layer_text(build_pins))
             # uv calls the second one a preview; without it a build tool that is not pinned would be fetched (as in
             # engine/venv.py).

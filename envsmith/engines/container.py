@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,8 @@ from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.bases import asked_image
 from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection, wheel_content
 from envsmith.engines.shelf import BaseShelf, engine_errors
-from envsmith.errors import BuildError, ContentError, EngineError, StorageError
+from envsmith.errors import BuildError, ContentError, EngineError, storage_error
+from envsmith.files import scratch
 from envsmith.image.dockerfile import ImageOptions, labels
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
 from envsmith.model.version import minor_of, public
@@ -67,7 +67,7 @@ def disk_errors(directory: Path) -> Iterator[None]:
     except RequestException:  # an OSError too, but not the disk's
         raise
     except OSError as error:
-        raise StorageError(f"{directory}: cannot be written: {error.strerror or error}") from error
+        raise storage_error(error, directory) from error
 
 
 class ContainerEngine(Engine):
@@ -160,8 +160,8 @@ class ContainerEngine(Engine):
                 hint="use --engine venv, or --base IMAGE",
             )
         self.shelf.check(lock.base)
-        with tempfile.TemporaryDirectory(prefix="envsmith-build-") as scratch:
-            image = self.run_build(lock, Path(scratch), progress, cache=cache, output=None)
+        with scratch() as folder:
+            image = self.run_build(lock, folder, progress, cache=cache, output=None)
         self.shelf.check(lock.base)
         base_layers = self.shelf.layers(lock.base)
         image = settle(self.client, image, base_layers=base_layers, epoch=self.options.epoch)
@@ -186,9 +186,9 @@ class ContainerEngine(Engine):
 
     def wheels(self, lock: Lock, *, progress: Progress = silent) -> tuple[BuiltWheel, ...]:
         """Build the lock's source distributions. Return one wheel for each, sorted by name."""
-        with tempfile.TemporaryDirectory(prefix="envsmith-wheels-") as scratch:
-            out = Path(scratch) / "out"
-            self.run_build(lock, Path(scratch), progress, cache=True, output=out)
+        with scratch() as folder:
+            out = folder / "out"
+            self.run_build(lock, folder, progress, cache=True, output=out)
             return read_wheels(lock, out)
 
     def _verify(self, lock: Lock, image: str, base_layers: int, progress: Progress) -> dict[str, str]:
@@ -246,7 +246,7 @@ class ContainerEngine(Engine):
         """Yield the image as the engine writes it, in a file below ``folder`` for as long as it is read."""
         progress(Event(kind=EventKind.START, step="export", text=built.reference))
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix=".image-", suffix=".tar", dir=folder) as file:
+        with scratch(folder) as staging, (staging / "image.tar").open("w+b") as file:
             with engine_errors("the image cannot be saved"), disk_errors(folder):
                 for chunk in self.client.images.get(built.digest).save(chunk_size=1 << 20):
                     file.write(chunk)

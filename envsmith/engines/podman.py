@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine
 from envsmith.engines.docker_target import DockerTarget, cdi_devices
 from envsmith.engines.shelf import engine_errors
 from envsmith.errors import EngineError, EnvsmithError, os_errors
+from envsmith.files import scratch
 from envsmith.image.context import read_host_settings, write_context, write_secrets
 from envsmith.image.dockerfile import ImageOptions
 from envsmith.model.lock import Lock
@@ -60,7 +60,7 @@ class PodmanEngine(ContainerEngine):
     def __init__(self, options: ImageOptions | None = None) -> None:
         super().__init__(options)
         self._service: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = contextlib.ExitStack()
 
     @property
     def name(self) -> str:
@@ -109,8 +109,7 @@ class PodmanEngine(ContainerEngine):
 
     def _serve(self) -> str:
         """Start a service that ends by itself after :data:`_IDLE` seconds, and return its address."""
-        self._folder = tempfile.TemporaryDirectory(prefix="envsmith-podman-")
-        socket = Path(self._folder.name) / "socket"
+        socket = self._folder.enter_context(scratch()) / "socket"
         command = ["podman", "system", "service", f"--time={_IDLE}", f"unix://{socket}"]
         quiet = subprocess.DEVNULL
         with os_errors("podman cannot be started", EngineError):
@@ -132,9 +131,7 @@ class PodmanEngine(ContainerEngine):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._service.wait(10)
             self._service = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._folder.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):

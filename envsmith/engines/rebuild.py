@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from envsmith.engines.base import Engine
 from envsmith.engines.container import ContainerEngine
 from envsmith.errors import EngineError, EnvsmithError
+from envsmith.files import scratch
 from envsmith.lock import store
 from envsmith.model.lock import Lock
 from envsmith.oci.diff import difference
@@ -52,9 +52,9 @@ def rebuild(directory: Path, *, engine: Engine, progress: Progress = silent) -> 
         return RebuildReport(same=True, first=first.digest, second=first.digest)
     try:
         # In a folder of its own depth: blobs that are equal are shared on disk with the first layout.
-        with tempfile.TemporaryDirectory(prefix=".rebuild-", dir=directory.parent) as scratch:
+        with scratch(directory.parent) as folder:
             compress = any(layer.media_type.endswith("+gzip") for layer in first.manifest.layers)
-            second = images.export(built, Path(scratch) / LAYOUT, compress=compress, progress=progress)
+            second = images.export(built, folder / LAYOUT, compress=compress, progress=progress)
             differences = difference(first, second)
             same, digest = first.digest == second.digest, second.digest
     finally:

@@ -6,17 +6,16 @@ import contextlib
 import datetime as dt
 import json
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from envsmith import plain
 from envsmith.engines.base import failed_step
 from envsmith.engines.bases import Bases, OsAnswer, load_bases
 from envsmith.errors import EngineError
+from envsmith.files import scratch
 from envsmith.image.context import read_host_settings, write_secrets
 from envsmith.image.dockerfile import APT_DATED, apt_probe, from_reference
 from envsmith.model.lock import BaseImage, OsPackage
@@ -241,8 +240,8 @@ class BaseShelf:
         ca = "ca=; if [ -s /dev/envsmith/ca.pem ]; then ca='-o Acquire::https::CaInfo=/dev/envsmith/ca.pem'; fi"
         script = f"{ca}; {apt_probe(names)}"
         settings = read_host_settings()
-        with tempfile.TemporaryDirectory(prefix="envsmith-apt-") as folder:
-            secrets = write_secrets(replace(settings, uv_toml=""), Path(folder))
+        with scratch() as folder:
+            secrets = write_secrets(replace(settings, uv_toml=""), folder)
             mounts = {str(path): {"bind": f"/dev/envsmith/{path.name}", "mode": "ro"} for path in secrets.values()}
             code, output = self.run(
                 from_reference(base),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
-import errno
 import fcntl
 import hashlib
 import io
@@ -20,7 +19,6 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -39,8 +37,9 @@ from envsmith.errors import (
     InterruptedRunError,
     LockError,
     StorageError,
+    storage_errors,
 )
-from envsmith.files import digest_of, sha256_of, write_whole
+from envsmith.files import digest_of, scratch, sha256_of, write_whole
 from envsmith.http import HttpClient
 from envsmith.lock.pip_files import LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
@@ -148,7 +147,7 @@ def realise(
         )
     interpreter = _interpreter(lock)
     environment = (directory / FOLDER).absolute()
-    with _storage(directory):
+    with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         with _alone(directory, progress) as handle:
             tool = dataclasses.replace(uv or Uv(), inherit=(handle,))
@@ -183,21 +182,6 @@ def _interpreter(lock: Lock) -> Interpreter:
             hint=f"install it (uv python install {lock.python_version}), or ask for another --python",
         )
     return interpreter
-
-
-@contextmanager
-def _storage(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            reason, hint = "the disk is full", "free some space and run the same command again: it resumes"
-        else:
-            reason, hint = (
-                error.strerror or str(error),
-                "check the path and its permissions, or choose another --output",
-            )
-        raise StorageError(f"{directory}: {reason}", hint=hint) from None
 
 
 @contextmanager
@@ -294,15 +278,15 @@ class _Builder:
         self._uv(arguments, step="virtual environment")
 
     def _install(self, layer: _Layer) -> None:
-        with tempfile.TemporaryDirectory(prefix="envsmith-install-") as folder:
-            requirements = Path(folder) / LAYER_FILES[layer.name]
+        with scratch() as folder:
+            requirements = folder / LAYER_FILES[layer.name]
             requirements.write_text(layer_text(layer.pins), encoding="utf-8")
             arguments = ["pip", "install", "--python", str(self.python), "--no-deps", "--require-hashes"]
             arguments += ["--requirements", str(requirements)]
             if self._backend:
                 arguments += ["--torch-backend", self._backend]
             if any(pin.sdist for pin in layer.pins):
-                build = Path(folder) / "build.txt"
+                build = folder / "build.txt"
                 build.write_text(layer_text(self.lock.build_pins), encoding="utf-8")
                 # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview
                 # in uv 0.13.
@@ -344,12 +328,12 @@ class _Builder:
             cache = Path(self.uv.check(["cache", "dir"], what="uv cache").stdout.strip())
             if cache.stat().st_dev != self.environment.parent.stat().st_dev:
                 return False
-            with tempfile.TemporaryDirectory(prefix="envsmith-install-") as folder:
-                requirements = Path(folder) / "requirements.txt"
+            with scratch() as folder:
+                requirements = folder / "requirements.txt"
                 requirements.write_text(layer_text(p for p in pins if not p.sdist), encoding="utf-8")
                 arguments = ["pip", "install", "--dry-run", "--offline", "--no-deps", "--require-hashes"]
                 arguments += ["--python", self.interpreter.path, "--break-system-packages"]
-                arguments += ["--target", str(Path(folder) / "none"), "--requirements", str(requirements)]
+                arguments += ["--target", str(folder / "none"), "--requirements", str(requirements)]
                 return self.uv.run(arguments).status == 0
         except (OSError, EnvsmithError):
             return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envsmith.errors import LockError, NetworkError, UsageError, os_errors
+from envsmith.errors import LockError, NetworkError, UsageError, storage_errors
+from envsmith.files import scratch
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components
 from envsmith.http import HttpClient
@@ -87,9 +87,8 @@ def cutoff(day: str) -> str:
 
 def resolve(query: Query, uv: Uv, *, what: str, on_line: Callable[[str], None] | None = None) -> Resolution:
     """Resolve a query. ``LockError``, ``NetworkError`` and the errors of uv say why not."""
-    refusing = os_errors(what, hint="check the space and permissions of the temporary folder")
-    with refusing, tempfile.TemporaryDirectory(prefix="envsmith-lock-") as folder:
-        return _Run(uv, Path(folder), what).resolve(query, on_line)
+    with storage_errors("the lists of requirements"), scratch() as folder:
+        return _Run(uv, folder, what).resolve(query, on_line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors
-from envsmith.files import read_bounded
+from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors, storage_errors
+from envsmith.files import read_bounded, scratch
 from envsmith.graph.load import components
 from envsmith.lock.pip_files import parse_beside
 from envsmith.lock.resolve import Judge, broken_rules, judge_cell
@@ -19,7 +17,6 @@ from envsmith.model.cell import Cell
 from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
 
 PYLOCK_FILE = "pylock.toml"
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
@@ -34,14 +31,12 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
     changed = {name: text.encode() for name, text in files.items() if not _is(directory / name, text.encode())}
     if not changed:
         return
-    try:
+    with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".envsmith-", dir=directory) as staging:
+        with scratch(directory) as staging:
             for name, data in changed.items():
-                _put(Path(staging) / name, data)
-            _rename_all(directory, Path(staging), sorted(changed, key=lambda n: n == LOCK_FILE))
-    except OSError as error:
-        raise _storage(error, directory) from None
+                _put(staging / name, data)
+            _rename_all(directory, staging, sorted(changed, key=lambda n: n == LOCK_FILE))
 
 
 def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
@@ -62,12 +57,10 @@ def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
 
 def prepare(directory: Path) -> None:
     """Make ``directory`` and show that it can be written, before minutes are spent on what belongs into it."""
-    try:
+    with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".envsmith-", dir=directory):
+        with scratch(directory):
             pass
-    except OSError as error:
-        raise _storage(error, directory) from None
 
 
 def _is(path: Path, data: bytes) -> bool:
@@ -91,16 +84,6 @@ def _restore(directory: Path, renamed: list[str], before: Mapping[str, Path]) ->
                 before[name].replace(directory / name)
             else:
                 (directory / name).unlink()
-
-
-def _storage(error: OSError, directory: Path) -> StorageError:
-    reason = "the disk is full" if error.errno in _FULL else (error.strerror or str(error))
-    hint = (
-        "free some space, or choose another --output"
-        if error.errno in _FULL
-        else "check the path and its permissions, or choose another --output"
-    )
-    return StorageError(f"{directory}: cannot be written: {reason}; nothing there was changed", hint=hint)
 
 
 def read(directory: Path) -> Lock | None:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from envsmith.errors import ContentError, DataError, os_errors
-from envsmith.files import digest_of
+from envsmith.files import digest_of, scratch
 from envsmith.oci.layers import CHUNK, LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise, stream
 from envsmith.oci.spec import (
     MANIFEST_TYPES,
@@ -408,8 +408,8 @@ def to_layout(
     progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers"))
     with os_errors(f"{directory}: the OCI layout cannot be written"):
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".oci-", dir=directory.parent) as scratch:
-            folder = Path(scratch) / directory.name
+        with scratch(directory.parent) as staging:
+            folder = staging / directory.name
             (folder / "blobs" / "sha256").mkdir(parents=True)
             layers = []
             for fresh, layer in _written(saved, form, lambda number: folder / f".layer-{number}", progress):

@@ -10,9 +10,8 @@ import datetime as dt
 import io
 import re
 import tarfile
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol
 
 from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
+from envsmith.files import writing
 from envsmith.graph.expiry import load_expiry
 from envsmith.graph.location import find_matrix
 from envsmith.oci.layout import REF_NAME, OciImage
@@ -206,32 +206,29 @@ class BundleWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
+        self._stack = ExitStack()
         self._written: set[str] = set()
         self._entries: dict[str, Descriptor] = {}
         self._tags: list[tuple[str, Descriptor]] = []
 
     def __enter__(self) -> Self:
-        with os_errors(f"{self.path}: cannot be written"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=f".{self.path.name}-", delete=False)
-        self._partial = Path(self._file.name)
-        self._tar = tarfile.open(fileobj=self._file, mode="w:", format=tarfile.PAX_FORMAT)
+        file = self._stack.enter_context(writing(self.path))
+        self._stack.push(self._finish)
+        self._tar = tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT)
         self._add("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            with os_errors(f"{self.path}: cannot be written"):
-                if error is None:
-                    self._finish()
-        finally:
-            self._file.close()
-            self._partial.unlink(missing_ok=True)
+        self._stack.__exit__(kind, error, trace)
 
-    def _finish(self) -> None:
-        """Add every entry once under its tags, then what refers to them, and give the file its name."""
+    def _finish(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """After a complete push, add every entry once under its tags, then what refers to them."""
+        if error is not None:
+            return
         tagged = [
             Descriptor(media_type=d.media_type, digest=d.digest, size=d.size, annotations={REF_NAME: tag})
             for tag, d in self._tags
@@ -240,9 +237,6 @@ class BundleWriter:
         untagged = [entry for entry in self._entries.values() if entry.digest not in named]
         self._add("index.json", index_bytes([*tagged, *untagged]))
         self._tar.close()
-        self._file.close()
-        self._partial.chmod(0o644)
-        self._partial.replace(self.path)
 
     def resolve(self, tag: str) -> str | None:
         """Return the digest behind a tag that was set here."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from envsmith.engines import choose_engine
 from envsmith.engines import rebuild as engine_rebuild
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
+from envsmith.files import scratch
 from envsmith.model.record import RECORD_FILE
 from envsmith.oci.layout import REF_NAME, OciImage, Store, copy_layout, image_of, load_manifest, open_files, open_image
 from envsmith.oci.registry import Repository, parse_reference
@@ -178,7 +178,7 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
     if lock is None or report.status == "differs":
         report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")
         return
-    with tempfile.TemporaryDirectory(prefix="envsmith-verify-") as scratch:
+    with scratch() as folder:
 
         def fetch(layout: Path) -> OciImage:
             layout.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
             lock,
             report.digest,
             fetch,
-            Path(scratch),
+            folder,
             engine=choose_engine().engine,
             compress=packed,
             progress=progress,

@@ -13,7 +13,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
 )
+from envsmith.files import scratch
 from envsmith.http import ca_bundle
 from envsmith.pip_settings import pip_values
 
@@ -197,7 +197,7 @@ class Uv:
         """
         options = [*(["--cache-dir", str(self.cache)] if self.cache else []), *(["--offline"] if self.offline else [])]
         command = [self.binary, *arguments, *options]
-        with tempfile.TemporaryDirectory(prefix="envsmith-uv-") as empty:
+        with scratch() as empty:
             try:
                 process = subprocess.Popen(
                     command,

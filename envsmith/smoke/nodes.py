@@ -17,7 +17,6 @@ import selectors
 import shlex
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from envsmith.errors import SmokeError, UsageError, os_errors
+from envsmith.files import scratch
 from envsmith.schema import AsJson, written
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.blame import ranks_text
@@ -538,8 +538,7 @@ def run_rendezvous(plan: Plan, where: Rendezvous, *, python: str) -> SmokeResult
     """
     host, port = where.parts()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="envsmith-nodes-") as directory:
-        here = Path(directory)
+    with scratch() as here:
         (here / "agent.py").write_bytes(bundle())
         row = extended_plan(plan, ("",) * where.nodes, where.ranks_per_node, "torchrun", gather=True)
         (here / "plan.json").write_bytes(row)

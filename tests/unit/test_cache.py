@@ -121,7 +121,7 @@ def test_only_the_newest_entries_of_a_kind_stay() -> None:
         write_cache("compiled", str(number), {})
 
     assert len(list(cache_folder().glob("compiled-*"))) == 12
-    assert not list(cache_folder().glob(".new-*"))
+    assert not list(cache_folder().glob(".envsmith-*"))
 
 
 def test_files_from_the_future_do_not_push_out_what_is_written_now() -> None:

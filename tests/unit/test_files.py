@@ -6,13 +6,15 @@ import datetime as dt
 import hashlib
 import io
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from envsmith.errors import DataError, StorageError
-from envsmith.files import digest_of, now, open_input, read_bounded, replace_file, sha256_of, write_whole
+from envsmith.files import digest_of, now, open_input, read_bounded, scratch, sha256_of, sweep, write_whole, writing
 
 
 def test_an_open_file_has_the_hash_of_its_bytes() -> None:
@@ -38,7 +40,7 @@ def test_a_file_is_replaced_and_nothing_stays_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")
 
-    replace_file(path, b"new")
+    write_whole(path, b"new", mode=0o600)
 
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -48,7 +50,7 @@ def test_a_file_is_replaced_and_nothing_stays_beside_it(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file, not a folder")
 
-    with pytest.raises(StorageError, match="b: cannot be written: "):
+    with pytest.raises(StorageError, match=r"Cannot write .*b: .*a is not a folder\."):
         write_whole(tmp_path / "a" / "b", "x")
 
 
@@ -102,3 +104,137 @@ def test_a_device_or_a_folder_is_not_read(path: str) -> None:
 
 def test_the_null_device_is_an_empty_file() -> None:
     assert read_bounded(Path(os.devnull), 10) == b""
+
+
+def _limited(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a process that may write no byte to any file, as on a full disk."""
+    code = (
+        "import resource, sys; from envsmith.cli.app import run; import envsmith.cli.ci, envsmith.cli.doctor; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); sys.exit(run(sys.argv[1:]))"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        check=False,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("init lib --force", "lib/envsmith.yaml"),
+        ("doctor --save good.json", "good.json"),
+        ("ci matrix lib --format json -o good.json", "good.json"),
+        ("ci check lib -o good.json", "good.json"),
+    ],
+)
+def test_a_full_disk_leaves_the_earlier_file_of_every_output(tmp_path: Path, command: str, name: str) -> None:
+    (tmp_path / "lib").mkdir()
+    declared = '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.12"\ndependencies = ["torch>=2.12"]\n'
+    (tmp_path / "lib" / "pyproject.toml").write_text(declared)
+    (tmp_path / "good.json").write_text("earlier")
+    (tmp_path / "lib" / "envsmith.yaml").write_text("axes: [python, torch]\n")
+    before = (tmp_path / name).read_text()
+
+    finished = _limited(command.split(), tmp_path)
+
+    assert finished.returncode == 10, finished.stderr
+    assert f"{name}: the file is larger than the limit" in finished.stderr
+    assert "hint: Free some space" in finished.stderr
+    assert (tmp_path / name).read_text() == before
+    assert not list(tmp_path.rglob(".envsmith-*"))
+
+
+def test_a_replaced_file_keeps_its_mode_and_a_link_its_place(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+
+    write_whole(link, "new")
+
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_has_the_mode_that_the_user_s_mask_gives(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "a", "x")
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_device_is_written_and_not_replaced() -> None:
+    write_whole(Path("/dev/null"), "x")
+
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_pipe_gets_what_is_written(tmp_path: Path) -> None:
+    reading, write_end = os.pipe()
+
+    write_whole(Path(f"/dev/fd/{write_end}"), "text")
+
+    os.close(write_end)
+    assert os.read(reading, 100) == b"text"
+    os.close(reading)
+
+
+def test_what_fails_while_a_file_is_written_leaves_the_earlier_one(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with writing(path) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "with files.writing(folder / 'a') as file: file.write(b'half'); file.flush(); os.kill(os.getpid(), 9)",
+        "with files.scratch(folder) as inner: (inner / 'x').write_text('y'); os.kill(os.getpid(), 9)",
+    ],
+)
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path, block: str) -> None:
+    code = f"import os, pathlib; from envsmith import files; folder = pathlib.Path({str(tmp_path)!r})\n{block}"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert len(list(tmp_path.glob(".envsmith-*"))) == 1
+
+    write_whole(tmp_path / "b", "x")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_what_a_living_writer_has_open_is_not_removed(tmp_path: Path) -> None:
+    with scratch(tmp_path) as folder, writing(tmp_path / "a"):
+        before = sorted(tmp_path.iterdir())
+        sweep.__wrapped__(tmp_path)
+
+        assert sorted(tmp_path.iterdir()) == before
+        assert folder in before
+
+
+def test_what_only_looks_like_a_temporary_name_is_not_removed(tmp_path: Path) -> None:
+    names = [".envsmith", ".envsmith-notes", ".envsmith-0123456789abcdef", "envsmith-0123456789ab"]
+    for name in names:
+        (tmp_path / name).touch()
+
+    sweep.__wrapped__(tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)

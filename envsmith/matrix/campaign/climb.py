@@ -22,6 +22,7 @@ from pathlib import Path
 from envsmith.engines.base import Built
 from envsmith.engines.venv import realise
 from envsmith.errors import EnvsmithError, InterruptedRunError, NetworkError, StorageError
+from envsmith.files import write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
 from envsmith.lock.pip_files import layer_text
@@ -192,7 +193,7 @@ def _first_alone(cache: Path, lock: Lock) -> Iterator[None]:
     with (cache / "envsmith-first.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-        ready.touch()
+        write_whole(ready, "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(mon
     monkeypatch.setattr(build, "lock_cell", lambda *_a, **_k: pytest.fail("resolved first"))
     (tmp_path / "file").touch()
     assert run(["lock", "--framework", "deepspeed", "--no-conda", "-o", str(tmp_path / "file" / "below"), "-q"]) == 10
-    assert "cannot be written" in capsys.readouterr().err
+    assert "Cannot write" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["export", "site"])
@@ -174,7 +174,7 @@ def test_matrix_tells_of_a_folder_that_cannot_be_written_before_it_judges(verb, 
         monkeypatch.setattr(judging, lambda *_a, **_k: pytest.fail("judged first"))
     (tmp_path / "file").touch()
     assert run(["matrix", verb, "-o", str(tmp_path / "file" / "below")]) == 10
-    assert "cannot be written" in capsys.readouterr().err
+    assert "Cannot write" in capsys.readouterr().err
 
 
 def test_every_bad_pair_is_named_at_once(capsys):
@@ -237,7 +237,11 @@ def test_ok_and_bad_sets_have_their_exit_codes(capsys):
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(errno.ENOSPC, "No space left on device", "/some/file"), 10, "the disk is full"),
-        (PermissionError(errno.EACCES, "Permission denied", "/some/file"), 10, "no permission"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/some/file"),
+            10,
+            "Cannot write /some/file: Permission denied.",
+        ),
         (NetworkError("the index cannot be reached", hint="check the network"), 5, "hint: check the network"),
         (RuntimeError("surprise"), 70, "a fault of envsmith itself"),
     ],

@@ -47,8 +47,10 @@ def test_the_exit_code_follows_fail_on(level, text, code):
 
 
 def test_a_snapshot_that_cannot_be_written_is_told(tmp_path):
-    with pytest.raises(StorageError, match=r"--save .*cannot be written"):
-        run("--save", str(tmp_path / "absent" / "x.json"))
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StorageError, match=r"Cannot write .*x\.json: .*is not a folder"):
+        run("--save", str(tmp_path / "file" / "x.json"))
 
 
 def test_an_interpreter_that_is_not_there_is_refused_and_a_folder_is_an_environment(tmp_path):

@@ -244,7 +244,7 @@ def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(Exception, match="cannot be written"):
+    with pytest.raises(Exception, match="Cannot write"):
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
