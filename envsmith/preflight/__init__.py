@@ -15,11 +15,12 @@ Or without touching the script: ``torchrun --nproc-per-node 8 -m envsmith.prefli
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.preflight.checks import (
@@ -30,6 +31,7 @@ from envsmith.preflight.checks import (
     Finding,
     Known,
     about,
+    collect,
     drivers,
     expected,
     gpus,
@@ -41,11 +43,10 @@ from envsmith.preflight.checks import (
     variables,
     versions,
 )
+from envsmith.preflight.group import Place, Trial, agree, all_reduce_trial, find_place
+from envsmith.preflight.watcher import Watch
 from envsmith.schema import UNWRITTEN, AsJson
-
-if TYPE_CHECKING:
-    from envsmith.preflight.group import Place
-    from envsmith.preflight.watcher import Watch
+from envsmith.smoke.agent.world import stored
 
 
 __all__ = [
@@ -98,15 +99,15 @@ def run(
 ) -> Report:
     """Compare this rank with all others, look at its machine, and run one collective with a checked value.
 
-    Call it before or after ``init_process_group``, on every rank. ``timeout`` (seconds) bounds the wait for the others and for the
-    collective, each. ``expect`` maps ``torch``, ``nccl`` or a package to the version that must be loaded; ``min_gpu_free`` is in bytes;
-    ``strict`` takes warnings for errors. Raises :class:`PreflightError` unless ``raises`` is false, and
-    :class:`~envsmith.errors.SmokeError` when the job's store cannot be reached, ``UsageError`` for a ``backend`` that there is not.
+    Call it before or after ``init_process_group``, on every rank. The collective runs on a group and a store of its own:
+    the script's groups do not notice it. ``timeout`` (seconds) bounds the wait for the others and for the collective,
+    each. ``expect`` maps ``torch``, ``nccl`` or a package to the version that must be loaded; ``min_gpu_free`` is in bytes;
+    ``strict`` takes warnings for errors. Raises :class:`PreflightError` unless ``raises`` is false,
+    :class:`~envsmith.errors.SmokeError` when the job's store cannot be reached, and ``UsageError`` for an unknown
+    ``backend`` or variables of the launcher that cannot be read.
     """
     if backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
-    from envsmith.preflight.checks import collect
-    from envsmith.preflight.group import agree, find_place
 
     started = time.monotonic()
     place = find_place(timeout)
@@ -119,33 +120,31 @@ def run(
         findings.insert(
             0, about(rows, missing, text, "missing", "error", "did that rank start? its own log has the reason")
         )
-    chosen = backend if backend != "auto" else _backend(rows)
+    chosen = backend if backend != "auto" else _backend(place, rows)
     fatal = any(f.severity == "error" for f in findings)
-    if collective and place.world > 1 and not fatal:
-        findings += _collective(place, chosen, mine, rows, timeout)
-    report = _report(findings, rows, place=place, backend=chosen, strict=strict, seconds=time.monotonic() - started)
-    if not quiet and place.rank == min(everyone):
-        _say(report)
+    with contextlib.ExitStack() as closing:  # the verdict is written before the group ends, which may hang
+        if collective and place.world > 1 and not fatal:
+            device = mine["gpu"]["index"] if chosen == "nccl" and mine["gpu"] else None
+            trial = all_reduce_trial(place, chosen, device, timeout)
+            closing.callback(trial.close)
+            findings += _collective(place, chosen, trial, rows, timeout)
+        report = _report(findings, rows, place=place, backend=chosen, strict=strict, seconds=time.monotonic() - started)
+        if not quiet and place.rank == min(everyone):
+            _say(report)
     if raises and not report.ok:
         raise PreflightError(report)
     return report
 
 
-def _backend(rows: list[dict[str, Any]]) -> str:
-    """NCCL when every rank can use it; the same answer on every rank."""
-    return "nccl" if all(row.get("cuda_usable") and row.get("has_nccl") for row in rows) else "gloo"
+def _backend(place: Place, rows: list[dict[str, Any]]) -> str:
+    """NCCL when every rank can use it and the script's own group is not on gloo; the same answer on every rank."""
+    usable = all(row.get("cuda_usable") and row.get("has_nccl") for row in rows)
+    return "nccl" if usable and place.backend != "gloo" else "gloo"
 
 
-def _collective(
-    place: Place, backend: str, mine: Mapping[str, Any], rows: list[dict[str, Any]], timeout: float
-) -> list[Finding]:
+def _collective(place: Place, backend: str, trial: Trial, rows: list[dict[str, Any]], timeout: float) -> list[Finding]:
     """One all_reduce; every rank tells how it ended, and every rank hears it."""
-    from envsmith.preflight.group import agree, try_collective
-    from envsmith.smoke.agent.world import stored
-
-    device = mine["gpu"]["index"] if isinstance(mine.get("gpu"), Mapping) else None
-    answer = try_collective(place, backend, device, timeout)
-    answers, missing = agree(place, "collective", answer, timeout + 2.0)
+    answers, missing = agree(place, "collective", trial.run(timeout), timeout + 2.0)
     if all(a.get("ok") for a in answers.values()) and not missing:
         return []
     absent = [rank for rank in range(place.world) if not stored(place.store, f"entered/{rank}")]
@@ -204,8 +203,6 @@ def _say(report: Report) -> None:
 
 def watch(**options: Any) -> Watch:
     """Go on watching in the background: see :class:`~envsmith.preflight.watcher.Watch`."""
-    from envsmith.preflight.watcher import Watch
-
     return Watch(**options)
 
 

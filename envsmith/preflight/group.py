@@ -6,168 +6,253 @@ import contextlib
 import itertools
 import json
 import os
+import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from envsmith.errors import SmokeError
+from envsmith.errors import SmokeError, UsageError
+from envsmith.preflight.checks import version_key
 from envsmith.smoke.agent.launchers import discover
 from envsmith.smoke.agent.protocol import one_line
 
 _CALLS = itertools.count()
 _OWN: dict[tuple[str, int], Any] = {}  # stores that we host: they must outlive every rank's last question
+_GROUP_STORE = "group/address"
+# Longer than any deadline of a preflight: torch's watchdog must not end the process before we have named the rank.
+_WATCHDOG = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where this process is in its job. ``store`` is prefixed for one call of the preflight; ``None`` when there is only one process."""
+    """Where this process is in its job. ``backend`` is that of the default group, empty where there is none.
+
+    ``store`` has a connection and a prefix of its own for one call; it is ``None`` when there is only one process.
+    """
 
     rank: int
     world: int
     local: int
-    how: str
+    host: str = ""
     store: Any = field(default=None, repr=False)
-    initialised: bool = False
+    backend: str = ""
 
 
 def find_place(timeout: float) -> Place:
-    """Rank, world and store: of the default group when there is one, else of torchrun, Slurm or MPI; alone otherwise.
+    """Return rank, world and store: of the default group when there is one, else of the launcher, else alone.
 
-    Raises :class:`SmokeError` when the store of the job cannot be reached.
+    Raises :class:`SmokeError` when the store of the job cannot be reached, :class:`UsageError` for variables of the
+    launcher that are not numbers.
     """
     import torch.distributed as dist
 
-    number = next(_CALLS)
-    local = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) or 0)
-    if dist.is_available() and dist.is_initialized():
-        base, source = dist.distributed_c10d._get_default_store(), "the process group"  # noqa: SLF001 - torch has no public name for it
+    number, available = next(_CALLS), dist.is_available()
+    backend = str(dist.get_backend()) if available and dist.is_initialized() else ""
+    try:
+        local = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) or 0)
+        launch = discover(os.environ, {}) if available and not backend else None
+    except ValueError as error:
+        hint = "Look at RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT of this process."
+        raise UsageError(f"Cannot read the launcher's variables: {error}.", hint=hint) from error
+    if backend:
+        base = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
         rank, world = dist.get_rank(), dist.get_world_size()
+    elif launch is not None:
+        base, rank, world, local = None, launch["rank"], launch["world"], launch["local"]
     else:
-        launch = discover(os.environ, {}) if dist.is_available() else None
-        if launch is None or launch["world"] < 2:
-            return Place(rank=0, world=1, local=local, how="alone")
-        rank, world, source = launch["rank"], launch["world"], str(launch["how"])
-        local = launch["local"]
-        base = _launcher_store(launch, timeout)
+        rank, world = 0, 1
     if world < 2:
-        return Place(rank=rank, world=world, local=local, how=source)
+        return Place(rank=rank, world=world, local=local, backend=backend)
+    base = _connection(base, world, timeout) if backend else _launcher_store(launch or {}, timeout)
     run = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     store = dist.PrefixStore(f"envsmith-preflight/{run}/{number}", base)
-    return Place(rank=rank, world=world, local=local, how=source, store=store, initialised=dist.is_initialized())
+    host = getattr(base, "host", "")
+    return Place(rank=rank, world=world, local=local, host=host, store=store, backend=backend)
 
 
 def _launcher_store(launch: Mapping[str, Any], timeout: float) -> Any:
-    """The agent of torchrun has a store already; under any other launcher rank 0 opens one beside the script's own port."""
-    import torch.distributed as dist
-
-    limit = timedelta(seconds=timeout)
+    """Connect to the store of torchrun's agent; under any other launcher rank 0 opens one beside the script's port."""
+    host, port, owner = str(launch["master"]), int(launch["port"]), False
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("MASTER_PORT"):
-        host, port, owner = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), False
+        port = int(os.environ["MASTER_PORT"])
     else:
-        host, port = str(launch["master"]), int(launch["port"])
         # The script's own init_process_group will listen on MASTER_PORT.
         port += 1 if str(port) == os.environ.get("MASTER_PORT") else 0
-        owner = launch["rank"] == 0
-    if (host, port) in _OWN:
-        return _OWN[host, port]
+        owner = launch["rank"] == 0 and (host, port) not in _OWN
     try:
-        store = dist.TCPStore(host, port, launch["world"], owner, limit, wait_for_workers=False)
+        store = _tcp_store(host, port, launch["world"], timeout, owner=owner)
     except Exception as error:
-        who = "cannot open" if owner else "cannot reach"
         raise SmokeError(
-            f"rank {launch['rank']} {who} the store at {host}:{port}: {one_line(error)}",
-            hint="is that address right on every node, and the port open between them? ENVSMITH_MASTER_PORT names another",
+            f"Rank {launch['rank']} cannot {'open' if owner else 'reach'} the store at {host}:{port}: {one_line(error)}.",
+            hint="Check the address on every node and the port between them, or name another with ENVSMITH_MASTER_PORT.",
         ) from error
-    _OWN[host, port] = store
+    if owner:
+        _OWN[host, port] = store
     return store
 
 
-def second_connection(place: Place, timeout: float) -> Any:
-    """The same store through a connection of its own: one connection serves one thread at a time, and a training script may wait in it."""
+def _tcp_store(host: str, port: int, world: int, timeout: float, *, owner: bool = False) -> Any:
     import torch.distributed as dist
 
-    prefix, store = [], place.store
-    while isinstance(store, dist.PrefixStore):
-        inner = getattr(store, "underlying_store", None)
-        if inner is None:
-            return place.store
-        prefix.append(store)
-        store = inner
-    if not isinstance(store, dist.TCPStore):
-        return place.store
-    limit = timedelta(seconds=timeout)
-    return dist.TCPStore(store.host, store.port, place.world, False, limit, wait_for_workers=False)  # noqa: FBT003
+    return dist.TCPStore(host, port, world, owner, timedelta(seconds=timeout), wait_for_workers=False)
+
+
+def _connection(store: Any, world: int, timeout: float) -> Any:
+    """Return the same store through a connection of its own: one connection serves one thread at a time.
+
+    A store without a server (a file) is shared.
+    """
+    import torch.distributed as dist
+
+    inner = store
+    while isinstance(inner, dist.PrefixStore):
+        inner = inner.underlying_store
+    return _tcp_store(inner.host, inner.port, world, timeout) if isinstance(inner, dist.TCPStore) else store
 
 
 def agree(
     place: Place, key: str, mine: Mapping[str, Any], timeout: float
 ) -> tuple[dict[int, dict[str, Any]], list[int]]:
-    """Everybody's value by rank, and the ranks that did not come within ``timeout`` seconds."""
+    """Return everybody's value by rank, and the ranks that did not come within ``timeout`` seconds.
+
+    The first rank that has seen all or has lost its patience decides for all, also for those that come later: no rank
+    goes on to a collective that another one has given up.
+    """
     store = place.store
     store.set(f"{key}/{place.rank}", json.dumps(mine))
-    until, answers, missing = time.monotonic() + timeout, {}, []
+    until, missing = time.monotonic() + timeout, []
     for rank in range(place.world):
         remaining = max(0.05, until - time.monotonic())
         try:
             store.wait([f"{key}/{rank}"], timedelta(seconds=remaining))
-            answers[rank] = json.loads(store.get(f"{key}/{rank}"))
         except Exception:  # noqa: BLE001 - torch has raised several classes for a key that does not come
             missing.append(rank)
-    return answers, missing
+    missing = json.loads(store.compare_set(f"{key}/missing", "", json.dumps(missing)))
+    present = [rank for rank in range(place.world) if rank not in missing]
+    return {rank: json.loads(store.get(f"{key}/{rank}")) for rank in present}, missing
 
 
-def try_collective(place: Place, backend: str, device: int | None, timeout: float) -> dict[str, Any]:
-    """One all_reduce whose value every rank knows; ``{"ok": True}`` or what happened. Never longer than about twice ``timeout``."""
+class Trial:
+    """One collective in a thread of its own: nothing in it can hold up the caller, whatever it waits for.
+
+    ``collective`` is called with the trial. It names its ``stage`` and leaves its group in ``group``, which
+    :meth:`close` ends. Write the verdict before you close: ending a group may hang as the collective did.
+    """
+
+    def __init__(self, collective: Callable[[Trial], dict[str, Any]]) -> None:
+        self.group: Any = None
+        self.stage = "making a group"
+        self._collective = collective
+        self._answer: dict[str, Any] = {}
+        self._ended = threading.Event()
+        self.closed = threading.Event()
+
+    def run(self, timeout: float) -> dict[str, Any]:
+        """Return ``{"ok": True}`` or what happened, after ``timeout`` seconds at the latest."""
+        threading.Thread(target=self._run, name="envsmith-preflight", daemon=True).start()
+        if self._ended.wait(timeout):
+            return self._answer
+        return {"ok": False, "stage": self.stage, "detail": f"no end after {timeout:.0f} s", "hang": True}
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._collective(self)
+        except Exception as error:  # noqa: BLE001 - whatever the backend says is the finding
+            self._answer = {"ok": False, "stage": self.stage, "detail": one_line(error)}
+        self._ended.set()
+
+    def close(self, patience: float = 2.0) -> None:
+        """End the group and wait ``patience`` seconds for it."""
+        self.closed.set()
+        thread = threading.Thread(target=self._abort, name="envsmith-preflight-close", daemon=True)
+        thread.start()
+        thread.join(patience)
+
+    def _abort(self) -> None:
+        """Stop what still runs. A shutdown would wait for it: it is ``ncclCommDestroy``, this is ``ncclCommAbort``.
+
+        ``abort`` is there from torch 2.6 on. Before, ``_shutdown`` (2.2) and ``_abort`` (2.1) do the same, and in 2.0
+        only the destructor does (ProcessGroupNCCL.hpp and distributed_c10d.py of the wheels, pytorch #96017, #111392).
+        """
+        group, self.group = self.group, None
+        for name in ("abort", "_shutdown", "_abort"):
+            if hasattr(group, name):
+                with contextlib.suppress(Exception):  # gloo has none before torch 2.7
+                    getattr(group, name)()
+                return
+
+
+def all_reduce_trial(place: Place, backend: str, device: int | None, timeout: float) -> Trial:
+    """Return the trial of one all_reduce whose value every rank knows."""
+
+    def collective(trial: Trial) -> dict[str, Any]:
+        import torch
+
+        place.store.set(f"entered/{place.rank}", "1")
+        with contextlib.nullcontext() if device is None else torch.cuda.device(device):
+            trial.group = open_group(place, backend, timeout)
+            trial.stage = "all_reduce"
+            where = torch.device("cuda", device) if device is not None else torch.device("cpu")
+            return _reduce(trial, place, where)
+
+    return Trial(collective)
+
+
+def open_group(place: Place, backend: str, timeout: float) -> Any:
+    """Make a backend that torch does not register: the default group, its names and its counters stay as they are.
+
+    Its store is served by rank 0 and by nobody else: a watchdog of NCCL writes its alarms at the root of a store, where
+    those of the script's own groups would read them.
+    """
     import torch
     import torch.distributed as dist
 
-    if place.initialised:
-        cuda = dist.get_backend() == "nccl"
-        return _reduce(torch, dist, place, device if cuda else None, timeout)
-    started = time.monotonic()
-    kwargs: dict[str, Any] = {}
-    if device is not None and backend == "nccl":
-        torch.cuda.set_device(device)
-        kwargs["device_id"] = torch.device("cuda", device)
+    if place.rank == 0:
+        store = _tcp_store("localhost", 0, place.world, 2 * timeout, owner=True)
+        place.store.set(_GROUP_STORE, json.dumps([place.host or socket.gethostname(), store.port]))
+    else:
+        place.store.wait([_GROUP_STORE], timedelta(seconds=timeout))
+        host, port = json.loads(place.store.get(_GROUP_STORE))
+        store = _tcp_store(host, port, place.world, 2 * timeout)
+    if backend == "gloo":
+        return dist.ProcessGroupGloo(store, place.rank, place.world, timeout=timedelta(seconds=2 * timeout))
+    with _unhandled_errors(version_key(torch.__version__)):
+        return dist.ProcessGroupNCCL(store, place.rank, place.world, timeout=_WATCHDOG)
+
+
+@contextlib.contextmanager
+def _unhandled_errors(torch_version: tuple[int, ...]) -> Iterator[None]:
+    """Make a group whose watchdog ends no process: it reads this when it is made (0 is ``NoHandling``).
+
+    The variable has its prefix from torch 2.2 on (ProcessGroupNCCL.hpp of 2.1.2 and 2.2.2).
+    """
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING" if torch_version >= (2, 2) else "NCCL_ASYNC_ERROR_HANDLING"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
     try:
-        dist.init_process_group(
-            backend,
-            store=dist.PrefixStore("group", place.store),
-            rank=place.rank,
-            world_size=place.world,
-            timeout=timedelta(seconds=timeout),
-            **kwargs,
-        )
-    except Exception as error:  # noqa: BLE001 - whatever the backend says is the finding
-        return {"ok": False, "stage": "making a group", "detail": one_line(error)}
-    try:
-        answer = _reduce(torch, dist, place, device if backend == "nccl" else None, timeout)
+        yield
     finally:
-        with contextlib.suppress(Exception):
-            dist.destroy_process_group()
-    return {**answer, "seconds": round(time.monotonic() - started, 3)}
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
-def _reduce(torch: Any, dist: Any, place: Place, device: int | None, timeout: float) -> dict[str, Any]:
-    where = torch.device("cuda", device) if device is not None else torch.device("cpu")
+def _reduce(trial: Trial, place: Place, where: Any) -> dict[str, Any]:
+    import torch
+
     index = torch.arange(257, dtype=torch.int64)
     tensor = (index * (place.rank + 1)).to(where)
-    place.store.set(f"entered/{place.rank}", "1")
-    try:
-        work = dist.all_reduce(tensor, async_op=True)
-        until = time.monotonic() + timeout
-        while not work.is_completed():
-            if time.monotonic() > until:
-                return {"ok": False, "stage": "all_reduce", "detail": f"no end after {timeout:.0f} s", "hang": True}
-            time.sleep(0.0005)
-        work.wait()
-        got = tensor.cpu()
-    except Exception as error:  # noqa: BLE001 - whatever the backend says is the finding
-        return {"ok": False, "stage": "all_reduce", "detail": one_line(error)}
-    due = index * (place.world * (place.world + 1) // 2)
-    if bool((got == due).all()):
+    work = trial.group.allreduce([tensor])
+    while not work.is_completed():
+        if trial.closed.wait(0.0005):
+            return {}
+    work.wait()
+    result, due = tensor.cpu(), index * (place.world * (place.world + 1) // 2)
+    if bool((result == due).all()):
         return {"ok": True}
-    wrong = int((got != due).nonzero()[0])
-    return {"ok": False, "stage": "all_reduce", "detail": f"read {int(got[wrong])} where {int(due[wrong])} was due"}
+    wrong = int((result != due).nonzero()[0])
+    return {"ok": False, "stage": trial.stage, "detail": f"read {int(result[wrong])} where {int(due[wrong])} was due"}

@@ -11,14 +11,15 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from envsmith.preflight.group import Place, find_place, second_connection
+from envsmith.preflight.group import Place, find_place
 from envsmith.schema import UNWRITTEN, AsJson
 from envsmith.smoke.agent.processes import read_text
+from envsmith.smoke.agent.protocol import one_line
 from envsmith.smoke.agent.world import stored
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class Watch:
     job's ranks all take as long as the slowest one. Every ``interval`` seconds each rank publishes a :class:`Sample`; rank 0 compares. Alerts are
     kept in ``alerts`` and given to ``on_alert`` (by default a line on stderr), each kind once per rank until it has been quiet.
     ``cost`` is the processor time of the thread, in seconds.
+
+    Once it is made, it never raises into training: what goes wrong is one line on stderr, and the watch ends.
     """
 
     def __init__(
@@ -133,17 +136,17 @@ class Watch:
         limits: Limits | None = None,
         on_alert: Callable[[Alert], None] | None = None,
         timeout: float = 30.0,
+        find: Callable[[float], Place] = find_place,
     ) -> None:
         self.interval, self.limits, self.cost = interval, limits or Limits(), 0.0
         self.alerts: list[Alert] = []
         self._tell = on_alert or _print
-        self._timeout = timeout
+        self._timeout, self._find = timeout, find
         self._steps = self._computed = 0
         self._total = self._own = 0.0
         self._last = self._started_step = time.perf_counter()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._place: Place | None = None
         self._active: set[tuple[str, int]] = set()
 
     # -- the training script's side ------------------------------------------------------------------------------------
@@ -164,18 +167,21 @@ class Watch:
 
     def start(self) -> Self:
         """Find the others and start the thread."""
-        self._place = find_place(self._timeout)
-        self._started_step = self._last = time.perf_counter()
-        self._thread = threading.Thread(target=self._run, name="envsmith-watch", daemon=True)
-        self._thread.start()
+        with _harmless():
+            place = self._find(self._timeout)
+            self._started_step = self._last = time.perf_counter()
+            thread = threading.Thread(target=self._run, args=(place,), name="envsmith-watch", daemon=True)
+            thread.start()
+            self._thread = thread
         return self
 
     def stop(self) -> None:
         """End the thread; a rank that stopped is not called silent."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10.0)
-            self._thread = None
+        thread, self._thread = self._thread, None
+        with _harmless():
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(timeout=10.0)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -187,17 +193,16 @@ class Watch:
 
     # -- the thread's side ---------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        place = self._place
-        assert place is not None  # noqa: S101 - start() has set it
-        store: Any = None
+    def _run(self, place: Place) -> None:
+        with _harmless():
+            self._watch(place)
+
+    def _watch(self, place: Place) -> None:
+        store = place.store
         history: list[dict[int, Sample]] = []
         latest: dict[int, tuple[bytes, Sample]] = {}
         first: Sample | None = None
         before = (0, 0.0, 0, 0.0)
-        if place.store is not None:
-            with contextlib.suppress(Exception):
-                store = second_connection(place, self._timeout)
         while True:
             ended = self._stop.wait(self.interval)
             before, mine = self._sample(place.rank, before)
@@ -245,6 +250,16 @@ class Watch:
                 with contextlib.suppress(Exception):
                     self._tell(alert)
         self._active = active
+
+
+@contextlib.contextmanager
+def _harmless() -> Iterator[None]:
+    """Turn whatever fails into a line on stderr: training does not end because it is watched."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - any failure: a variable, the store, a thread that cannot start
+        with contextlib.suppress(Exception):  # stderr may be closed
+            _write(f"it has ended and the training goes on: {one_line(error)}")
 
 
 def _hear(store: Any, world: int, latest: dict[int, tuple[bytes, Sample]]) -> dict[int, Sample]:
@@ -306,5 +321,9 @@ def _nccl_error() -> str:
 
 
 def _print(alert: Alert) -> None:
-    sys.stderr.write(f"preflight: watch: {alert.message}\n")
+    _write(alert.message)
+
+
+def _write(message: str) -> None:
+    sys.stderr.write(f"preflight: watch: {message}\n")
     sys.stderr.flush()
