@@ -43,11 +43,11 @@ from envsmith.preflight.checks import (
     variables,
     versions,
 )
+from envsmith.preflight.child import Child
 from envsmith.preflight.group import Place, Trial, agree, all_reduce_trial, find_place
 from envsmith.preflight.watcher import Watch
 from envsmith.schema import UNWRITTEN, AsJson
 from envsmith.smoke.agent.world import stored
-
 
 __all__ = [
     "Finding",
@@ -60,6 +60,7 @@ __all__ = [
 
 
 BACKENDS = ("auto", "gloo", "nccl")
+_IMPORT_SECONDS = 60.0  # torch from a cold network disk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,11 +97,13 @@ def run(
     min_gpu_free: int = 0,
     raises: bool = True,
     quiet: bool = False,
+    isolate: bool = True,
 ) -> Report:
     """Compare this rank with all others, look at its machine, and run one collective with a checked value.
 
     Call it before or after ``init_process_group``, on every rank. The collective runs on a group and a store of its own:
-    the script's groups do not notice it. ``timeout`` (seconds) bounds the wait for the others and for the collective,
+    the script's groups do not notice it. Before ``init_process_group`` it has a process of its own as well, unless
+    ``isolate`` is false: torch gives the first group of a process a part that belongs to the default group. ``timeout`` (seconds) bounds the wait for the others and for the collective,
     each. ``expect`` maps ``torch``, ``nccl`` or a package to the version that must be loaded; ``min_gpu_free`` is in bytes;
     ``strict`` takes warnings for errors. Raises :class:`PreflightError` unless ``raises`` is false,
     :class:`~envsmith.errors.SmokeError` when the job's store cannot be reached, and ``UsageError`` for an unknown
@@ -111,21 +114,25 @@ def run(
 
     started = time.monotonic()
     place = find_place(timeout)
-    mine = {**collect(place.local), "rank": place.rank}
-    everyone, missing = ({place.rank: mine}, []) if place.world < 2 else agree(place, "facts", mine, timeout)
-    rows = [everyone[rank] for rank in sorted(everyone)]
-    findings = findings_of(rows, expect=expect, min_gpu_free=min_gpu_free)
-    if missing:
-        text = f"did not come to the preflight within {timeout:.0f} s"
-        findings.insert(
-            0, about(rows, missing, text, "missing", "error", "did that rank start? its own log has the reason")
-        )
-    chosen = backend if backend != "auto" else _backend(place, rows)
-    fatal = any(f.severity == "error" for f in findings)
+    collective = collective and place.world > 1
     with contextlib.ExitStack() as closing:  # the verdict is written before the group ends, which may hang
-        if collective and place.world > 1 and not fatal:
+        child = closing.enter_context(Child()) if collective and isolate and not place.backend else None
+        mine = {**collect(place.local), "rank": place.rank}
+        if child:
+            child.wait(_IMPORT_SECONDS)
+        everyone, missing = ({place.rank: mine}, []) if place.world < 2 else agree(place, "facts", mine, timeout)
+        rows = [everyone[rank] for rank in sorted(everyone)]
+        findings = findings_of(rows, expect=expect, min_gpu_free=min_gpu_free)
+        if missing:
+            text, fix = (
+                f"did not come to the preflight within {timeout:.0f} s",
+                "did that rank start? its own log has the reason",
+            )
+            findings.insert(0, about(rows, missing, text, "missing", "error", fix))
+        chosen = backend if backend != "auto" else _backend(place, rows)
+        if collective and not any(f.severity == "error" for f in findings):
             device = mine["gpu"]["index"] if chosen == "nccl" and mine["gpu"] else None
-            trial = all_reduce_trial(place, chosen, device, timeout)
+            trial = all_reduce_trial(place, chosen, device, timeout, child.ask if child else None)
             closing.callback(trial.close)
             findings += _collective(place, chosen, trial, rows, timeout)
         report = _report(findings, rows, place=place, backend=chosen, strict=strict, seconds=time.monotonic() - started)

@@ -62,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
             expect=dict(options.expect),
             min_gpu_free=options.min_gpu_free,
             raises=False,
+            isolate=False,  # this process makes no other group
         )
     except EnvsmithError as error:
         sys.stderr.write(f"preflight: {error}\n")

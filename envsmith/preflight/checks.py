@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import json
 import os
@@ -110,8 +111,9 @@ def known() -> Known:
 
 
 def version_key(text: object) -> tuple[int, ...]:
-    """Return ``2.9.1+cu128`` as (2, 9, 1), which is enough to compare releases of torch, NCCL and drivers."""
-    numbers = [int(part) for part in re.findall(r"\d+", str(text or "").partition("+")[0])[:4]]
+    """Return ``2.9.1+cu128`` as (2, 9, 1) and ``2.26.2.post1`` as (2, 26, 2): torch, NCCL and drivers report no more."""
+    release = re.match(r"\d+(?:\.\d+){0,3}", str(text or ""))
+    numbers = [int(part) for part in release[0].split(".")] if release else []
     while numbers and not numbers[-1]:
         numbers.pop()
     return tuple(numbers)
@@ -141,6 +143,7 @@ def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
         "has_nccl": bool(loaded.get("has_nccl")),
         "has_gloo": bool(loaded.get("has_gloo")),
         "nccl_path": _nccl_path(),
+        "driver_cuda": _driver_cuda(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "local": local,
@@ -156,6 +159,17 @@ def _nccl_path() -> str | None:
     """Return the ``libnccl`` that is mapped into this process, where it is a library of its own."""
     match = re.search(r"(/\S*libnccl\.so\S*)", read_text("/proc/self/maps", 1 << 22))
     return match[1] if match else None
+
+
+def _driver_cuda() -> str:
+    """Return the CUDA that the loaded libcuda serves, without starting it, or nothing where there is none."""
+    number = ctypes.c_int(0)
+    try:
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return ""
+    # 13010 is CUDA 13.1 (cuda.h).
+    return "" if status else f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
 def _gpu(torch: Any, local: int, facts: dict[str, Any]) -> dict[str, Any]:
@@ -209,6 +223,7 @@ def expected(facts: Sequence[Facts], expect: Mapping[str, str]) -> list[Finding]
             have = (f.get("nccl_runtime") or f.get("nccl")) if name == "nccl" else f.get(name)
             have = have or f.get("installed", {}).get(name)
             same = have is not None and (str(have) == spec or ("+" not in spec and str(have).partition("+")[0] == spec))
+            same = same or (name == "nccl" and version_key(have) == version_key(spec))
             if not same:
                 bad.setdefault(str(have), []).append(int(f["rank"]))
         for have, ranks in bad.items():
@@ -241,7 +256,11 @@ def nccl(facts: Sequence[Facts]) -> list[Finding]:
 
 
 def drivers(facts: Sequence[Facts], data: Known) -> list[Finding]:
-    """Return drivers that differ between nodes, or are too old for the CUDA of torch."""
+    """Return drivers that differ between nodes, or are too old for the CUDA of torch.
+
+    Forward compatibility puts a newer libcuda before an older kernel driver, and then the libcuda that is loaded counts
+    (docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html).
+    """
     findings = [
         about(facts, ranks, f"{has(ranks)} driver {theirs}, the others {common}", "driver", WARNING)
         for ranks, theirs, common in odd_ones(facts, lambda f: f.get("driver") or None)
@@ -250,7 +269,8 @@ def drivers(facts: Sequence[Facts], data: Known) -> list[Finding]:
     for f in facts:
         driver, cuda = f.get("driver"), str(f.get("cuda") or "")
         floor = data.drivers.get(cuda.partition(".")[0])
-        if driver and floor and version_key(driver) < version_key(floor):
+        enough = f.get("cuda_usable") or version_key(f.get("driver_cuda"))[:1] >= version_key(cuda)[:1]
+        if driver and floor and version_key(driver) < version_key(floor) and not enough:
             low.setdefault((str(driver), cuda, floor), []).append(int(f["rank"]))
     for (driver, cuda, floor), ranks in low.items():
         text = f"{has(ranks)} driver {driver}, but CUDA {cuda} needs at least {floor}"

@@ -9,9 +9,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from envsmith.errors import SmokeError, UsageError
@@ -19,9 +20,10 @@ from envsmith.preflight.checks import version_key
 from envsmith.smoke.agent.launchers import discover
 from envsmith.smoke.agent.protocol import one_line
 
+Ask = Callable[..., dict[str, Any]]
+
 _CALLS = itertools.count()
 _OWN: dict[tuple[str, int], Any] = {}  # stores that we host: they must outlive every rank's last question
-_GROUP_STORE = "group/address"
 # Longer than any deadline of a preflight: torch's watchdog must not end the process before we have named the rank.
 _WATCHDOG = timedelta(hours=1)
 
@@ -138,17 +140,18 @@ def agree(
 class Trial:
     """One collective in a thread of its own: nothing in it can hold up the caller, whatever it waits for.
 
-    ``collective`` is called with the trial. It names its ``stage`` and leaves its group in ``group``, which
-    :meth:`close` ends. Write the verdict before you close: ending a group may hang as the collective did.
+    ``collective`` is called with the trial. It names its ``stage`` and leaves its group in ``group`` and its store in
+    ``store``, which :meth:`close` ends. Write the verdict before you close: an end may hang as the collective did.
     """
 
     def __init__(self, collective: Callable[[Trial], dict[str, Any]]) -> None:
         self.group: Any = None
+        self.store: Any = None
         self.stage = "making a group"
+        self.closed = threading.Event()
         self._collective = collective
         self._answer: dict[str, Any] = {}
         self._ended = threading.Event()
-        self.closed = threading.Event()
 
     def run(self, timeout: float) -> dict[str, Any]:
         """Return ``{"ok": True}`` or what happened, after ``timeout`` seconds at the latest."""
@@ -178,81 +181,86 @@ class Trial:
         only the destructor does (ProcessGroupNCCL.hpp and distributed_c10d.py of the wheels, pytorch #96017, #111392).
         """
         group, self.group = self.group, None
-        for name in ("abort", "_shutdown", "_abort"):
-            if hasattr(group, name):
-                with contextlib.suppress(Exception):  # gloo has none before torch 2.7
-                    getattr(group, name)()
-                return
+        abort = next((getattr(group, name) for name in ("abort", "_shutdown", "_abort") if hasattr(group, name)), None)
+        if abort is not None:
+            with contextlib.suppress(Exception):  # gloo has none before torch 2.7
+                abort()
+        self.store = None
 
 
-def all_reduce_trial(place: Place, backend: str, device: int | None, timeout: float) -> Trial:
-    """Return the trial of one all_reduce whose value every rank knows."""
+def all_reduce_trial(place: Place, backend: str, device: int | None, timeout: float, ask: Ask | None = None) -> Trial:
+    """Return the trial of one all_reduce whose value every rank knows: in this process, or where ``ask`` sends it."""
 
     def collective(trial: Trial) -> dict[str, Any]:
-        import torch
-
         place.store.set(f"entered/{place.rank}", "1")
-        with contextlib.nullcontext() if device is None else torch.cuda.device(device):
-            trial.group = open_group(place, backend, timeout)
-            trial.stage = "all_reduce"
-            where = torch.device("cuda", device) if device is not None else torch.device("cpu")
-            return _reduce(trial, place, where)
+        host, port = _open_group_store(trial, place, timeout)
+        job = {"backend": backend, "device": device, "rank": place.rank, "world": place.world, "timeout": timeout}
+        return (ask or partial(all_reduce, trial))(host=host, port=port, **job)
 
     return Trial(collective)
 
 
-def open_group(place: Place, backend: str, timeout: float) -> Any:
-    """Make a backend that torch does not register: the default group, its names and its counters stay as they are.
+def _open_group_store(trial: Trial, place: Place, timeout: float) -> tuple[str, int]:
+    """Return the address of a store that serves this group alone, at rank 0.
 
-    Its store is served by rank 0 and by nobody else: a watchdog of NCCL writes its alarms at the root of a store, where
-    those of the script's own groups would read them.
+    A watchdog of NCCL writes its alarms at the root of a store, where those of the script's own groups would read them.
+    """
+    key = "group/address"
+    if place.rank == 0:
+        trial.store = _tcp_store("localhost", 0, place.world, timeout, owner=True)
+        place.store.set(key, json.dumps([place.host or socket.gethostname(), trial.store.port]))
+        return "localhost", trial.store.port
+    place.store.wait([key], timedelta(seconds=timeout))
+    host, port = json.loads(place.store.get(key))
+    return host, port
+
+
+def all_reduce(
+    trial: Trial, *, backend: str, device: int | None, host: str, port: int, rank: int, world: int, timeout: float
+) -> dict[str, Any]:
+    """Sum a tensor over all ranks and compare the result.
+
+    The group is a backend that torch does not register: the default group, its names and its counters stay as they are.
     """
     import torch
     import torch.distributed as dist
 
-    if place.rank == 0:
-        store = _tcp_store("localhost", 0, place.world, 2 * timeout, owner=True)
-        place.store.set(_GROUP_STORE, json.dumps([place.host or socket.gethostname(), store.port]))
-    else:
-        place.store.wait([_GROUP_STORE], timedelta(seconds=timeout))
-        host, port = json.loads(place.store.get(_GROUP_STORE))
-        store = _tcp_store(host, port, place.world, 2 * timeout)
-    if backend == "gloo":
-        return dist.ProcessGroupGloo(store, place.rank, place.world, timeout=timedelta(seconds=2 * timeout))
-    with _unhandled_errors(version_key(torch.__version__)):
-        return dist.ProcessGroupNCCL(store, place.rank, place.world, timeout=_WATCHDOG)
+    limit = timedelta(seconds=2 * timeout)
+    store = _tcp_store(host, port, world, 2 * timeout)
+    where = torch.device("cpu") if device is None else torch.device("cuda", device)
+    index = torch.arange(257, dtype=torch.int64)
+    with contextlib.nullcontext() if device is None else torch.cuda.device(device):
+        if backend == "gloo":
+            trial.group = dist.ProcessGroupGloo(store, rank, world, timeout=limit)
+        else:
+            with unhandled_errors(version_key(torch.__version__)):
+                trial.group = dist.ProcessGroupNCCL(store, rank, world, timeout=_WATCHDOG)
+        trial.stage = "all_reduce"
+        tensor = (index * (rank + 1)).to(where)
+        work = trial.group.allreduce([tensor])
+        while not work.is_completed():
+            if trial.closed.wait(0.0005):
+                return {}
+        work.wait()
+        result, due = tensor.cpu(), index * (world * (world + 1) // 2)
+    if bool((result == due).all()):
+        return {"ok": True}
+    wrong = int((result != due).nonzero()[0])
+    return {"ok": False, "stage": trial.stage, "detail": f"read {int(result[wrong])} where {int(due[wrong])} was due"}
 
 
 @contextlib.contextmanager
-def _unhandled_errors(torch_version: tuple[int, ...]) -> Iterator[None]:
+def unhandled_errors(torch_version: tuple[int, ...], environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
     """Make a group whose watchdog ends no process: it reads this when it is made (0 is ``NoHandling``).
 
     The variable has its prefix from torch 2.2 on (ProcessGroupNCCL.hpp of 2.1.2 and 2.2.2).
     """
     name = "TORCH_NCCL_ASYNC_ERROR_HANDLING" if torch_version >= (2, 2) else "NCCL_ASYNC_ERROR_HANDLING"
-    before = os.environ.get(name)
-    os.environ[name] = "0"
+    before = environ.get(name)
+    environ[name] = "0"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-def _reduce(trial: Trial, place: Place, where: Any) -> dict[str, Any]:
-    import torch
-
-    index = torch.arange(257, dtype=torch.int64)
-    tensor = (index * (place.rank + 1)).to(where)
-    work = trial.group.allreduce([tensor])
-    while not work.is_completed():
-        if trial.closed.wait(0.0005):
-            return {}
-    work.wait()
-    result, due = tensor.cpu(), index * (place.world * (place.world + 1) // 2)
-    if bool((result == due).all()):
-        return {"ok": True}
-    wrong = int((result != due).nonzero()[0])
-    return {"ok": False, "stage": trial.stage, "detail": f"read {int(result[wrong])} where {int(due[wrong])} was due"}
+        del environ[name]
+        if before is not None:
+            environ[name] = before

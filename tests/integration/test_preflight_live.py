@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,93 @@ print(f"rank {{rank}} passed in {{report.seconds}} s: {{report.sentence}}", flus
 """
 
 
+# Losses as hexadecimal digits: equal means every bit. The group that is made later takes its name from torch's counter.
+TRAINING = """
+import os, sys, time
+import torch, torch.distributed as dist
+rank, mode = int(os.environ["RANK"]), sys.argv[1]
+dist.init_process_group("gloo")
+torch.manual_seed(7)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+if mode != "without":
+    from envsmith import preflight
+    if mode == "late" and rank == 1:
+        time.sleep(4)
+    report = preflight.run(timeout=2 if mode == "late" else 30, raises=False, quiet=True)
+    sys.stdout.write(f"rank {rank} report {report.ok} {report.sentence}\\n")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data, later = torch.Generator().manual_seed(rank), dist.new_group()
+losses = []
+for _ in range(5):
+    loss = model(torch.randn(4, 8, generator=data)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    total = torch.tensor([loss.item()], dtype=torch.float64)
+    dist.all_reduce(total, group=later)
+    losses.append(total.item().hex())
+sys.stdout.write(f"rank {rank} losses {' '.join(losses)} in {later.group_name}\\n")
+sys.stdout.flush()
+dist.destroy_process_group()
+"""
+
+
+def _train(tmp_path: Path, mode: str, ranks: int) -> tuple[list[str], list[str]]:
+    """Return what every rank says of its losses, and of the preflight's report."""
+    script = tmp_path / "training.py"
+    script.write_text(TRAINING)
+    command = [PYTHON or "", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(script)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, mode], capture_output=True, text=True, timeout=180, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return tuple(sorted(re.findall(rf"rank \d {word} .*", done.stdout)) for word in ("losses", "report"))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("mode", ["late", "passes"])
+def test_losses_are_those_of_a_training_without_preflight(tmp_path: Path, mode: str, ranks: int) -> None:
+    due, _ = _train(tmp_path, "without", ranks)
+
+    losses, reports = _train(tmp_path, mode, ranks)
+
+    assert len(due) == ranks
+    assert losses == due
+    sentence = "rank 1 did not come to the preflight within 2 s" if mode == "late" else f"{ranks} ranks agree"
+    assert len(reports) == ranks
+    assert all(f"report {mode == 'passes'} {sentence}" in report for report in reports)
+
+
+def test_a_collective_that_hangs_is_named_before_its_group_is_aborted(tmp_path: Path) -> None:
+    after = """
+class Hang:
+    def __init__(self, *_, **__): pass
+    def allreduce(self, _): return self
+    def is_completed(self): return False
+    def shutdown(self): time.sleep(1e3)
+    def abort(self): sys.stderr.write(f"rank {rank} aborts\\n"); time.sleep(1e3)
+dist.ProcessGroupGloo = Hang
+"""
+    done = _run(tmp_path, after=after, options={"isolate": False})
+
+    assert done.returncode != 0
+    assert done.stdout.count("failed: no end after 8 s") == 4
+    assert done.stderr.index("preflight: failed in") < done.stderr.index("rank 0 aborts")
+
+
+def test_the_default_group_that_comes_after_a_preflight_can_be_split(tmp_path: Path) -> None:
+    then = """
+dist.init_process_group("gloo")
+world = dist.group.WORLD
+if hasattr(world, "split_group"):
+    world.split_group([0, 1, 2, 3], None, None, "half", "of the world")
+print("split")
+"""
+    done = _run(tmp_path, then=then)
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("split") == 4
+
+
 def _run(
     tmp_path: Path, *, before: str = "", after: str = "", then: str = "", options: dict[str, object] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -47,16 +135,12 @@ def _run(
 
 def test_four_ranks_pass_within_three_seconds_and_the_script_goes_on(tmp_path: Path) -> None:
     then = "dist.init_process_group('gloo'); preflight.run(quiet=True); dist.destroy_process_group(); print('trained')"
-    done = _run(tmp_path, then=then)
+    done = _run(tmp_path, then=then, options={"isolate": False})
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("trained") == 4
     assert "4 ranks agree: torch" in done.stderr
     assert "all_reduce on gloo is right" in done.stderr
-    seconds = [
-        float(line.split(" passed in ")[1].split(" s:")[0])
-        for line in done.stdout.splitlines()
-        if " passed in " in line
-    ]
+    seconds = [float(number) for number in re.findall(r" passed in ([\d.]+) s:", done.stdout)]
     assert len(seconds) == 4
     assert min(seconds) < 3.0  # the last rank waits for nobody: what it needs is the preflight's own time
 
@@ -75,7 +159,11 @@ def test_four_ranks_pass_within_three_seconds_and_the_script_goes_on(tmp_path: P
         ({"before": "if rank == 3: time.sleep(1e3)"}, ["rank 3 did not come to the preflight within 8 s"]),
         ({"options": {"expect": {"torch": "1.0"}}}, ["have torch", "but 1.0 is expected"]),
         (
-            {"after": "if rank == 2: real = dist.all_reduce; dist.all_reduce = lambda t, **k: real(t.add_(1), **k)"},
+            {
+                "after": "if rank == 2: real = dist.ProcessGroupGloo.allreduce; "
+                "dist.ProcessGroupGloo.allreduce = lambda self, t: real(self, [t[0].add_(1)])",
+                "options": {"isolate": False},
+            },
             ["all_reduce on gloo failed: read 4 where 0 was due", "read 1 where 0 was due"],
         ),
     ],

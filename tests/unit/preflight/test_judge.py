@@ -108,6 +108,42 @@ def test_nccl_that_is_loaded_is_held_against_the_one_declared() -> None:
     assert "LD_LIBRARY_PATH" in first.fix
 
 
+@pytest.mark.parametrize("declared", ["2.26.2", "2.26.2.post1", "2.26.2+cuda12.2"])
+def test_a_post_release_of_nccl_is_the_release_that_nccl_reports(declared: str) -> None:
+    row = _rank(0, nccl="2.26.2", nccl_runtime="2.26.2", installed={"nvidia-nccl-cu12": declared})
+
+    assert findings_of([row], expect={"nccl": declared}) == []
+
+
+def test_another_release_of_nccl_than_the_post_release_declared_is_an_error() -> None:
+    row = _rank(0, nccl="2.26.2", nccl_runtime="2.26.3", installed={"nvidia-nccl-cu12": "2.26.2.post1"})
+
+    checks = [finding.check for finding in findings_of([row], expect={"nccl": "2.26.2.post1"})]
+
+    assert sorted(checks) == ["expected", "nccl"]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "errors"),
+    [
+        ({"driver_cuda": "13.0"}, 0),
+        ({"driver_cuda": "13.1"}, 0),
+        ({"driver_cuda": "12.4", "cuda_usable": True}, 0),
+        ({"driver_cuda": "12.4"}, 1),
+        ({"driver_cuda": ""}, 1),
+        ({}, 1),
+    ],
+)
+def test_an_old_kernel_driver_is_enough_where_the_loaded_libcuda_is_newer_or_a_kernel_ran(
+    loaded: dict[str, Any], errors: int
+) -> None:
+    row = _rank(0, cuda="13.0", driver="550.54.15", **loaded)
+
+    findings = findings_of([row])
+
+    assert [finding.check for finding in findings if finding.severity == "error"] == ["driver"] * errors
+
+
 def test_gpu_that_cannot_run_a_kernel_is_told_with_the_architectures() -> None:
     gpu = {"index": 2, "arch": "sm_120", "error": "RuntimeError: no kernel image is available", "uuid": "GPU-2"}
     first = findings_of(_job(gpu=gpu))[0]

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from envsmith.preflight.watcher import Limits, Sample, _own_alerts, alerts_of
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from envsmith.errors import SmokeError, UsageError
+from envsmith.preflight import watch
+from envsmith.preflight.group import Place
+from envsmith.preflight.watcher import Alert, Limits, Sample, Watch, _own_alerts, alerts_of
 
 LIMITS = Limits(stall=10.0, silent=30.0)
 
@@ -58,3 +67,90 @@ def test_sample_survives_the_store_and_nonsense_does_not() -> None:
     assert Sample.parse(json.dumps(sample.to_json()), 1.0) == sample
     for text in ("", "[]", "3", '{"step": 1}', "{"):
         assert Sample.parse(text, 1.0) is None
+
+
+ALONE = Place(rank=0, world=1, local=0)
+
+
+class Unreachable:
+    """A store whose server is gone."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def fail(*_: object) -> None:
+            raise ConnectionError(f"{name}: connection reset by peer")
+
+        return fail
+
+
+def _trained(watching: Watch) -> int:
+    """Train three steps, as a script does."""
+    with watching as observer:
+        for _ in range(3):
+            observer.computed()
+            observer.step()
+    return 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("Cannot read the launcher's variables: invalid literal for int() with base 10: 'abc'."),
+        SmokeError("Rank 1 cannot reach the store at 127.0.0.1:2."),
+        ModuleNotFoundError("No module named 'torch'"),
+        PermissionError(13, "Permission denied"),
+        RuntimeError("Default process group has not been initialized"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_watch_that_cannot_begin_warns_once_and_training_goes_on(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: float) -> Place:
+        raise error
+
+    steps = _trained(watch(find=fail))
+
+    assert steps == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("preflight: watch: it has ended and the training goes on: ")
+    assert str(error)[:40] in line
+
+
+def test_a_watch_whose_thread_cannot_start_warns_and_training_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    before = threading.stack_size(1 << 46)  # no machine has that much address space
+    try:
+        steps = _trained(watch(find=lambda _: ALONE))
+    finally:
+        threading.stack_size(before)
+
+    assert steps == 3
+    assert "can't start new thread" in capsys.readouterr().err
+
+
+def test_a_watch_that_fails_in_its_thread_warns_and_training_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = _trained(watch(find=lambda _: object()))  # type: ignore[arg-type,return-value]
+
+    assert steps == 3
+    error = capsys.readouterr().err
+    assert "watch: it has ended and the training goes on: AttributeError" in error
+    assert "Traceback" not in error
+
+
+def test_a_store_that_has_gone_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    place = Place(rank=0, world=2, local=0, store=Unreachable())
+
+    steps = _trained(watch(find=lambda _: place, interval=0.01))
+
+    assert steps == 3
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_watch_may_be_stopped_by_its_own_alert() -> None:
+    watches: list[Watch] = []
+    watching = Watch(find=lambda _: ALONE, interval=0.01, on_alert=lambda _: watches[0].stop())
+    watches.append(watching)
+
+    with watching:
+        watching._raise([Alert(kind="nccl", rank=0, message="NCCL reports COMM_ERROR")])
+
+    assert [alert.kind for alert in watching.alerts] == ["nccl"]
