@@ -19,7 +19,7 @@ from envsmith.smoke.agent.machine import host_facts, loaded_facts
 from envsmith.smoke.agent.processes import read_text
 from envsmith.smoke.agent.protocol import one_line
 from envsmith.smoke.agent.steps import FRAMEWORKS
-from envsmith.smoke.agent.world import ALSO_TELLING, TELLING
+from envsmith.smoke.agent.world import ALSO_TELLING, TELLING, most_common
 
 # Ranks of one job that differ here compute different things or do not understand each other.
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")
@@ -63,12 +63,12 @@ def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:
 
 
 def odd_ones(facts: Sequence[Facts], value: Callable[[Facts], Any]) -> list[tuple[list[int], Any, Any]]:
-    """Return groups of ranks whose value is not the most common one: (ranks, theirs, common). In a tie the lowest rank's side is common."""
+    """Return groups of ranks whose value is not the most common one: (ranks, theirs, common)."""
     values = [(int(f["rank"]), value(f)) for f in facts]
     texts = [json.dumps(v, sort_keys=True) for _, v in values]
     if len(set(texts)) < 2:
         return []
-    common = max(dict.fromkeys(texts), key=texts.count)
+    common = most_common(texts)
     groups: dict[str, list[int]] = {}
     for (rank, _), text in zip(values, texts, strict=True):
         if text != common:

@@ -16,6 +16,7 @@ from typing import Any
 from envsmith.model.record import Verdict
 from envsmith.smoke.agent.processes import describe_exit
 from envsmith.smoke.agent.protocol import Exit, Phase, Startup
+from envsmith.smoke.agent.world import most_common
 
 _STAGES: Mapping[int, str] = {
     Startup.START: "starting",
@@ -67,14 +68,10 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def odd_ones(values: Mapping[int, str]) -> tuple[list[int], str, str]:
-    """Return the ranks whose value is not the most common one, an odd value, and the common value.
-
-    In a tie the side of the lowest rank is common.
-    """
+    """Return the ranks whose value is not the most common one, an odd value, and the common value."""
     if len(set(values.values())) < 2:
         return [], "", ""
-    in_order = [values[rank] for rank in sorted(values)]
-    common = max(dict.fromkeys(in_order), key=in_order.count)
+    common = most_common([values[rank] for rank in sorted(values)])
     odd = [rank for rank in sorted(values) if values[rank] != common]
     return odd, values[odd[0]], common
 

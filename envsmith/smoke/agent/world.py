@@ -84,15 +84,20 @@ def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, o
     }  # fmt: skip
 
 
+def most_common(values: Sequence[str]) -> str:
+    """Return what most ranks have. Of several the first: the lowest rank's side wins a tie."""
+    return max(dict.fromkeys(values), key=values.count)
+
+
 def compare_manifests(
     mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str
 ) -> dict[str, list[int]]:
-    """Return the keys on which ranks differ, each with the ranks in the minority (rank 0's side wins a tie)."""
+    """Return the keys on which ranks differ, each with the ranks in the minority."""
     differences = {}
     for key in sorted({k for m in all_of_them for k in m[part]}):
         values = [json.dumps(m[part].get(key), sort_keys=True) for m in all_of_them]
         if len(set(values)) > 1:
-            common = max(dict.fromkeys(values), key=values.count)
+            common = most_common(values)
             differences[key] = [rank for rank, value in enumerate(values) if value != common]
     return differences
 

@@ -1,0 +1,66 @@
+"""Who is blamed where several ranks failed: the sentences of pure functions over made-up facts."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from typing import Any
+
+import pytest
+
+from envsmith.smoke.agent.world import most_common
+from envsmith.smoke.blame import blame_halt, blame_wrong, odd_ones
+
+NAMES = ("all_reduce", "broadcast")
+
+
+def _died(codes: dict[int, int], case: int = 1) -> dict[str, Any]:
+    where = [{"rank": rank, "case": case, "step": "entered", "pid": 100 + rank} for rank in range(4)]
+    return {"reason": "exit", "where": where, "exits": [{"rank": r, "code": c} for r, c in codes.items()]}
+
+
+@pytest.mark.parametrize("first", [signal.SIGSEGV, signal.SIGKILL, signal.SIGBUS, signal.SIGILL])
+@pytest.mark.parametrize(("culprit", "peer"), list(itertools.permutations(range(3), 2)))
+def test_a_rank_that_aborted_is_not_blamed_beside_one_that_died_of_another_signal(
+    first: signal.Signals, culprit: int, peer: int
+) -> None:
+    halt = _died({peer: -signal.SIGABRT, culprit: -first})
+
+    blame = blame_halt(halt, [], NAMES)
+
+    assert blame.ranks == (culprit,)
+    assert first.name in blame.sentence
+
+
+def test_of_ranks_that_all_aborted_the_lowest_is_blamed() -> None:
+    blame = blame_halt(_died({3: -signal.SIGABRT, 1: -signal.SIGABRT}), [], NAMES)
+
+    assert blame.ranks == (1,)
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_the_rank_that_is_unlike_the_others_is_the_odd_one(odd: int) -> None:
+    values = {rank: "sum" if rank == odd else "max" for rank in range(4)}
+
+    assert odd_ones(values) == ([odd], "sum", "max")
+
+
+def test_in_a_tie_the_side_of_the_lowest_rank_is_common() -> None:
+    assert odd_ones({1: "max", 0: "sum"}) == ([1], "max", "sum")
+    assert most_common(["b", "a", "a", "b"]) == "b"
+
+
+def test_ranks_that_agree_have_no_odd_one() -> None:
+    assert odd_ones({0: "sum", 1: "sum"}) == ([], "", "")
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_a_rank_that_called_something_else_is_named_and_the_majority_is_not(odd: int) -> None:
+    calls = [
+        {"row": "case", "rank": rank, "case": 0, "status": "wrong", "sig": "max" if rank == odd else "sum"}
+        for rank in range(4)
+    ]
+
+    sentence = blame_wrong("all_reduce", 0, calls)
+
+    assert sentence.startswith(f"rank {odd} called max where the others called sum")
