@@ -233,6 +233,7 @@ def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) ->
         first,
         passed=main is not None and all(r.passed for r in (main, steps, band) if r),
         summary=_summary(main, steps, first),
+        host_fault=next((r.host_fault for r in (main, steps, band) if r and not r.passed), ""),
         cases=main.cases if main else (),
         digest=main.digest if main else "",
         steps=steps.steps if steps else (),

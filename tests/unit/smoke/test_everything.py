@@ -225,6 +225,17 @@ def test_a_full_tier_that_failed_is_the_cell_s_failure(tmp_path) -> None:
     assert (record.failure.rung, record.failure.of_host) == (Rung.COLLECTIVES_GPU, False)
 
 
+def test_a_part_that_the_machine_failed_does_not_speak_against_the_cell(tmp_path) -> None:
+    def script(plan, limit):
+        taken, result = _good(plan, limit)
+        sick = {"passed": False, "exit_code": 10, "summary": "GPU 0 is sick", "host_fault": "GPU 0 is sick"}
+        return taken, replace(result, **sick) if plan.tier is Tier.FRAMEWORK else result
+
+    record = record_of_parts(FOUND, _run(NEW, tmp_path, script), started="2026-11-21T12:00:00+00:00")
+    assert not record.passed
+    assert record.of_host
+
+
 # -- what is here ---------------------------------------------------------------------------------------------------------
 
 
