@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.events import Events
 
 Report = Mapping[str, Any]
@@ -27,6 +28,7 @@ _RECOVERY = {
 _OF_APPLICATION = frozenset({13, 31, 43, 45, 68, 109})
 # The chips whose cards NVIDIA sells with GPUDirect RDMA in mind: A100, H100 and H200, B200, B300.
 _DATA_CENTER = frozenset({"sm_80", "sm_90", "sm_100", "sm_103"})
+_SLOWING = frozenset({"clocks-held-down", "nvlink-down", "nvlink-errors", "pair-without-nvlink", "no-gpudirect-rdma"})
 _RESET = "End what runs there, then run nvidia-smi --gpu-reset -i {gpus}. If it comes back, have the GPU replaced."
 _RDMA_FIX = (
     "Give the container the cards: docker run --device=/dev/infiniband --ulimit memlock=-1, in Kubernetes --rdma RESOURCE "
@@ -200,6 +202,19 @@ def machine_problems(log: Events, facts: Mapping[str, Any], *, nodes: int, ranks
     placed = log.single.get("placement", {}).get("env")
     variables = {name for event in log.healths for name in event.get("variables", ())} | set(placed or ())
     return problems + transport_problems(facts, reports, network, nodes=nodes, ranks=ranks, variables=variables)
+
+
+def fault_of(problems: Iterable[Problem], code: Exit) -> str:
+    """Return the sentence of the problem for which the machine is to blame, or nothing.
+
+    Broken hardware explains any failure, a slow way or clocks that were held down a floor that was missed. An error is
+    said also where nothing failed.
+    """
+    for problem in problems:
+        explains_slowness = code is Exit.SLOW and problem.severity != "note" and problem.kind in _SLOWING
+        if problem.faulty or explains_slowness or (problem.severity == "error" and code in {Exit.OK, Exit.SLOW}):
+            return problem.sentence
+    return ""
 
 
 def _of(report: Report, used: Iterable[int] | None) -> Report:

@@ -25,7 +25,7 @@ from envsmith.smoke.blame import (
 from envsmith.smoke.cases import RARE, can_run, quick_cases
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
-from envsmith.smoke.health import machine_problems
+from envsmith.smoke.health import fault_of, machine_problems
 from envsmith.smoke.plan import Plan, Tier
 from envsmith.smoke.step_verdict import compare_families, judge_step, words_of_framework
 
@@ -158,8 +158,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         code = blame.code if blame else Exit.HANG if agent_exit is None else Exit.CRASH
     health = machine_problems(log, transports("\n".join(_outputs(log).values())), nodes=plan.nodes, ranks=ranks)
     # A sick GPU is no excuse for a run that used none.
-    faults = [p for p in health if p.faulty or (p.severity == "error" and code is Exit.OK)]
-    host_fault = faults[0].sentence if faults and backend.startswith("nccl") else ""
+    host_fault = fault_of(health, code) if backend.startswith("nccl") else ""
     if host_fault:
         problems, code = [f"this machine is at fault, not the cell: {host_fault}", *problems], Exit.HOST
     limits = (*limits_of(log), *(problem.row() for problem in health))

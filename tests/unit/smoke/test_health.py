@@ -8,7 +8,7 @@ import pytest
 
 from envsmith.model.record import Rung
 from envsmith.smoke.agent.protocol import Exit
-from envsmith.smoke.health import problems_in, run_problems, state_problems, transport_problems
+from envsmith.smoke.health import fault_of, problems_in, run_problems, state_problems, transport_problems
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, failure_of, judge
 
@@ -203,6 +203,22 @@ def test_a_container_without_the_device_files_is_told_what_to_give_it() -> None:
     (problem,) = transport_problems(ways("NET/Socket"), [NVLINKED], network, nodes=2, ranks=16)
     assert "/dev/infiniband is not there" in problem.message
     assert "--device=/dev/infiniband" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("counter", "code", "blamed"),
+    [
+        ("sw_thermal_ns", Exit.SLOW, True),
+        ("nvlink_recovery", Exit.SLOW, True),
+        ("power_cap_ns", Exit.SLOW, False),
+        ("sw_thermal_ns", Exit.WRONG, False),
+        ("sw_thermal_ns", Exit.OK, False),
+    ],
+)
+def test_heat_explains_a_floor_that_was_missed_and_nothing_else(counter, code, blamed) -> None:
+    problems = run_problems(report(gpu(**{counter: 0})), report(gpu(**{counter: 40 * 10**9})), 60.0)
+    assert problems
+    assert bool(fault_of(problems, code)) is blamed
 
 
 def test_problems_survive_being_written_as_a_fact() -> None:
