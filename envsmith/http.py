@@ -27,12 +27,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
 from envsmith import __version__
 from envsmith.cache import Entry, cache_folder, load_entry, store_entry
 from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
 from envsmith.pip_settings import pip_values
+from envsmith.text import without_secrets
 
 if TYPE_CHECKING:
     import httpcore
@@ -86,13 +87,8 @@ def ssl_context() -> ssl.SSLContext:
 
 
 def redact(url: str) -> str:
-    """Return the address without user, password and fragment."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    with contextlib.suppress(ValueError):
-        if parts.port:
-            host = f"{host}:{parts.port}"
-    return urlunsplit(SplitResult(parts.scheme, host, parts.path, parts.query, ""))
+    """Return the address without user, password, signature and fragment."""
+    return without_secrets(urldefrag(url).url)
 
 
 def is_loopback(host: str | None) -> bool:

@@ -12,13 +12,50 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+# What makes a text drive a terminal or read otherwise than it is: escape sequences, whole or as single characters of
+# C1, control characters, marks that turn the direction of writing or have no width, halves of a character.
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]{0,4000}(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]{0,4}[0-Z\\-~]"
+)
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+# The colours of our own words.
+_COLOUR = re.compile(r"(\x1b\[(?:[0-2]|3[0-7])m)")
+# What GitHub's runner takes for a command: `::NAME::` after spaces only, or `##[` anywhere in a line
+# (actions/runner, src/Runner.Common/ActionCommand.cs).
+_COMMAND = re.compile(r"(?m)^([^\S\n]*:)(?=:[^\n]*::)|(#)(?=#\[)")
+
 _TOKEN = re.compile(
-    r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ASIA|pypi-)[A-Za-z0-9_-]{8,}"
+    r"\b(?:hf_|gh[opsur]_|github_pat_|glpat-|sk-|xox[abeprs]-|AKIA|ASIA|AIza|pypi-|npm_|ya29\.)[A-Za-z0-9_-]{8,}"
     r"|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]{10,}"
 )
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+_HEADER = re.compile(
+    r"\b(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:\w{1,20}\s{1,4})?|(?:bearer|basic)\s{1,4}(?=\S{0,200}\d))"
+    r"[\w.~+/=:-]{8,}",
+    re.IGNORECASE,
+)
+# The name of a variable, an option or a field whose value is nobody's business, and the value behind it.
+_NAME = (
+    r"(?:[a-z0-9]{1,40}[_.-]){0,8}[a-z0-9]{0,40}(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|credentials?)"
+    r"|(?:[a-z0-9]{1,40}[_.-]){1,8}(?:key|auth|pwd|pass)|(?-i:KEY|AUTH)"
+)
+_VALUE = r"(?:\"[^\"\n]{1,4000}\"|'[^'\n]{1,4000}'|[^\s\"'&,;<>]{1,4000})"
+_ASSIGNED = re.compile(
+    rf"(?<![\w.])((?:{_NAME})(?:\s?=(?!=)\s?|[\"']\s?[:=]\s?)|--(?:{_NAME})\s{{1,4}}"
+    rf"|\w{{0,40}}(?:passw(?:or)?d|secret|token):\s{{1,4}}(?=\S{{0,200}}\d)){_VALUE}",
+    re.IGNORECASE,
+)
+_SIGNED = re.compile(
+    r"([?&;](?:sig|signature|awsaccesskeyid|x-(?:amz|goog|ms)-[a-z-]{1,30})=)[^&\s\"'<>]{1,4000}", re.IGNORECASE
+)
 _LONG_HEX = re.compile(r"\b[0-9a-fA-F]{40,}\b")
-_URL_LOGIN = re.compile(r"(\w+://)[^/\s:@]{1,200}(?::[^/\s@]{0,200})?@")
+# A login in an address. A password may hold `@` and `/`: after `user:`, which is not `host:port/`, it goes to the last
+# `@` that does not begin a revision of git.
+_URL_LOGIN = re.compile(
+    r"(\w+://)(?:(?![\w.-]{1,200}:\d{1,5}(?:[/?#\s]|$))[^/\s:@\"'<>]{0,200}:[^\s\"'<>]{0,400}(?<!\.git)@|[^/\s:@]{1,200}@)"
+)
 _EMAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{2,64}\b")
 _HOME = re.compile(r"(/home/|/Users/|/export/home/|/data/home/|/scratch/)[^/\s:'\"]{1,64}")
 # An interpreter's or an environment's own folder, wherever it stands; what an operating system or an image has below
@@ -30,18 +67,36 @@ _TELLING = re.compile(r"[\d.-]")
 
 
 def clean(text: str) -> str:
-    """Return text from outside without escape sequences and control characters: a log must not drive the terminal."""
-    return _CONTROL.sub("", text)
+    """Return text from outside without what drives a terminal or turns its reading, with Unix line ends.
+
+    What overwrites itself becomes lines.
+    """
+    if _CONTROL.search(text) is None:
+        return text
+    return _CONTROL.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def printable(text: str) -> str:
+    """Return a text as it may go to a terminal or into the log of a CI: clean but for colours, and without commands."""
+    pieces = _COLOUR.split(text)
+    pieces[::2] = map(clean, pieces[::2])
+    return _COMMAND.sub(r"\g<0> ", "".join(pieces))
+
+
+def escaped_json(document: str) -> str:
+    """Return JSON text in which what :func:`printable` would take out is written as escapes."""
+    return _CONTROL.sub(lambda c: f"\\u{ord(c[0]):04x}", document).replace("##[", "#\\u0023[")
 
 
 def table_cell(text: str) -> str:
-    """Return text as a cell of a Markdown table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Return text as a cell of a Markdown table, which it cannot leave."""
+    line = clean(text).replace("\n", " ")
+    return re.sub(r"(\\*)\|", lambda slashes: slashes[1] * 2 + "\\|", line)
 
 
 def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
     """Return ``text`` without logins, tokens, mail addresses, names of home folders, of this user and of this host."""
-    text = _LONG_HEX.sub("<removed>", _without_secrets(text))
+    text = _LONG_HEX.sub("<removed>", without_secrets(text))
     text = _HOME.sub(r"\1USER", text)
     for name in _names() if users is None else users:
         text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "USER", text)
@@ -61,7 +116,7 @@ def redact_values(value: object, places: Mapping[str, str]) -> object:
         return [redact_values(item, places) for item in value]
     if not isinstance(value, str):
         return value
-    text = redact_paths(_without_secrets(value), places)
+    text = redact_paths(without_secrets(value), places)
     import socket
 
     host = socket.gethostname()
@@ -113,8 +168,16 @@ def places_here(**folders: Path) -> dict[str, str]:
     return {folder: name for folder, name in places.items() if folder.startswith("/") and len(folder) > 1}
 
 
-def _without_secrets(text: str) -> str:
-    return _EMAIL.sub("<address>", _TOKEN.sub("<removed>", _URL_LOGIN.sub(r"\1", text)))
+def without_logins(text: str) -> str:
+    """Return ``text`` with addresses that name no user and no password."""
+    return _URL_LOGIN.sub(r"\1", text)
+
+
+def without_secrets(text: str) -> str:
+    """Return ``text`` without logins, tokens, the values of secret variables, signatures of addresses, mail addresses."""
+    text = _SIGNED.sub(r"\1<removed>", without_logins(text))
+    text = _ASSIGNED.sub(r"\1<removed>", _HEADER.sub(r"\1<removed>", text))
+    return _EMAIL.sub("<address>", _TOKEN.sub("<removed>", text))
 
 
 def _names() -> tuple[str, ...]:

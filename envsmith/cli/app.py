@@ -132,10 +132,10 @@ def _colour() -> bool | None:
 
 
 def _tell(error: EnvsmithError) -> int:
-    from envsmith.text import clean
+    from envsmith.text import clean, printable
 
     def say(line: str) -> None:
-        click.echo(line, err=True, color=_colour())
+        click.echo(printable(line), err=True, color=_colour())
 
     say(f"{click.style('error', fg='red', bold=True)}: {clean(error.message)}")
     for line in error.details:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import Console, dumps, mark, say, table
+from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.flags import (
     EXISTING_FILE,
     LockFlags,
@@ -101,7 +101,7 @@ def build(settings: BuildFlags) -> int:
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:
-        click.echo(dumps(_outcome_json(outcome)))
+        print_out(dumps(_outcome_json(outcome)))
     else:
         _show(outcome, quiet=settings.talk.quiet)
     return 0 if outcome.record is None or outcome.record.passed else 1
@@ -158,11 +158,11 @@ _SAID = {
 def _show(outcome: Outcome, *, quiet: bool) -> None:
     """Print where everything is, and the one line that matters last."""
     rows = [(str(outcome.directory / name), what) for name, what in _SAID.items() if name in outcome.files]
-    click.echo(table(rows))
+    print_out(table(rows))
     if outcome.built:
         built = outcome.built
         where = built.python if built.kind != "image" else f"docker run --rm -it {built.reference}"
-        click.echo(table([(where, f"{built.kind} {built.digest}")]))
+        print_out(table([(where, f"{built.kind} {built.digest}")]))
     for note in outcome.notes if not quiet else ():
         say(f"note: {note}")
     record = outcome.record
@@ -172,8 +172,8 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
     for step in record.steps:
         if step.verdict.value == "skipped":
             say(f"not run: {step.name}: {step.detail}")
-    click.echo(f"{mark(passed=record.passed)}: {record.summary}")
-    click.echo(f"proved: {' -> '.join(r.value for r in record.rungs)}")
+    print_out(f"{mark(passed=record.passed)}: {record.summary}")
+    print_out(f"proved: {' -> '.join(r.value for r in record.rungs)}")
 
 
 # ``envsmith build --all-frameworks`` and ``--cells FILE``: many cells in one go.
@@ -256,7 +256,7 @@ def _build_many(options: Sequence[Options], settings: BuildFlags) -> int:
     if locks := {each.directory.name: each.lock for each in outcomes if each.lock.base is not None}:
         store.write(settings.output, {BAKE_FILE: bake(locks)})
     if settings.as_json:
-        click.echo(dumps({"cells": [_json(result) for result in results]}))
+        print_out(dumps({"cells": [_json(result) for result in results]}))
     for result in results:
         _show_one(result, quiet=settings.as_json)
     return 0 if all(result.good for result in results) else 1
@@ -279,4 +279,4 @@ def _show_one(result: Result, *, quiet: bool) -> None:
         return
     word = "kept" if result.kept else "built" if outcome.record is None else "passed" if result.good else "failed"
     where = outcome.built.reference if outcome.built else str(outcome.directory)
-    click.echo(f"{click.style(word, fg=color)}: {where}" + (f": {outcome.record.summary}" if outcome.record else ""))
+    print_out(f"{click.style(word, fg=color)}: {where}" + (f": {outcome.record.summary}" if outcome.record else ""))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from envsmith.cli.console import dumps, say
+from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.flags import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.graph.load import components
@@ -154,11 +154,11 @@ def _span(seconds: float) -> str:
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
     if as_json:
-        click.echo(dumps(listing(plan)))
+        print_out(dumps(listing(plan)))
         return
     for job in plan.jobs:
         rules = f"  [{', '.join(job.rules)}]" if job.rules else ""
-        click.echo(f"{job.id}  {job.expected.value}{rules}")
+        print_out(f"{job.id}  {job.expected.value}{rules}")
     for combination, reason in plan.left_out:
         say(f"left out: {combination}: {reason}")
     sys.stdout.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps, say
+from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.flags import argument, choice, flag, open_source, option, parse_pairs, parse_platform, takes
 from envsmith.errors import UsageError
@@ -67,7 +67,7 @@ def check(settings: CheckFlags) -> int:
     if "help" in settings.facts:
         from envsmith.doctor.vocabulary import words
 
-        click.echo("\n".join(f"{key:<20} {what}" for key, what in words().facts.items()))
+        print_out("\n".join(f"{key:<20} {what}" for key, what in words().facts.items()))
         return 0
     where = parse_platform(settings.platform)
     names = gpu_names()
@@ -83,7 +83,7 @@ def check(settings: CheckFlags) -> int:
     stated = _told(settings.sources, draft)
     _stated(settings.facts, settings.variables, draft)
     judgement = _judge({**stated, **parse_pairs(versions, components())}, draft, where)
-    click.echo(
+    print_out(
         dumps(judgement.to_json())
         if settings.as_json or settings.form == "json"
         else judgement_text(judgement, settings.form)

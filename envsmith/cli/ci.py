@@ -19,7 +19,7 @@ from envsmith.ci.local import run_job
 from envsmith.ci.possible import unjudged
 from envsmith.ci.since import changed, compare
 from envsmith.cli import findings
-from envsmith.cli.console import Console, dumps, say, table
+from envsmith.cli.console import Console, dumps, print_out, say, table
 from envsmith.cli.findings import finding_lines
 from envsmith.cli.flags import (
     EXISTING_FILE,
@@ -124,7 +124,7 @@ def _table(result: Matrix) -> str:
 
 def _write(text: str, output: Path | None) -> None:
     if output is None:
-        click.echo(text)
+        print_out(text)
     else:
         write_whole(output, text + "\n")
 
@@ -258,14 +258,14 @@ def run(settings: RunFlags) -> int:
         write_whole(settings.record, dumps(verdict.to_json()) + "\n")
     word, colour = ("ok", "green") if verdict.as_expected else ("not ok", "red")
     mark = click.style(word, fg=colour, bold=True)
-    click.echo(f"{mark}: {settings.job}: {clean(verdict.sentence)}")
+    print_out(f"{mark}: {settings.job}: {clean(verdict.sentence)}")
     return 0 if verdict.as_expected else 1
 
 
 @ci.command()
 def schema() -> int:
     """Print the JSON Schema of envsmith.yaml."""
-    click.echo(dumps(config_schema()))
+    print_out(dumps(config_schema()))
     return 0
 
 
@@ -280,6 +280,6 @@ def init(*, directory: Path, force: bool) -> int:
     path, declaration = write_config(directory, force=force)
     for line in declaration.skipped:
         say(f"passed over: {line}")
-    click.echo(str(path))
+    print_out(str(path))
     say("next: envsmith ci check, envsmith ci matrix")
     return 0

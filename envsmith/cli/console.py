@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.progress import Event, EventKind
-from envsmith.text import clean
+from envsmith.text import clean, escaped_json, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -37,7 +37,18 @@ def mark(*, passed: bool) -> str:
 
 def say(text: str) -> None:
     """Print one line of talk on stderr."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
+
+
+class Commands(str):
+    """Lines that the runner of a CI is to obey. Whoever makes them has escaped every text in them."""
+
+    __slots__ = ()
+
+
+def print_out(text: str, *, nl: bool = True) -> None:
+    """Print an answer on stdout."""
+    click.echo(text if isinstance(text, Commands) else printable(text), nl=nl)
 
 
 def live_terminal() -> bool:
@@ -67,9 +78,9 @@ class Console:
 
             columns = (
                 SpinnerColumn(),
-                TextColumn("[bold]{task.description}"),
+                TextColumn("{task.description}", style="bold", markup=False),
                 TimeElapsedColumn(),
-                TextColumn("[dim]{task.fields[line]}"),
+                TextColumn("{task.fields[line]}", style="dim", markup=False),
             )
             self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
             self._live.start()
@@ -100,9 +111,9 @@ class Console:
         if self._live:
             from rich.text import Text
 
-            self._live.console.print(Text.from_ansi(text))
+            self._live.console.print(Text.from_ansi(printable(text)))
         else:
-            click.echo(text, err=True)
+            say(text)
 
     def _begin(self, step: str, text: str) -> None:
         self._step = step
@@ -143,4 +154,4 @@ def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
 def dumps(value: Any, *, compact: bool = False) -> str:
     """Return JSON for stdout: one object, keys in their order, no escapes beyond what JSON needs."""
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    return json.dumps(value, ensure_ascii=False, **layout)
+    return escaped_json(json.dumps(value, ensure_ascii=False, **layout))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps, say
+from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import (
     EXISTING_FILE,
@@ -113,7 +113,7 @@ def doctor(settings: DoctorFlags) -> int:
         say(_verified(diagnosis))
     if settings.fix_to:
         say(_write_fix(diagnosis, settings.fix_to))
-    click.echo(_render(diagnosis, form, everything=settings.everything))
+    print_out(_render(diagnosis, form, everything=settings.everything))
     return exit_code((d.finding for d in diagnosis.diagnosed), settings.fail_on)
 
 
@@ -167,7 +167,7 @@ def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
         diagnosed=tuple(differences),
         checked=("versions, distributions, variables, limits, libraries, GPUs and interfaces of two nodes",),
     )
-    click.echo(_render(diagnosis, form, everything=True))
+    print_out(_render(diagnosis, form, everything=True))
     return exit_code((d.finding for d in differences), fail_on)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps
+from envsmith.cli.console import dumps, print_out
 from envsmith.cli.flags import parse_component, parse_platform
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
@@ -54,7 +54,7 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
             answer = solve.explain_rule(subject, parse_platform(platform))
         else:
             answer = solve.explain_cell(subject)
-    click.echo(dumps(answer.to_json()) if as_json else "\n".join(_lines(answer)))
+    print_out(dumps(answer.to_json()) if as_json else "\n".join(_lines(answer)))
     return 0
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import click
 
-from envsmith.cli.console import dumps
+from envsmith.cli.console import Commands, dumps
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 from envsmith.text import clean, table_cell
@@ -65,7 +65,7 @@ def judgement_text(judgement: Judgement, form: str) -> str:
 
 def machine_text(findings: Iterable[Finding], form: str) -> str:
     """Return findings as ``sarif``, or as the workflow commands of ``github``: both are shown at ``where``."""
-    return dumps(_sarif(findings)) if form == "sarif" else "\n".join(map(_annotation, findings))
+    return dumps(_sarif(findings)) if form == "sarif" else Commands("\n".join(map(_annotation, findings)))
 
 
 def _with_fix(finding: Finding) -> str:
@@ -82,7 +82,8 @@ def _place(where: str | None) -> tuple[str, int | None] | None:
 
 def _escaped(text: str, *, value: bool = False) -> str:
     """Escape the text of a workflow command, or the ``value`` of one of its properties, as GitHub asks for."""
-    for raw, escaped in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *([(":", "%3A"), (",", "%2C")] if value else [])):
+    text = clean(text)
+    for raw, escaped in (("%", "%25"), ("\n", "%0A"), *([(":", "%3A"), (",", "%2C")] if value else [])):
         text = text.replace(raw, escaped)
     return text
 

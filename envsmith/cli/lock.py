@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import Console, dumps, say, table
+from envsmith.cli.console import Console, dumps, print_out, say, table
 from envsmith.cli.flags import (
     LockFlags,
     RequestFlags,
@@ -91,12 +91,12 @@ def lock(settings: PinFlags) -> int:
     files = {name: str(outcome.directory / name) for name in outcome.files}
     if settings.as_json:
         digest, notes = outcome.lock.digest, list(outcome.notes)
-        click.echo(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes}))
+        print_out(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes}))
         return 0
-    click.echo(table([(path, "") for path in files.values()]))
+    print_out(table([(path, "") for path in files.values()]))
     for note in outcome.notes if not talk.quiet else ():
         say(f"note: {note}")
-    click.echo(f"locked {outcome.cell.id}: {len(outcome.lock.pins)} distributions, {outcome.lock.digest}")
+    print_out(f"locked {outcome.cell.id}: {len(outcome.lock.pins)} distributions, {outcome.lock.digest}")
     return 0
 
 

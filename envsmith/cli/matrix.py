@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.cli.app import LazyGroup
-from envsmith.cli.console import dumps, live_terminal, say, table
+from envsmith.cli.console import dumps, live_terminal, print_out, say, table
 from envsmith.cli.flags import FILE, FOLDER, alternatives, matrix_option, parse_component
 from envsmith.errors import NetworkError, UsageError
 from envsmith.files import now, write_whole
@@ -67,7 +67,12 @@ def _progress() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", style="bold", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("package index", total=None)
 
@@ -85,7 +90,7 @@ def _coloured(diff: str) -> str:
 
 def _show(plan: Plan, root: Path) -> None:
     for change in plan.changes:
-        click.echo(_coloured(clean(change.diff(root=root))))
+        print_out(_coloured(clean(change.diff(root=root))))
     for change in plan.changes:
         for sentence in change.summary:
             say(f"  {clean(sentence)}")
@@ -215,16 +220,16 @@ def list_(
     ]
     entries = [entry for _, entry in rows]
     if shape == "json":
-        click.echo(dumps(entries))
+        print_out(dumps(entries))
     elif shape == "csv":
-        click.echo(csv_text(entries), nl=False)
+        print_out(csv_text(entries), nl=False)
     elif shape == "markdown":
-        click.echo("| cell | status | proved up to | on |\n|---|---|---|---|")
+        print_out("| cell | status | proved up to | on |\n|---|---|---|---|")
         for entry in entries:
-            click.echo(f"| `{entry['id']}` | {entry['status']} | {entry['counts_as']} | {entry['date']} |")
+            print_out(f"| `{entry['id']}` | {entry['status']} | {entry['counts_as']} | {entry['date']} |")
     else:
         if rows:
-            click.echo(table([_row(state, entry) for state, entry in rows]))
+            print_out(table([_row(state, entry) for state, entry in rows]))
         proved = sum(state.status.value == "proved" for state, _ in rows)
         say(f"{len(rows)} cells, {proved} proved")
     return 0
@@ -256,7 +261,7 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
         return 1
     entry = state.to_json()
     if as_json:
-        click.echo(dumps({**entry, "records": [r.to_json() for r in state.records], "commands": commands(entry)}))
+        print_out(dumps({**entry, "records": [r.to_json() for r in state.records], "commands": commands(entry)}))
         return 0
     rows = [("cell", state.id), ("status", click.style(state.status.value, fg=_COLOURS[state.status.value], bold=True))]
     rows += [("proved", " -> ".join(rung.value for rung in state.best.rungs)), ("counts as", state.counts_as.value)]
@@ -267,10 +272,10 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
         rows += [("failed at", str(entry["failed_at"])), ("symptom", clean(str(entry["symptom"])))]
     rows += [(s.name, clean(f"{s.verdict.value}: {s.detail}")) for s in state.best.steps]
     rows += [("record", record.name) for record in state.records]
-    click.echo(table(rows))
+    print_out(table(rows))
     if state.best.failure:
-        click.echo("\n".join(f"    {clean(line)}" for line in state.best.failure.log))
-    click.echo(table([(name, line) for name, line in commands(entry).items()]))
+        print_out("\n".join(f"    {clean(line)}" for line in state.best.failure.log))
+    print_out(table([(name, line) for name, line in commands(entry).items()]))
     return 0
 
 
@@ -288,10 +293,10 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
     new = read_document(after) if after else _document(folder)
     differences = changes(old, new)
     if as_json:
-        click.echo(dumps([change.to_json() for change in differences]))
+        print_out(dumps([change.to_json() for change in differences]))
     else:
         for change in differences:
-            click.echo(f"{change.what} {change.name}: {change.before or 'not there'} -> {change.after or 'gone'}")
+            print_out(f"{change.what} {change.name}: {change.before or 'not there'} -> {change.after or 'gone'}")
         say(f"{len(differences)} changes")
     return 1 if differences else 0
 
@@ -324,7 +329,7 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
         count = write_export(output, document, folder or find_matrix(), base_url)
         say(f"{output}: {count} files")
     elif markdown is None:
-        click.echo(dumped(document), nl=False)
+        print_out(dumped(document), nl=False)
     return 0
 
 
@@ -357,7 +362,7 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
             f"{', '.join(map(str, sources))}: no record there", hint="give the folder of a campaign, or of its records"
         )
     for name in new:
-        click.echo(name)
+        print_out(name)
     say(f"{len(new)} records taken into {target}, {existing} were there")
     return 0
 
@@ -384,7 +389,7 @@ def graph(*, form: str, around: str | None, folder: Path | None) -> int:
     if around is not None:
         component, _spec = parse_component(around, loaded.components, flag="--around")
         drawn = network.around(drawn, component.name)
-    click.echo(network.export(drawn, form), nl=False)
+    print_out(network.export(drawn, form), nl=False)
     return 0
 
 
@@ -441,5 +446,5 @@ def site(*, output: Path, base_url: str) -> int:
     count = write_all(page, output, root, base_url=base_url, progress=tell_framework())
     first = sum((output / name).stat().st_size for name in _FIRST)
     say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
-    click.echo(str(output / "index.html"))
+    print_out(str(output / "index.html"))
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import Console, dumps, say, table
+from envsmith.cli.console import Console, dumps, print_out, say, table
 from envsmith.cli.flags import FILE, FOLDER, argument, cells_option, flag, option, takes
 from envsmith.errors import UsageError
 from envsmith.text import clean
@@ -101,7 +101,7 @@ def publish(settings: PublishFlags) -> int:
     for one in published:
         if one.expired:
             say(f"warning: the record expired on {one.claim.expires}; the image is published and marked so")
-    click.echo(dumps({"published": [_json(one) for one in published]}) if settings.as_json else _text(published, seal))
+    print_out(dumps({"published": [_json(one) for one in published]}) if settings.as_json else _text(published, seal))
     return 0
 
 
@@ -172,7 +172,7 @@ def verify(settings: VerifyFlags) -> int:
     trust = verbs.trust_of(settings.keys, settings.identity, settings.issuer)
     with Console(verbose=settings.verbose) as console, verbs.find_image(settings.image, settings.bundle) as named:
         report = verbs.verify_image(named, trust, layers=settings.layers, rebuild=settings.rebuild, progress=console)
-    click.echo(dumps(report.to_json()) if settings.as_json else _report_text(report))
+    print_out(dumps(report.to_json()) if settings.as_json else _report_text(report))
     for check in report.checks if not settings.as_json else []:
         if check.state.value in {"differs", "unproved"}:
             say(f"{click.style(check.state.value, fg='red')}: {check.part}: {clean(check.text)}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from envsmith.cli.console import Console, dumps, mark, say, table
+from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.flags import FILE, FOLDER, choice, flag, option, takes
 from envsmith.errors import EnvsmithError, UsageError, os_errors
 from envsmith.files import write_whole
@@ -195,7 +195,7 @@ def _here(settings: SmokeFlags, console: Console) -> SmokeResult | None:
         machine=settings.machine,
     )
     if settings.plan_only:
-        click.echo(dumps(plan.to_json()))
+        print_out(dumps(plan.to_json()))
         return None
 
     def show(progress: run.Progress) -> None:
@@ -252,7 +252,7 @@ def _finish(result: SmokeResult, settings: SmokeFlags) -> int:
         title = f"{result.backend}, {result.ranks} ranks, torch {result.loaded.get('torch', '')}"
         write_whole(settings.plot, svg(result.bandwidth, title=title))
         say(f"plot: {settings.plot}")
-    click.echo(dumps(result.to_json()) if settings.as_json else "\n".join(_lines(result)))
+    print_out(dumps(result.to_json()) if settings.as_json else "\n".join(_lines(result)))
     return 0 if result.passed else 1
 
 
@@ -417,7 +417,7 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
         python=python,
         rdma=settings.rdma,
     )
-    click.echo(manifest(settings.emit or "", job, _plan(hosts, settings, {})), nl=False)
+    print_out(manifest(settings.emit or "", job, _plan(hosts, settings, {})), nl=False)
 
 
 # ``envsmith smoke --tier all``: every part that this machine can run, and a record of them.
@@ -453,14 +453,14 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
     passed = record is not None and record.passed and all(item.word != "failed" for item in finished)
     if settings.as_json:
         parts = [item.to_json() for item in finished]
-        click.echo(dumps({"parts": parts, "record": record.trimmed().to_json() if record else None, "files": files}))
+        print_out(dumps({"parts": parts, "record": record.trimmed().to_json() if record else None, "files": files}))
         return 0 if passed else 1
-    click.echo(table([_row(item) for item in finished]))
+    print_out(table([_row(item) for item in finished]))
     if record is not None:
-        click.echo(f"cell: {record.cell}\nproved: {' -> '.join(r.value for r in record.rungs)}")
+        print_out(f"cell: {record.cell}\nproved: {' -> '.join(r.value for r in record.rungs)}")
     for file in files:
         say(f"written: {file}")
-    click.echo(f"{mark(passed=passed)}: {verdict}")
+    print_out(f"{mark(passed=passed)}: {verdict}")
     return 0 if passed else 1
 
 

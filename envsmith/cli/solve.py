@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import dumps, table
+from envsmith.cli.console import dumps, print_out, table
 from envsmith.cli.flags import RequestFlags, flag, group, option, takes
 from envsmith.errors import UnsatisfiableError, UsageError
 
@@ -48,16 +48,16 @@ def solve(settings: SolveFlags) -> int:
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:
-        click.echo(dumps({"status": "solved", **solution.to_json()}))
+        print_out(dumps({"status": "solved", **solution.to_json()}))
     else:
-        click.echo("\n".join(_solution_lines(solution)))
+        print_out("\n".join(_solution_lines(solution)))
     return 0
 
 
 def _stream(cells: Iterable[Cell], limit: int | None, *, as_json: bool) -> int:
     cell = None
     for cell in itertools.islice(cells, limit):
-        click.echo(dumps(cell.to_json(), compact=True) if as_json else str(cell.id))
+        print_out(dumps(cell.to_json(), compact=True) if as_json else str(cell.id))
     return 1 if cell is None else 0
 
 
@@ -78,9 +78,9 @@ def show_refusal(error: UnsatisfiableError, *, as_json: bool) -> int:
     if error.refusal is None:
         raise error
     if as_json:
-        click.echo(dumps({"status": "unsatisfiable", **error.refusal.to_json()}))
+        print_out(dumps({"status": "unsatisfiable", **error.refusal.to_json()}))
     else:
-        click.echo("\n".join(_refusal_lines(error.refusal)))
+        print_out("\n".join(_refusal_lines(error.refusal)))
     return error.exit_code
 
 

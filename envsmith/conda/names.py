@@ -13,6 +13,8 @@ from packaging.utils import canonicalize_name
 
 from envsmith.errors import UsageError
 from envsmith.model.version import public
+from envsmith.text import clean as clean_text
+from envsmith.text import without_logins, without_secrets
 
 # Names on the package index whose Conda package is called otherwise, and that "-" and "_" do not explain. A name maps
 # to every spelling in use; the channel decides which one exists. Read in conda-forge's and the pytorch channel's own
@@ -31,9 +33,7 @@ _CONDA_NAMES: dict[str, tuple[str, ...]] = {
     "ray": ("ray-core",),
 }
 _BUILD_CUDA = re.compile(r"(?:^|_)cuda(?:(\d{2})(\d)(?!\d|\.)|(\d{1,2})\.(\d+))")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TOKEN = re.compile(r"/t/[^/\s]+(?=/)")
-_USER = re.compile(r"(?<=://)[^/\s\"'<>]+@")
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
@@ -95,7 +95,7 @@ def _canonical(version: str) -> str:
 
 def clean(text: str, limit: int = 300) -> str:
     """Return a string of a channel as it may be shown: no control characters, at most ``limit`` characters."""
-    line = _CONTROL.sub("?", text)
+    line = clean_text(text)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -108,15 +108,14 @@ def listing(names: Iterable[str], limit: int = 8) -> str:
 
 def public_url(url: str) -> str:
     """Return an address without user, password and token: what may stand in a lock or a message."""
-    parts = urllib.parse.urlsplit(url)
-    netloc = parts.netloc.rsplit("@", 1)[-1]
+    parts = urllib.parse.urlsplit(without_logins(url))
     path = parts.path if parts.scheme == "file" else _TOKEN.sub("", parts.path)
-    return urllib.parse.urlunsplit((parts.scheme, netloc, path, "", ""))
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
 def scrub(text: str) -> str:
     """Return a message of another program without what may stand in its addresses: user, password and token."""
-    return _TOKEN.sub("", _USER.sub("", text))
+    return _TOKEN.sub("", without_secrets(text))
 
 
 def require_rattler() -> Any:

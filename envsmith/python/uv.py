@@ -31,6 +31,8 @@ from envsmith.errors import (
 from envsmith.files import scratch
 from envsmith.http import ca_bundle
 from envsmith.pip_settings import pip_values
+from envsmith.text import clean as clean_text
+from envsmith.text import without_secrets
 
 OnLine = Callable[[str], None]
 
@@ -52,8 +54,6 @@ _INDEX_VARIABLES = (
 _INDEX_SETTING = re.compile(
     r"^\s*(?:\[\[index\]\]|(?:index|extra-index|default-index)(?:-url)?\s*=|no-index\s*=)", re.MULTILINE
 )
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
-_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
 # Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's
 # whole output.
 _MAX_LINES = 5000
@@ -142,7 +142,7 @@ def _remote(urls: str) -> list[str]:
 
 def clean(line: str) -> str:
     """Return a line of a tool's output without terminal codes, credentials and endless length."""
-    return _SECRET.sub("***@", _ANSI.sub("", line.rstrip("\r\n")))[:_MAX_LINE]
+    return without_secrets(clean_text(line.rstrip("\r\n")))[:_MAX_LINE]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from envsmith.graph.location import find_matrix
 from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict, put_record, record_text
-from envsmith.text import clean, places_here, redact_paths, redact_values
+from envsmith.text import clean, escaped_json, places_here, printable, redact, redact_paths, redact_values, table_cell
 
 PLACES = {"/root": "~", "/home/me": "~", "/tmp": "<tmp>", "/data/run": "<state>", "/data/run/cells/x": "."}
 
@@ -109,3 +110,115 @@ def test_no_published_record_tells_a_path() -> None:
 
 def test_a_log_cannot_drive_the_terminal() -> None:
     assert clean("\x1b[31mred\x1b[0m\x07 and\ttab\nline") == "red and\ttab\nline"
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("a\x9b31mb\x9d0;title\x9cc", "abc"),
+        ("\x1b]0;title\x07x\x1b]8;;https://evil.example\x1b\\link", "xlink"),
+        ("\x1b(0x\x1bcy\x1bP1;2q\x1b\\z\x85", "xyz"),
+        ("a\u202etxt.exe\u2066b\u200b\ufeff\u2028", "atxt.exeb"),
+        ("half \ud83d of a character", "half  of a character"),
+        ("10 %\r20 %\r\ndone", "10 %\n20 %\ndone"),
+        ("[\x1b[2K\x1b[1A] unfinished \x1b[", "[] unfinished ["),
+        ("ein Käfig: 中文 🙂", "ein Käfig: 中文 🙂"),
+    ],
+)
+def test_nothing_of_a_text_drives_a_terminal_or_turns_its_reading(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned
+
+
+@given(st.text(max_size=80))
+def test_what_was_cleaned_stays_so_and_can_be_written(text: str) -> None:
+    once = clean(text)
+    assert clean(once) == once
+    assert not set("\x1b\x9b\x07\r\u202e") & set(once)
+    once.encode()
+
+
+def test_the_colours_of_our_own_words_reach_the_terminal_and_no_other_sequence() -> None:
+    assert printable("\x1b[31m\x1b[1mbad\x1b[0m\x1b[2J\x1b[8mhidden\x9b1A") == "\x1b[31m\x1b[1mbad\x1b[0mhidden"
+
+
+@pytest.mark.parametrize(
+    "line", ["::error file=x::pwned", "  ::add-mask::x", "key ##[error]pwned", "a\n\t::warning::x"]
+)
+def test_no_line_is_a_command_to_the_runner_of_a_ci(line: str) -> None:
+    printed = printable(line)
+    assert "##[" not in printed
+    assert not any(row.lstrip().startswith("::") for row in printed.splitlines())
+
+
+def test_a_text_that_only_looks_like_a_command_stays() -> None:
+    assert printable("::1 localhost\nstd::vector ::x") == "::1 localhost\nstd::vector ::x"
+
+
+def test_json_says_the_same_in_escapes() -> None:
+    value = {"a": "\x9b31m\u202e\x7f##[error]x\ud800", "b": "Käfig"}
+    document = escaped_json(json.dumps(value, ensure_ascii=False, indent=1))
+    assert json.loads(document) == value
+    assert document.isprintable() or document.replace("\n", "").isprintable()
+    assert "##[" not in document
+    assert "Käfig" in document
+
+
+@given(st.text(alphabet="a\\|`\n\r", max_size=20))
+def test_a_cell_of_a_markdown_table_cannot_be_left(text: str) -> None:
+    cell = table_cell(text)
+    assert "\n" not in cell
+    for match in re.finditer(r"(\\*)\|", cell):
+        assert len(match[1]) % 2 == 1
+
+
+SECRET = "Xq7Zk2Lm9Pw4Rt6Vb1Nc"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Authorization: Bearer {SECRET}",
+        f"authorization: token {SECRET}",
+        f"'Authorization': 'Basic {SECRET}=='",
+        f"curl -H 'X: y' Bearer {SECRET}",
+        f"AWS_SECRET_ACCESS_KEY={SECRET}",
+        f"KEY={SECRET} make",
+        f"export HF_TOKEN='{SECRET}'",
+        f'WANDB_API_KEY="{SECRET}"',
+        f"password = {SECRET}",
+        f'{{"api_key": "{SECRET}", "n": 1}}',
+        f"--password {SECRET} --verbose",
+        f"--token={SECRET}",
+        f"db_password: {SECRET}",
+        *(f"{prefix}{SECRET}" for prefix in ("ghs_", "ghp_", "ghu_", "npm_", "ya29.", "glpat-", "pypi-", "hf_", "AIza", "xoxb-")),
+        f"https://a.blob.example/c?sv=2&sig={SECRET}%2F&se=3",
+        f"https://s3.example/k?X-Amz-Signature={SECRET}&X-Amz-Credential={SECRET}",
+        f"https://x.example/k?access_token={SECRET}#f",
+        f"https://me:{SECRET}@host.example/simple",
+        f"https://me:a@{SECRET}@host.example/simple",
+        f"https://me:a/{SECRET}@host.example/simple",
+        f"https://me:a@b/{SECRET}@c/d@host.example/simple",
+        f"git+https://{SECRET}@host.example/x.git@v1.2",
+        f"git+https://me:{SECRET}@host.example/x.git@v1.2",
+    ],
+)  # fmt: skip
+def test_no_secret_stays_in_a_text_that_was_redacted(text: str) -> None:
+    redacted = redact(text, users=())
+    assert SECRET not in redacted
+    assert redact(redacted, users=()) == redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git+https://host.example/x.git@v1.2 and https://host.example:8443/simple/x",
+        "tokenizers==0.19.1, keyring>=25, secretstorage==3.3.3",
+        "sorted(rows, key=len) of tokenizer.num_tokens=128",
+        "unexpected key: layers.0.weight",
+        "the basic block of 12 lines, a bearer of 4",
+        "index.corp.example:8443/simple@2",
+        "NCCL_DEBUG=INFO LOCAL_RANK=0 PWD=/opt/cell",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text, users=()) == text

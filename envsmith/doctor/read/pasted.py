@@ -6,16 +6,14 @@ import itertools
 import re
 from typing import BinaryIO
 
+from envsmith.text import clean as clean_text
+
 # What is looked at whole; of more, the first and the last part are kept, and of the rest only lines that talk of
 # trouble.
 KEEP = 6 << 20
 _BLOCK = 1 << 20
 _MIDDLE = 1 << 20
 _LINE = 2000
-_ESCAPE = re.compile(r"\x1b\[[0-?]{0,32}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u0085\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
-)
 # What launchers, schedulers and collectors of logs put before a line: a time, `[rank3]:`, `[default0]:`, `12: ` (srun
 # --label).
 _PREFIX = re.compile(
@@ -48,14 +46,8 @@ def decode(data: bytes) -> str:
 
 
 def clean(text: str) -> str:
-    """Return ``text`` without escape sequences and control characters, with Unix line ends.
-
-    What overwrites itself becomes lines.
-    """
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u0130", "I")
-    if "\x1b" in text:
-        text = _ESCAPE.sub("", text)
-    return _CONTROL.sub("", text)
+    """Return ``text`` as :func:`envsmith.text.clean` does, in letters whose case keeps its length."""
+    return clean_text(text).replace("\u0130", "I")
 
 
 def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:

@@ -107,9 +107,7 @@ def test_the_details_of_a_failure_are_bounded() -> None:
 
 
 def test_terminal_codes_and_credentials_are_taken_out_of_a_line() -> None:
-    assert (
-        clean("\x1b[31merror\x1b[0m: https://me:secret@example.invalid/x\r\n") == "error: https://***@example.invalid/x"
-    )
+    assert clean("\x1b[31merror\x1b[0m: https://me:secret@example.invalid/x\r\n") == "error: https://example.invalid/x"
     assert len(clean("x" * 100_000)) == 2000
 
 
