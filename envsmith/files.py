@@ -9,18 +9,19 @@ import functools
 import hashlib
 import importlib
 import io
+import json
 import os
 import re
 import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from envsmith.errors import DataError, EnvsmithError, os_errors, storage_errors
+from envsmith.errors import DataError, EnvsmithError, UsageError, os_errors, storage_errors
 
 
 def now() -> dt.datetime:
@@ -233,6 +234,72 @@ def _sync(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# What lies in a folder that envsmith writes again: of which kind it is, and which files envsmith wrote. Only these are
+# ever replaced or removed.
+MARK = ".envsmith.json"
+_MARK_BYTES = 16 << 20
+
+
+def claim(folder: Path, kind: str) -> frozenset[str]:
+    """Make ``folder`` and return the files that envsmith wrote into it as a ``kind`` before.
+
+    ``UsageError`` when it holds anything and is not marked as a ``kind``. ``StorageError`` when it cannot be written.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with scratch(folder):
+            pass
+        mark: object = None
+        with suppress(FileNotFoundError, ValueError, RecursionError), (folder / MARK).open("rb") as file:
+            mark = json.loads(file.read(_MARK_BYTES))
+        if isinstance(mark, dict) and mark.get("kind") == kind and isinstance(mark.get("files"), list):
+            return frozenset(name for name in mark["files"] if isinstance(name, str) and _is_inside(folder, name))
+        if any(folder.iterdir()):
+            hint = "Choose an empty folder, or empty this one if you need nothing in it."
+            raise UsageError(
+                f"Cannot replace {folder}: it is not empty and envsmith has not marked it as {kind}.", hint=hint
+            )
+    return frozenset()
+
+
+def _is_inside(folder: Path, name: str) -> bool:
+    return ".." not in Path(name).parts and (folder / name).parent.resolve().is_relative_to(folder.resolve())
+
+
+def mark(folder: Path, kind: str, files: Iterable[str] = ()) -> None:
+    """Note that ``folder`` is a ``kind`` in which envsmith wrote ``files``. ``StorageError``."""
+    write_whole(folder / MARK, json.dumps({"kind": kind, "files": sorted(files)}, indent=0) + "\n", durable=False)
+
+
+def write_folder(folder: Path, kind: str, texts: Mapping[str, str]) -> None:
+    """Write every file of ``texts`` (by its path in ``folder``), in order, and remove those of an earlier run.
+
+    Whatever envsmith did not write stays. Where it is in the way: ``UsageError``, as for :func:`claim`.
+    """
+    earlier = claim(folder, kind)
+    for name in texts:
+        if name not in earlier and os.path.lexists(folder / name):
+            hint = "Move it away, or choose another folder."
+            raise UsageError(f"Cannot replace {folder / name}: envsmith did not write it.", hint=hint)
+    if earlier != texts.keys():  # the mark covers all that an interruption may leave
+        mark(folder, kind, earlier | texts.keys())
+    for name, text in texts.items():
+        if not _holds(folder / name, text):
+            write_whole(folder / name, text, durable=False)
+    with storage_errors(folder):
+        for name in earlier - texts.keys():
+            (folder / name).unlink(missing_ok=True)
+    if earlier - texts.keys():
+        mark(folder, kind, texts)
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode()
+    except OSError:
+        return False
 
 
 def digest_of(data: bytes) -> str:

@@ -18,8 +18,8 @@ from typing import Any
 from envsmith.ci.declared import read_toml
 from envsmith.ci.jobs import Job
 from envsmith.ci.library import FRAMEWORK_STEP, Library
-from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, UsageError
-from envsmith.files import scratch
+from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
+from envsmith.files import claim, mark, scratch
 from envsmith.progress import Clock, Progress, silent
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv
@@ -118,7 +118,11 @@ def run_job(
     if interpreter is None:
         raise EngineError(f"no Python {minor} on this machine", hint=f"install it: uv python install {minor}")
     with scratch() as folder:
-        run = _Run(job, root, environment or folder / "env", Clock(progress))
+        place = folder / "env"
+        if environment is not None:
+            place = environment.absolute()
+            _clear(place)
+        run = _Run(job, root, place, Clock(progress))
         try:
             with run.stage("install", " ".join(job.constraints)):
                 _install(run, str(interpreter.path))
@@ -133,10 +137,22 @@ def run_job(
     return Verdict(job=job, passed=True, stage="test", detail="", seconds=run.clock.seconds, smoke=smoke)
 
 
+# The mark of an environment that ``ci run --environment`` may make anew, and what an environment consists of.
+_KIND = "an environment of ci run"
+_PARTS = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
+
+
+def _clear(place: Path) -> None:
+    """Remove the environment of an earlier run, and nothing else. ``UsageError`` when ``place`` is not one of ours."""
+    claim(place, _KIND)
+    mark(place, _KIND)
+    with storage_errors(place):
+        for path in (place / name for name in _PARTS if os.path.lexists(place / name)):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
 def _install(run: _Run, python: str) -> None:
     place, job = run.place, run.job
-    if place.exists() and not (place / "pyvenv.cfg").is_file() and any(place.iterdir()):
-        raise UsageError(f"{place}: there is something else than an environment", hint="give an empty folder")
     uv = Uv()
 
     def line(text: str) -> None:
@@ -148,7 +164,7 @@ def _install(run: _Run, python: str) -> None:
         arguments = ["pip", "install", "--python", str(run.python), "--constraint", str(constraints)]
         arguments += ["--torch-backend", job.backend] if job.backend else []
         arguments += [*job.constraints, *([str(run.root.resolve())] if _installable(run.root) else [])]
-        create = ["venv", "--quiet", "--no-project", "--clear", "--python", python, str(place.absolute())]
+        create = ["venv", "--quiet", "--no-project", "--allow-existing", "--python", python, str(place)]
         try:
             uv.check(create, what="virtual environment")
             uv.check(arguments, what="install", on_line=line)
@@ -168,7 +184,7 @@ def _framework_step(run: _Run, ranks: int) -> Mapping[str, Any]:
     from envsmith.smoke.run import LocalTarget, probe
     from envsmith.smoke.run import run as smoke
 
-    target = LocalTarget(python=run.python.absolute())
+    target = LocalTarget(python=run.python)
     try:
         result = smoke(Plan.build(probe(target), tier="quick", ranks=ranks), target)
     except EnvsmithError as error:
@@ -183,7 +199,7 @@ def _command(run: _Run, command: str) -> None:
 
     The command is the maintainer's: a shell runs it.
     """
-    place = run.place.absolute()
+    place = run.place
     environment = {
         **os.environ,
         "PATH": f"{place / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",

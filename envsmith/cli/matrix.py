@@ -13,13 +13,12 @@ from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import dumps, live_terminal, print_out, say, table
 from envsmith.cli.flags import FILE, FOLDER, alternatives, matrix_option, parse_component
 from envsmith.errors import NetworkError, UsageError
-from envsmith.files import now, write_whole
+from envsmith.files import claim, now, write_folder, write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, knowledge, version_graph
 from envsmith.graph.location import find_matrix, list_files, own_matrix
-from envsmith.lock.store import prepare
 from envsmith.matrix.document import changes, document, read_document, states
-from envsmith.matrix.tables import commands, csv_text, dumped, with_table, write_export
+from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
 from envsmith.model.cell import CellId
 from envsmith.model.component import Role
 from envsmith.model.record import merge as merged
@@ -318,7 +317,7 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
     # Before the minutes of judging, not after them.
     text = _text(markdown) if markdown is not None else ""
     if output is not None:
-        prepare(output)
+        claim(output, EXPORT)
     document = _document(folder)
     if markdown is not None:
         changed = with_table(text, document)
@@ -326,8 +325,9 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
             write_whole(markdown, changed)
         say(f"{markdown}: {'changed' if changed != text else 'as it was'}")
     if output is not None:
-        count = write_export(output, document, folder or find_matrix(), base_url)
-        say(f"{output}: {count} files")
+        texts = export_texts(document, folder or find_matrix(), base_url)
+        write_folder(output, EXPORT, texts)
+        say(f"{output}: {len(texts)} files")
     elif markdown is None:
         print_out(dumped(document), nl=False)
     return 0
@@ -437,10 +437,10 @@ def site(*, output: Path, base_url: str) -> int:
 
     Open index.html, or publish the folder: nothing in it needs a server.
     """
-    from envsmith.matrix.site.page import read_page, write_all
+    from envsmith.matrix.site.page import SITE, read_page, write_all
 
     root = find_matrix()
-    prepare(output)  # before the minutes of judging, not after them
+    claim(output, SITE)  # before the minutes of judging, not after them
     say("reading what can be chosen")
     page = read_page(root)
     count = write_all(page, output, root, base_url=base_url, progress=tell_framework())

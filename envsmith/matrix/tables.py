@@ -8,13 +8,11 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from envsmith.errors import UsageError, os_errors
-from envsmith.files import write_whole
+from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.matrix.cells import LOCKED, commands_of
 from envsmith.model.record import Record, read_records
@@ -209,14 +207,15 @@ def with_table(text: str, document: Mapping[str, Any]) -> str:
     return _MARKERS.sub(lambda m: m[1] + markdown_table(document, m["ask"].strip()) + m[3], text)
 
 
-def write_export(output: Path, document: Mapping[str, Any], root: Path, base_url: str = "") -> int:
-    """Write everything, ``matrix.json`` last, and return the number of files. ``StorageError``.
+# The mark of a folder that ``matrix export`` may write again.
+EXPORT = "an export of the matrix"
 
-    What stands in the folders of an export and is not written is of an older one: it is removed.
-    """
+
+def export_texts(document: Mapping[str, Any], root: Path, base_url: str = "") -> dict[str, str]:
+    """Return every file of an export by its path, ``matrix.json`` last."""
     records = {record.name: record for record in read_records(root / "records")}
     schema = root / "matrix.schema.json"
-    texts = {
+    return {
         **cell_texts(document, records),
         **badge_texts(document),
         "feed.xml": feed_text(document, records.values(), base_url),
@@ -224,14 +223,3 @@ def write_export(output: Path, document: Mapping[str, Any], root: Path, base_url
         **({schema.name: schema.read_text(encoding="utf-8")} if schema.is_file() else {}),
         "matrix.json": dumped(document),
     }
-    for name, text in texts.items():
-        path = output / name
-        with suppress(OSError):
-            if path.read_text(encoding="utf-8") == text:
-                continue
-        write_whole(path, text)
-    with os_errors(f"{output}: an old file cannot be removed"):
-        for path in output.glob("*/*.json"):
-            if path.parent.name in {"cells", "badges"} and f"{path.parent.name}/{path.name}" not in texts:
-                path.unlink()
-    return len(texts)

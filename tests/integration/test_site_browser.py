@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.files import write_folder
 from envsmith.graph.location import find_matrix
-from envsmith.matrix.site.page import read_page, write_site
+from envsmith.matrix.site.page import SITE, read_page, site_texts
 
 pytestmark = pytest.mark.integration
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -24,7 +25,7 @@ FLAGS = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    write_site(read_page(find_matrix()), folder)
+    write_folder(folder, SITE, site_texts(read_page(find_matrix())))
     return folder
 
 

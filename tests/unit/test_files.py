@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
 import hashlib
 import io
@@ -13,8 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.errors import DataError, StorageError
-from envsmith.files import digest_of, now, open_input, read_bounded, scratch, sha256_of, sweep, write_whole, writing
+from envsmith import files
+from envsmith.errors import DataError, StorageError, UsageError
+from envsmith.files import (
+    MARK,
+    digest_of,
+    mark,
+    now,
+    open_input,
+    read_bounded,
+    scratch,
+    sha256_of,
+    sweep,
+    write_folder,
+    write_whole,
+    writing,
+)
 
 
 def test_an_open_file_has_the_hash_of_its_bytes() -> None:
@@ -238,3 +253,100 @@ def test_what_only_looks_like_a_temporary_name_is_not_removed(tmp_path: Path) ->
     sweep.__wrapped__(tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_a_folder_of_somebody_else_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("mine")
+
+    with pytest.raises(UsageError, match=r"Cannot replace .*not empty") as caught:
+        write_folder(tmp_path, "a site", {"index.html": "ours"})
+
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("Choose an empty folder")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("index.html", "mine")]
+
+
+def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, "a site", {"index.html": "ours"})
+
+    with pytest.raises(UsageError, match="has not marked it as an export"):
+        write_folder(tmp_path, "an export", {"matrix.json": "{}"})
+
+
+def test_a_folder_is_written_again_and_foreign_files_in_it_survive(tmp_path: Path) -> None:
+    write_folder(tmp_path, "a site", {"a": "1", "cells/b": "1", "cells/old": "1"})
+    (tmp_path / "cells" / "foreign").write_text("mine")
+
+    write_folder(tmp_path, "a site", {"a": "2", "cells/b": "1"})
+
+    files = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
+    assert files.keys() == {MARK, "a", "cells/b", "cells/foreign"}
+    assert files["a"].read_text() == "2"
+
+
+def test_a_foreign_file_in_the_way_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    write_folder(tmp_path, "a site", {"a": "1"})
+    (tmp_path / "b").write_text("mine")
+
+    with pytest.raises(UsageError, match="b: envsmith did not write it"):
+        write_folder(tmp_path, "a site", {"a": "2", "b": "2"})
+
+    assert (tmp_path / "a").read_text() == "1"
+    assert (tmp_path / "b").read_text() == "mine"
+
+
+def test_a_mark_that_names_files_elsewhere_removes_none_of_them(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "a").write_text("mine")
+    write_folder(folder, "a site", {"x": "1"})
+    (folder / "link").symlink_to(elsewhere)
+    mark(folder, "a site", ["x", "../elsewhere/a", str(elsewhere / "a"), "link/a"])
+
+    write_folder(folder, "a site", {"x": "1"})
+
+    assert (elsewhere / "a").read_text() == "mine"
+
+
+# What opens a file for writing, or makes a temporary one, outside of envsmith/files.py: place -> why it may.
+_WRITERS = {
+    "cli/ci.py": "appends to the file of a CI runner, which others append to as well",
+    "lock/store.py": "in a scratch folder, from which all files of a lock take their names together",
+    "lock/resolve.py": "in a scratch folder",
+    "ci/since.py": "in a scratch folder",
+    "ci/local.py": "in a scratch folder",
+    "conda/channels.py": "in a scratch folder",
+    "conda/install.py": "in a scratch folder, and the old environment is set aside beside its place",
+    "engines/container.py": "in a scratch folder",
+    "engines/venv.py": "in a scratch folder",
+    "image/context.py": "in the folder of one build, which is emptied before and after",
+    "matrix/campaign/climb.py": "a file that is only locked",
+    "matrix/campaign/executors.py": "appends to the log of a job",
+    "oci/layers.py": "in a scratch folder, from which the layout is moved",
+    "oci/layout.py": "in a scratch folder, from which the layout is moved; a nameless file",
+    "smoke/nodes.py": "in a scratch folder",
+}
+_WRITING = {"write_text", "write_bytes", "touch", "copyfile", "copy", "copy2", "copytree", "move", "fdopen", "rename"}
+_TEMPORARY = {"mkstemp", "mkdtemp", "TemporaryFile", "NamedTemporaryFile", "TemporaryDirectory"}
+
+
+def _writes(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    modes = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    opens = name == "open" and getattr(owner, "id", "") != "tarfile" and any(set(m) & set("wax+") for m in modes[-1:])
+    is_copy = name in {"copy", "move"} and getattr(owner, "id", "") != "shutil"
+    return (name in _WRITING and not is_copy) or name in _TEMPORARY or opens
+
+
+def test_nothing_else_in_envsmith_opens_a_file_for_writing_without_a_reason() -> None:
+    package = Path(files.__file__).parent
+    writers = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if any(_writes(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    }
+    apart = {place for place in writers if place == "files.py" or place.startswith(("smoke/agent/", "preflight/"))}
+
+    why = "write through envsmith.files (write_whole, writing, scratch), or say here why this one may not"
+    assert writers - apart == _WRITERS.keys(), why

@@ -8,19 +8,17 @@ from __future__ import annotations
 import datetime as dt
 import html
 import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envsmith import __version__
-from envsmith.errors import os_errors
-from envsmith.files import now
+from envsmith.files import now, write_folder
 from envsmith.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, commands_of
 from envsmith.matrix.document import document
-from envsmith.matrix.tables import write_export
+from envsmith.matrix.tables import export_texts
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.record import Record, Rung, read_records
@@ -49,27 +47,23 @@ class Page:
     version: str
 
 
-def write_site(page: Page, folder: Path) -> list[Path]:
-    """Write every file below ``folder`` (made when missing) and say which. ``StorageError``."""
+# The mark of a folder that ``matrix site`` may write again.
+SITE = "a site of the matrix"
+
+
+def site_texts(page: Page) -> dict[str, str]:
+    """Return every file of the page by its path."""
     newest = latest(page.records)
     cells = {r.cell: [record for record in newest if record.cell == r.cell] for r in newest}
-    files: dict[str, str] = {
+    files = {
+        **{name: (_STATIC / name).read_text(encoding="utf-8") for name in _COPIED},
         "index.html": _index(page, newest),
         "data.js": f"window.ENVSMITH={_script(_data(page, newest))};\n",
         "bad.js": f"window.ENVSMITH_BAD={_script(list(page.bad))};\n",
     }
     for cell, records in cells.items():
         files[f"cell/{cell}.html"] = _cell_page(page, cell, records)
-    written = []
-    with os_errors(f"{folder}: cannot be written"):
-        (folder / "cell").mkdir(parents=True, exist_ok=True)
-        for name in _COPIED:
-            shutil.copyfile(_STATIC / name, folder / name)
-            written.append(folder / name)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-            written.append(folder / name)
-    return written
+    return files
 
 
 def _script(value: object) -> str:
@@ -452,4 +446,6 @@ def write_all(
 ) -> int:
     """Write the page's files and the data that it links to (``matrix.json`` and more). Return how many files."""
     data = document(root, solver or default_solver(), moment=now(), progress=progress)
-    return len(write_site(page, folder)) + write_export(folder, data, root, base_url)
+    texts = {**site_texts(page), **export_texts(data, root, base_url)}
+    write_folder(folder, SITE, texts)
+    return len(texts)

@@ -177,6 +177,17 @@ def test_matrix_tells_of_a_folder_that_cannot_be_written_before_it_judges(verb, 
     assert "Cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["export", "site"])
+def test_matrix_refuses_a_folder_of_somebody_else_before_it_judges(verb, monkeypatch, capsys, tmp_path):
+    for judging in ("envsmith.cli.matrix.document", "envsmith.matrix.site.page.read_page"):
+        monkeypatch.setattr(judging, lambda *_a, **_k: pytest.fail("judged first"))
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "mine.json").write_text("{}")
+    assert run(["matrix", verb, "-o", str(tmp_path)]) == 2
+    assert "Cannot replace" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["cells", "mine.json"]
+
+
 def test_every_bad_pair_is_named_at_once(capsys):
     assert run(["check", "torhc==2.1", "torch==two", "deepspeed"]) == 2
     err = capsys.readouterr().err

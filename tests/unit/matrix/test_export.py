@@ -9,18 +9,20 @@ from records_help import cell, record
 
 from envsmith.cli.app import run
 from envsmith.errors import DataError, UsageError
+from envsmith.files import MARK, write_folder
 from envsmith.graph.expiry import load_expiry
 from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import Status, cell_states
 from envsmith.matrix.document import changes, gpus_json, read_document, torch_json
 from envsmith.matrix.tables import (
+    EXPORT,
     badge_texts,
     cell_texts,
     csv_text,
+    export_texts,
     feed_text,
     markdown_table,
     with_table,
-    write_export,
 )
 from envsmith.model.record import Expected, Failure, Rung, put_record, read_records
 from envsmith.solve import default_solver
@@ -193,10 +195,11 @@ def test_a_file_without_markers_is_refused(document):
 
 def test_an_export_is_written_whole_and_what_is_gone_is_removed(root, document, tmp_path):
     output = tmp_path / "site"
-    (output / "cells").mkdir(parents=True)
-    (output / "cells" / "gone.json").write_text("{}")
+    write_folder(output, EXPORT, {**export_texts(document, root), "cells/gone.json": "{}"})
     (output / "index.html").write_text("mine")
-    count = write_export(output, document, root)
+    (output / "cells" / "foreign.json").write_text("mine")
+    texts = export_texts(document, root)
+    write_folder(output, EXPORT, texts)
     names = {p.relative_to(output).as_posix() for p in output.rglob("*") if p.is_file()}
     assert names >= {
         "matrix.json",
@@ -205,11 +208,12 @@ def test_an_export_is_written_whole_and_what_is_gone_is_removed(root, document, 
         "badges/deepspeed.json",
         "matrix.schema.json",
         "index.html",
+        "cells/foreign.json",
     }
     assert "cells/gone.json" not in names
-    assert count == len(names) - 1
+    assert names == {*texts, MARK, "index.html", "cells/foreign.json"}
     before = {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()}
-    write_export(output, document, root)
+    write_folder(output, EXPORT, texts)
     assert before == {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()}
 
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from envsmith.files import write_folder
 from envsmith.graph.expiry import latest
 from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import TOOLS, commands_of
-from envsmith.matrix.site.page import freshness_plot, make_choices, read_page, write_site
+from envsmith.matrix.site.page import SITE, freshness_plot, make_choices, read_page, site_texts
 from envsmith.model.cell import Request
 from envsmith.model.record import read_record
 from envsmith.model.version import Spec
@@ -30,7 +31,7 @@ def page():
 @pytest.fixture(scope="module")
 def site(page, tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    write_site(page, folder)
+    write_folder(folder, SITE, site_texts(page))
     return folder
 
 
@@ -150,10 +151,8 @@ def test_a_hostile_log_stays_text(page, tmp_path):
         "notes": [HOSTILE],
     }
     stored = read_record("x.json", json.dumps(data).encode())
-    write_site(
-        replace(page, records=(stored,), bad=[{"components": HOSTILE, "rule": "x", "symptom": HOSTILE, "fix": ""}]),
-        tmp_path,
-    )
+    bad = [{"components": HOSTILE, "rule": "x", "symptom": HOSTILE, "fix": ""}]
+    write_folder(tmp_path, SITE, site_texts(replace(page, records=(stored,), bad=bad)))
     for path in tmp_path.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
         assert "<img src=x" not in text
@@ -165,7 +164,7 @@ def test_a_hostile_log_stays_text(page, tmp_path):
 
 
 def test_stale_proofs_are_shown_as_such(page, tmp_path):
-    write_site(replace(page, today=dt.date(2028, 1, 1)), tmp_path)
+    write_folder(tmp_path, SITE, site_texts(replace(page, today=dt.date(2028, 1, 1))))
     assert all(row[2] & 4 for row in _data(tmp_path)["records"])
     record = page.records[0]
     assert "stale: counts only as locked" in (tmp_path / "cell" / f"{record.cell}.html").read_text(encoding="utf-8")
