@@ -24,8 +24,13 @@ _RECOVERY = {
     4: ("asks for a reset when its work has ended", "End what runs there, then run nvidia-smi --gpu-reset -i {gpus}."),
     5: ("asks for a recovery of its IMEX domain", "Restart the IMEX service of the domain."),
 }
-# Xids of an application: the GPU should still be healthy (NVIDIA/k8s-device-plugin, internal/rm/health.go).
-_OF_APPLICATION = frozenset({13, 31, 43, 45, 68, 109})
+# Xids after which a GPU, its links or its memory need a reset or a repair, and 94, a memory error that hit one program
+# (NVIDIA's Xid catalog, docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html: RESET_GPU, RESTART_BM,
+# CHECK_MECHANICALS and the workflows of Xid 48 and of NVLink). Left out are 155, a link that was taken down on purpose,
+# and 109, which a kernel of an application causes as well (NVIDIA/k8s-device-plugin, internal/rm/health.go).
+_OF_HARDWARE = frozenset({
+    46, 48, 54, 62, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, *range(144, 151), 156, 158, 171, 172,
+})  # fmt: skip
 # The chips whose cards NVIDIA sells with GPUDirect RDMA in mind: A100, H100 and H200, B200, B300.
 _DATA_CENTER = frozenset({"sm_80", "sm_90", "sm_100", "sm_103"})
 _SLOWING = frozenset({"clocks-held-down", "nvlink-down", "nvlink-errors", "pair-without-nvlink", "no-gpudirect-rdma"})
@@ -115,10 +120,9 @@ def state_problems(report: Report) -> list[Problem]:
     problems += _of_gpus("row-remap-pending", having("remap_pending"), "warning", text)
     text = "its memory had uncorrectable errors since the driver was loaded"
     problems += _of_gpus("uncorrectable-ecc", having("uncorrectable_ecc"), "warning", text)
-    limited = [i for i, values in health.items() if values.get("limit_mw", 0) < 0.95 * values.get("default_mw", 0)]
-    limits = ", ".join(
-        f"{health[i].get('limit_mw', 0) // 1000} of {health[i]['default_mw'] // 1000} W" for i in limited
-    )
+    powers = {index: (values.get("limit_mw", 0), values.get("default_mw", 0)) for index, values in health.items()}
+    limited = [index for index, (limit, default) in powers.items() if 0 < limit < 0.95 * default]
+    limits = ", ".join(f"{powers[index][0] // 1000} of {powers[index][1] // 1000} W" for index in limited)
     fix = "Run nvidia-smi -i {gpus} --power-limit=WATTS, if the limit is not wanted."
     problems += _of_gpus("power-limited", limited, "note", f"its power limit is lowered: {limits}", fix)
     return problems + _link_problems(report, health)
@@ -152,11 +156,15 @@ def _link_problems(report: Report, health: Mapping[int, Mapping[str, int]]) -> l
 
 def run_problems(before: Report, after: Report, seconds: float) -> list[Problem]:
     """Return what happened to the GPUs between two reports, and what the later one shows."""
-    problems = []
-    fatal = [(gpu, xid) for gpu, xid in after.get("xids", ()) if xid not in _OF_APPLICATION]
-    numbers = ", ".join(str(xid) for xid in sorted({xid for _, xid in fatal}))
-    text = f"the driver reported Xid {numbers} during the run"
-    problems += _of_gpus("xid", {gpu for gpu, _ in fatal}, "error", text, faulty=True)
+    problems: list[Problem] = []
+    for faulty in (True, False):
+        rows = [(gpu, xid) for gpu, xid in after.get("xids", ()) if (xid in _OF_HARDWARE) is faulty]
+        numbers = ", ".join(map(str, sorted({xid for _, xid in rows})))
+        text = f"the driver reported Xid {numbers} during the run" + (
+            "" if faulty else ", which does not say that the GPU is broken"
+        )
+        fix = _RESET if faulty else "Look the number up in NVIDIA's Xid catalog."
+        problems += _of_gpus("xid", {gpu for gpu, _ in rows}, "error" if faulty else "note", text, fix, faulty=faulty)
     old, new = _health(before), _health(after)
     grown = {
         name: {index: more for index in new if (more := new[index].get(name, 0) - old.get(index, {}).get(name, 0)) > 0}

@@ -95,9 +95,15 @@ def test_an_xid_of_the_hardware_is_the_machines(xid, severity) -> None:
     assert problems[0].faulty
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
-def test_an_xid_of_the_application_is_not_the_machines(xid) -> None:
-    assert run_problems(report(gpu()), report(gpu(), xids=[[0, xid]]), 60.0) == []
+@pytest.mark.parametrize("xid", [13, 31, 32, 43, 45, 63, 68, 69, 109, 137, 999])
+def test_an_xid_of_an_application_or_of_a_repair_is_not_the_machines_fault(xid) -> None:
+    problems = run_problems(report(gpu()), report(gpu(), xids=[[0, xid]]), 60.0)
+    assert kinds(problems) == [("xid", "GPU 0", "note")]
+    assert not problems[0].faulty
+
+
+def test_a_power_limit_that_the_driver_does_not_tell_is_not_a_low_one() -> None:
+    assert state_problems(report(gpu(default_mw=700_000))) == []
 
 
 def test_memory_errors_before_the_run_are_a_warning_and_during_it_an_error() -> None:
