@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -10,6 +11,7 @@ def main() -> None:
     """Run the command line and exit with its code, also when Ctrl-C comes before the command line is there."""
     # A scheduler or `docker stop` ends us by SIGTERM: the same clean way out as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _open_streams()
     try:
         from envsmith.cli.app import run
 
@@ -21,12 +23,21 @@ def main() -> None:
     sys.exit(code)
 
 
+def _open_streams() -> None:
+    """Put the null device in place of each standard stream that is closed, before a file of ours gets its number."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(handle)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115 - open for as long as the program runs
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
+
+
 def _leave(code: int) -> None:
     """End at once: rattler's workers call into an interpreter that is being taken down.
 
     With py-rattler 0.28 one run in three crashes.
     """
-    import os
     from contextlib import suppress
 
     for stream in (sys.stdout, sys.stderr):

@@ -40,9 +40,14 @@ def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataE
     return content
 
 
-def read_text(path: Path, limit: int = 64 << 20, *, failure: type[EnvsmithError] = DataError) -> str:
-    """Return the text of a file or pipe as :func:`read_bounded` reads it. What is not UTF-8 is replaced."""
-    return read_bounded(path, limit, failure=failure).decode("utf-8", errors="replace")
+def read_text(
+    path: Path, limit: int = 64 << 20, *, failure: type[EnvsmithError] = DataError, errors: str = "strict"
+) -> str:
+    """Return the text of a file or pipe as :func:`read_bounded` reads it. What is not UTF-8 raises ``failure``."""
+    try:
+        return read_bounded(path, limit, failure=failure).decode("utf-8", errors)
+    except UnicodeDecodeError:
+        raise failure(f"Cannot read {path}: it is not UTF-8.") from None
 
 
 @contextmanager
@@ -52,8 +57,6 @@ def open_input(path: Path, failure: type[EnvsmithError], *, seconds: float = 60.
     A folder, a device, and a pipe that nobody writes to raise ``failure``.
     """
     if str(path) == "-":
-        if sys.stdin is None:
-            raise failure("Cannot read stdin: it is closed.")
         with os_errors("stdin: cannot be read", failure):
             yield sys.stdin.buffer
         return

@@ -183,9 +183,12 @@ def _invoke(argv: Sequence[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(cli, {}, "envsmith", _COMPLETE, instruction)
-    with cli.make_context("envsmith", list(argv), color=_colour()) as context:
-        result = cli.invoke(context)
-        sys.stdout.flush()
+    try:
+        with cli.make_context("envsmith", list(argv), color=_colour()) as context:
+            result = cli.invoke(context)
+    except click.exceptions.Exit as leave:
+        result = leave.exit_code
+    sys.stdout.flush()
     return result if isinstance(result, int) else 0
 
 
@@ -196,8 +199,6 @@ def run(argv: Sequence[str]) -> int:
     try:
         with _warnings_on_stderr():
             return _invoke(words)
-    except click.exceptions.Exit as leave:
-        return int(leave.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True, color=_colour())
         return UsageError.exit_code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +34,8 @@ from envsmith.cli.flags import (
     takes,
 )
 from envsmith.errors import UsageError, os_errors
-from envsmith.files import write_whole
+from envsmith.files import read_bounded, read_text, write_whole
+from envsmith.schema import parse_json
 from envsmith.solve import default_solver
 from envsmith.text import clean
 
@@ -105,10 +105,10 @@ def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
     if path is None:
         return []
     try:
-        jobs = json.loads(path.read_text(encoding="utf-8"))["jobs"]
+        jobs = parse_json(read_bounded(path, MAX_BYTES, failure=UsageError))["jobs"]
         names = [n.replace("-", "_") for n in library.axes]
         return [tuple(str(job[n]) for n in names) for job in jobs if job.get("expect") == "pass"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"--known {path}: not a matrix of these axes: {error!r}", hint="give a file written by --format json"
         ) from error
@@ -189,9 +189,7 @@ def check(settings: CheckFlags) -> int:
 def _library(directory: Path, metadata: Path | None) -> Library:
     if metadata is None:
         return read_library(directory)
-    with os_errors(f"--metadata {metadata}", UsageError):
-        text = metadata.read_text(encoding="utf-8", errors="replace")[:MAX_BYTES]
-    declaration = read_metadata(text, metadata.name)
+    declaration = read_metadata(read_text(metadata, MAX_BYTES, failure=UsageError, errors="replace"), metadata.name)
     return read_library(metadata.parent / ".no-configuration", declaration=declaration)
 
 

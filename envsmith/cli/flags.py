@@ -6,7 +6,6 @@ import dataclasses
 import datetime as dt
 import functools
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from envsmith.errors import UsageError, os_errors
+from envsmith.errors import UsageError
+from envsmith.files import open_input
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request
@@ -450,8 +450,5 @@ def open_source(source: str) -> tuple[str, list[str]]:
     """
     from envsmith.doctor.read.pasted import read_bounded
 
-    if source == "-":
-        return read_bounded(sys.stdin.buffer)
-    refusing = os_errors(f"--from {source}", UsageError, hint="give a file, or - for stdin")
-    with refusing, Path(source).open("rb") as file:
+    with open_input(Path(source), UsageError) as file:
         return read_bounded(file)

@@ -13,7 +13,7 @@ from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import dumps, live_terminal, print_out, say, table
 from envsmith.cli.flags import FILE, FOLDER, alternatives, matrix_option, parse_component
 from envsmith.errors import NetworkError, UsageError
-from envsmith.files import claim, now, write_folder, write_whole
+from envsmith.files import claim, now, read_text, write_folder, write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, knowledge, version_graph
 from envsmith.graph.location import find_matrix, list_files, own_matrix
@@ -315,7 +315,7 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
 def export(*, output: Path | None, markdown: Path | None, base_url: str, folder: Path | None) -> int:
     """Write the matrix as data for other programs: JSON with a schema, CSV, a file a cell, badges, an Atom feed."""
     # Before the minutes of judging, not after them.
-    text = _text(markdown) if markdown is not None else ""
+    text = read_text(markdown, failure=UsageError) if markdown is not None else ""
     if output is not None:
         claim(output, EXPORT)
     document = _document(folder)
@@ -331,13 +331,6 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
     elif markdown is None:
         print_out(dumped(document), nl=False)
     return 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
 
 
 @click.command()

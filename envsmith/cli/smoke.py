@@ -14,8 +14,8 @@ import click
 
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.flags import FILE, FOLDER, choice, flag, option, takes
-from envsmith.errors import EnvsmithError, UsageError, os_errors
-from envsmith.files import write_whole
+from envsmith.errors import EnvsmithError, UsageError
+from envsmith.files import read_text, write_whole
 from envsmith.model.record import Record, put_record
 from envsmith.progress import Event, EventKind
 from envsmith.smoke import everything, run
@@ -238,12 +238,14 @@ def _interpreter(path: Path | None) -> Path:
     raise UsageError(f"--python {path}: no interpreter there", hint="give an environment's folder or its bin/python")
 
 
+# A run of every case on 64 ranks writes about 30 MB.
+_MAX_LOG = 256 << 20
+
+
 def _of_logs(paths: tuple[Path, ...]) -> SmokeResult:
     lines: list[str] = []
     for path in paths:
-        with os_errors(f"--read-logs {path}: cannot be read", UsageError):
-            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
-        lines += text.splitlines()
+        lines += read_text(path, _MAX_LOG, failure=UsageError, errors="replace").splitlines()
     return result_of(events_of(lines))
 
 

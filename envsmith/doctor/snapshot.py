@@ -13,12 +13,13 @@ from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Read
-from envsmith.errors import DataError, UsageError, os_errors
+from envsmith.errors import DataError, UsageError
+from envsmith.files import read_text
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
-from envsmith.schema import Problems, check
+from envsmith.schema import Problems, UnreadableError, check, parse_json
 from envsmith.text import redact
 
 KIND = "envsmith doctor snapshot"
@@ -64,9 +65,9 @@ def looks_like_snapshot(text: str) -> bool:
 def load(text: str, where: str) -> tuple[Facts, tuple[tuple[str, str], ...]]:
     """Return the facts and texts of a snapshot. ``DataError`` when it is not one, or is damaged."""
     try:
-        data = json.loads(text) if len(text) <= _MAX else None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not a snapshot of envsmith doctor (not JSON: {error})", hint=_HINT) from error
+        data = parse_json(text) if len(text) <= _MAX else None
+    except UnreadableError as error:
+        raise DataError(f"{where}: not a snapshot of envsmith doctor ({error})", hint=_HINT) from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise DataError(f"{where}: not a snapshot of envsmith doctor", hint=_HINT)
     if data.get("schema") != SCHEMA:
@@ -102,9 +103,7 @@ def _is_version(text: str) -> bool:
 
 def read_snapshot(path: Path) -> Facts:
     """Return the facts of a snapshot file. ``UsageError`` when it cannot be read."""
-    with os_errors(f"{path}", UsageError):
-        text = path.read_text(errors="replace")
-    return load(text, str(path))[0]
+    return load(read_text(path, _MAX, failure=UsageError, errors="replace"), str(path))[0]
 
 
 # Rule, severity, what differs, what each of the nodes has, the component if it is one.
