@@ -20,11 +20,13 @@ from envsmith.build import build, lock_for
 from envsmith.engines import buildkit, choose_engine
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.rebuild import LAYOUT
-from envsmith.errors import EnvsmithError, InterruptedRunError
+from envsmith.errors import DataError, EnvsmithError, InterruptedRunError
+from envsmith.files import read_bounded
 from envsmith.model.lock import Lock
 from envsmith.model.record import RECORD_FILE
 from envsmith.options import Options, Outcome
 from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.schema import parse_json
 
 # What one build takes while it compiles and its smoke test runs four ranks.
 _CORES, _BYTES = 4, 8 << 30
@@ -134,10 +136,10 @@ def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool
     if again or engine.images is None:
         return lock, None
     try:
-        record = json.loads(record_file.read_bytes())
+        record = parse_json(read_bounded(record_file, 64 << 20))
         image = str(record["image"])
         proved = record["passed"] is True and record["lock"] == lock.digest
-    except (OSError, ValueError, KeyError, TypeError):
+    except (DataError, ValueError, KeyError, TypeError):
         return lock, None
     exported = not options.oci or (outcome.directory / LAYOUT / "index.json").is_file()
     if not proved or not engine.images.has_image(image) or not exported:

@@ -72,6 +72,15 @@ def open_input(path: Path, failure: type[EnvsmithError], *, seconds: float = 60.
             yield file
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. ``OSError`` at once for a pipe, a device or a folder."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 class _Input(io.RawIOBase):
     """An open file. Where it is a pipe, its writer has two seconds to come and a deadline for the whole."""
 

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from envsmith.errors import DataError
+from envsmith.files import read_text
+
 
 def pip_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return pip's configuration files on Linux, weakest first, as pip documents them."""
@@ -34,8 +37,8 @@ def _file_values(path: Path) -> dict[str, str]:
     """
     parser = configparser.RawConfigParser(strict=False)
     try:
-        parser.read_string(path.read_text(encoding="utf-8"))
-    except (configparser.Error, OSError, UnicodeDecodeError):
+        parser.read_string(read_text(path, 1 << 20))
+    except (configparser.Error, DataError):
         return {}
     values: dict[str, str] = {}
     for section in ("global", "install"):

@@ -421,9 +421,10 @@ def parse_json(content: bytes | str) -> Any:
     """
     try:
         raw = content.encode() if isinstance(content, str) else content
-        _refuse_digits(raw)
-        if raw.count(b"[") + raw.count(b"{") > _DEPTH:
-            _refuse_brackets(_QUOTED.sub(b"", raw).translate(_BRACKETS, _NO_BRACKETS))
+        if raw.count(b"[") + raw.count(b"{") > _DEPTH or _DIGITS.search(raw):
+            bare = _QUOTED.sub(b"0", raw)
+            _refuse_digits(bare)
+            _refuse_brackets(bare.translate(_BRACKETS, _NO_BRACKETS))
         value = json.loads(raw.decode("utf-8-sig"))
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode()

@@ -353,7 +353,7 @@ def read_toml(path: Path) -> Mapping[str, Any]:
 def _toml(text: str, file: str) -> Mapping[str, Any]:
     try:
         return parse_toml(text.replace("\r\n", "\n"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{file}: not valid TOML: {error}") from error
 
 

@@ -21,7 +21,7 @@ from envsmith.ci.declared import FILES
 from envsmith.ci.library import CONFIG, Library, read_library
 from envsmith.ci.possible import space_of
 from envsmith.errors import DataError, EnvsmithError, UsageError
-from envsmith.files import scratch
+from envsmith.files import read_text, scratch
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -223,7 +223,7 @@ def _python_files(root: Path, base: str) -> Iterator[tuple[str, tuple[str, str]]
         if any(private) or not {"tests", "test", "examples", "docs"}.isdisjoint(parts):
             continue
         path = Path(_git(root, "rev-parse", "--show-toplevel").strip(), name)
-        after = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        after = read_text(path, errors="replace") if path.is_file() else ""
         yield name, (_git(root, "show", f"{base}:{name}"), after)
 
 

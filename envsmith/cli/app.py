@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -136,6 +136,8 @@ def _tell(error: EnvsmithError) -> int:
 
     def say(line: str) -> None:
         click.echo(printable(line), err=True, color=_colour())
+        with suppress(OSError):  # stderr itself may be full or gone, and the code says it all the same
+            click.echo(line, err=True, color=_colour())
 
     say(f"{click.style('error', fg='red', bold=True)}: {clean(error.message)}")
     for line in error.details:

@@ -28,7 +28,7 @@ from envsmith.conda.names import clean, public_url, require_rattler, scrub
 from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, UsageError
 from envsmith.files import read_bounded, scratch
 from envsmith.http import ca_bundle
-from envsmith.schema import Parsed, Problems, WrongValueError, one_or_many, read_document
+from envsmith.schema import Parsed, Problems, WrongValueError, one_or_many, parse_json, read_document
 
 _T = TypeVar("_T")
 _MAX_BYTES = 1 << 20
@@ -332,8 +332,8 @@ def _stored(path: str | Path | None) -> dict[str, Any]:
     if not path or not Path(path).exists():
         return {}
     try:
-        logins = json.loads(read_bounded(Path(path), _MAX_BYTES))
-    except (ValueError, RecursionError):
+        logins = parse_json(read_bounded(Path(path), _MAX_BYTES))
+    except ValueError:
         raise DataError(f"{path}: not JSON", hint="write it again with `pixi auth login`") from None
     if not isinstance(logins, dict):
         raise DataError(f"{path}: not a mapping of hosts to credentials")

@@ -25,6 +25,7 @@ from envsmith.conda.names import clean, fold, require_rattler, scrub
 from envsmith.errors import (
     BuildError,
     ContentError,
+    DataError,
     EnvsmithError,
     InterruptedRunError,
     NetworkError,
@@ -32,12 +33,13 @@ from envsmith.errors import (
     UsageError,
     os_errors,
 )
-from envsmith.files import scratch, sha256_of, write_whole
+from envsmith.files import read_bounded, read_text, scratch, sha256_of, write_whole
 from envsmith.lock.pip_files import layer_text
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.uv import Uv
+from envsmith.schema import parse_json
 
 _STEP = "conda"
 _STAMP = "conda-meta/envsmith"
@@ -104,10 +106,10 @@ def _stamp(part: PlatformLock) -> str:
 def _is_done(part: PlatformLock, prefix: Path) -> bool:
     """Return whether the prefix was completed from this very lock and still holds what the lock says."""
     try:
-        if (prefix / _STAMP).read_text() != _stamp(part):
+        if read_text(prefix / _STAMP) != _stamp(part):
             return False
         _verify(part, prefix)
-    except (OSError, ValueError, ContentError):
+    except (OSError, ValueError, DataError, ContentError):
         return False
     return True
 
@@ -196,7 +198,7 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
 
 def _message(process: subprocess.CompletedProcess[str]) -> str:
     try:
-        return str(json.loads(process.stdout)["error"])
+        return str(parse_json(process.stdout)["error"])
     except (ValueError, KeyError, TypeError):
         tail = [line for line in process.stderr.splitlines() if line.strip()][-3:]
         return f"the linker ended with {process.returncode}: {' '.join(tail)}"
@@ -249,7 +251,7 @@ def _verify(part: PlatformLock, prefix: Path) -> None:
     """Refuse a prefix that is not the lock: every package by version, build and hash, every distribution by version."""
     installed: dict[str, tuple[str, str, str]] = {}
     for path in sorted((prefix / "conda-meta").glob("*.json")):
-        data = json.loads(path.read_text())
+        data = parse_json(read_bounded(path, 64 << 20))
         installed[str(data.get("name"))] = (
             str(data.get("version")),
             str(data.get("build")),

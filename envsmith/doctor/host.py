@@ -26,6 +26,7 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.schema import parse_json
 from envsmith.smoke.agent.health import infiniband, report_apart
 from envsmith.smoke.health import state_problems
 
@@ -228,15 +229,13 @@ def import_what_is_there(draft: Draft, interpreter: Path, notes: list[str]) -> N
 
     Its errors become a text for the signatures (``host["deep"]``).
     """
-    import json
-
     text = output_of([str(interpreter), "-c", _PROBE, *_MODULES], 120.0)
     line = next((row for row in text.split("\n") if row.startswith("ENVSMITH ")), None)
     if line is None:
         notes.append("--deep: the interpreter ended without an answer")
         draft.host["deep"] = text[-4000:]
         return
-    answer = json.loads(line.removeprefix("ENVSMITH "))
+    answer = parse_json(line.removeprefix("ENVSMITH "))
     notes.append("--deep: imported " + ", ".join(f"{n} {v}" for n, v in answer.items() if not n.startswith("!"))[:400])
     errors = [f"{name.removeprefix('!')}: {value}" for name, value in answer.items() if name.startswith("!")]
     draft.host["deep"] = "\n".join([*errors, *(row for row in text.split("\n") if not row.startswith("ENVSMITH "))])[

@@ -6,7 +6,6 @@ known to be absent. What is read goes into the same :class:`~envsmith.doctor.fac
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
+from envsmith.schema import parse_json
 
 _WORDS: Mapping[str, frozenset[str]] = {
     "ssh": frozenset({"ok", "refused"}),
@@ -120,8 +120,8 @@ def read_environment(text: str, draft: Draft, where: str) -> dict[str, str] | No
     if not text.lstrip().startswith("{") or len(text) > _MAX:
         return None
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        data = parse_json(text)
+    except ValueError:
         return None
     if not isinstance(data, dict) or not data or set(data) - {"components", "variables", "facts"}:
         return None

@@ -13,7 +13,6 @@ behind it. A file that differs from its distribution's ``RECORD``, or of which t
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import zipfile
 import zlib
@@ -27,6 +26,7 @@ from envsmith.files import sha256_of
 from envsmith.model.cell import DEVEL
 from envsmith.model.lock import Lock
 from envsmith.model.version import minor_of, public
+from envsmith.schema import parse_json
 
 _MARK = "ENVSMITH-CONTENT "
 
@@ -157,7 +157,7 @@ def parse_inspection(output: str) -> dict[str, str]:
     """Return the answer of ``Engine.inspect`` from the script's output, or raise ``ContentError``."""
     line = next((line for line in reversed(output[-_MAX:].splitlines()) if line.startswith(_MARK)), None)
     try:
-        data = json.loads(line.removeprefix(_MARK)) if line else None
+        data = parse_json(line.removeprefix(_MARK)) if line else None
     except ValueError:
         data = None
     if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()) or "python" not in data:

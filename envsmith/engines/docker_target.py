@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.engines import buildkit
-from envsmith.errors import EngineError
+from envsmith.errors import DataError, EngineError
+from envsmith.files import read_bounded
 
 # Ranks exchange data through shared memory; docker's own 64 MB make NCCL and DeepSpeed's op fail at once.
 _SHARED_MEMORY = "2g"
@@ -27,8 +28,8 @@ def cdi_devices(folders: Sequence[Path] = _CDI_FOLDERS) -> bool:
     """Return whether ``nvidia-ctk cdi generate`` wrote a specification of NVIDIA's devices where engines look."""
     for folder in folders:
         for path in (*folder.glob("*.yaml"), *folder.glob("*.json")):
-            with contextlib.suppress(OSError):
-                if "nvidia.com/gpu" in path.read_text(encoding="utf-8", errors="replace")[:4096]:
+            with contextlib.suppress(DataError):
+                if b"nvidia.com/gpu" in read_bounded(path, 1 << 20)[:4096]:
                     return True
     return False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from envsmith.image.dockerfile import APT_DATED, apt_probe, from_reference
 from envsmith.model.lock import BaseImage, OsPackage
 from envsmith.model.version import minor_of
 from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.schema import parse_json
 
 _PROBE = (
     "import json, os, platform, sys; info = {}\n"
@@ -198,7 +198,7 @@ class BaseShelf:
         image_id = self._image_id(reference) or ""
         code, output = self.run(image_id, ["python3", "-c", _PROBE], network="none", timeout=60)
         try:
-            interpreter, version, distribution = json.loads(output.strip().splitlines()[-1])
+            interpreter, version, distribution = parse_json(output.strip().splitlines()[-1])
             return plain.path(interpreter), plain.version(version), plain.distribution(distribution)
         except (ValueError, IndexError, TypeError) as error:
             raise EngineError(

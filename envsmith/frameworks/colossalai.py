@@ -6,10 +6,10 @@ a GPU.
 
 from __future__ import annotations
 
-import json
 import re
 
 from envsmith.frameworks.framework import Checkout, CheckoutFile, Framework, Row, Step
+from envsmith.schema import parse_json
 
 # It imports 1,500 modules.
 _DEADLINE = 300.0
@@ -32,8 +32,8 @@ def compatibility_rows(text: str) -> list[Row]:
 def cuda_ext_rows(text: str) -> list[Row]:
     """Read ``.cuda_ext.json``: the torch and the CUDA of the image in which extensions are compiled."""
     try:
-        builds = json.loads(text)["build"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        builds = parse_json(text)["build"]
+    except (ValueError, KeyError, TypeError):
         return []
     rows: list[Row] = []
     for item in builds[:200] if isinstance(builds, list) else []:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from envsmith.errors import UsageError
+from envsmith.errors import DataError, UsageError
+from envsmith.files import read_bounded
 from envsmith.graph.location import find_matrix
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Evidence
@@ -135,9 +136,9 @@ def load_table(kind: type[_File], name: str, folder: Path | None = None) -> _Fil
     problems = Problems()
     value: _File | None = None
     try:
-        document = parse_document(name, ((folder or find_matrix()) / name).read_bytes())
+        document = parse_document(name, read_bounded((folder or find_matrix()) / name, 16 << 20))
         value = check_file(kind, name, document, problems, ComponentTable.of(()))
-    except (OSError, UnreadableError) as error:
+    except (DataError, UnreadableError) as error:
         problems.add(name, str(error))
     problems.refuse(f"{name}: {len(problems.lines)} problems", hint="see matrix/README.md")
     assert value is not None  # noqa: S101 - without a value there is a problem

@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from envsmith import plain
 from envsmith.cache import cache_folder
-from envsmith.errors import ContentError, os_errors
+from envsmith.errors import ContentError, DataError, os_errors
+from envsmith.files import read_text
 from envsmith.http import ca_bundle
 from envsmith.image.dockerfile import (
     JOBS,
@@ -269,8 +270,8 @@ def _own_uv_config(env: Mapping[str, str], home: Path) -> str:
     """Return the user's own ``uv.toml``, if any, word for word: uv itself would read it and nothing of pip's."""
     config = env.get("XDG_CONFIG_HOME") or str(home / ".config")
     for name in (env.get("UV_CONFIG_FILE"), f"{config}/uv/uv.toml", "/etc/uv/uv.toml"):
-        with contextlib.suppress(OSError, UnicodeError):
-            if name and (text := Path(name).read_text(encoding="utf-8")).strip():
+        with contextlib.suppress(DataError):
+            if name and (text := read_text(Path(name), 1 << 20)).strip():
                 return text
     return ""
 

@@ -83,7 +83,7 @@ def _parse(text: str, where: str) -> Requirement:
 def _build_system(pyproject: bytes, where: str) -> tuple[str, ...]:
     try:
         table = read_toml(pyproject.decode("utf-8")).get("build-system", {})
-    except (ValueError, RecursionError):
+    except ValueError:
         raise LockError(f"{where}: its pyproject.toml does not parse") from None
     requires = table.get("requires") if isinstance(table, dict) else None
     if requires is None:

@@ -65,8 +65,8 @@ def prepare(directory: Path) -> None:
 
 def _is(path: Path, data: bytes) -> bool:
     try:
-        return path.read_bytes() == data
-    except OSError:
+        return read_bounded(path, len(data)) == data
+    except DataError:
         return False
 
 

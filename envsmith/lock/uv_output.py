@@ -45,7 +45,7 @@ def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, .
 
     try:
         lock: Pylock = Pylock.from_dict(read_toml(text))
-    except (PylockValidationError, ValueError, RecursionError) as error:
+    except (PylockValidationError, ValueError) as error:
         raise LockError(f"pylock.toml is not valid: {error}") from None
     return tuple(sorted((_package(p) for p in lock.packages if p.name not in archives), key=lambda r: r.name))
 

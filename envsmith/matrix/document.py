@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.record import Rung, read_records
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
 from envsmith.model.version import Spec, version_key
-from envsmith.schema import AsJson
+from envsmith.schema import AsJson, UnreadableError, parse_json
 from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.solver import Solver
 
@@ -275,10 +274,10 @@ def read_document(path: Path) -> dict[str, Any]:
     """Read a ``matrix.json`` that another program may have written. ``DataError``."""
     hint = "envsmith matrix export writes one"
     try:
-        value = json.loads(read_bounded(path, _MAX_BYTES))
+        value = parse_json(read_bounded(path, _MAX_BYTES))
     except DataError as error:
         raise DataError(error.message, hint=hint) from None
-    except (ValueError, RecursionError) as error:
+    except UnreadableError as error:
         raise DataError(f"{path}: no matrix.json: {error}", hint=hint) from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise DataError(f"{path}: no matrix.json of schema {SCHEMA}", hint=hint)

@@ -26,8 +26,10 @@ from envsmith.schema import (
     Parsed,
     Problems,
     Sha256,
+    UnreadableError,
     WrongValueError,
     check,
+    parse_json,
     strict,
     text_of,
     written,
@@ -271,9 +273,9 @@ def parse_lock(text: str, *, where: str) -> Lock:
     """
     hint = "delete it and run envsmith lock again; a lock is not edited by hand"
     try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {str(error)[:200]}", hint=hint) from None
+        document: Any = parse_json(text)
+    except UnreadableError as error:
+        raise DataError(f"{where}: {str(error)[:200]}", hint=hint) from None
     number = document.pop("schema", None) if isinstance(document, dict) else None
     if number != _SCHEMA:
         raise DataError(

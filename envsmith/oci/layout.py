@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import posixpath
 import re
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from envsmith.errors import ContentError, DataError, os_errors
-from envsmith.files import digest_of, scratch
+from envsmith.files import digest_of, open_regular, scratch
 from envsmith.oci.layers import CHUNK, LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise, stream
 from envsmith.oci.spec import (
     MANIFEST_TYPES,
@@ -45,6 +44,7 @@ from envsmith.oci.spec import (
     parse_manifest,
 )
 from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.schema import UnreadableError, parse_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -170,6 +170,8 @@ def open_files(path: Path) -> LayoutStore:
     if path.is_dir():
         inside = lambda: (each.relative_to(path).as_posix() for each in path.rglob("*") if not each.is_dir())  # noqa: E731
         return LayoutStore(str(path), partial(_open_in_folder, path), inside)
+    if path.exists() and not path.is_file():
+        raise DataError(f"Cannot read {path}: it is not a bundle but a pipe or a device.")
     try:
         with os_errors(f"{path}: cannot be read"):
             archive = tarfile.open(path, "r:")  # noqa: SIM115 - closed by the store
@@ -212,7 +214,7 @@ def _damaged(path: Path, error: object) -> ContentError:
 def _open_in_folder(folder: Path, name: str) -> IO[bytes] | None:
     absent = suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError)
     with os_errors(f"{folder / name}: cannot be read"), absent:
-        return (folder / name).open("rb")
+        return open_regular(folder / name)
     return None
 
 
@@ -317,10 +319,10 @@ def open_image(path: Path, *, check: bool = False) -> OciImage:
     store = open_files(path)
     manifest = load_manifest(store, image_of(store), "image")
     try:
-        config = json.loads(read_blob(store, manifest.config, "config", limit=_MAX_CONFIG))
+        config = parse_json(read_blob(store, manifest.config, "config", limit=_MAX_CONFIG))
         diff_ids = config["rootfs"]["diff_ids"]
         is_described = len(diff_ids) == len(manifest.layers) and all(map(is_digest, diff_ids))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         is_described = False
     if not is_described:
         raise DataError(f"{store.name}: manifest and configuration do not name the same layers")
@@ -545,9 +547,9 @@ class DockerArchive:
         if file is None:
             raise ContentError(f"{self.path}: {name[:120]} is not a small file")
         try:
-            return json.loads(file.read())
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{self.path}: {name}: not JSON: {str(error)[:120]}") from None
+            return parse_json(file.read())
+        except UnreadableError as error:
+            raise DataError(f"{self.path}: {name}: {str(error)[:120]}") from None
 
     @contextmanager
     def layer(self, number: int) -> Iterator[IO[bytes]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
 import shutil
@@ -25,8 +24,8 @@ from typing import IO
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from envsmith import plain
-from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.files import digest_of
+from envsmith.errors import ContentError, DataError, NetworkError, UsageError
+from envsmith.files import digest_of, read_bounded
 from envsmith.http import REDIRECTS, RETRY, HttpWire, Response, Wire, ask, follow, is_loopback, origin, pause, split
 from envsmith.oci.spec import (
     IMAGE_INDEX,
@@ -39,6 +38,7 @@ from envsmith.oci.spec import (
     is_digest,
     parse_index,
 )
+from envsmith.schema import parse_json
 
 Opener = Callable[[], IO[bytes]]
 # Where images without a host name live: the name people write, and the host that answers its API.
@@ -115,9 +115,9 @@ def resolve_digest(text: str, *, wire: Wire | None = None) -> str:
 
 def _is_document(raw: bytes) -> bool:
     try:
-        document = json.loads(raw)
+        document = parse_json(raw)
         return document["schemaVersion"] == 2 and ("manifests" in document or "config" in document)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return False
 
 
@@ -396,9 +396,9 @@ def _fallback(digest: str) -> str:
 def _reason(answer: Response) -> str:
     """Return the registry's own words, a little of them."""
     try:
-        errors = json.loads(answer.body.read(65536))["errors"]
+        errors = parse_json(answer.body.read(65536))["errors"]
         words = "; ".join(f"{e.get('code')} {e.get('message')}" for e in errors[:3])
-    except (NetworkError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (NetworkError, ValueError, KeyError, TypeError, AttributeError):
         return ""
     return f": {words[:200]}"
 
@@ -471,9 +471,9 @@ class _Access:
         if answer.status in {401, 403}:
             raise self.denied()
         try:
-            data = json.loads(text)
+            data = parse_json(text)
             token = data.get("token") or data.get("access_token")
-        except (ValueError, AttributeError, RecursionError):
+        except (ValueError, AttributeError):
             token = None
         if answer.status != 200 or not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise NetworkError(f"registry {self.registry} gave no token (status {answer.status})")
@@ -508,13 +508,13 @@ def login(registry: str) -> Login | None:
 
 def _from_file(path: Path, keys: Sequence[str]) -> Login | None:
     try:
-        config = json.loads(path.read_bytes())
+        config = parse_json(read_bounded(path, 1 << 20))
         helpers, auths = config.get("credHelpers") or {}, config.get("auths") or {}
         logins = (
             _from_helper(helpers.get(k) or config.get("credsStore"), k) or _from_entry(auths.get(k)) for k in keys
         )
         return next(filter(None, logins), None)
-    except (OSError, ValueError, AttributeError):
+    except (DataError, ValueError, AttributeError):
         return None
 
 
@@ -537,7 +537,7 @@ def _from_helper(name: object, key: str) -> Login | None:
         return None
     try:
         ran = subprocess.run([program, "get"], input=key.encode(), capture_output=True, timeout=30, check=True)
-        answer = json.loads(ran.stdout)
+        answer = parse_json(ran.stdout)
         user, secret = answer.get("Username"), answer.get("Secret")
     except (OSError, ValueError, AttributeError, subprocess.SubprocessError):
         return None

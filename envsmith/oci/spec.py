@@ -15,7 +15,7 @@ from typing import Any
 
 from envsmith.errors import ContentError
 from envsmith.files import digest_of
-from envsmith.schema import AsJson, written
+from envsmith.schema import AsJson, parse_json, written
 
 IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -166,8 +166,8 @@ def _document(raw: bytes, where: str) -> _Fields:
     if len(raw) > MAX_MANIFEST:
         raise _broken(where, f"longer than {MAX_MANIFEST} bytes")
     try:
-        fields = _Fields(json.loads(raw), where)
-    except (ValueError, RecursionError):
+        fields = _Fields(parse_json(raw), where)
+    except ValueError:
         raise _broken(where, "not JSON") from None
     if fields.value.get("schemaVersion") != 2:
         raise _broken(f"{where}.schemaVersion", "2 was expected")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import DataError
-from envsmith.files import digest_of
+from envsmith.files import digest_of, read_text
 from envsmith.image.dockerfile import render
 from envsmith.lock import store
 from envsmith.lock.pip_files import requirement_files
@@ -21,6 +21,7 @@ from envsmith.model.record import Record
 from envsmith.oci.spec import is_digest
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.statement import Proof, parse_record, unproved
+from envsmith.schema import UnreadableError, parse_json
 
 if TYPE_CHECKING:
     from envsmith.oci.layout import OciImage
@@ -78,8 +79,8 @@ def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:
     lock = parse_lock(texts["lock.json"], where=str(folder / "lock.json"))
     record = parse_record(texts["record.json"].encode(), str(folder / "record.json"))
     try:
-        facts = json.loads(texts[IMAGE_FILE])
-    except (ValueError, RecursionError):
+        facts = parse_json(texts[IMAGE_FILE])
+    except UnreadableError:
         facts = None
     if not isinstance(facts, dict) or not is_digest(facts.get("image")) or not is_digest(facts.get("config")):
         raise DataError(f"{folder / IMAGE_FILE}: it names no image and configuration by digest")
@@ -91,9 +92,9 @@ def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise DataError(f"{path}: cannot be read", hint="publish the cell again with --images-dir") from None
+        return read_text(path)
+    except DataError as error:
+        raise DataError(error.message, hint="publish the cell again with --images-dir") from None
 
 
 def index_text(images: Path) -> str:

@@ -7,13 +7,13 @@ base image by digest.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import EngineError
 from envsmith.model.lock import BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
+from envsmith.schema import parse_json
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
@@ -152,12 +152,12 @@ def _base(base: BaseImage) -> Component:
 def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
     """Return what a bill says otherwise than the lock: packages, hashes, base, image. Needs no extra."""
     try:
-        bill = json.loads(text)
+        bill = parse_json(text)
         root = bill["metadata"]["component"]
         components = {str(c["bom-ref"]): c for c in bill["components"]}
         stated = {ref: _hashes(c) for ref, c in components.items()}
         differences = [] if str(root["purl"]).endswith(_quoted(image_digest)) else ["it is the bill of another image"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ["it is not a CycloneDX document of ours"]
     built = {w.name: [w.sha256] for w in lock.wheels}
     sources = {source.name: source for source in lock.compiled}

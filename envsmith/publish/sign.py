@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
+from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.files import read_bounded
 from envsmith.publish.sbom import missing_extra
 from envsmith.publish.statement import PAYLOAD_TYPE
+from envsmith.schema import parse_json
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -79,13 +81,10 @@ def load_key(path: Path) -> SSlibKey:
 
 
 def _read(path: Path) -> bytes:
-    with os_errors(f"{path}: cannot be read"):
-        try:
-            with path.open("rb") as file:
-                return file.read(_MAX_KEY)
-        except FileNotFoundError:
-            hint = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
-            raise UsageError(f"{path}: no such key file", hint=hint) from None
+    if not path.exists():
+        hint = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
+        raise UsageError(f"{path}: no such key file", hint=hint)
+    return read_bounded(path, _MAX_KEY, failure=UsageError)
 
 
 def _unusable(path: Path, kind: str, error: Exception) -> UsageError:
@@ -117,10 +116,10 @@ def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
     except ImportError:
         raise missing_extra("checking a signature") from None
     try:
-        envelope = Envelope.from_dict(json.loads(raw))
+        envelope = Envelope.from_dict(parse_json(raw))
         claimed = tuple(str(s.keyid) for s in envelope.signatures.values())
         payload, kind = bytes(envelope.payload), envelope.payload_type
-    except (ValueError, KeyError, TypeError, AttributeError, FormatError, binascii.Error, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, FormatError, binascii.Error):
         raise ContentError("statement: it is not a signed envelope", hint="it was changed or cut") from None
     if kind != PAYLOAD_TYPE:
         raise ContentError("statement: the envelope holds something else than an in-toto statement")

@@ -8,7 +8,6 @@ attestation framework 1.0.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,7 +19,7 @@ from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import RECORD_FILE, SCHEMA, Record, check_record
 from envsmith.oci.spec import EMPTY, Descriptor, Manifest, artifact, canonical, describe, is_digest
 from envsmith.publish.sbom import MEDIA_TYPE as SBOM_TYPE
-from envsmith.schema import Problems, UnreadableError, parse_document
+from envsmith.schema import Problems, UnreadableError, parse_document, parse_json
 
 # -- the proof: what a build left in a cell's folder, a record that passed, of this lock and of this image -------------
 
@@ -171,7 +170,7 @@ def statement_bytes(claim: Claim) -> bytes:
 def parse_statement(payload: bytes) -> Claim:
     """Return the claim of a payload whose signature was checked. ``ContentError`` says what is wrong."""
     try:
-        value = json.loads(payload)
+        value = parse_json(payload)
         if value["_type"] != _STATEMENT or value["predicateType"] != PREDICATE_TYPE:
             raise ContentError("statement: it is of another kind than the proof of an image")
         (subject,) = value["subject"]
@@ -192,7 +191,7 @@ def parse_statement(payload: bytes) -> Claim:
             audit=dict(ours["audit"]),
             parts={str(part["name"]): _part(part) for part in predicate["configuration"]},
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContentError(f"statement: it is not one of ours ({type(error).__name__}: {str(error)[:80]})") from None
     digests = [claim.image, claim.lock, claim.config, *(d.digest for d in claim.parts.values())]
     if not all(is_digest(d) for d in digests) or set(claim.parts) != {

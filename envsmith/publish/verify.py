@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -27,7 +26,7 @@ from envsmith.publish import statement
 from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.sign import Opened, open_bundle, open_envelope, predicate_type
 from envsmith.publish.statement import Claim, parse_record, parse_statement, unproved
-from envsmith.schema import AsJson
+from envsmith.schema import AsJson, parse_json
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -187,10 +186,10 @@ def verify(
 def _config(store: Store, manifest: Manifest) -> Mapping[str, Any]:
     raw = read_blob(store, manifest.config, "config", limit=MAX_BYTES)
     try:
-        config = json.loads(raw)
+        config = parse_json(raw)
         if isinstance(config, dict) and isinstance(config["rootfs"]["diff_ids"], list):
             return config
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         pass
     raise ContentError("config: it is not the configuration of an image")
 

@@ -8,7 +8,6 @@ are passed over: conda's brings its own libraries into every environment made of
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -23,6 +22,7 @@ from packaging.version import Version
 
 from envsmith.model.version import minor_of
 from envsmith.python.uv import find_uv, uv_environment
+from envsmith.schema import parse_json
 
 # A shim may wait for something; uv asks every interpreter that it does not know yet.
 _TIMEOUT = 60.0
@@ -82,7 +82,7 @@ def _every(environ: tuple[tuple[str, str], ...]) -> tuple[Interpreter, ...]:
             check=True,
             stdin=subprocess.DEVNULL,
         )
-        rows = json.loads(ran.stdout)
+        rows = parse_json(ran.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         rows = []
     default = {"implementation": "cpython", "variant": "default", "arch": platform.machine()}

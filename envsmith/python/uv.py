@@ -21,6 +21,7 @@ from pathlib import Path
 
 from envsmith.errors import (
     ContentError,
+    DataError,
     EngineError,
     EnvsmithError,
     InterruptedRunError,
@@ -28,7 +29,7 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
 )
-from envsmith.files import scratch
+from envsmith.files import read_text, scratch
 from envsmith.http import ca_bundle
 from envsmith.pip_settings import pip_values
 from envsmith.text import clean as clean_text
@@ -91,8 +92,8 @@ def _uv_is_configured(environ: Mapping[str, str]) -> bool:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_text(path, 1 << 20)
+    except DataError:
         return ""
 
 

@@ -26,7 +26,7 @@ from typing import IO, Protocol
 
 from envsmith.errors import SmokeError, UsageError, os_errors
 from envsmith.files import scratch
-from envsmith.schema import AsJson, written
+from envsmith.schema import AsJson, parse_json, written
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.blame import ranks_text
 from envsmith.smoke.bundle import bundle
@@ -312,7 +312,7 @@ def _serve(pipe: IO[bytes], item: _Running, selector: selectors.BaseSelector, ev
     item.rest = tail[-MAX_LINE:]
     for line in lines:
         with contextlib.suppress(ValueError):
-            event = json.loads(line)
+            event = parse_json(line)
             if isinstance(event, dict):
                 item.spoke = True
                 events.append(event)
@@ -602,7 +602,7 @@ def _read_events(directory: Path) -> list[object]:
     for path in sorted(directory.glob("events.*")):
         for line in path.read_text(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
-                event = json.loads(line)
+                event = parse_json(line)
                 unique.setdefault(json.dumps(event, sort_keys=True), event)
     return list(unique.values())
 

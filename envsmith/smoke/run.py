@@ -23,6 +23,7 @@ from typing import Protocol, runtime_checkable
 
 from envsmith.errors import EnvsmithError, SmokeError, os_errors
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.schema import parse_json
 from envsmith.smoke.agent.processes import KILL_SECONDS
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
@@ -178,7 +179,7 @@ def probe(target: Target) -> dict[str, str]:
     except subprocess.TimeoutExpired:
         raise SmokeError(f"{command[0]} did not answer within {_PROBE_SECONDS:.0f} s") from None
     try:
-        versions = json.loads(process.stdout)
+        versions = parse_json(process.stdout)
     except ValueError:
         versions = None
     if not isinstance(versions, dict):
@@ -255,7 +256,7 @@ class _Agent:
         self._partial = bytearray(partial[-MAX_LINE:])
         for line in lines:
             try:
-                event = json.loads(line) if line.strip() else None
+                event = parse_json(line) if line.strip() else None
             except ValueError:
                 self.words += line[:2000] + b"\n"
                 continue

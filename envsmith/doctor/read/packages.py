@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 from envsmith.conda import foreign as conda_read
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import component_of, note_container, note_distribution, version_in
 from envsmith.errors import EnvsmithError
+from envsmith.schema import UnreadableError, parse_json
 
 _PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
 _TABLE = re.compile(r"^[ \t]{0,60}Package[ \t]{1,80}Version(\s|$)", re.MULTILINE)
@@ -57,8 +57,8 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
 
 def _pip_json(text: str, draft: Draft, source: str) -> bool:
     try:
-        rows = _named_versions(json.loads(text[:_MAX]))
-    except (ValueError, RecursionError):
+        rows = _named_versions(parse_json(text[:_MAX]))
+    except UnreadableError:
         return False
     for name, version in rows:
         note_distribution(draft, name, version, f"{source}: pip list")
@@ -76,10 +76,10 @@ def _json_lock(text: str, draft: Draft, source: str) -> bool:
     if text.lstrip()[:1] != "{" or '"cell"' not in text or '"packages"' not in text:
         return False
     try:
-        lock = json.loads(text[: _MAX * 4])
+        lock = parse_json(text[: _MAX * 4])
         components = lock["cell"]["components"].items()
         packages = lock["packages"]
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return False
     for name, version in components:
         if isinstance(name, str) and isinstance(version, str) and (parsed := version_in(version)):

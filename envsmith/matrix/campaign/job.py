@@ -13,7 +13,18 @@ from envsmith.graph.fields import Version, plain_text
 from envsmith.model.cell import Cell, CellId, Platform
 from envsmith.model.record import Expected
 from envsmith.model.version import version_key
-from envsmith.schema import AsJson, Made, Problems, WrongValueError, check, exactly, strict, whole_number
+from envsmith.schema import (
+    AsJson,
+    Made,
+    Problems,
+    UnreadableError,
+    WrongValueError,
+    check,
+    exactly,
+    parse_json,
+    strict,
+    whole_number,
+)
 
 _SCHEMA = 1
 _Number = Annotated[int, whole_number(0, 100_000, "a number")]
@@ -140,9 +151,9 @@ class Plan:
         """Return the plan of a text. ``DataError`` lists every problem."""
         hint = "remove the folder and start the campaign again"
         try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON: {error}", hint=hint) from None
+            document = parse_json(text)
+        except UnreadableError as error:
+            raise DataError(f"{where}: {error}", hint=hint) from None
         problems = Problems()
         plan = check(cls, document, where, problems)
         if plan is None:

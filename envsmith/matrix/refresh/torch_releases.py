@@ -14,6 +14,7 @@ from typing import Any
 from packaging.version import Version
 
 from envsmith.errors import DataError, NetworkError
+from envsmith.files import read_bounded
 from envsmith.http import NotFoundError
 from envsmith.matrix.refresh.releases import by_version, ordered
 from envsmith.matrix.refresh.shared import Context, in_parallel, yanked_text
@@ -24,7 +25,7 @@ from envsmith.python.distribution import best_file, read_release
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import active
 from envsmith.python.torch_wheel import TorchFacts, glibc_floor, linux_wheels, pythons_of, read_torch_wheel
-from envsmith.schema import parse_value, to_json
+from envsmith.schema import parse_json, parse_value, to_json
 
 # The first release that envsmith knows; older ones have neither an NCCL nor a cuDNN of their own.
 OLDEST = Version("1.13.0")
@@ -128,7 +129,7 @@ def read_recorded(path: Path | None) -> dict[str, TorchFacts]:
     if path is None or not path.exists():
         return {}
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["wheels"]
+        rows = parse_json(read_bounded(path, 64 << 20))["wheels"]
         return {facts.sha256: facts for facts in (parse_value(TorchFacts, row) for row in rows)}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
