@@ -26,7 +26,7 @@ from envsmith.cli.flags import (
 )
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import StorageError, UnsatisfiableError, UsageError
 from envsmith.files import read_text
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.model.cell import CellId
@@ -189,7 +189,7 @@ def _requests(settings: BuildFlags) -> tuple[RequestFlags, ...]:
         raise UsageError("--locked and --frozen are for one cell", hint=hint)
     if settings.cells is None:
         return tuple(replace(flags, framework=(name,)) for name in FRAMEWORKS)
-    return read_cells(read_text(settings.cells, 1 << 20, failure=UsageError), str(settings.cells))
+    return read_cells(read_text(settings.cells, 1 << 20, failure=StorageError), str(settings.cells))
 
 
 @click.command()
