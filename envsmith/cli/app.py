@@ -135,9 +135,8 @@ def _tell(error: EnvsmithError) -> int:
     from envsmith.text import clean, printable
 
     def say(line: str) -> None:
-        click.echo(printable(line), err=True, color=_colour())
         with suppress(OSError):  # stderr itself may be full or gone, and the code says it all the same
-            click.echo(line, err=True, color=_colour())
+            click.echo(printable(line), err=True, color=_colour())
 
     say(f"{click.style('error', fg='red', bold=True)}: {clean(error.message)}")
     for line in error.details:
