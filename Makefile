@@ -25,8 +25,10 @@ GPU_PYTHON ?= $(PYTHON)
 GPU_TOOL ?= $(if $(wildcard $(BIN)/envsmith),$(BIN)/python,$(PYTHON))
 GPU_OUT ?= envsmith-smoke
 GPU_BUDGET ?= 570
+# GPU_FLAGS=--plan-only prints the order and the seconds of each part and runs nothing.
+GPU_FLAGS ?=
 gpu:
-	PYTHONPATH='$(CURDIR)' $(GPU_TOOL) -m envsmith smoke --tier all --backend nccl --python '$(GPU_PYTHON)' --output '$(GPU_OUT)' --budget $(GPU_BUDGET)
+	PYTHONPATH='$(CURDIR)' $(GPU_TOOL) -m envsmith smoke --tier all --backend nccl --python '$(GPU_PYTHON)' --output '$(GPU_OUT)' --budget $(GPU_BUDGET) $(GPU_FLAGS)
 
 test: $(STAMP)
 	$(BIN)/ruff check .

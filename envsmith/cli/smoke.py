@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,7 +146,7 @@ class SmokeFlags:
         """Refuse flags that would have no effect or leave nothing to run."""
         of_nodes = (self.rdzv, self.rsh, self.emit, self.image, self.gpus, self.rdma)
         of_one_tier = (
-            self.no_steps, self.framework_only, self.plan_only, self.machine, self.nccl_engine, self.sharing,
+            self.no_steps, self.framework_only, self.machine, self.nccl_engine, self.sharing,
         )  # fmt: skip
         if self.plot and self.tier != "bandwidth":
             raise UsageError("--plot is for --tier bandwidth")
@@ -428,6 +429,12 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
 def _all_tiers(settings: SmokeFlags, console: Console) -> int:
     """Run the parts, write results, plot and record. Return 0 when no part failed and the record passed, else 1."""
     target, versions = _environment(settings.python)
+    if settings.plan_only:
+        machine = everything.supposed(versions, settings.backend)
+        rows = everything.fitted(everything.parts_of(versions, machine, budget=settings.budget), settings.budget)
+        click.echo(dumps({"budget": settings.budget, "parts": [part.to_json() for part in rows]}))
+        return 0
+    began = time.monotonic()
     folder = settings.output or Path("envsmith-smoke")
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     console(Event(kind=EventKind.START, step="what is here"))
@@ -436,9 +443,9 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
     finished: list[everything.Done] = []
     try:
         for item in everything.run_parts(
-            everything.parts_of(versions, machine, ranks=settings.ranks),
+            everything.parts_of(versions, machine, ranks=settings.ranks, budget=settings.budget),
             target,
-            budget=settings.budget,
+            budget=settings.budget - (time.monotonic() - began),
             folder=folder,
             begin=lambda part: console(
                 Event(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most")

@@ -37,7 +37,7 @@ FACTORS: Mapping[str, Callable[[int], float]] = {
 PREFIX = "bw_"
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (8 * _KIB, 64 * _KIB, 512 * _KIB, 4 * _MIB, 32 * _MIB)
-GPU_SIZES = (256 * _MIB, 2 * _GIB, 8 * _GIB, 16 * _GIB)
+GPU_SIZES = (64 * _MIB, 256 * _MIB, 2 * _GIB, 8 * _GIB, 16 * _GIB)
 _DEADLINE = 120.0
 
 

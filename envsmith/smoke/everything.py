@@ -1,8 +1,8 @@
 """All that a machine can show, in one go: parts with deadlines of their own, so that one that fails loses nothing.
 
-What is run follows from what CUDA says here: one rank, several ranks on one GPU in each way that this NCCL knows, a
-rank on each GPU where there are several, the bandwidth, all cases, every step of the frameworks, and the older NCCL
-engine where torch has two. Planning is pure.
+What is run follows from what CUDA says here. The order is that of the first ten minutes on a GPU that may be taken away
+again: what tells most in the least time stands first, and what may leave the GPU in disorder stands late. Planning is
+pure.
 """
 
 from __future__ import annotations
@@ -10,23 +10,41 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from envsmith.errors import SmokeError
 from envsmith.files import write_whole
-from envsmith.model.version import Spec
-from envsmith.smoke.plan import Plan, Tier
+from envsmith.smoke.agent.protocol import Exit
+from envsmith.smoke.cases import Case
+from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
+from envsmith.smoke.rehearsal import rehearse
 from envsmith.smoke.run import Progress, Target, run
 from envsmith.smoke.verdict import SmokeResult
 
 # Less than this is not enough to import torch and make a group.
-_LEAST = 20.0
+_LEAST = 10.0
 _MOST_RANKS = 8
-_TWO_ENGINES = Spec.parse(">=2.15")
 # The first NCCL that lets ranks share a GPU when it is told to (release notes of 2.30).
 _MULTI_RANK = (2, 30)
+# Seconds of each part, in their order. They add up to what ten minutes leave when a machine has been reached.
+SHARES = {
+    "facts": 15, "one-rank": 25, "hostid": 40, "multi-rank": 40, "faults": 60, "full": 150, "framework": 60,
+    "engine-legacy": 90, "bandwidth": 60, "preflight": 30,
+}  # fmt: skip
+BUDGET = float(sum(SHARES.values()))
+# What is done to rank 1 in the second of three reductions, and how a run may end that names it. A wrong dtype makes
+# NCCL wait for bytes that never come, or read another tensor's.
+_FAULTS = {
+    "hang": (Exit.HANG,),
+    "kill": (Exit.CRASH,),
+    "wrong": (Exit.WRONG,),
+    "dtype": (Exit.HANG, Exit.WRONG, Exit.ERROR, Exit.CRASH),
+}
+# What a process that has ended may leave on a GPU: a context of another program that came meanwhile is larger.
+_LEFT_BEHIND = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +55,7 @@ class Machine:
     gpus: int = 0
     nccl: str = ""
     torch: str = ""
+    free: tuple[int, ...] = ()
 
     @property
     def multi_rank(self) -> bool:
@@ -57,8 +76,9 @@ class Machine:
 class Part:
     """One run.
 
-    ``limit`` are the seconds that it may take at most; ``why_not`` says why it is not run here, and then there is no
-    plan.
+    ``limit`` are the seconds that it may take at most, together with the others of its ``share``. ``why_not`` says why
+    it is not run here, and then there is no plan. ``judge`` says what is wrong with a result, nothing when it is right;
+    without it the result's own verdict counts. ``work`` is run in place of a plan.
     """
 
     name: str
@@ -66,6 +86,13 @@ class Part:
     limit: float = 0.0
     plan: Plan | None = None
     why_not: str = ""
+    share: str = ""
+    judge: Callable[[SmokeResult], str] | None = None
+    work: Callable[[Target, float], SmokeResult] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return one object, as the dry run prints it."""
+        return {"part": self.name, "what": self.what, "limit": self.limit, "why_not": self.why_not}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,17 +106,23 @@ class Done:
     @property
     def word(self) -> str:
         """Return ``passed``, ``failed`` or ``not run``."""
-        return "not run" if self.result is None else "passed" if self.result.passed else "failed"
+        if self.result is None:
+            return "not run"
+        good = not self.part.judge(self.result) if self.part.judge else self.result.passed
+        return "passed" if good else "failed"
 
     @property
     def sentence(self) -> str:
         """Return one line about it."""
-        return self.result.summary if self.result else self.part.why_not
+        if self.result is None:
+            return self.part.why_not
+        problem = self.part.judge(self.result) if self.part.judge else ""
+        return f"{problem}: {self.result.summary}" if problem else self.result.summary
 
     def to_json(self) -> dict[str, object]:
         """Return one object. The result is that of ``envsmith smoke --json``."""
-        row: dict[str, object] = {"part": self.part.name, "what": self.part.what, "outcome": self.word}
-        row |= {"seconds": round(self.seconds, 1), "limit": self.part.limit, "sentence": self.sentence}
+        row = {**self.part.to_json(), "outcome": self.word, "seconds": round(self.seconds, 1)}
+        row["sentence"] = self.sentence
         return row | ({"result": self.result.to_json()} if self.result else {})
 
 
@@ -111,45 +144,134 @@ def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
         gpus=count if isinstance(count, int) else 0,
         nccl=str(result.loaded.get("nccl_runtime") or result.loaded.get("nccl") or ""),
         torch=str(result.loaded.get("torch") or ""),
+        free=_free(result),
     )
 
 
-def parts_of(versions: Mapping[str, str], machine: Machine, *, ranks: int = 2) -> tuple[Part, ...]:
-    """Return the parts, cheap and telling ones first. ``ranks`` is for the CPU: on GPUs their number decides."""
-    versions = {**versions, "torch": machine.torch, **({"nccl": machine.nccl} if machine.nccl else {})}
+def _free(result: SmokeResult) -> tuple[int, ...]:
+    """Return the free bytes of each GPU when the run began."""
+    free = result.cuda.get("free")
+    return tuple(map(int, free)) if isinstance(free, list) else ()
 
-    def part(name: str, what: str, limit: float, tier: Tier, **options: object) -> Part:
-        options = {"ranks": ranks, **machine.best, **options}
-        plan = Plan.build(versions, tier=tier, backend=machine.backend, **options)  # type: ignore[arg-type]
-        return Part(name=name, what=what, limit=limit, plan=_patient(plan, limit))
 
-    parts = [part("one-rank", "quick tier, one rank", 90, Tier.QUICK, ranks=1, sharing=None, steps=False)]
-    if machine.backend == "nccl":
-        parts += _sharing(machine, part)
-    parts.append(part("bandwidth", "bus bandwidth of seven operations", 120, Tier.BANDWIDTH))
-    parts.append(part("full", "full tier, CUDA graphs and symmetric memory with it", 240, Tier.FULL, steps=False))
+def supposed(versions: Mapping[str, str], backend: str) -> Machine:
+    """Return one GPU with what the environment's metadata names, for a plan that nothing was asked for."""
+    if backend == "gloo" or "+cpu" in versions.get("torch", ""):
+        return Machine(backend="gloo", torch=versions.get("torch", ""))
+    return Machine(
+        backend="nccl", gpus=1, nccl=versions.get("nccl", ""), torch=versions.get("torch", ""), free=(0,)
+    )  # fmt: skip
+
+
+def parts_of(
+    versions: Mapping[str, str], machine: Machine, *, ranks: int = 2, budget: float = BUDGET
+) -> tuple[Part, ...]:
+    """Return the parts behind the facts, in their order. ``ranks`` is for the CPU: on GPUs their number decides.
+
+    A budget beyond the sum of the shares makes each of them longer.
+    """
+    torch = {"torch": machine.torch} if machine.torch else {}
+    versions = {**versions, **torch, **({"nccl": machine.nccl} if machine.nccl else {})}
+    longer = max(1.0, budget / BUDGET)
+
+    def part(
+        share: str, what: str, tier: Tier, *, name: str = "", fields: Mapping[str, object] | None = None, **options: Any
+    ) -> Part:
+        limit = round(SHARES[share] * longer, 1)
+        options = {"ranks": ranks, **machine.best, "steps": False, **options}
+        plan = _patient(Plan.build(versions, tier=tier, backend=machine.backend, **options), limit)
+        return Part(name=name or share, what=what, limit=limit, plan=plan.with_(**fields or {}), share=share)
+
     # Two ranks are what the steps ask for.
     two = {"ranks": 2} if machine.gpus != 1 or machine.backend != "nccl" else {}
-    parts.append(part("framework", "every framework step", 300, Tier.FRAMEWORK, cases=False, **two))
-    if machine.backend == "nccl":
-        parts += _engines(machine, part)
-    return tuple(parts)
+    steps: dict[str, Any] = {"steps": True, "cases": False, **two}
+    return (
+        part("one-rank", "quick tier, one rank", Tier.QUICK, ranks=1, sharing=None),
+        *(_sharing(machine, part) if machine.backend == "nccl" else ()),
+        *_faults(machine, part),
+        part("full", "full tier, CUDA graphs and symmetric memory with it", Tier.FULL),
+        part("framework", "every framework step", Tier.FRAMEWORK, **steps),
+        *(_engines(machine, part) if machine.backend == "nccl" else ()),
+        part("bandwidth", "bus bandwidth of seven operations", Tier.BANDWIDTH),
+        Part(
+            name="preflight",
+            what="preflight of two ranks, of which one is stopped",
+            limit=round(SHARES["preflight"] * longer, 1),
+            share="preflight",
+            work=lambda target, limit: rehearse(
+                target, machine.backend, limit, nccl=machine.nccl if machine.gpus == 1 else ""
+            ),
+        ),
+    )
+
+
+FACTS = Part(name="facts", what="import torch, start CUDA, ask the machine", limit=SHARES["facts"], share="facts")
+
+
+def fitted(parts: Sequence[Part], budget: float) -> tuple[Part, ...]:
+    """Return the parts, the facts first, with the reason at those that the budget does not reach in the worst case."""
+    rows, taken, charged = [], 0.0, set()
+    for part in (FACTS, *parts):
+        if part.why_not or part.share in charged:
+            rows.append(part)
+            continue
+        charged.add(part.share)
+        short = budget - taken < _LEAST
+        rows.append(replace(part, why_not=f"{budget:.0f} s may be over by then") if short else part)
+        taken += part.limit
+    return tuple(rows)
 
 
 def _sharing(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
     what = "quick tier, two ranks on one GPU by NCCL_HOSTID"
-    yield part("hostid", what, 90, Tier.QUICK, ranks=2, sharing="hostid", steps=False)
+    yield part("hostid", what, Tier.QUICK, ranks=2, sharing="hostid")
     what = "quick tier, two ranks on one GPU by NCCL_MULTI_RANK_GPU_ENABLE"
     if machine.multi_rank:
-        yield part("multi-rank", what, 90, Tier.QUICK, ranks=2, sharing="multi-rank", steps=False)
+        yield part("multi-rank", what, Tier.QUICK, ranks=2, sharing="multi-rank")
     else:
-        yield Part(name="multi-rank", what=what, why_not=f"NCCL {machine.nccl} does not know it, 2.30 does")
+        why_not = f"NCCL {machine.nccl or 'of this torch'} does not know it, 2.30 does"
+        yield Part(name="multi-rank", what=what, why_not=why_not)
+
+
+def _faults(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
+    """Yield a part for each fault, and a look at the memory of the GPUs when all processes have ended."""
+    case = Case(op="all_reduce", redop="sum", n=1027)
+    cases = (case, replace(case, n=1029), replace(case, n=1031))
+    for kind, exits in _FAULTS.items():
+        value = {"value": "float64"} if kind == "dtype" else {}
+        fault = {"rank": 1, "case": cases[1].id, "kind": kind, **value}
+        fields = {"cases": cases, "expected": {}, "fault": fault, "timeouts": Timeouts()}
+        what = f"rank 1 is made to fail: {kind}"
+        built = part("faults", what, Tier.QUICK, name=f"fault-{kind}", fields=fields, ranks=2)
+        yield replace(built, judge=_names_rank_1(exits))
+    if machine.free:
+        what = "memory of the GPUs is free after the faults"
+        built = part("faults", what, Tier.IMPORT, name="memory", ranks=1, sharing=None)
+        yield replace(built, judge=_is_free(machine.free))
+
+
+def _names_rank_1(exits: Sequence[Exit]) -> Callable[[SmokeResult], str]:
+    def judge(result: SmokeResult) -> str:
+        if result.exit_code not in exits:
+            return f"the fault was not noticed as {exits[0].name.lower()}"
+        return "" if "rank 1" in result.summary else "the fault of rank 1 is not said of it"
+
+    return judge
+
+
+def _is_free(before: Sequence[int]) -> Callable[[SmokeResult], str]:
+    def judge(result: SmokeResult) -> str:
+        lost = [f"GPU {i}: {(b - n) >> 20} MiB" for i, (b, n) in enumerate(zip(before, _free(result), strict=False))
+                if b - n > _LEFT_BEHIND]  # fmt: skip
+        return f"memory did not come back ({', '.join(lost)})" if lost else ""
+
+    return judge
 
 
 def _engines(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
     what = "full tier on NCCL's older engine"
-    if _TWO_ENGINES.contains(machine.torch):
-        yield part("engine-legacy", what, 240, Tier.FULL, steps=False, engine="legacy")
+    if machine.torch and TWO_ENGINES.contains(machine.torch):
+        yield part("engine-legacy", what, Tier.FULL, engine="legacy")
     else:
         yield Part(name="engine-legacy", what=what, why_not=f"torch {machine.torch} has one engine, 2.15 has two")
 
@@ -162,11 +284,12 @@ def _patient(plan: Plan, limit: float) -> Plan:
 
 @dataclass(slots=True)
 class _Clock:
-    """What is left of the budget."""
+    """What is left of the budget, and what the parts of a share have taken together."""
 
     budget: float
     now: Callable[[], float]
     started: float = field(init=False)
+    spent: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.started = self.now()
@@ -191,7 +314,7 @@ def run_parts(
     for number, part in enumerate(parts, start=1):
         outcome = _run_part(part, target, clock, begin=begin, progress=progress, runner=runner)
         text = json.dumps(outcome.to_json(), indent=1, ensure_ascii=False) + "\n"
-        write_whole(folder / f"{number}-{part.name}.json", text)
+        write_whole(folder / f"{number:02}-{part.name}.json", text)
         yield outcome
 
 
@@ -204,16 +327,22 @@ def _run_part(
     progress: Callable[[Progress], None] | None,
     runner: Callable[..., SmokeResult],
 ) -> Done:
-    if part.plan is None:
+    if part.why_not:
         return Done(part=part)
-    limit = min(part.limit, clock.left())
+    limit = min(part.limit - clock.spent.get(part.share, 0.0), clock.left())
     if limit < _LEAST:
-        return Done(part=replace(part, why_not=f"{max(0.0, clock.left()):.0f} s of {clock.budget:.0f} s were left"))
+        of = clock.budget if clock.left() < _LEAST else part.limit
+        return Done(part=replace(part, why_not=f"{max(0.0, limit):.0f} s of {of:.0f} s were left"))
     part = replace(part, limit=round(limit, 1))
     begin(part)
     started = clock.now()
     try:
-        result = runner(part.plan, target, progress=progress, limit=limit)
+        if part.work:
+            result = part.work(target, limit)
+        elif part.plan:
+            result = runner(part.plan.with_(limit=part.limit), target, progress=progress, limit=limit)
     except SmokeError as error:
         return Done(part=replace(part, why_not=f"could not be started: {error.message}"), seconds=clock.now() - started)
-    return Done(part=part, result=result, seconds=clock.now() - started)
+    seconds = clock.now() - started
+    clock.spent[part.share] = clock.spent.get(part.share, 0.0) + seconds
+    return Done(part=part, result=result, seconds=seconds)

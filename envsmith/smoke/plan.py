@@ -25,7 +25,7 @@ from envsmith.smoke.expect import Expect, Expectations, load_expectations
 BACKENDS = ("auto", "gloo", "nccl")
 SHARING = ("hostid", "multi-rank")
 # Two engines stand behind the name nccl in torch 2.15; written from its sources, not run by us.
-_TWO_ENGINES = Spec.parse(">=2.15")
+TWO_ENGINES = Spec.parse(">=2.15")
 # torch 2.6.0 on the CPU, measured: its fully_shard records events on a stream, and the CPU's stand-in for one has none.
 # 2.9.1 and later pass.
 _FSDP2_STOPS = r"'Stream' object has no attribute 'record_event'"
@@ -66,7 +66,8 @@ class Timeouts(AsJson):
 class Plan:
     """Built with :meth:`build`.
 
-    ``fault`` is for the tests of the blame and is part of the plan, never of the environment.
+    ``fault`` is for the tests of the blame and is part of the plan, never of the environment. What does not fit into
+    ``limit`` seconds is not begun by the agent, and said.
     """
 
     tier: Tier
@@ -86,6 +87,7 @@ class Plan:
     cell: str | None = None
     nodes: int = 1
     floors: tuple[Floor, ...] = ()
+    limit: float | None = None
 
     @classmethod
     def build(
@@ -200,6 +202,7 @@ class Plan:
             "image": self.image,
             "port": self.port,
             "nodes": self.nodes,
+            "limit": self.limit,
             "fault": dict(self.fault) if self.fault else None,
             "cases": rows,
             "steps": [step.to_json() for step in self.steps],
@@ -224,7 +227,7 @@ def _control_steps(torch: str, *, every: bool) -> list[Step]:
         stops_with=_FSDP2_STOPS,
     )
     steps = [ddp, fsdp2] if every else [ddp]
-    if torch and _TWO_ENGINES.contains(torch):
+    if torch and TWO_ENGINES.contains(torch):
         why = "needs a GPU: torch 2.15 has two engines for NCCL, gloo has one"
         for engine in ("2", "legacy"):
             name = f"torch ddp fp32, nccl engine {engine}"
@@ -267,7 +270,7 @@ def _expected(
     one: what could break a group there is not run.
     """
     table: dict[str, dict[str, dict[str, object]]] = {}
-    newer = "torch" in versions and _TWO_ENGINES.contains(versions["torch"])
+    newer = "torch" in versions and TWO_ENGINES.contains(versions["torch"])
     engine = engine if engine and newer else "2" if newer else "legacy"
     for case in cases:
         facts = {"op": case.op.removeprefix(PREFIX), "dtype": case.dtype, "redop": case.redop, "n": case.n}

@@ -143,7 +143,7 @@ def world_of() -> Any:
         "devices": [0], "timeouts": {"group": 60, "init": 60}, "sharing": "multi-rank", "backend": "nccl", "share": 1,
     }  # fmt: skip
     world.torch, world.dist, world.job, world.board, world.log = fake, Distributed(fake.cuda), job, Board(), None
-    world.rank, world.size, world.backend = 0, 1, "nccl"
+    world.rank, world.size, world.backend, world.over = 0, 1, "nccl", False
     # The only device that there is, with a number as a GPU has.
     world.device, world.cuda, world.groups, world.free = (
         torch.device("cpu", 0),

@@ -41,6 +41,9 @@ from envsmith.smoke.agent.watching import (
     transports,
 )
 
+# Seconds that a run keeps to end in order, and that a framework's step takes at least.
+TO_END, SHORTEST_STEP = 5.0, 10.0
+
 
 class Supervisor:
     """One run of a plan."""
@@ -92,7 +95,7 @@ class Supervisor:
         for step in self.plan.get("steps", []):
             if self.nursery.stop:
                 break
-            reason = _reason_to_skip(step, placement)
+            reason = _reason_to_skip(step, placement) or self._lack_of_time()
             if reason:
                 self.emit("step", step=step["name"], status="skipped", detail=reason)
             else:
@@ -218,11 +221,18 @@ class Supervisor:
     def _run_collectives(self, placement: Mapping[str, Any]) -> None:
         began, plan, backend = time.monotonic(), self.plan, placement["backend"]
         fields = {key: plan.get(key) for key in ("cases", "port", "master", "fault")}
-        self._spawn("collectives", "collectives", placement, **fields)
+        until = self.started + plan["limit"] - TO_END if plan.get("limit") else None
+        self._spawn("collectives", "collectives", placement, until=until, **fields)
         total = self.timeouts["tier"] + (2 * self.timeouts["first"] if backend == "nccl" else 0.0)
         watch = self._watch(lambda case: case_deadline(plan, case, backend), total, began)
         if watch.rendezvous is not None:
             self.marks["rendezvous"] = watch.rendezvous
+
+    def _lack_of_time(self) -> str:
+        """Say so when the plan's limit leaves too little for one more step."""
+        limit = float(self.plan.get("limit") or float("inf"))
+        remaining = limit - (time.monotonic() - self.started)
+        return f"{remaining:.0f} s of {limit:.0f} s were left" if remaining < TO_END + SHORTEST_STEP else ""
 
     def _run_step(self, step: Mapping[str, Any], placement: Mapping[str, Any]) -> None:
         name, ranks = step["name"], int(step.get("ranks", 2))

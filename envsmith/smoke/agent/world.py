@@ -150,6 +150,7 @@ class World:
         self.groups: dict[str, tuple[Any, list[int]]] = {}
         self.store: Any = None
         self.free = 0
+        self.over = False
         self.mesh: Any = None
         self.of_process.append(self)
 
@@ -172,6 +173,20 @@ class World:
                 group = self.dist.new_group(ranks, timeout=seconds(self.job["timeouts"]["group"]))
                 if self.rank in ranks:
                     self.groups[name] = (group, ranks)
+
+    def look_at_time(self, index: int) -> None:
+        """Let rank 0 say whether there is time for more cases. Ranks must not differ in it, as their clocks do."""
+        until = self.job.get("until")
+        if not until or self.over:
+            return
+        if self.rank == 0:
+            self.store.set(f"over/{index}", "1" if time.monotonic() > until else "0")
+        self.store.wait([f"over/{index}"], seconds(self.job["timeouts"]["group"]))
+        self.over = bool(self.store.get(f"over/{index}") == b"1")
+        if self.over:  # rank 0 holds the store, and with no case to run it would end before the others have read
+            self.store.add("over/read", 1)
+            while self.rank == 0 and self.store.add("over/read", 0) < self.size:
+                time.sleep(0.005)
 
     def sync(self) -> None:
         if self.cuda:

@@ -12,7 +12,18 @@ from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, put_r
 from envsmith.proof import Subject, record_of_parts
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
-from envsmith.smoke.everything import Done, Machine, Part, ask, parts_of, run_parts
+from envsmith.smoke.everything import (
+    BUDGET,
+    SHARES,
+    Done,
+    Machine,
+    Part,
+    ask,
+    fitted,
+    parts_of,
+    run_parts,
+    supposed,
+)
 from envsmith.smoke.plan import Tier
 from envsmith.smoke.verdict import SmokeResult
 
@@ -27,24 +38,35 @@ FOUND = Subject(
 )  # fmt: skip
 
 
+FAULTS = ["fault-hang", "fault-kill", "fault-wrong", "fault-dtype"]
+ORDER = ["one-rank", "hostid", "multi-rank", *FAULTS, "full", "framework", "engine-legacy", "bandwidth", "preflight"]
+
+
 def _parts(machine: Machine) -> dict[str, Part]:
     return {part.name: part for part in parts_of(VERSIONS, machine)}
 
 
+def test_order_and_shares_are_those_of_the_first_ten_minutes_on_one_gpu() -> None:
+    assert list(_parts(NEW)) == ORDER
+    assert list(SHARES.values()) == [15, 25, 40, 40, 60, 150, 60, 90, 60, 30]
+    assert BUDGET == 570
+    assert list(_parts(replace(NEW, free=(1 << 37,)))) == [*ORDER[:7], "memory", *ORDER[7:]]
+
+
 def test_one_gpu_with_an_older_nccl_says_which_ways_it_does_not_know() -> None:
     parts = _parts(H200)
-    assert list(parts) == ["one-rank", "hostid", "multi-rank", "bandwidth", "full", "framework", "engine-legacy"]
-    assert {name for name, part in parts.items() if part.plan is None} == {"multi-rank", "engine-legacy"}
+    assert list(parts) == ORDER
+    assert {name for name, part in parts.items() if part.why_not} == {"multi-rank", "engine-legacy"}
     assert "NCCL 2.28.9 does not know it" in parts["multi-rank"].why_not
     assert "torch 2.11.0+cu130 has one engine" in parts["engine-legacy"].why_not
-    assert {parts[n].plan.sharing for n in ("hostid", "bandwidth", "full", "framework")} == {"hostid"}
+    assert {parts[n].plan.sharing for n in ("hostid", "bandwidth", "full", "framework", *FAULTS)} == {"hostid"}
     assert parts["one-rank"].plan.ranks == 1
     assert parts["one-rank"].plan.sharing is None
 
 
 def test_one_gpu_with_torch_2_15_is_asked_in_both_ways_and_on_both_engines() -> None:
     parts = _parts(NEW)
-    assert all(part.plan for part in parts.values())
+    assert not [part for part in parts.values() if part.why_not]
     assert [parts[n].plan.sharing for n in ("hostid", "multi-rank", "full")] == ["hostid", "multi-rank", "multi-rank"]
     assert (parts["full"].plan.engine, parts["engine-legacy"].plan.engine) == (None, "legacy")
     ops = {case.op for case in parts["full"].plan.cases}
@@ -58,19 +80,71 @@ def test_many_gpus_get_a_rank_each_and_the_first_one_two() -> None:
     assert parts["framework"].plan.ranks == 2
 
 
-def test_without_a_gpu_what_gloo_can_show_is_shown() -> None:
+def test_without_a_gpu_what_gloo_can_show_is_shown_in_the_same_order() -> None:
     parts = _parts(CPU)
-    assert list(parts) == ["one-rank", "bandwidth", "full", "framework"]
-    assert {part.plan.backend for part in parts.values()} == {"gloo"}
+    assert list(parts) == [name for name in ORDER if name not in {"hostid", "multi-rank", "engine-legacy"}]
+    assert {part.plan.backend for part in parts.values() if part.plan} == {"gloo"}
 
 
 @pytest.mark.parametrize("machine", [H200, NEW, EIGHT, CPU])
 def test_every_plan_ends_by_itself_before_it_is_ended(machine: Machine) -> None:
     for part in parts_of(VERSIONS, machine):
         if part.plan:
-            assert part.plan.timeouts.case < part.plan.timeouts.tier <= part.limit
-    quick = [p.limit for p in parts_of(VERSIONS, machine) if p.plan and p.plan.tier is Tier.QUICK]
-    assert sum(quick) < 300, "the parts that tell most must not use up ten minutes"
+            assert part.plan.timeouts.case < part.limit
+
+
+def test_longer_budget_makes_every_share_longer_and_a_shorter_one_none_shorter() -> None:
+    full = {budget: next(p for p in parts_of(VERSIONS, NEW, budget=budget) if p.name == "full").limit for budget in (300.0, 570.0, 1140.0)}  # fmt: skip
+    assert full == {300.0: 150.0, 570.0: 150.0, 1140.0: 300.0}
+
+
+def test_dry_run_says_the_order_and_what_the_budget_may_not_reach() -> None:
+    supposition = supposed({"torch": "2.15.0", "nccl": "2.30.7"}, "auto")
+    rows = fitted(parts_of(VERSIONS, supposition), 570.0)
+    assert [row.name for row in rows] == ["facts", *ORDER[:7], "memory", *ORDER[7:]]
+    assert not [row for row in rows if row.why_not]
+    late = fitted(parts_of(VERSIONS, supposition), 330.0)
+    assert [row.name for row in late if row.why_not] == ["framework", "engine-legacy", "bandwidth", "preflight"]
+    assert supposed({"torch": "2.13.0+cpu"}, "auto").backend == "gloo"
+
+
+# -- faults on purpose ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "exit_code", "summary", "word"),
+    [
+        ("fault-hang", 5, "rank 1 never entered case 1", "passed"),
+        ("fault-hang", 0, "all is well", "failed"),
+        ("fault-hang", 5, "rank 0 never entered case 1", "failed"),
+        ("fault-kill", 6, "rank 1 was killed by SIGKILL", "passed"),
+        ("fault-wrong", 4, "case 1 is wrong on rank 1", "passed"),
+        ("fault-wrong", 5, "rank 1 hangs", "failed"),
+        ("fault-dtype", 5, "rank 1 called another operation", "passed"),
+    ],
+)
+def test_fault_that_is_blamed_on_its_rank_passes_and_any_other_answer_fails(part, exit_code, summary, word) -> None:
+    result = replace(_result(_parts(NEW)[part].plan, passed=False), exit_code=exit_code, summary=summary)
+    done = Done(part=_parts(NEW)[part], result=result)
+    assert done.word == word
+    assert (": " in done.sentence) == (word == "failed")
+
+
+def test_faults_strike_a_case_that_is_not_the_first_of_its_kind() -> None:
+    plan = _parts(NEW)["fault-hang"].plan
+    assert [case.op for case in plan.cases] == ["all_reduce"] * 3
+    assert plan.fault["case"] == plan.cases[1].id
+    assert plan.timeouts.case == 3.0, "the first one has a minute, the others seconds"
+
+
+def test_memory_that_does_not_come_back_after_the_faults_is_said_with_its_gpu() -> None:
+    machine = replace(NEW, gpus=2, free=(80 << 30, 80 << 30))
+    (part,) = (part for part in parts_of(VERSIONS, machine) if part.name == "memory")
+    good = replace(_result(part.plan), cuda={"free": [80 << 30, (80 << 30) - (100 << 20)]})
+    bad = replace(good, cuda={"free": [80 << 30, 70 << 30]})
+    assert Done(part=part, result=good).word == "passed"
+    assert Done(part=part, result=bad).word == "failed"
+    assert Done(part=part, result=bad).sentence.startswith("memory did not come back (GPU 1: 10240 MiB)")
 
 
 class Clock:
@@ -95,14 +169,27 @@ def _run(machine: Machine, folder, script, budget: float = 600.0) -> list[Done]:
     clock = Clock()
 
     def runner(plan, target, *, progress, limit):
+        assert plan.limit == round(limit, 1), "the agent knows when its time is over"
         taken, result = script(plan, limit)
         clock.at += taken
         if isinstance(result, Exception):
             raise result
         return result
 
-    parts = parts_of(VERSIONS, machine)
-    return list(run_parts(parts, None, budget=budget, folder=folder, runner=runner, now=clock))
+    def preflight(_target, limit):
+        clock.at += 10.0
+        return replace(_result(_parts(CPU)["one-rank"].plan), summary="rank 1 did not come to the preflight within 8 s")
+
+    parts = [replace(part, work=preflight) if part.work else part for part in parts_of(VERSIONS, machine)]
+    return list(run_parts(tuple(parts), None, budget=budget, folder=folder, runner=runner, now=clock))
+
+
+def _as_expected(plan, **more):
+    """The result of a part in which all goes as it should: a fault is blamed on its rank."""
+    if plan.fault is None:
+        return _result(plan, **more)
+    exits = {"hang": 5, "kill": 6, "wrong": 4, "dtype": 5}
+    return replace(_result(plan, passed=False), exit_code=exits[plan.fault["kind"]], summary="rank 1 is to blame")
 
 
 def test_a_part_that_fails_or_cannot_start_loses_nothing(tmp_path) -> None:
@@ -111,42 +198,43 @@ def test_a_part_that_fails_or_cannot_start_loses_nothing(tmp_path) -> None:
             return limit, _result(plan, passed=False)
         if plan.tier is Tier.BANDWIDTH:
             return 1.0, SmokeError("the interpreter has gone")
-        return 10.0, _result(plan)
+        return 10.0, _as_expected(plan)
 
     done = {d.part.name: d for d in _run(NEW, tmp_path, script)}
     assert done["hostid"].word == "failed"
     assert (done["bandwidth"].word, done["bandwidth"].sentence) == ("not run", "could not be started: the interpreter has gone")  # fmt: skip
-    assert [done[n].word for n in ("one-rank", "multi-rank", "full", "framework", "engine-legacy")] == ["passed"] * 5
+    others = [name for name in ORDER if name not in {"hostid", "bandwidth"}]
+    assert [done[name].word for name in others] == ["passed"] * len(others)
     files = sorted(path.name for path in tmp_path.glob("*.json"))
-    assert files[:2] == ["1-one-rank.json", "2-hostid.json"]
-    assert len(files) == 7
-    assert json.loads((tmp_path / "2-hostid.json").read_text())["result"]["summary"] == "rank 1 never entered"
+    assert files[:2] == ["01-one-rank.json", "02-hostid.json"]
+    assert len(files) == len(ORDER)
+    assert json.loads((tmp_path / "02-hostid.json").read_text())["result"]["summary"] == "rank 1 never entered"
 
 
 def test_the_budget_is_kept_and_what_did_not_fit_is_told(tmp_path) -> None:
-    given = []
+    limits = []
 
     def script(plan, limit):
-        given.append(limit)
+        limits.append(limit)
         return limit, _result(plan, passed=False)
 
     done = _run(NEW, tmp_path, script, budget=300.0)
-    assert sum(given) <= 300.0
-    assert given[:3] == [90.0, 90.0, 90.0]
-    assert given[3] == 30.0, "the next part gets what is left"
-    assert [d.word for d in done[4:]] == ["not run"] * 3
+    assert sum(limits) <= 300.0
+    assert limits == [25.0, 40.0, 40.0, 60.0, 135.0], "the last part gets what is left"
+    assert [d.part.name for d in done if d.word == "not run"] == [*FAULTS[1:], *ORDER[8:]]
+    assert "0 s of 60 s were left" in done[4].sentence
     assert "0 s of 300 s were left" in done[-1].sentence
 
 
 def test_the_result_of_a_part_is_on_disk_before_the_next_begins(tmp_path) -> None:
-    seen = []
+    written = []
 
     def script(plan, limit):
-        seen.append(len(list(tmp_path.glob("*.json"))))
-        return 1.0, _result(plan)
+        written.append(len(list(tmp_path.glob("*.json"))))
+        return 1.0, _as_expected(plan)
 
     _run(CPU, tmp_path, script)
-    assert seen == [0, 1, 2, 3]
+    assert written == list(range(8))
 
 
 # -- the record -----------------------------------------------------------------------------------------------------------
@@ -161,7 +249,7 @@ ZERO = StepOutcome(name="deepspeed zero-2 fp32", verdict=Verdict.PASS, seconds=4
 def _good(plan, _limit):
     more = {"bandwidth": BAND} if plan.tier is Tier.BANDWIDTH else {}
     more |= {"steps": (ZERO,)} if plan.tier is Tier.FRAMEWORK else {}
-    return 5.0, _result(plan, **more)
+    return 5.0, _as_expected(plan, **more)
 
 
 def test_one_record_holds_cases_steps_and_bandwidth_and_can_be_merged(tmp_path) -> None:
@@ -174,7 +262,7 @@ def test_one_record_holds_cases_steps_and_bandwidth_and_can_be_merged(tmp_path) 
     assert read.to_json()["cases"]["counts"]["pass"] > 1000
     assert read.to_json()["bandwidth"]["all_reduce"] == {"peak_busbw": 3.3, "bytes": 1 << 26, "least_us": 20.0}
     assert [s["name"] for s in read.to_json()["steps"]] == ["deepspeed zero-2 fp32"]
-    assert any("one-rank, hostid, multi-rank" in note for note in read.to_json()["notes"])
+    assert any("one-rank, hostid, multi-rank, fault-hang" in note for note in read.to_json()["notes"])
 
 
 def test_cell_of_torch_alone_asks_nobody_to_build_it() -> None:
@@ -217,7 +305,7 @@ def test_a_full_tier_that_was_not_run_says_nothing_against_the_cell(tmp_path) ->
 
 def test_a_full_tier_that_failed_is_the_cell_s_failure(tmp_path) -> None:
     def script(plan, limit):
-        return 9.0, _result(plan, passed=plan.tier is not Tier.FULL)
+        return 9.0, _as_expected(plan) if plan.tier is not Tier.FULL else _result(plan, passed=False)
 
     record = record_of_parts(FOUND, _run(NEW, tmp_path, script), started="2026-11-21T12:00:00+00:00")
     assert not record.passed
@@ -298,7 +386,9 @@ def _command(monkeypatch, tmp_path, script) -> object:
 
     def run_all(parts, target, *, folder, **_):
         for part in parts:
-            taken, result = script(part.plan, part.limit)
+            taken, result = (
+                script(part.plan, part.limit) if part.plan else (10.0, _result(_parts(CPU)["one-rank"].plan))
+            )
             yield Done(part=part, result=result, seconds=taken)
 
     monkeypatch.setattr(everything, "run_parts", run_all)
@@ -310,11 +400,11 @@ def test_command_leaves_record_plot_and_summary(monkeypatch, tmp_path) -> None:
     assert done.return_value == 0, done.output
     told = json.loads(done.stdout)
     assert told["record"]["rungs"][-1] == "framework step(gpu)"
-    assert len(told["parts"]) == 7
+    assert len(told["parts"]) == 12
     assert (tmp_path / "busbw.svg").read_text().startswith("<svg")
     summary = (tmp_path / "summary.md").read_text()
     assert "| bandwidth |" in summary
-    assert "7 of 7 parts passed in 35 s (budget 600 s)." in summary
+    assert "12 of 12 parts passed in 65 s (budget 600 s)." in summary
     (path,) = (tmp_path / "records").iterdir()
     assert read_record(path.name, path.read_bytes()).cell == FOUND.cell
 
@@ -329,7 +419,7 @@ def test_interruption_leaves_what_is_done(monkeypatch, tmp_path) -> None:
     (path,) = (tmp_path / "records").iterdir()
     read = read_record(path.name, path.read_bytes())
     assert read.rung is Rung.COLLECTIVES_GPU
-    assert read.to_json()["bandwidth"]
+    assert read.to_json()["cases"]["counts"]["pass"] > 1000
 
 
 def test_command_that_failed_in_one_part_ends_with_1(monkeypatch, tmp_path) -> None:
@@ -337,4 +427,4 @@ def test_command_that_failed_in_one_part_ends_with_1(monkeypatch, tmp_path) -> N
         return (9.0, _result(plan, passed=False)) if plan.sharing == "hostid" else _good(plan, limit)
 
     assert _command(monkeypatch, tmp_path, script).return_value == 1
-    assert "6 of 7 parts passed in 39 s (budget 600 s); hostid: " in (tmp_path / "summary.md").read_text()
+    assert "11 of 12 parts passed in 69 s (budget 600 s); hostid: " in (tmp_path / "summary.md").read_text()

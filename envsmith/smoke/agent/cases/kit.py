@@ -32,6 +32,8 @@ class Kit:
     def __init__(self, world: World, index: int, case: Mapping[str, Any], fault: Mapping[str, Any] | None) -> None:
         self.world, self.torch, self.dist, self.index, self.case = world, world.torch, world.dist, index, case
         self.fault = fault
+        if world.over:
+            raise Skip("the time of this run was over")
         self.operation = OPERATIONS[case["op"]]
         self.n, self.redop, self.mode = int(case.get("n", 0)), str(case.get("redop", "sum")), str(case.get("mode", ""))
         dtype = getattr(self.torch, case.get("dtype", "float32"), None)

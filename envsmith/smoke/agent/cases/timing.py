@@ -13,7 +13,7 @@ CPU_LIMIT = 64 << 20  # bytes; beyond this gloo over loopback measures the memor
 # Ranks that share a GPU take turns of milliseconds: a larger buffer takes minutes and measures loopback or one memory.
 SHARING_LIMIT = 64 << 20
 # The seconds that the timed calls of one size may take together, and the fewest of them: slow is measured, not ended.
-BUDGET, FEWEST = 10.0, 3
+BUDGET, FEWEST = 2.0, 3
 
 
 def measured(k: Kit, call: Callable[[], Any]) -> None:
