@@ -301,7 +301,7 @@ class _Paced:
 
         self._left = min(self._left - (time.monotonic() - start) + size / _SLOWEST, self._patience)
         if self._left <= 0:
-            raise httpcore.ReadTimeout(f"the server is too slow: no whole answer in {self._patience:g} seconds")
+            raise httpcore.ReadTimeout
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         start, self._is_answered = time.monotonic(), True
@@ -374,8 +374,9 @@ def _no_answer(error: Exception) -> OSError:
         cause = cause.__cause__ or cause.__context__
     import httpx
 
-    is_late = isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout))
-    return (TimeoutError if is_late else ConnectionError)(str(error) or type(error).__name__)
+    if isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout)):
+        return TimeoutError("the server is silent or too slow")
+    return ConnectionError(str(error) or type(error).__name__)
 
 
 def ask(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from envsmith.conda.copies import drop_changed, sealed
 from envsmith.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.conda.names import clean, public_url, require_rattler, scrub
 from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, UsageError
@@ -360,13 +361,14 @@ class Channels:
     """The channels of a request: what they offer under a name, and the gateway that a solve asks.
 
     The first channel that has a name owns it (strict priority). ``bases`` are public addresses, ``labels`` what a
-    message calls them.
+    message calls them. ``copies`` is where rattler keeps what it fetched.
     """
 
     bases: tuple[str, ...]
     labels: tuple[str, ...]
     subdirs: tuple[str, str]
     gateway: Any
+    copies: Path
     exclude_newer: dt.datetime | None = None
     offers: dict[str, tuple[CondaPackage, ...]] = field(default_factory=dict)
 
@@ -382,7 +384,9 @@ class Channels:
         every: dict[str, tuple[CondaPackage, ...]] = {}
         for base, label in zip(self.bases, self.labels, strict=True):
             own: dict[str, list[CondaPackage]] = {}
-            for record in self._query(base, label, missing):
+            with sealed(self.copies):
+                records = self._query(base, label, missing)
+            for record in records:
                 own.setdefault(record.name.normalized, []).append(to_package(record, label))
             every = {name: tuple(packages) for name, packages in own.items()} | every
         for name in missing:
@@ -425,9 +429,11 @@ def open_channels(conda: CondaRequest, platform: str, newest: dt.datetime | None
         progress("certificates of channels are not checked: the configuration says so")
     for name in labels:
         progress(f"channel {name}: {platform}")
+    copies = conda.cache_dir / "repodata"
+    drop_changed(copies, offline=conda.offline)
     config = rattler.SourceConfig(cache_action="force-cache-only" if conda.offline else "cache-or-fetch")
     gateway = rattler.Gateway(
-        cache_dir=conda.cache_dir / "repodata",
+        cache_dir=copies,
         default_config=config,
         per_channel_config={"file://": rattler.SourceConfig()},
         max_concurrent_requests=16,
@@ -438,6 +444,7 @@ def open_channels(conda: CondaRequest, platform: str, newest: dt.datetime | None
         labels=tuple(labels),
         subdirs=(platform, "noarch"),
         gateway=gateway,
+        copies=copies,
         exclude_newer=newest,
     )
 

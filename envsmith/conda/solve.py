@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from envsmith.conda.channels import Channels, refusals, run_async, to_package
+from envsmith.conda.copies import sealed
 from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PlatformLock
 from envsmith.conda.names import (
     candidates,
@@ -72,7 +73,7 @@ def solve(specs: Sequence[CondaSpec], limits: Sequence[CondaSpec], ask: Ask) -> 
         )
 
     try:
-        with refusals(", ".join(channels.labels)):
+        with refusals(", ".join(channels.labels)), sealed(channels.copies):
             records = run_async(answer)
     except SolverError as error:
         raise Unsolvable(_explanation(str(error))) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,44 @@ def test_component_that_the_shards_lack_is_refused_with_what_they_have(sharded, 
             CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path),
         )
     assert caught.value.details[0].startswith("nccl 2.20.5: the channel has nccl 2.28")
+
+
+@pytest.mark.parametrize("change", ["another nccl", "writable by all", "a link"])
+def test_shard_that_was_changed_in_the_cache_is_fetched_again(sharded, megatron, tmp_path, change):
+    with Guarded(sharded).up() as server:
+        request = CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path / "c")
+        first = lock_conda(*megatron, request)
+        name = shard_of(sharded, "nccl").name.removesuffix(".zst")
+        shard = tmp_path / "c" / "repodata" / "shards-v1" / name
+        if change == "another nccl":
+            content = msgpack.unpackb(shard.read_bytes())
+            for record in content["packages.conda"].values():
+                record["sha256"] = b"\xaa" * 32
+            shard.write_bytes(msgpack.packb(content))
+        elif change == "a link":
+            shard.rename(tmp_path / "elsewhere")
+            shard.symlink_to(tmp_path / "elsewhere")
+        else:
+            shard.chmod(0o666)
+        server.seen.clear()
+
+        with pytest.raises(NetworkError, match="is not what was fetched"):
+            lock_conda(*megatron, dataclasses.replace(request, offline=True))
+        second = lock_conda(*megatron, request)
+
+        assert second == first
+        assert len(asked(server, "/shards/")) == 1
+    assert lock_conda(*megatron, dataclasses.replace(request, offline=True)) == first
+
+
+def test_copies_of_a_channel_that_others_may_write_by_the_umask_are_closed(sharded, megatron, tmp_path):
+    with Guarded(sharded).up() as server:
+        request = CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path / "c")
+        before = os.umask(0)
+        try:
+            lock_conda(*megatron, request)
+        finally:
+            os.umask(before)
+        server.seen.clear()
+        lock_conda(*megatron, request)
+        assert not asked(server, "/shards/")
