@@ -144,3 +144,26 @@ def test_an_environment_without_torch_is_unknown_and_says_so():
     diagnosis = diagnose(draft.done(), live=True)
     assert diagnosis.status == "unknown"
     assert "no-torch-here" in {d.finding.rule for d in diagnosis.diagnosed}
+
+
+@pytest.mark.parametrize(
+    ("host", "gpu", "rules"),
+    [
+        (
+            {"infiniband_active": "mlx5_0:1", "infiniband_devices": "no", "peer_memory": "yes"},
+            "sm_90",
+            {"rdma-devices-absent"},
+        ),
+        (
+            {"infiniband_active": "mlx5_0:1", "infiniband_devices": "yes", "peer_memory": "no"},
+            "sm_90",
+            {"peer-memory-absent"},
+        ),
+        ({"infiniband_active": "mlx5_0:1", "infiniband_devices": "yes", "peer_memory": "no"}, "sm_89", set()),
+        ({"infiniband_active": "mlx5_0:1", "infiniband_devices": "yes", "peer_memory": "yes"}, "sm_90", set()),
+        ({}, "sm_90", set()),
+    ],
+)
+def test_what_keeps_nccl_from_infiniband_cards_that_are_active_is_found(host, gpu, rules) -> None:
+    facts = Facts(host=host, components=known("gpu", gpu))
+    assert {diagnosed.finding.rule for diagnosed in judge_setup(facts)} == rules

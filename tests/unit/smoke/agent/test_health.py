@@ -107,6 +107,25 @@ def test_a_driver_that_hangs_is_silent_and_holds_nobody_up(on_gpus) -> None:
     assert on_gpus("gpus 1\nsleep 600\n", program) == "{'silent': 0.2}\n"
 
 
+KILLED = """
+import os, signal, sys, time
+from envsmith.smoke.agent.health import HealthWatch
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, str(HealthWatch()._pid).encode())
+    os.kill(os.getpid(), signal.SIGKILL)
+os.wait()
+pid, until = int(os.read(reader, 20)), time.monotonic() + 20
+while time.monotonic() < until and os.path.exists(f"/proc/{pid}") and "Z" not in open(f"/proc/{pid}/stat").read().split()[2]:
+    time.sleep(0.02)
+print(time.monotonic() < until)
+"""
+
+
+def test_the_process_ends_with_the_one_that_was_killed_also_where_the_driver_hangs(on_gpus) -> None:
+    assert on_gpus("gpus 1\nsleep 600\n", KILLED) == "True\n"
+
+
 def _port(sys: Path, card: str, state: str, layer: str) -> None:
     port = sys / "class" / "infiniband" / card / "ports" / "1"
     port.mkdir(parents=True)
