@@ -120,3 +120,12 @@ def test_framework_tier_spreads_megatron_in_every_way() -> None:
     for key in ("tp", "pp", "cp", "ep"):
         assert {2} <= {row.get(key) for row in options}
     assert any(row.get("sequence_parallel") for row in options)
+
+
+def test_context_parallelism_of_a_whole_layer_trains_in_bfloat16_where_only_fused_attention_can_do_it() -> None:
+    steps = {step.name: step for step in framework_steps({"megatron-core": "0.16.1"}, every=True, control=False)}
+    (name,) = [name for name, step in steps.items() if step.options.get("cp")]
+    assert name == "megatron-core gpt cp=2 bf16"
+    assert steps[name].options["dtype"] == "bfloat16"
+    assert not steps[name].family, "its losses are not those of float32"
+    assert all(name.endswith("fp32") for name, step in steps.items() if "dtype" not in step.options)

@@ -172,9 +172,10 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
         parameters = inspect.signature(TransformerConfig).parameters
         mixture = {key: value for key, value in mixture.items() if key in parameters}
     torch.manual_seed(0)
+    kind = getattr(torch, s.step.get("dtype", "float32"))
     config = TransformerConfig(
-        num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True,
-        pipeline_dtype=torch.float32, hidden_dropout=0.0, attention_dropout=0.0, tensor_model_parallel_size=tp,
+        num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True, params_dtype=kind,
+        pipeline_dtype=kind, bf16=kind is torch.bfloat16, hidden_dropout=0.0, attention_dropout=0.0, tensor_model_parallel_size=tp,
         sequence_parallel=sequence, **sizes, **mixture,
     )  # fmt: skip
     if experts and not s.cuda:
@@ -186,7 +187,7 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
         post_process=bool(parallel_state.is_pipeline_last_stage()),
     )  # fmt: skip
     _fill_by_name(s, model, tp)
-    model = model.to(s.device)
+    model = model.to(s.device, kind)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
     for i in range(TRAIN_STEPS):
