@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envsmith.children import child
 from envsmith.ci.declared import read_toml
 from envsmith.ci.jobs import Job
 from envsmith.ci.library import FRAMEWORK_STEP, Library
@@ -207,17 +208,12 @@ def _command(run: _Run, command: str) -> None:
         "ENVSMITH_CELL": run.job.id,
     }
     environment.pop("PYTHONPATH", None)
-    finished = subprocess.run(
-        [shutil.which("bash") or "/bin/sh", "-c", command],
-        cwd=run.root,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if finished.returncode:
-        lines = [line for line in finished.stdout.splitlines() if line.strip()][-1:]
-        last_line = json.dumps(lines[-1][:300], ensure_ascii=False) if lines else "no output"
-        raise _Failed("test", f"exit status {finished.returncode}, last line {last_line}")
+    shell, last_line = [shutil.which("bash") or "/bin/sh", "-c", command], ""
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with child(shell, cwd=run.root, env=environment, **output) as process:
+        while process.stdout and (line := process.stdout.readline(1 << 16)):
+            last_line = line.strip() or last_line
+        status = process.wait()
+    if status:
+        quoted = json.dumps(last_line[:300], ensure_ascii=False) if last_line else "no output"
+        raise _Failed("test", f"exit status {status}, last line {quoted}")

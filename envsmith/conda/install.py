@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from envsmith.children import child
 from envsmith.conda.channels import access_to
 from envsmith.conda.lock_files import pip_lines
 from envsmith.conda.model import CondaLock, PipPackage, PlatformLock
@@ -184,24 +185,19 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
     }
     with os_errors(f"packages cannot be linked into {prefix}"):
         cache.mkdir(parents=True, exist_ok=True)
-        process = subprocess.run(
-            [sys.executable, "-m", "envsmith.conda.linker"],
-            input=json.dumps(order),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with child([sys.executable, "-m", "envsmith.conda.linker"], **pipes) as process:
+            out, err = process.communicate(json.dumps(order))
     if process.returncode:
-        raise _error(part, _message(process))
+        raise _error(part, _message(out, err, process.returncode))
 
 
-def _message(process: subprocess.CompletedProcess[str]) -> str:
+def _message(out: str, err: str, status: int) -> str:
     try:
-        return str(parse_json(process.stdout)["error"])
+        return str(parse_json(out)["error"])
     except (ValueError, KeyError, TypeError):
-        tail = [line for line in process.stderr.splitlines() if line.strip()][-3:]
-        return f"the linker ended with {process.returncode}: {' '.join(tail)}"
+        tail = [line for line in err.splitlines() if line.strip()][-3:]
+        return f"the linker ended with {status}: {' '.join(tail)}"
 
 
 def _error(part: PlatformLock, text: str) -> EnvsmithError:

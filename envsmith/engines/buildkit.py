@@ -9,14 +9,13 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from envsmith.children import child, end
 from envsmith.engines.base import TAIL
 from envsmith.errors import (
     BuildError,
@@ -265,31 +264,22 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
 
     Raises ``EngineError`` when it cannot be started, ``InterruptedRunError`` on Ctrl-C.
     """
-    with os_errors(f"{command[0]} cannot be started", EngineError):
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=dict(environment),
-            start_new_session=True,
-        )
-    _RUNNING.add(process)
-    try:
-        for line in process.stdout or ():
-            transcript.feed(line.rstrip("\n"))
-        return process.wait()
-    except KeyboardInterrupt as error:
-        raise InterruptedRunError(
-            "the build was interrupted; nothing was tagged", hint="run the same command again: finished steps are kept"
-        ) from error
-    finally:
-        _RUNNING.discard(process)
-        _insist((process,))  # a client that is gone cancels its build in the engine
-        if process.stdout:
-            process.stdout.close()
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with contextlib.ExitStack() as stack:
+        with os_errors(f"{command[0]} cannot be started", EngineError):
+            starting = child(command, stdin=subprocess.DEVNULL, env=dict(environment), **output)
+            process = stack.enter_context(starting)  # a client that is gone cancels its build in the engine
+        _RUNNING.add(process)
+        stack.callback(_RUNNING.discard, process)
+        try:
+            for line in process.stdout or ():
+                transcript.feed(line.rstrip("\n"))
+            return process.wait()
+        except KeyboardInterrupt as error:
+            raise InterruptedRunError(
+                "the build was interrupted; nothing was tagged",
+                hint="run the same command again: finished steps are kept",
+            ) from error
 
 
 # Clients of builds under way, for the thread that is to stop all of them.
@@ -298,21 +288,4 @@ _RUNNING: set[subprocess.Popen[str]] = set()
 
 def end_all() -> None:
     """Ask every build under way to stop, then insist. Each ends in its own thread with the error of a failed build."""
-    _insist(tuple(_RUNNING))
-
-
-# Seconds between asking and insisting. An engine that writes an image's layers answers nobody until it is done, and its
-# client waits for it.
-_PATIENCE = 5.0
-
-
-def _insist(processes: tuple[subprocess.Popen[str], ...]) -> None:
-    """Stop processes: interrupt, terminate, kill, until they are gone."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        running = [process for process in processes if process.poll() is None]
-        for process in running:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
-        deadline = time.monotonic() + _PATIENCE
-        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
-            time.sleep(0.05)
+    end(*_RUNNING)

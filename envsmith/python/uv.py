@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from envsmith.children import child, end
 from envsmith.errors import (
     ContentError,
     DataError,
@@ -198,20 +199,19 @@ class Uv:
         """
         options = [*(["--cache-dir", str(self.cache)] if self.cache else []), *(["--offline"] if self.offline else [])]
         command = [self.binary, *arguments, *options]
-        with scratch() as empty:
+        with scratch() as empty, ExitStack() as stack:
             try:
-                process = subprocess.Popen(
-                    command,
-                    cwd=empty,
-                    env={**self.environment, **(extra or {})},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    encoding="utf-8",
-                    errors="replace",
-                    start_new_session=True,
-                    pass_fds=self.inherit,
+                process = stack.enter_context(
+                    child(
+                        command,
+                        cwd=empty,
+                        env={**self.environment, **(extra or {})},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        encoding="utf-8",
+                        pass_fds=self.inherit,
+                    )
                 )
             except OSError as error:
                 raise EngineError(
@@ -242,23 +242,9 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
             "interrupted while uv was running", hint="run the same command again: what was downloaded is kept"
         ) from None
     finally:
-        _end(process)
+        end(process)
         reader.join(timeout=5)
-        stderr.close()
-        stdout.close()
     return Finished(status=status, stdout="".join(out), lines=tuple(lines))
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End uv and the build backends it has started, politely first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        try:
-            os.killpg(process.pid, number)
-            process.wait(timeout=5)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
 
 
 # What a failure means, by what uv 0.9 to 0.13 prints; the first that matches wins.
