@@ -190,6 +190,8 @@ def _slot(stack: contextlib.ExitStack) -> Path | None:
                 continue
             stack.callback(os.close, handle)
             folder = shelf / str(number)
+            if folder.is_symlink():  # what lies behind it is not ours to empty
+                folder.unlink()
             folder.mkdir(exist_ok=True, mode=0o700)
             _empty(folder)  # what a run that was killed left
             return folder

@@ -42,6 +42,21 @@ def test_what_a_killed_build_left_is_gone_and_no_link_is_followed(tmp_path):
     assert (kept / "file").exists()
 
 
+def test_a_link_in_the_place_of_the_folder_is_not_emptied(tmp_path):
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "file").write_text("x")
+    with context_folder(tmp_path) as folder:
+        pass
+    folder.rmdir()
+    folder.symlink_to(documents)
+
+    with context_folder(tmp_path) as again:
+        assert again == folder
+
+    assert (documents / "file").exists()
+
+
 def test_a_failed_build_leaves_nothing_and_gives_the_folder_back(tmp_path):
     seen = []
 
