@@ -38,6 +38,7 @@ class Rank:
         self.code: int | None = None
         self.ended_at = 0.0
         self.ticks = -1  # processor time when it was first late
+        self.last_ticks, self.worked_at = -1, 0.0  # processor time at the last look, and when it last grew
         self._lines, self._offset = Lines(), 0
 
     @property

@@ -117,14 +117,19 @@ class Watch:
         return {"limit": limit, "laggards": [rank.rank for rank in laggards]}
 
     def _works(self, laggards: Sequence[Rank]) -> bool:
-        """Return whether a laggard works: it is slow, not stuck, and gets four deadlines. A stuck gloo rank sleeps."""
-        working = False
+        """Return whether a laggard works: it is slow, not stuck, and gets four deadlines. A stuck gloo rank sleeps.
+
+        gloo works in threads of its own while the rank sleeps: the time that all threads get counts too.
+        """
+        working, now = False, time.monotonic()
         for rank in laggards:
             state, ticks = process_state(rank.pid)
-            if state == "R" and (rank.ticks < 0 or ticks - rank.ticks <= 50):
-                working = True
             if rank.ticks < 0:
                 rank.ticks = ticks
+            if ticks > rank.last_ticks:
+                rank.last_ticks, rank.worked_at = ticks, now
+            if ticks - rank.ticks <= 50 and (state == "R" or now - rank.worked_at < 0.05 * self.crowd):
+                working = True
         return working and self.patience.allowed
 
     def _waits_for_turn(self, ranks: Sequence[Rank], waited: float, limit: float) -> bool:

@@ -115,14 +115,14 @@ def test_module_of_the_watch_waits_for_no_child_without_a_deadline() -> None:
     assert [call for call in calls if "WNOHANG" not in call[1]] == []
 
 
-def _crowded(*, is_starved: bool) -> Halt | None:
-    """Watch sixteen ranks a processor that stand in a case for four limits, and then end well."""
+def _crowded(*, is_starved: bool, seconds: float) -> Halt | None:
+    """Watch sixteen ranks a processor that stand in a case for some seconds, and then end well."""
 
     def stand(nursery: _Nursery) -> None:
         if not nursery.board.row(0)[2]:
             for rank in nursery.ranks:
                 nursery.put(rank.rank, 3, Phase.SYNCED)
-        elif nursery.board.row(0)[2] > 0.1:
+        elif nursery.board.row(0)[2] > seconds:
             for rank in nursery.ranks:
                 rank.code = Exit.OK
 
@@ -132,10 +132,10 @@ def _crowded(*, is_starved: bool) -> Halt | None:
 
 
 def test_ranks_that_share_a_processor_and_wait_for_their_turn_are_slow_and_not_stuck() -> None:
-    assert _crowded(is_starved=True) is None
+    assert _crowded(is_starved=True, seconds=0.1) is None
 
 
 def test_ranks_that_share_a_processor_and_sleep_are_stuck() -> None:
-    halt = _crowded(is_starved=False)
+    halt = _crowded(is_starved=False, seconds=30.0)
     assert halt is not None
     assert halt.reason == "deadline"
