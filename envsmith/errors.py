@@ -7,6 +7,7 @@ given. The table of exit codes in the documentation is generated from :data:`EXI
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -98,7 +99,7 @@ class ContentError(EnvsmithError):
 
 
 class SmokeError(EnvsmithError):
-    """The smoke test could not be run at all (a test that ran and failed is exit code 1)."""
+    """The smoke test could not be run, or what it shows is this machine's fault (a cell that failed is exit code 1)."""
 
     exit_code = 9
     summary = "smoke: the smoke test could not be started"
@@ -158,6 +159,32 @@ def storage_errors(path: object) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_error(error, path) from error
+
+
+FULL = "a disk is full"
+# What the operating system says when it refuses, by what it was short of. Rust prints the number as well.
+_OF_THE_SYSTEM = (
+    (r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT|os error (?:28|122)\b|\[Errno (?:28|122)\]", FULL),
+    (r"Read-only file system|os error 30\b", "a file system is read-only"),
+    (r"Input/output error|os error 5\b|Stale file handle", "a disk cannot be read or written"),
+    (r"Too many open files|os error 24\b", "too few open files are allowed (ulimit -n)"),
+    (r"can't start new thread|pthread_create failed|Resource temporarily unavailable", "too few processes are allowed"),
+    (r"[Cc]an(?:not|'t) allocate memory(?! in static TLS)|not enough memory|\bMemoryError|bad_alloc", "memory is short"),
+    (r"File too large|os error 27\b", "a file may not be as large as it must be (ulimit -f)"),
+    (r"Address already in use|EADDRINUSE", "a port is taken by another program"),
+    (r"Cannot assign requested address|Network is unreachable|Address family not supported", "there is no network"),
+)  # fmt: skip
+
+
+def of_the_system(text: str) -> str:
+    """Return what the machine is short of where a text holds the operating system's refusal, else an empty text."""
+    return next((reason for pattern, reason in _OF_THE_SYSTEM if re.search(pattern, text)), "")
+
+
+def is_of_the_system(error: EnvsmithError) -> bool:
+    """Return whether a failure is this machine's, its engine's or its network's: it says nothing about a cell."""
+    kinds = (StorageError, NetworkError, EngineError, SmokeError, InterruptedRunError)
+    return isinstance(error, kinds) or bool(of_the_system(str(error)))
 
 
 EXIT_CODES: dict[int, str] = {

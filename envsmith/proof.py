@@ -18,7 +18,7 @@ from envsmith.files import digest_of
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
-from envsmith.model.record import RECORD_FILE, Cases, Failure, Record, Rung, Verdict, record_text
+from envsmith.model.record import RECORD_FILE, Cases, Failure, Fault, Record, Rung, Verdict, record_text
 from envsmith.model.version import minor_of
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock
@@ -118,6 +118,7 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
     clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
     result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", p.line))
     clock.done("smoke test", result.summary)
+    refuse_fault_of_host(result)
     subject = Subject(
         cell=str(outcome.cell.id),
         components=outcome.cell.components,
@@ -139,6 +140,21 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
     # `.` stands for where the cell stood.
     store.write(outcome.directory, {RECORD_FILE: record_text(record, cell=outcome.directory)})
     return record
+
+
+def refuse_fault_of_host(result: SmokeResult) -> None:
+    """Raise ``SmokeError`` where a run failed by the machine's fault, or nobody can tell: a record would be untrue.
+
+    What the machine lacks for good (a GPU) is recorded, as not shown.
+    """
+    cause = result.cause
+    if result.passed or cause.fault is Fault.CELL or cause.lasting:
+        return
+    raise SmokeError(
+        f"Cannot prove the cell on this machine: {cause.sentence}.",
+        hint="Mend that and run the same command again. Nothing was recorded.",
+        details=[result.summary],
+    )
 
 
 def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
@@ -229,11 +245,12 @@ def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) ->
         raise EnvsmithError(
             "nothing was run that a record could tell of", hint="; ".join(d.sentence for d in parts[:3])
         )
+    failed = next((r for r in (main, steps, band) if r and not r.passed), first)
     joined = replace(
         first,
+        cause=failed.cause,
         passed=main is not None and all(r.passed for r in (main, steps, band) if r),
         summary=_summary(main, steps, first),
-        host_fault=next((r.host_fault for r in (main, steps, band) if r and not r.passed), ""),
         cases=main.cases if main else (),
         digest=main.digest if main else "",
         steps=steps.steps if steps else (),

@@ -26,7 +26,7 @@ from envsmith.cli.flags import (
 )
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
-from envsmith.errors import StorageError, UnsatisfiableError, UsageError
+from envsmith.errors import SmokeError, StorageError, UnsatisfiableError, UsageError
 from envsmith.files import read_text
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.model.cell import CellId
@@ -105,7 +105,8 @@ def build(settings: BuildFlags) -> int:
         print_out(dumps(_outcome_json(outcome)))
     else:
         _show(outcome, quiet=settings.talk.quiet)
-    return 0 if outcome.record is None or outcome.record.passed else 1
+    record = outcome.record
+    return 0 if record is None or record.passed else SmokeError.exit_code if record.of_host else 1
 
 
 def _options(settings: BuildFlags) -> Options:

@@ -15,9 +15,9 @@ import click
 
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.flags import FILE, FOLDER, choice, flag, option, takes
-from envsmith.errors import EnvsmithError, UsageError
+from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.files import read_text, write_whole
-from envsmith.model.record import Record, put_record
+from envsmith.model.record import Fault, Record, put_record
 from envsmith.progress import Event, EventKind
 from envsmith.smoke import everything, run
 from envsmith.smoke.bandwidth import rows_of, svg
@@ -166,7 +166,8 @@ class SmokeFlags:
 def smoke(settings: SmokeFlags) -> int:
     """Run collectives with checked values, then one step of each framework that is installed.
 
-    Exit code 0 when everything passed, 1 when something failed: the last line names the rank, the case and the step.
+    Exit code 0 when everything passed, 1 when something failed: the last line names the rank, the case and the step. 9
+    when the machine is at fault, or nobody can tell: that says nothing about the environment.
     """
     if settings.read_logs:
         return _finish(_of_logs(settings.read_logs), settings)
@@ -256,7 +257,7 @@ def _finish(result: SmokeResult, settings: SmokeFlags) -> int:
         write_whole(settings.plot, svg(result.bandwidth, title=title))
         say(f"plot: {settings.plot}")
     print_out(dumps(result.to_json()) if settings.as_json else "\n".join(_lines(result)))
-    return 0 if result.passed else 1
+    return 0 if result.passed else 1 if result.cause.fault is Fault.CELL else SmokeError.exit_code
 
 
 def _lines(result: SmokeResult) -> list[str]:

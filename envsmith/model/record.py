@@ -147,18 +147,28 @@ class Expected(str, Enum):
     UNKNOWN = "unknown"
 
 
+class Fault(str, Enum):
+    """Whose fault a failure is. Only ``cell`` speaks against a cell."""
+
+    CELL = "cell"
+    HOST = "host"
+    UNKNOWN = "unknown"
+
+
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure(AsJson):
     """Why the climb ended: the ``rung`` not reached, the ``symptom`` that a user sees, the last lines of the ``log``.
 
-    ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension). It says nothing against the cell.
+    ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension), or nobody can tell. It says nothing
+    against the cell. ``fault`` says which of the two.
     """
 
     rung: Rung
     symptom: str
     of_host: Flag = False
     log: tuple[str, ...] = ()
+    fault: Fault | None = field(default=None, metadata=written(when_set=True))
 
     def trimmed(self) -> Failure:
         """Return what a record may hold."""

@@ -41,7 +41,7 @@ _INNOCENT = re.compile(
     re.IGNORECASE,
 )
 _MEMORY = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|"
+    r"out of memory|can't allocate memory|cannot allocate memory(?! in static TLS)|not enough memory|"
     r"MemoryError|std::bad_alloc|No space left on device",
     re.IGNORECASE,
 )

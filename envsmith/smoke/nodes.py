@@ -26,11 +26,13 @@ from typing import IO, Protocol
 
 from envsmith.errors import SmokeError, UsageError, os_errors
 from envsmith.files import scratch
+from envsmith.model.record import Fault
 from envsmith.schema import AsJson, parse_json, written
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.blame import ranks_text
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
+from envsmith.smoke.fault import Cause
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.run import BOOTSTRAP, agent_input, torchrun_argv
 from envsmith.smoke.verdict import SmokeResult, judge
@@ -358,7 +360,9 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
         return result
     suffix = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
     blame = (*sentences, *result.blame)
-    return replace(result, passed=False, exit_code=int(Exit.ERROR), summary=sentences[0] + suffix, blame=blame)
+    cause = Cause(fault=Fault.HOST, sentence="a node could not be reached, or started nothing")
+    summary = sentences[0] + suffix
+    return replace(result, passed=False, exit_code=int(Exit.ERROR), summary=summary, blame=blame, cause=cause)
 
 
 def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:

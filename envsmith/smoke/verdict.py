@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envsmith.frameworks.framework import Step
-from envsmith.model.record import CaseOutcome, Failure, Rung, StepOutcome, Verdict
+from envsmith.model.record import CaseOutcome, Failure, Fault, Rung, StepOutcome, Verdict
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame import (
@@ -25,6 +25,7 @@ from envsmith.smoke.blame import (
 from envsmith.smoke.cases import RARE, can_run, quick_cases
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
+from envsmith.smoke.fault import Cause, cause_of, lacking
 from envsmith.smoke.health import fault_of, machine_problems
 from envsmith.smoke.plan import Plan, Tier
 from envsmith.smoke.step_verdict import compare_families, judge_step, words_of_framework
@@ -39,6 +40,9 @@ _BAD = {
 }
 
 
+_CELL = Cause(fault=Fault.CELL)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmokeResult:
     """What became of a smoke test.
@@ -49,7 +53,7 @@ class SmokeResult:
     severity, message, fix}``, looked at before a rank was started; ``enough`` is false when so much was skipped that
     the run says nothing about the cell (:func:`~envsmith.smoke.verdict.too_little`): it has not passed then. ``cuda``
     is what CUDA said when it was started: ``{available, count, free, arch, error}``, empty where it was not asked.
-    ``host_fault`` says what of the machine is to blame that the run did not pass, and is empty where it is not.
+    ``cause`` says whose fault it is where the run did not pass.
     """
 
     passed: bool
@@ -74,7 +78,12 @@ class SmokeResult:
     narrowed: Mapping[str, object] = field(default_factory=dict)
     enough: bool = True
     cuda: Mapping[str, object] = field(default_factory=dict)
-    host_fault: str = ""
+    cause: Cause = _CELL
+
+    @property
+    def host_fault(self) -> str:
+        """What of the machine is to blame that the run did not pass, or an empty text."""
+        return self.cause.sentence if self.cause.fault is Fault.HOST else ""
 
     @property
     def known_defects(self) -> tuple[str, ...]:
@@ -119,6 +128,7 @@ class SmokeResult:
             "notes": list(self.notes),
             "limits": [dict(finding) for finding in self.limits],
             "host_fault": self.host_fault,
+            "fault": None if self.passed else self.cause.fault.value,
             "blame": list(self.blame),
             "output": dict(self.output),
             **({"bandwidth": [m.to_json() for m in self.bandwidth]} if self.bandwidth else {}),
@@ -158,9 +168,20 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         code = blame.code if blame else Exit.HANG if agent_exit is None else Exit.CRASH
     health = machine_problems(log, transports("\n".join(_outputs(log).values())), nodes=plan.nodes, ranks=ranks)
     # A sick GPU is no excuse for a run that used none.
-    host_fault = fault_of(health, code) if backend.startswith("nccl") else ""
-    if host_fault:
-        problems, code = [f"this machine is at fault, not the cell: {host_fault}", *problems], Exit.HOST
+    sick = fault_of(health, code) if backend.startswith("nccl") else ""
+    if sick:
+        cause = Cause(fault=Fault.HOST, sentence=sick)
+    elif differing:
+        cause = Cause(fault=Fault.UNKNOWN, sentence="what ran is not the cell")
+    elif code is Exit.OK:
+        cause = _CELL
+    else:
+        trace = next((str(step.facts.get("trace", "")) for step in steps if not step.verdict.good), "")
+        text = "\n".join([*problems[:1], trace, "" if "bye" in log.single else words])
+        cause = cause_of(log, code, text, backend=backend, ranks=ranks)
+    # The other codes, and their sentences, name what of the machine it is already.
+    if cause.fault is Fault.HOST and not cause.lasting and (sick or code in {Exit.ERROR, Exit.CRASH, Exit.HANG}):
+        problems, code = [f"this machine is at fault, not the cell: {cause.sentence}", *problems], Exit.HOST
     limits = (*limits_of(log), *(problem.row() for problem in health))
     placement = log.single.get("placement", {})
     return SmokeResult(
@@ -183,7 +204,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         bandwidth=measured,
         limits=limits,
         enough=short is None,
-        host_fault=host_fault,
+        cause=cause,
         cuda=placement["cuda"] if isinstance(placement.get("cuda"), dict) else {},
     )
 
@@ -552,25 +573,6 @@ def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: in
 # -- why it failed, in the words that a user would search for, and at which rung of the ladder -------------------------
 
 
-# torch.utils.cpp_extension asks the GPU what to compile for: a host with a toolkit and no GPU (rule
-# megatron-unified-memory-no-gpu).
-_ASKS_GPU = "in _get_cuda_arch_flags"
-# What a host without a GPU says, whatever the versions.
-_OF_HOST = (
-    "Found no NVIDIA driver",
-    "No CUDA GPUs are available",
-    "Torch not compiled with CUDA enabled",
-    "is only supported with GPUs",
-    "in Gloo process group",
-    "`import torch` did not end within",
-    "0 active drivers",  # triton 3.2 and newer at import (rule deepspeed-triton-import)
-)
-
-
-# A framework that takes a GPU for granted, in a step that was forked from the shared import.
-_CUDA_ON_CPU = "Cannot re-initialize CUDA in forked subprocess"
-
-
 def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
     """Return the rung at which a smoke test ended, or nothing where it passed.
 
@@ -590,14 +592,10 @@ def failure_of(result: SmokeResult, reached: Sequence[Rung]) -> Failure | None:
     symptom = (
         first_rank(bad.detail) if bad and rung not in {Rung.COLLECTIVES_CPU, Rung.COLLECTIVES_GPU} else result.summary
     )
-    return Failure(
-        rung=rung,
-        symptom=symptom,
-        log=tuple(trace or output),
-        of_host=bool(result.host_fault)
-        or any(w in symptom for w in (_OF_HOST if gpu else (*_OF_HOST, _CUDA_ON_CPU)))
-        or any(_ASKS_GPU in line for line in trace),
-    )
+    fault = None if result.cause.fault is Fault.CELL else result.cause.fault
+    if lacking("\n".join([symptom, *trace]), result.backend):
+        fault = Fault.HOST
+    return Failure(rung=rung, symptom=symptom, log=tuple(trace or output), of_host=bool(fault), fault=fault)
 
 
 def first_rank(detail: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from envsmith.engines.base import Built
 from envsmith.engines.venv import realise
-from envsmith.errors import EnvsmithError, InterruptedRunError, NetworkError, StorageError
+from envsmith.errors import EnvsmithError, is_of_the_system
 from envsmith.files import write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
@@ -34,7 +34,7 @@ from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.proof import Subject, make_record, rungs_of
+from envsmith.proof import Subject, make_record, refuse_fault_of_host, rungs_of
 from envsmith.python.uv import Uv, uv_environment
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
@@ -72,8 +72,7 @@ class Ground:
 def climb(job: Job, plan: Plan, ground: Ground, *, progress: Progress = silent) -> Record:
     """Run ``job``. A failure that was not expected, or that waiting may cure, is tried once more.
 
-    Raises only what says nothing about the cell: ``StorageError``, ``NetworkError``, ``InterruptedRunError``,
-    ``EngineError``.
+    Raises only what says nothing about the cell: what :func:`envsmith.errors.is_of_the_system` knows.
     """
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     record = _attempt(job, plan, ground, progress, started)
@@ -138,9 +137,9 @@ def _step(name: str, rung: Rung, seconds: dict[str, float], progress: Progress) 
     progress(Event(kind=EventKind.START, step=name))
     try:
         yield
-    except (StorageError, NetworkError, InterruptedRunError):
-        raise
     except EnvsmithError as error:
+        if is_of_the_system(error):
+            raise
         raise _EndError(Failure(rung=rung, symptom=_symptom(error), log=error.details)) from error
     finally:
         seconds[name] = time.monotonic() - began
@@ -245,7 +244,9 @@ def _smoke(job: Job, plan: Plan, built: Built, target: _Target, progress: Progre
     def line(now: SmokeProgress) -> None:
         progress(Event(kind=EventKind.LINE, step="smoke", text=now.line))
 
-    return run(smoke.with_(timeouts=Timeouts(**_PATIENCE), steps=steps), target, progress=line)
+    result = run(smoke.with_(timeouts=Timeouts(**_PATIENCE), steps=steps), target, progress=line)
+    refuse_fault_of_host(result)
+    return result
 
 
 def _reached(job: Job, result: SmokeResult, target: _Target) -> tuple[tuple[Rung, ...], Failure | None]:

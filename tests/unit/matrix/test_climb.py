@@ -1,13 +1,24 @@
 """The climb of one cell with lock, install and smoke test pretended: which rung fails, what is told, what is tried again."""
 
+import dataclasses
+
 import pytest
 from records_help import job, plan
 
 from envsmith.engines.base import Built
-from envsmith.errors import BuildError, LockError, NetworkError
+from envsmith.errors import (
+    BuildError,
+    ContentError,
+    EngineError,
+    LockError,
+    NetworkError,
+    SmokeError,
+    StorageError,
+)
 from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.model.lock import Artifact, Lock, Pin
-from envsmith.model.record import CaseOutcome, Expected, Rung, StepOutcome, Verdict, record_text
+from envsmith.model.record import CaseOutcome, Expected, Fault, Rung, StepOutcome, Verdict, record_text
+from envsmith.smoke.fault import Cause
 from envsmith.smoke.verdict import SmokeResult
 
 PIN = Pin(name="torch", version="2.6.0", layer="torch", artifacts=(Artifact(filename="torch.whl", sha256="a" * 64),))
@@ -210,3 +221,28 @@ def test_no_path_of_this_machine_stands_in_a_record(world, tmp_path):
         )
     ]
     assert where not in record_text(ran(world), cell=world.ground.slot)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("the disk is full"),
+        NetworkError("no index answers"),
+        EngineError("Python 3.12 is not on this host"),
+        SmokeError("the interpreter cannot be started"),
+        BuildError("x cannot be built", details=["error: failed to write: No space left on device (os error 28)"]),
+        ContentError("x cannot be read", details=["OSError: [Errno 5] Input/output error"]),
+    ],
+)
+def test_what_the_machine_refused_writes_no_record_against_the_cell(world, error):
+    world.installs = [error]
+    with pytest.raises(type(error)):
+        ran(world)
+
+
+@pytest.mark.parametrize("fault", [Fault.HOST, Fault.UNKNOWN])
+def test_run_that_failed_by_the_machine_s_fault_writes_no_record(world, fault):
+    cause = Cause(fault=fault, sentence="64 ranks share 2 processors")
+    world.smokes = [dataclasses.replace(result(cases=Verdict.HANG), cause=cause)]
+    with pytest.raises(SmokeError, match="64 ranks share 2 processors"):
+        ran(world)

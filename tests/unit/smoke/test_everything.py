@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from envsmith.errors import SmokeError
-from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, put_record, read_record
+from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Verdict, put_record, read_record
 from envsmith.proof import Subject, record_of_parts
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
@@ -24,6 +24,7 @@ from envsmith.smoke.everything import (
     run_parts,
     supposed,
 )
+from envsmith.smoke.fault import Cause
 from envsmith.smoke.plan import Tier
 from envsmith.smoke.verdict import SmokeResult
 
@@ -316,7 +317,8 @@ def test_a_full_tier_that_failed_is_the_cell_s_failure(tmp_path) -> None:
 def test_a_part_that_the_machine_failed_does_not_speak_against_the_cell(tmp_path) -> None:
     def script(plan, limit):
         taken, result = _good(plan, limit)
-        sick = {"passed": False, "exit_code": 10, "summary": "GPU 0 is sick", "host_fault": "GPU 0 is sick"}
+        cause = Cause(fault=Fault.HOST, sentence="GPU 0 is sick")
+        sick = {"passed": False, "exit_code": 10, "summary": "GPU 0 is sick", "cause": cause}
         return taken, replace(result, **sick) if plan.tier is Tier.FRAMEWORK else result
 
     record = record_of_parts(FOUND, _run(NEW, tmp_path, script), started="2026-11-21T12:00:00+00:00")
