@@ -175,8 +175,8 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
     kind = getattr(torch, s.step.get("dtype", "float32"))
     config = TransformerConfig(
         num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True, params_dtype=kind,
-        pipeline_dtype=kind, bf16=kind is torch.bfloat16, hidden_dropout=0.0, attention_dropout=0.0, tensor_model_parallel_size=tp,
-        sequence_parallel=sequence, **sizes, **mixture,
+        pipeline_dtype=kind, bf16=kind is torch.bfloat16, hidden_dropout=0.0, attention_dropout=0.0,
+        tensor_model_parallel_size=tp, sequence_parallel=sequence, **sizes, **mixture,
     )  # fmt: skip
     if experts and not s.cuda:
         _splits_as_on_a_gpu()
