@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from envsmith.cache import cache_folder, load_entry, read_cache, store_entry, write_cache
-from envsmith.matrix.refresh.shared import FactStore
 
 
 @pytest.fixture(autouse=True)
@@ -136,16 +135,16 @@ def test_files_from_the_future_do_not_push_out_what_is_written_now() -> None:
 
 
 def test_facts_of_an_artifact_come_back_and_changed_ones_do_not(tmp_path: Path) -> None:
-    facts, sha256 = FactStore(tmp_path / "facts"), "a" * 64
-    facts.store("torch", sha256, {"glibc": "2.17"})
-    before = facts.load("torch", sha256)
-    (path,) = (tmp_path / "facts" / "torch").iterdir()
+    sha256 = "a" * 64
+    write_cache("torch", sha256, {"glibc": "2.17"}, tmp_path)
+    before = read_cache("torch", sha256, tmp_path)
+    (path,) = (tmp_path / "torch").iterdir()
 
     path.write_bytes(path.read_bytes().replace(b"2.17", b"2.28"))
 
     assert before == {"glibc": "2.17"}
-    assert facts.load("torch", sha256) is None
-    assert facts.load("release", sha256) is None
+    assert read_cache("torch", sha256, tmp_path) is None
+    assert read_cache("release", sha256, tmp_path) is None
 
 
 def test_the_cache_follows_xdg_and_falls_back_to_the_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,38 +36,23 @@ class Progress(Protocol):
         ...
 
 
-class FactStore:
-    """Facts by the sha256 of their artifact: a run that was interrupted does not read an artifact twice."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-
-    def load(self, kind: str, sha256: str) -> Any | None:
-        """Return what was stored, or ``None``."""
-        return read_cache(kind, f"{_FACTS_VERSION} {sha256}", self._folder) if self._folder else None
-
-    def store(self, kind: str, sha256: str, facts: object) -> None:
-        """Keep facts. A store that cannot be written only costs time later."""
-        if self._folder:
-            write_cache(kind, f"{_FACTS_VERSION} {sha256}", facts, self._folder)
-
-
 @dataclass(kw_only=True)
 class Context:
     """One run. ``today`` is the ISO day that new evidence carries; ``again`` reads what was measured already once more.
 
     ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same.
     ``left_out`` is what the index lists and cannot be believed.
+    ``facts`` is where those of an artifact are kept, so that a run that was interrupted does not read it twice, and
     ``read`` holds the facts of the releases that were opened in this run, by component and version.
     """
 
     index: PackageIndex
     components: ComponentTable
     today: str
+    facts: Path
     jobs: int = 4
     again: bool = False
     progress: Progress = field(default=lambda _what, _done, _total: None)
-    facts: FactStore = field(default_factory=lambda: FactStore(None))
     problems: list[str] = field(default_factory=list)
     read: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -82,13 +67,14 @@ class Context:
 
     def read_once(self, shape: type[_Facts], kind: str, file: IndexFile, read: Callable[[], _Facts]) -> _Facts:
         """Return what an artifact says: as it was stored, unless it is to be read again or has another name now."""
+        key = f"{_FACTS_VERSION} {file.sha256}"
         if file.sha256 and not self.again:
             with contextlib.suppress(ValueError):
-                facts = parse_value(shape, self.facts.load(kind, file.sha256))
+                facts = parse_value(shape, read_cache(kind, key, self.facts))
                 if facts.filename == file.filename:
                     return facts
         facts = read()
-        self.facts.store(kind, facts.sha256, to_json(facts))
+        write_cache(kind, key, to_json(facts), self.facts)
         return facts
 
 

@@ -20,7 +20,7 @@ from envsmith.graph.read import read_components
 from envsmith.http import HttpClient
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
 from envsmith.matrix.refresh.releases import update_releases
-from envsmith.matrix.refresh.shared import Context, FactStore, Progress
+from envsmith.matrix.refresh.shared import Context, Progress
 from envsmith.matrix.refresh.table import Table
 from envsmith.matrix.refresh.torch_releases import (
     read_recorded,
@@ -128,7 +128,7 @@ def plan_refresh(
         today=day or now().date().isoformat(),
         jobs=jobs,
         again=again,
-        facts=FactStore(store / "facts"),
+        facts=store / "facts",
     )
     if progress is not None:
         context.progress = progress
