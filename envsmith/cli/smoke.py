@@ -433,7 +433,7 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
     if settings.plan_only:
         machine = everything.supposed(versions, settings.backend)
         rows = everything.fitted(everything.parts_of(versions, machine, budget=settings.budget), settings.budget)
-        click.echo(dumps({"budget": settings.budget, "parts": [part.to_json() for part in rows]}))
+        print_out(dumps({"budget": settings.budget, "parts": [part.to_json() for part in rows]}))
         return 0
     began = time.monotonic()
     folder = settings.output or Path("envsmith-smoke")
