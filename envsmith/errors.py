@@ -164,7 +164,7 @@ def storage_errors(path: object) -> Iterator[None]:
 FULL = "a disk is full"
 # What the operating system says when it refuses, by what it was short of. Rust prints the number as well.
 _OF_THE_SYSTEM = (
-    (r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT|os error (?:28|122)\b|\[Errno (?:28|122)\]", FULL),
+    (r"[Nn]o space left on device|[Dd]isk quota exceeded|ENOSPC|EDQUOT|os error (?:28|122)\b|\[Errno (?:28|122)\]", FULL),
     (r"Read-only file system|os error 30\b", "a file system is read-only"),
     (r"Input/output error|os error 5\b|Stale file handle", "a disk cannot be read or written"),
     (r"Too many open files|os error 24\b", "too few open files are allowed (ulimit -n)"),

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from envsmith import plain
-from envsmith.engines.base import failed_step
+from envsmith.engines.base import TAIL
+from envsmith.engines.buildkit import judge
 from envsmith.engines.docker import DockerEngine
 from envsmith.engines.podman import PodmanEngine
 from envsmith.errors import EngineError, EnvsmithError
@@ -133,7 +134,7 @@ def _run(step: str, command: list[str], progress: Progress) -> None:
             raise
     if process.returncode:
         hint = "check that this machine reaches its distribution's mirror (apt-get update), then run again"
-        raise failed_step(step, lines, hint=hint)
+        raise judge(step, lines[-TAIL:], hint=hint)
 
 
 def archive(root: Path, tag: str, platform: Platform) -> tuple[str, Iterator[bytes]]:

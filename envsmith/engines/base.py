@@ -17,7 +17,7 @@ from packaging.version import Version as Pep440
 
 from envsmith.engines.bases import known_image
 from envsmith.engines.content import content_facts, file_differences
-from envsmith.errors import BuildError, ContentError
+from envsmith.errors import ContentError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import CellId
 from envsmith.model.lock import Lock
@@ -130,11 +130,6 @@ class Engine(Protocol):
     def target(self, built: Built) -> Target:
         """Return where the smoke test starts its ranks."""
         ...
-
-
-def failed_step(step: str, lines: list[str], *, hint: str) -> BuildError:
-    """Return the error of a step that failed: its last :data:`TAIL` lines and what to do."""
-    return BuildError(f"{step} failed", details=lines[-TAIL:], hint=hint)
 
 
 def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:

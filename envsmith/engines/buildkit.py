@@ -18,6 +18,7 @@ from typing import Protocol
 from envsmith.children import child, end
 from envsmith.engines.base import TAIL
 from envsmith.errors import (
+    FULL,
     BuildError,
     ContentError,
     EngineError,
@@ -25,6 +26,7 @@ from envsmith.errors import (
     InterruptedRunError,
     NetworkError,
     StorageError,
+    of_the_system,
     os_errors,
 )
 from envsmith.progress import Event, EventKind, Progress
@@ -155,9 +157,12 @@ class Transcript:
 # What the last lines say, the error it is, and what to do: first match wins.
 _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
     (
-        r"No space left on device|ENOSPC",
-        StorageError,
-        "free space where the engine keeps its images (docker system df), then run again: finished steps are kept",
+        (
+            r"Cannot connect to the Docker daemon|docker\.sock|error reading from server|unexpected EOF|"
+            r"rpc error: code = (?:Unavailable|Canceled)|transport is closing|connection is closing|closing transport"
+        ),
+        EngineError,
+        "Start the engine again, which ended during the build, then run the same command: finished steps are kept.",
     ),
     (
         r"Hash mismatch|hash mismatch|do(?:es)? not match any of the.*hash",
@@ -198,17 +203,19 @@ _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
 )
 
 
-def judge(step: str, lines: list[str]) -> EnvsmithError:
-    """Return the error that the last lines of a failed step speak of."""
+FULL_HINT = "Free space where the engine keeps its images (docker system df), then run again: finished steps are kept."
+_NEXT = "the lines above are the step's last; finished steps are kept, the next run starts at this one"
+
+
+def judge(step: str, lines: list[str], *, hint: str = _NEXT) -> EnvsmithError:
+    """Return the error that the last lines of a failed step speak of. ``hint`` is for one that says nothing known."""
     text = "\n".join(lines)
-    for pattern, kind, hint in _KNOWN:
+    if of_the_system(text) == FULL:
+        return StorageError(f"{step} failed", details=lines, hint=FULL_HINT)
+    for pattern, kind, advice in _KNOWN:
         if re.search(pattern, text):
-            return kind(f"{step} failed", details=lines, hint=hint)
-    return BuildError(
-        f"{step} failed",
-        details=lines,
-        hint="the lines above are the step's last; finished steps are kept, the next run starts at this one",
-    )
+            return kind(f"{step} failed", details=lines, hint=advice)
+    return BuildError(f"{step} failed", details=lines, hint=hint)
 
 
 def build(

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envsmith import plain
-from envsmith.engines.base import failed_step
+from envsmith.engines.base import TAIL
 from envsmith.engines.bases import Bases, OsAnswer, load_bases
-from envsmith.errors import EngineError
+from envsmith.engines.buildkit import FULL_HINT, judge
+from envsmith.errors import FULL, EngineError, StorageError, of_the_system
 from envsmith.files import scratch
 from envsmith.image.context import read_host_settings, write_secrets
 from envsmith.image.dockerfile import APT_DATED, apt_probe, from_reference
@@ -40,15 +41,17 @@ _INST = re.compile(r"Inst (\S+) (?:\[[^\]]*\] )?\((\S+)[ )]")
 
 @contextlib.contextmanager
 def engine_errors(what: str, *, hint: str = "is the engine still running? (docker info)") -> Iterator[None]:
-    """Turn what the SDK and its transport raise into ``EngineError``."""
+    """Turn what the SDK and its transport raise into ``EngineError``, or ``StorageError`` where its disk is full."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
     try:
         yield
     except (DockerException, RequestException) as error:
-        explanation = getattr(error, "explanation", None) or str(error)
-        raise EngineError(f"{what}: {str(explanation)[:400]}", hint=hint) from error
+        text = f"{what}: {str(getattr(error, 'explanation', None) or error)[:400]}"
+        if of_the_system(text) == FULL:
+            raise StorageError(text, hint=FULL_HINT) from error
+        raise EngineError(text, hint=hint) from error
 
 
 @dataclass(slots=True)
@@ -253,9 +256,9 @@ class BaseShelf:
                 user="0",
             )
         if code:
-            raise failed_step(
+            raise judge(
                 step,
-                output.splitlines(),
+                output.splitlines()[-TAIL:],
                 hint="the base's own mirror did not answer; check the network, then run again",
             )
         versions = {m[1]: m[2] for line in output.splitlines() if (m := _INST.match(line))}

@@ -9,9 +9,11 @@ import threading
 import time
 
 import pytest
+from docker.errors import DockerException
 
 from envsmith import children
 from envsmith.engines import buildkit
+from envsmith.engines.shelf import engine_errors
 from envsmith.errors import (
     BuildError,
     ContentError,
@@ -77,7 +79,7 @@ def test_checksum_lines_are_not_output(events):
     ("line", "kind", "hint"),
     [
         ("error: command 'gcc' failed", BuildError, "next run starts"),
-        ("OSError: [Errno 28] No space left on device", StorageError, "free space"),
+        ("OSError: [Errno 28] No space left on device", StorageError, "Free space"),
         ("  x Hash mismatch for `torch==2.13.0`", ContentError, "lock"),
         ("E: Version '4:12.2.0-3' for 'g++' was not found", BuildError, "mirror has moved on"),
         ("  ╰─▶ invalid peer certificate: UnknownIssuer", NetworkError, "SSL_CERT_FILE"),
@@ -260,3 +262,27 @@ def test_a_client_that_does_not_answer_ctrl_c_is_ended_all_the_same(tmp_path, ev
 def test_a_client_that_cannot_be_started_is_an_engine_error(tmp_path, events):
     with pytest.raises(EngineError, match="cannot be started"):
         run(tmp_path / "missing", tmp_path, events)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "words"),
+    [
+        ("write /var/lib/docker/tmp/x: no space left on device", StorageError, "Free space"),
+        ("OSError: [Errno 122] Disk quota exceeded", StorageError, "Free space"),
+        ("ERROR: error reading from server: EOF", EngineError, "Start the engine again"),
+        ("ERROR: rpc error: code = Unavailable desc = closing transport", EngineError, "Start the engine again"),
+        ("Cannot connect to the Docker daemon at unix:///x. Is it running?", EngineError, "Start the engine again"),
+        ("dial unix /var/run/docker.sock: connect: connection refused", EngineError, "Start the engine again"),
+        ("error: compiler says no", BuildError, "the next run starts at this one"),
+    ],
+)
+def test_disk_that_fills_and_engine_that_ends_during_a_build_are_told_from_a_step_that_failed(line, kind, words):
+    error = buildkit.judge("torch layer", ["#9 12.1 Downloading", line])
+    assert type(error) is kind
+    assert words in (error.hint or "")
+
+
+def test_engine_whose_disk_is_full_is_a_matter_of_storage():
+    with pytest.raises(StorageError) as caught, engine_errors("the image cannot be saved"):
+        raise DockerException("write /var/lib/docker/tmp: no space left on device")
+    assert "Free space" in (caught.value.hint or "")
