@@ -298,6 +298,7 @@ def _notes(parts: Sequence[Done], main: SmokeResult | None) -> tuple[str, ...]:
         "; ".join(short),
         f"parts that passed: {passed}" if passed else "",
         f"not run: {missing}" if missing else "",
+        *(f"{d.part.name}: {d.unreached}" for d in parts if d.unreached),
         *(f"{d.part.name} failed: {d.sentence}" for d in parts if d.word == "failed"),
         *(main.notes if main else ()),
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from envsmith.errors import SmokeError
 from envsmith.files import write_whole
-from envsmith.smoke.agent.protocol import Exit
+from envsmith.smoke.agent.protocol import NO_TIME_LEFT, TIME_IS_OVER, Exit
 from envsmith.smoke.cases import Case
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
 from envsmith.smoke.rehearsal import rehearse
@@ -117,7 +117,18 @@ class Done:
         if self.result is None:
             return self.part.why_not
         problem = self.part.judge(self.result) if self.part.judge else ""
-        return f"{problem}: {self.result.summary}" if problem else self.result.summary
+        text = f"{problem}: {self.result.summary}" if problem else self.result.summary
+        return "; ".join(filter(None, (text, self.unreached)))
+
+    @property
+    def unreached(self) -> str:
+        """Return how many cases and steps of the part had no time."""
+        if self.result is None:
+            return ""
+        cases = [case for case in self.result.cases if case.blame == TIME_IS_OVER]
+        steps = [step.name for step in self.result.steps if step.detail.endswith(NO_TIME_LEFT)]
+        text = f"no time for {len(cases)} of {len(self.result.cases)} cases" if cases else ""
+        return "; ".join(filter(None, (text, f"no time for {', '.join(steps)}" if steps else "")))
 
     def to_json(self) -> dict[str, object]:
         """Return one object. The result is that of ``envsmith smoke --json``."""
@@ -332,7 +343,7 @@ def _run_part(
     limit = min(part.limit - clock.spent.get(part.share, 0.0), clock.left())
     if limit < _LEAST:
         of = clock.budget if clock.left() < _LEAST else part.limit
-        return Done(part=replace(part, why_not=f"{max(0.0, limit):.0f} s of {of:.0f} s were left"))
+        return Done(part=replace(part, why_not=f"{max(0.0, limit):.0f} s of {of:.0f} s{NO_TIME_LEFT}"))
     part = replace(part, limit=round(limit, 1))
     begin(part)
     started = clock.now()

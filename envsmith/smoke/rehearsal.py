@@ -23,7 +23,7 @@ def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> S
 
     ``nccl`` is the release, where both ranks share a GPU.
     """
-    wait = max(3.0, limit / 3)
+    wait = max(3.0, min(10.0, limit / 3))
     command = target.argv(["-B", "-m", "envsmith.preflight", "--backend", backend, "--timeout", f"{wait:.0f}"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -34,6 +34,10 @@ class Exit(IntEnum):
     HOST = 10
 
 
+# Why a case or a step was not begun.
+TIME_IS_OVER, NO_TIME_LEFT = "the time of this run was over", " were left"
+
+
 class Skip(Exception):
     """The case cannot be asked of this torch or machine; every rank comes to the same answer."""
 

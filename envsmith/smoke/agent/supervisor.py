@@ -27,7 +27,7 @@ from envsmith.smoke.agent.processes import (
     loopback,
     prctl,
 )
-from envsmith.smoke.agent.protocol import PROTOCOL, Board, Exit, Log
+from envsmith.smoke.agent.protocol import NO_TIME_LEFT, PROTOCOL, Board, Exit, Log
 from envsmith.smoke.agent.steps import PRELOAD
 from envsmith.smoke.agent.watching import (
     Halt,
@@ -232,7 +232,7 @@ class Supervisor:
         """Say so when the plan's limit leaves too little for one more step."""
         limit = float(self.plan.get("limit") or float("inf"))
         remaining = limit - (time.monotonic() - self.started)
-        return f"{remaining:.0f} s of {limit:.0f} s were left" if remaining < TO_END + SHORTEST_STEP else ""
+        return f"{remaining:.0f} s of {limit:.0f} s{NO_TIME_LEFT}" if remaining < TO_END + SHORTEST_STEP else ""
 
     def _run_step(self, step: Mapping[str, Any], placement: Mapping[str, Any]) -> None:
         name, ranks = step["name"], int(step.get("ranks", 2))

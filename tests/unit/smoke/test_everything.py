@@ -11,6 +11,7 @@ from envsmith.errors import SmokeError
 from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Verdict, put_record, read_record
 from envsmith.proof import Subject, record_of_parts
 from envsmith.smoke import run
+from envsmith.smoke.agent.protocol import NO_TIME_LEFT, TIME_IS_OVER
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.everything import (
     BUDGET,
@@ -225,6 +226,25 @@ def test_the_budget_is_kept_and_what_did_not_fit_is_told(tmp_path) -> None:
     assert [d.part.name for d in done if d.word == "not run"] == [*FAULTS[1:], *ORDER[8:]]
     assert "0 s of 60 s were left" in done[4].sentence
     assert "0 s of 300 s were left" in done[-1].sentence
+
+
+def test_cases_and_steps_that_had_no_time_are_said_in_the_part_s_line_and_in_the_record(tmp_path) -> None:
+    def script(plan, limit):
+        result = _as_expected(plan)
+        if plan.tier is Tier.FULL and plan.engine is None:
+            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER)
+            result = replace(result, cases=(*result.cases[:-1], late))
+        if plan.tier is Tier.FRAMEWORK:
+            detail = f"7 s of 60 s{NO_TIME_LEFT}"
+            result = replace(result, steps=(ZERO, replace(ZERO, name="b", verdict=Verdict.SKIPPED, detail=detail)))
+        return 5.0, result
+
+    done = _run(NEW, tmp_path, script)
+    sentences = {item.part.name: item.sentence for item in done}
+    assert sentences["full"] == "all is well; no time for 1 of 1405 cases"
+    assert sentences["framework"] == "all is well; no time for b"
+    record = record_of_parts(FOUND, done, started="2026-11-21T12:00:00+00:00")
+    assert {"full: no time for 1 of 1405 cases", "framework: no time for b"} <= set(record.notes)
 
 
 def test_the_result_of_a_part_is_on_disk_before_the_next_begins(tmp_path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from envsmith.smoke.agent.protocol import Phase, Skip, Wrong
+from envsmith.smoke.agent.protocol import TIME_IS_OVER, Phase, Skip, Wrong
 from envsmith.smoke.agent.world import World, group_layouts
 
 POISON = 0x5A
@@ -33,7 +33,7 @@ class Kit:
         self.world, self.torch, self.dist, self.index, self.case = world, world.torch, world.dist, index, case
         self.fault = fault
         if world.over:
-            raise Skip("the time of this run was over")
+            raise Skip(TIME_IS_OVER)
         self.operation = OPERATIONS[case["op"]]
         self.n, self.redop, self.mode = int(case.get("n", 0)), str(case.get("redop", "sum")), str(case.get("mode", ""))
         dtype = getattr(self.torch, case.get("dtype", "float32"), None)
