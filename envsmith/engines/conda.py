@@ -23,7 +23,7 @@ from envsmith.conda.solve import MOVABLE, compare
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import inspect_python
 from envsmith.errors import ContentError, DataError, EngineError, LockError, os_errors
-from envsmith.files import digest_of
+from envsmith.files import digest_of, sha256_of
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
@@ -103,6 +103,7 @@ class CondaEngine(Engine):
             )
             installed = _inspect(prefix, python)
             verify_cell(lock.cell, part, installed)
+            verify_files(prefix)
             digest = content_digest(part, prefix)
         except BaseException:
             progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
@@ -270,12 +271,41 @@ def content_digest(part: PlatformLock, prefix: Path) -> str:
     return digest_of("\n".join(sorted(lines)).encode())
 
 
+def verify_files(prefix: Path) -> None:
+    """Raise ``ContentError`` listing the files that are not what their Conda packages say.
+
+    rattler links them from its cache without reading them, so an edit in one environment appears in the next.
+    """
+    changed = [
+        f"{record['name']}: {entry.get('_path')}"
+        for record in _records(prefix)
+        for entry in _packed(record)
+        if (digest := entry.get("sha256_in_prefix") or entry.get("sha256"))
+        and (path := prefix / str(entry.get("_path"))).is_file()
+        and not path.is_symlink()
+        and _sha256(path) != digest
+    ]
+    if changed:
+        raise ContentError(
+            f"Cannot prove {prefix}: {len(changed)} files are not what their Conda packages say.",
+            details=changed[:20],
+            hint=f"Remove {cache_folder() / 'conda' / 'conda-packages'}, then run the same command again.",
+        )
+
+
+def _sha256(path: Path) -> str:
+    with os_errors(f"{path}: cannot be read", ContentError), path.open("rb") as file:
+        return sha256_of(file).hex()
+
+
 def _file_lines(record: Mapping[str, object]) -> Sequence[str]:
     """Return one line for every file but byte-code, which is compiled on the spot."""
+    head = f"conda {record['name']} {record.get('version')} {record.get('build')}"
+    return [head, *(f"{e.get('_path')},{e.get('sha256')}" for e in _packed(record))]
+
+
+def _packed(record: Mapping[str, object]) -> list[Mapping[str, object]]:
     data = record.get("paths_data")
     entries = data.get("paths") if isinstance(data, Mapping) else None
-    head = f"conda {record['name']} {record.get('version')} {record.get('build')}"
-    if not isinstance(entries, list):
-        return [head]
-    packed = [e for e in entries if isinstance(e, Mapping) and not str(e.get("_path")).endswith((".pyc", ".pyo"))]
-    return [head, *(f"{e.get('_path')},{e.get('sha256')}" for e in packed)]
+    listed = entries if isinstance(entries, list) else []
+    return [e for e in listed if isinstance(e, Mapping) and not str(e.get("_path")).endswith((".pyc", ".pyo"))]

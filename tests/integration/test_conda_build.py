@@ -78,6 +78,21 @@ def test_request_becomes_an_environment_that_is_what_the_lock_says(options, tmp_
     assert elsewhere.built.reference != made.built.reference
 
 
+def test_edit_in_one_environment_does_not_pass_as_the_package_in_the_next(options, tmp_path):
+    first = build.build(options)
+    assert first.built is not None
+    module = next(Path(first.built.reference).glob("lib/python3*/site-packages/torch/version.py"))
+    content = module.read_bytes()
+    # In place: the file is a link into rattler's cache.
+    module.write_bytes(content[:-1] + b" ")
+
+    with pytest.raises(ContentError, match="not what their Conda packages say") as caught:
+        build.build(dataclasses.replace(options, output=tmp_path / "elsewhere"))
+
+    assert any("torch/version.py" in line for line in caught.value.details)
+    assert "conda-packages" in str(caught.value.hint)
+
+
 def test_frozen_build_needs_no_channel_but_the_packages(options):
     made = build.build(options)
     assert made.built is not None
