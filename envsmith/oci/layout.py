@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from envsmith.errors import ContentError, DataError, os_errors
+from envsmith.errors import ContentError, DataError, UsageError, os_errors
 from envsmith.files import digest_of, open_regular, scratch
 from envsmith.oci.layers import CHUNK, LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise, stream
 from envsmith.oci.spec import (
@@ -389,6 +389,10 @@ def _finish(folder: Path, manifest: Manifest) -> None:
     partial_index.replace(folder / "index.json")
 
 
+# All that a layout consists of. A folder with anything else is not replaced by one.
+_PARTS = frozenset({"blobs", "index.json", "oci-layout", "source"})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
     """How an image is written: how many layers are the base's, the latest time of a file, and whether with gzip."""
@@ -407,6 +411,10 @@ def to_layout(
     What was at ``directory`` is replaced at the end. Nothing half-written stays on a failure: ``ContentError`` when
     ``saved`` is no archive of an image, ``StorageError`` when the disk does not take it.
     """
+    if foreign := sorted(path.name for path in directory.glob("*") if path.name not in _PARTS):
+        raise UsageError(
+            f"Cannot replace {directory}: {foreign[0]} is not a part of an OCI layout.", hint="Move it elsewhere."
+        )
     progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers"))
     with os_errors(f"{directory}: the OCI layout cannot be written"):
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -423,7 +431,7 @@ def to_layout(
             if source:
                 (folder / "source").write_text(source + "\n", encoding="ascii")
             if directory.exists():
-                shutil.rmtree(directory)
+                directory.replace(staging / "before")
             folder.replace(directory)
     progress(Event(kind=EventKind.DONE, step=_STEP, text=manifest.digest))
     return open_image(directory)

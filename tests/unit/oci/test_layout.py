@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.errors import ContentError, DataError
+from envsmith.errors import ContentError, DataError, UsageError
 from envsmith.files import digest_of
 from envsmith.oci.diff import difference
 from envsmith.oci.layout import (
@@ -281,3 +281,23 @@ def test_a_layout_of_another_version_is_refused():
     files = {"index.json": index_bytes([]), "oci-layout": b'{"imageLayoutVersion": "2.0.0"}'}
     with pytest.raises(DataError, match="no OCI layout"):
         LayoutStore("a store", lambda name: io.BytesIO(files[name]), lambda: files)
+
+
+def test_a_folder_with_something_else_is_not_replaced_by_a_layout(tmp_path):
+    first = layout(tmp_path / "a", tar_files([("x", b"1")]))
+    (tmp_path / "a" / "oci" / "notes.txt").write_text("mine")
+
+    with pytest.raises(UsageError, match=r"Cannot replace .*oci: notes\.txt is not a part"):
+        layout(tmp_path / "a", tar_files([("x", b"2")]))
+
+    assert (tmp_path / "a" / "oci" / "notes.txt").read_text() == "mine"
+    assert open_image(tmp_path / "a" / "oci").digest == first.digest
+
+
+def test_a_layout_takes_the_place_of_the_earlier_one_and_leaves_nothing_beside(tmp_path):
+    layout(tmp_path / "a", tar_files([("x", b"1")]))
+
+    second = layout(tmp_path / "a", tar_files([("x", b"2")]))
+
+    assert open_image(tmp_path / "a" / "oci").digest == second.digest
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["oci"]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.publish.folder import IMAGE_FILE, index_text, read_folder, rendered
+from envsmith.errors import UsageError
+from envsmith.publish.folder import IMAGE_FILE, index_text, read_folder, rendered, write_folder
 
 IMAGES = Path(__file__).resolve().parents[3] / "images"
 FOLDERS = sorted(path.parent for path in IMAGES.glob(f"*/{IMAGE_FILE}"))
@@ -40,3 +41,12 @@ def test_no_address_and_no_path_of_a_machine(folder):
 
 def test_the_index_lists_them():
     assert (IMAGES / "README.md").read_text(encoding="utf-8") == index_text(IMAGES)
+
+
+def test_a_readme_of_somebody_else_is_not_replaced(tmp_path):
+    (tmp_path / "README.md").write_text("# My images\n")
+
+    with pytest.raises(UsageError, match=r"Cannot replace .*README\.md"):
+        write_folder(tmp_path, None, None, ())
+
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("README.md", "# My images\n")]
