@@ -152,3 +152,20 @@ def test_the_cache_follows_xdg_and_falls_back_to_the_home(monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", "/home/someone")
 
     assert str(cache_folder()) == "/home/someone/.cache/envsmith"
+
+
+def test_only_modules_that_check_what_they_read_know_where_the_cache_lies() -> None:
+    package = Path(load_entry.__code__.co_filename).parent
+
+    modules = {
+        str(path.relative_to(package)) for path in package.rglob("*.py") if "cache_folder" in path.read_text("utf-8")
+    }
+
+    assert modules == {
+        "cache.py",
+        "conda/model.py",  # conda/copies.py checks what rattler keeps below it
+        "engines/conda.py",  # reads the linked files after the fact
+        "http.py",
+        "image/context.py",  # folders that are emptied before they are used
+        "matrix/refresh/updates.py",
+    }

@@ -1,18 +1,18 @@
 """The Python sources of one release on the package index: of a wheel by range requests, of a source distribution as a whole.
 
-Only ``.py`` and ``.pyi`` are taken, and of compiled modules the names; a release is read once and kept as a small zip file in the cache folder.
+Only ``.py`` and ``.pyi`` are taken, and of compiled modules the names; a release is read once and kept in the cache.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envsmith.cache import load_entry, store_entry
 from envsmith.errors import NetworkError
 from envsmith.http import Fetcher
 from envsmith.python.index import IndexFile, PackageIndex
@@ -53,16 +53,19 @@ def _linux(filename: str) -> bool:
 
 def read_sources(index: PackageIndex, distribution: str, file: IndexFile, cache: Path) -> Sources:
     """Out of the cache, or from the index and then into the cache. Raises ``NetworkError`` for what cannot be read."""
-    kept = cache / f"{distribution}-{file.version}-{(file.sha256 or 'unhashed')[:12]}.zip"
-    if not kept.exists():
+    place = cache / f"{distribution}-{file.version}-{(file.sha256 or 'unhashed')[:12]}"
+    made_of = f"{file.filename} {file.sha256}"
+    entry = load_entry(place, made_of, limit=MAX_UNPACKED)
+    content = entry.content if entry else b""
+    if not content:
         members = dict(_wheel(index, file) if file.is_wheel else _sdist(index.fetcher, file))
-        cache.mkdir(parents=True, exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
             for name, data in sorted(members.items()):
                 out.writestr(name, data)
-        part.replace(kept)
-    with zipfile.ZipFile(kept) as archive:
+        content = buffer.getvalue()
+        store_entry(place, made_of, content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     compiled = files.pop(_COMPILED, b"").decode().split()
     return Sources(
