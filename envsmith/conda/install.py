@@ -11,7 +11,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -141,27 +140,33 @@ def _check_files(part: PlatformLock) -> None:
 
 @contextmanager
 def _in_place_of(prefix: Path) -> Iterator[None]:
-    """Set an old environment aside until the new one is complete, and put it back when anything fails."""
-    aside: Path | None = None
+    """Set an old environment aside until the new one is complete, and put it back when anything fails.
+
+    Where a run was killed, the next puts it back.
+    """
+    aside = prefix.with_name(f".{prefix.name}-envsmith-old")
     with os_errors(f"{prefix} cannot be used"):
         prefix.parent.mkdir(parents=True, exist_ok=True)
+        if aside.is_dir():
+            shutil.rmtree(prefix, ignore_errors=True)
+            aside.rename(prefix)
         if prefix.exists() and any(prefix.iterdir()):
             if not (prefix / "conda-meta").is_dir():
                 raise UsageError(
                     f"{prefix} is not empty and no Conda environment: nothing is installed over it",
                     hint="give another folder",
                 )
-            aside = Path(tempfile.mkdtemp(prefix=f".{prefix.name}-old-", dir=prefix.parent)) / "env"
             prefix.rename(aside)
     try:
         yield
     except BaseException:
         shutil.rmtree(prefix, ignore_errors=True)
-        if aside:
+        if aside.is_dir():
             _put_back(aside, prefix)
         raise
-    if aside:
-        shutil.rmtree(aside.parent, ignore_errors=True)
+    if aside.is_dir():
+        with scratch(prefix.parent) as folder:  # never half removed under its own name
+            aside.rename(folder / "env")
 
 
 def _put_back(aside: Path, prefix: Path) -> None:
@@ -170,7 +175,6 @@ def _put_back(aside: Path, prefix: Path) -> None:
         hint=f"it is whole in {aside}: move it back by hand",
     ):
         aside.rename(prefix)
-        aside.parent.rmdir()
 
 
 def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[str]) -> None:

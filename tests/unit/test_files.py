@@ -317,7 +317,7 @@ _WRITERS = {
     "ci/since.py": "in a scratch folder",
     "ci/local.py": "in a scratch folder",
     "conda/channels.py": "in a scratch folder",
-    "conda/install.py": "in a scratch folder, and the old environment is set aside beside its place",
+    "conda/install.py": "in a scratch folder, and the old environment is renamed, then put back or removed",
     "engines/container.py": "in a scratch folder",
     "engines/venv.py": "in a scratch folder",
     "image/context.py": "in the folder of one build, which is emptied before and after",
