@@ -234,8 +234,11 @@ class _Anchors(HTMLParser):
 def parse_html(text: str, listing: Listing) -> None:
     """Add the files of a simple page in HTML (PEP 503, 592, 658, 714). ``NetworkError`` when it is not one."""
     parser = _Anchors(listing)
-    parser.feed(text)
-    parser.close()
+    try:
+        parser.feed(text)
+        parser.close()
+    except (AssertionError, ValueError) as error:  # marked sections and numbers that html.parser cannot take
+        raise NetworkError(f"Cannot read {redact(listing.page)}: {error}.", hint="Use another index.") from None
     tags = parser.tags
     if text.rfind("<") > text.rfind(">") or tags["html"] > tags["/html"]:
         raise NetworkError(f"Cannot read {redact(listing.page)}: the page is cut.", hint="Run the command again.")

@@ -16,7 +16,7 @@ from functools import partial
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envsmith.errors import NetworkError
 from envsmith.http import Fetcher
@@ -71,7 +71,7 @@ def metadata_of(file: IndexFile, data: bytes) -> Metadata:
             file.project,
             Version(file.version).public,
         )
-    except InvalidVersion:
+    except ValueError:  # not a version, or one of thousands of digits
         is_own = False
     if not is_own:
         raise NetworkError(

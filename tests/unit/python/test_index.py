@@ -175,8 +175,21 @@ def test_an_index_without_project_documents_still_answers(fetcher):
         HTML.encode()[:-20],
         HTML.encode()[:300],
         b'<a href="demo-1.0.tar.gz">demo</a><a href="demo-1.1.tar.',
+        b"<![nonsense[>",
+        b'<a href="&#' + b"9" * 5000 + b';">',
     ],
-    ids=["nothing", "a word", "gzip", "a login", "a script", "cut at the end", "cut in a link", "cut without html"],
+    ids=[
+        "nothing",
+        "a word",
+        "gzip",
+        "a login",
+        "a script",
+        "cut at the end",
+        "cut in a link",
+        "cut without html",
+        "a marked section",
+        "a number",
+    ],
 )
 def test_a_page_that_is_cut_or_not_of_an_index_is_refused_and_not_kept(server, tmp_path, page):
     server.routes["/simple/demo/"] = lambda h: h.reply(200, page, Content_Type="text/html")
