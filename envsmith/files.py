@@ -134,7 +134,7 @@ def writing(path: Path, *, mode: int | None = None, durable: bool = True) -> Ite
             with path.open("ab") as file:
                 yield file
             return
-        target = path.resolve() if mode is None else path
+        target = Path(os.path.realpath(path)) if mode is None else path
         target.parent.mkdir(parents=True, exist_ok=True)
         sweep(target.parent)
         handle, fresh = _locked(target.parent, lambda name: os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))

@@ -378,7 +378,7 @@ class _Child:
         elif code < 0:
             tally.fail("signal", f"{signal.Signals(-code).name}: {self.what.text()}")
         elif code in {70, 71} or "Traceback (most recent call last)" in words:
-            tally.fail("internal error", f"{last[:150]} … {last[-150:]}: {self.what.text()}")
+            tally.fail("internal error", f"{self.what.text()}: {last[:150]} … {last[-150:]}")
         elif code not in EXIT_CODES:
             tally.fail("unknown exit code", f"{code}: {last}: {self.what.text()}")
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -305,7 +305,7 @@ def ranges_of(declaration: Declaration) -> dict[str, Spec]:
     """
     ranges: dict[str, Spec] = {}
     if declaration.python:
-        ranges["python"] = Spec.parse(declaration.python)
+        ranges["python"] = _spec(declaration.python, "python")
     by_component: dict[str, list[Declared]] = {}
     for line in declaration.requirements:
         component = components().find(line.name)
@@ -315,8 +315,15 @@ def ranges_of(declaration: Declaration) -> dict[str, Spec]:
     for name, lines in by_component.items():
         plain = [line for line in lines if line.extra is None] or lines
         texts = {",".join(dict.fromkeys(d.spec for d in plain if p in d.pythons and d.spec)) for p in pythons}
-        ranges[name] = Spec.parse("*") if "" in texts or not texts else Spec.parse(" || ".join(sorted(texts)))
+        ranges[name] = Spec.parse("*") if "" in texts or not texts else _spec(" || ".join(sorted(texts)), name)
     return ranges
+
+
+def _spec(text: str, name: str) -> Spec:
+    try:
+        return Spec.parse(text)
+    except ValueError as error:
+        raise DataError(f"Cannot judge what is declared of {name}: {error}.") from None
 
 
 def admitted_pythons(spec: Spec) -> list[str]:

@@ -26,6 +26,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
+from envsmith.programs import execute
 
 if TYPE_CHECKING:
     from griffe import Breakage, Module
@@ -116,7 +117,7 @@ def compare(root: Path, base: str, library: Library) -> Comparison:
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
     try:
-        finished = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
+        finished = execute(command, seconds=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
             f"--since: git cannot be asked: {error}", hint="run it in a checkout, with git installed"

@@ -221,9 +221,11 @@ def run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CUT
     except OSError as error:
-        if trace or error.errno not in UNWRITABLE:
+        if trace:
             raise
-        return _tell(storage_error(error, error.filename or "a file"))
+        if error.errno in UNWRITABLE:
+            return _tell(storage_error(error, error.filename or "a file"))
+        return _tell(StorageError(f"Cannot use {str(error.filename or 'a file')[:200]}: {error.strerror or error}."))
     except Exception as error:
         if trace:
             raise

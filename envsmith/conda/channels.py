@@ -215,7 +215,7 @@ def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
             f"{clean(channel)!r} is not a channel", hint="give a name (conda-forge), a URL or file:///path"
         )
     if "://" not in text and (text.startswith(("/", "./", "../")) or text == "."):
-        return Path(text).resolve().as_uri()
+        return Path(os.path.realpath(text)).as_uri()
     if "://" not in text:
         return _named(text, settings or read_settings())
     scheme = urlsplit(text).scheme.lower()

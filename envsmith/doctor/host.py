@@ -26,6 +26,7 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.programs import execute
 from envsmith.schema import parse_json
 from envsmith.smoke.agent.health import infiniband, report_apart
 from envsmith.smoke.health import state_problems
@@ -366,10 +367,10 @@ def _library_version(name: str, path: str) -> str | None:
 def output_of(command: list[str], seconds: float = 2.0) -> str:
     """Return standard output and error of a command, or nothing when it is absent, fails or takes too long."""
     try:
-        run = subprocess.run(command, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL)
+        run = execute(command, seconds=seconds)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return (run.stdout[:200_000] + run.stderr[:20_000]).decode(errors="replace")
+    return run.stdout[:200_000] + run.stderr[:20_000]
 
 
 def text_of(path: str | Path, most: int = 100_000) -> str:

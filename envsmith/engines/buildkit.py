@@ -29,6 +29,7 @@ from envsmith.errors import (
     of_the_system,
     os_errors,
 )
+from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress
 
 # Clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
@@ -78,9 +79,7 @@ def _refused(client: str) -> str | None:
 def _ask(command: list[str]) -> str | None:
     """Return the first line of what a command prints, or ``None`` when it fails."""
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=10, check=False, stdin=subprocess.DEVNULL
-        )
+        answer = execute(command, seconds=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = answer.stdout.strip().splitlines()
@@ -88,6 +87,8 @@ def _ask(command: list[str]) -> str | None:
     return lines[0] if lines and (answer.returncode == 0 or lines[0][:1].isdigit()) else None
 
 
+# Of a line that is longer the pieces are read one after the other.
+_LINE = 1 << 16
 _VERTEX = re.compile(r"#(\d+) (.*)")
 _STAMPED = re.compile(r"(\d+\.\d+) ?(.*)")
 _TITLES = (
@@ -279,7 +280,7 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
         _RUNNING.add(process)
         stack.callback(_RUNNING.discard, process)
         try:
-            for line in process.stdout or ():
+            while process.stdout and (line := process.stdout.readline(_LINE)):
                 transcript.feed(line.rstrip("\n"))
             return process.wait()
         except KeyboardInterrupt as error:

@@ -30,6 +30,7 @@ from envsmith.files import scratch
 from envsmith.image.context import read_host_settings, write_context, write_secrets
 from envsmith.image.dockerfile import ImageOptions
 from envsmith.model.lock import Lock
+from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress
 
 if TYPE_CHECKING:
@@ -77,10 +78,7 @@ class PodmanEngine(ContainerEngine):
         except ImportError:
             return "the Python package docker, with which podman's service is asked, is not installed"
         try:
-            answer = subprocess.run(
-                ["podman", "info", "--format", "{{.Version.APIVersion}}"],
-                capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            answer = execute(["podman", "info", "--format", "{{.Version.APIVersion}}"], seconds=20)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"podman does not answer: {error}"
         return None if answer.returncode == 0 else f"podman does not work here: {answer.stderr.strip()[-200:]}"
@@ -88,10 +86,7 @@ class PodmanEngine(ContainerEngine):
     def unused(self) -> str | None:
         """Return one sentence while podman holds no image: it is often installed but never set up."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            listing = subprocess.run(
-                [self.tool, "images", "--quiet"],
-                capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            listing = execute([self.tool, "images", "--quiet"], seconds=20)
             if listing.returncode == 0 and listing.stdout.strip():
                 return None
         return f"it holds no image yet (--engine {self.tool} takes it all the same)"

@@ -43,6 +43,7 @@ from envsmith.files import digest_of, scratch, sha256_of, write_whole
 from envsmith.http import HttpClient
 from envsmith.lock.pip_files import LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
+from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import Interpreter, find_interpreter, find_interpreters
 from envsmith.python.uv import Uv, find_uv
@@ -378,9 +379,7 @@ def inspect_python(python: Path) -> dict[str, str]:
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     command = [str(python), "-I", "-B", "-c", INSPECT_SCRIPT]
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=120, check=False, env=variables
-        )
+        answer = execute(command, seconds=120, env=variables)
     except (OSError, subprocess.SubprocessError) as error:
         raise ContentError(
             f"{python}: the interpreter of the environment does not start: {error}",

@@ -38,6 +38,7 @@ from envsmith.oci.spec import (
     is_digest,
     parse_index,
 )
+from envsmith.programs import execute
 from envsmith.schema import parse_json
 
 Opener = Callable[[], IO[bytes]]
@@ -536,7 +537,8 @@ def _from_helper(name: object, key: str) -> Login | None:
     if program is None:
         return None
     try:
-        ran = subprocess.run([program, "get"], input=key.encode(), capture_output=True, timeout=30, check=True)
+        ran = execute([program, "get"], seconds=30, feed=key)
+        ran.check_returncode()
         answer = parse_json(ran.stdout)
         user, secret = answer.get("Username"), answer.get("Secret")
     except (OSError, ValueError, AttributeError, subprocess.SubprocessError):

@@ -21,6 +21,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from envsmith.model.version import minor_of
+from envsmith.programs import execute
 from envsmith.python.uv import find_uv, uv_environment
 from envsmith.schema import parse_json
 
@@ -74,14 +75,8 @@ def _every(environ: tuple[tuple[str, str], ...]) -> tuple[Interpreter, ...]:
     env = uv_environment(dict(environ))
     command = [find_uv(), "python", "list", "--only-installed", "--output-format", "json", "--no-config"]
     try:
-        ran = subprocess.run(
-            command,
-            env={**env, "PATH": _path(env), "UV_PYTHON_DOWNLOADS": "never"},
-            capture_output=True,
-            timeout=_TIMEOUT,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
+        ran = execute(command, seconds=_TIMEOUT, env={**env, "PATH": _path(env), "UV_PYTHON_DOWNLOADS": "never"})
+        ran.check_returncode()
         rows = parse_json(ran.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         rows = []

@@ -33,6 +33,7 @@ from envsmith.errors import (
 from envsmith.files import read_text, scratch
 from envsmith.http import ca_bundle
 from envsmith.pip_settings import pip_values
+from envsmith.programs import Kept
 from envsmith.text import clean as clean_text
 from envsmith.text import without_secrets
 
@@ -58,7 +59,7 @@ _INDEX_SETTING = re.compile(
 )
 # Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's
 # whole output.
-_MAX_LINES = 5000
+_MAX_LINES, _MAX_LINE = 5000, 1 << 16
 _MAX_LINE = 2000
 _TAIL = 30
 
@@ -225,12 +226,12 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
     stdout, stderr = process.stdout, process.stderr
     if stdout is None or stderr is None:
         raise EngineError("uv was started without pipes")
-    out: list[str] = []
-    reader = threading.Thread(target=lambda: out.append(stdout.read()), daemon=True)
+    output = Kept()
+    reader = threading.Thread(target=output.drain, args=(stdout.buffer,), daemon=True)  # type: ignore[attr-defined]
     reader.start()
     lines: list[str] = []
     try:
-        for raw in stderr:
+        while raw := stderr.readline(_MAX_LINE):
             line = clean(raw)
             if len(lines) < _MAX_LINES:
                 lines.append(line)
@@ -244,7 +245,7 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
     finally:
         end(process)
         reader.join(timeout=5)
-    return Finished(status=status, stdout="".join(out), lines=tuple(lines))
+    return Finished(status=status, stdout=output.text, lines=tuple(lines))
 
 
 # What a failure means, by what uv 0.9 to 0.13 prints; the first that matches wins.

@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from envsmith.errors import SmokeError, UsageError, os_errors
-from envsmith.files import scratch
+from envsmith.files import read_text, scratch
 from envsmith.model.record import Fault
+from envsmith.programs import execute
 from envsmith.schema import AsJson, parse_json, written
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.blame import ranks_text
@@ -584,27 +585,18 @@ def _owner(host: str, mine: str | None) -> list[str]:
 
 def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
     with os_errors(f"{argv[0]} cannot be started", SmokeError):
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        words, _ = process.communicate(timeout=limit)
-        return words.decode(errors="replace"), process.returncode
-    except BaseException as error:
-        process.terminate()  # torchrun ends its ranks
         try:
-            process.wait(timeout=20.0)
+            answer = execute(argv, seconds=limit, merged=True, patience=20.0)  # torchrun ends its ranks
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
             return "torchrun had to be ended at the outer deadline", None
-        raise
+    return answer.stdout, answer.returncode
 
 
 def _read_events(directory: Path) -> list[object]:
     """Read all ranks' lines. What came from the rank's own file and through the store is taken once."""
     unique: dict[str, object] = {}
     for path in sorted(directory.glob("events.*")):
-        for line in path.read_text(errors="replace").splitlines():
+        for line in read_text(path, 256 << 20, errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = parse_json(line)
                 unique.setdefault(json.dumps(event, sort_keys=True), event)

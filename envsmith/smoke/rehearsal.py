@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from envsmith.programs import execute
 from envsmith.smoke.agent.placement import sharing_env
 from envsmith.smoke.run import Target
 from envsmith.smoke.verdict import SmokeResult
@@ -33,8 +34,8 @@ def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> S
     stopped = subprocess.Popen(command, env=ranks[1], stdin=quiet, stdout=quiet, stderr=quiet)
     try:
         stopped.send_signal(signal.SIGSTOP)
-        done = subprocess.run(command, env=ranks[0], stdin=quiet, capture_output=True, timeout=limit, check=False)
-        status, words = done.returncode, done.stderr.decode(errors="replace").strip()
+        done = execute(command, env=ranks[0], seconds=limit)
+        status, words = done.returncode, done.stderr.strip()
     except subprocess.TimeoutExpired:
         status, words = None, f"the preflight did not end within {limit:.0f} s"
     finally:

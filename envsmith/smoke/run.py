@@ -23,6 +23,7 @@ from typing import Protocol, runtime_checkable
 
 from envsmith.errors import EnvsmithError, SmokeError, os_errors
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.programs import execute
 from envsmith.schema import parse_json
 from envsmith.smoke.agent.processes import KILL_SECONDS
 from envsmith.smoke.bundle import bundle
@@ -175,7 +176,7 @@ def probe(target: Target) -> dict[str, str]:
     command, env = target.argv(["-I", "-B", "-c", _PROBE]), {**os.environ, **target.env()}
     try:
         with os_errors(f"{command[0]} cannot be started", SmokeError, hint=_HINT):
-            process = subprocess.run(command, env=env, capture_output=True, timeout=_PROBE_SECONDS, check=False)
+            process = execute(command, seconds=_PROBE_SECONDS, env=env)
     except subprocess.TimeoutExpired:
         raise SmokeError(f"{command[0]} did not answer within {_PROBE_SECONDS:.0f} s") from None
     try:
@@ -183,7 +184,7 @@ def probe(target: Target) -> dict[str, str]:
     except ValueError:
         versions = None
     if not isinstance(versions, dict):
-        words = process.stderr.decode(errors="replace").strip().splitlines()
+        words = process.stderr.strip().splitlines()
         last = f": {words[-1][:300]}" if words else ""
         message = f"no Python of 3.9 or newer answered to {command[0]} (status {process.returncode}){last}"
         raise SmokeError(message, hint=_HINT)

@@ -33,6 +33,7 @@ from envsmith.model.cell import Cell
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
+from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.proof import Subject, make_record, refuse_fault_of_host, rungs_of
 from envsmith.python.uv import Uv, uv_environment
@@ -267,15 +268,8 @@ def _reached(job: Job, result: SmokeResult, target: _Target) -> tuple[tuple[Rung
 def _import_without_gpu(target: _Target, module: str, trick: ImportWithoutGpu) -> Failure:
     """Import the framework as ``trick`` says and return what fails then. The rest needs a host with a GPU."""
     try:
-        finished = subprocess.run(
-            [str(target.python), "-I", "-c", f"import {module}"],
-            env={**os.environ, **target.env(), **trick.variables},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_STEP_PATIENCE,
-            check=False,
-        )
+        command = [str(target.python), "-I", "-c", f"import {module}"]
+        finished = execute(command, seconds=_STEP_PATIENCE, env={**os.environ, **target.env(), **trick.variables})
     except (OSError, subprocess.SubprocessError) as error:
         return Failure(rung=Rung.IMPORTED, symptom=f"the import could not be tried: {error}", of_host=True)
     lines = [line for line in finished.stderr.splitlines() if line.strip()]

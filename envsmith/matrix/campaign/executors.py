@@ -19,6 +19,7 @@ from envsmith import plain
 from envsmith.errors import EngineError
 from envsmith.matrix.campaign.drive import Handle, State, forget_unneeded
 from envsmith.matrix.campaign.job import Job, Plan, Settings
+from envsmith.programs import execute
 from envsmith.smoke.agent.machine import memory_info
 
 _GIB = 1 << 30
@@ -150,13 +151,8 @@ class _Queue:
         now = time.monotonic()
         if now - self.moment > _ASK_SECONDS:
             with suppress(OSError, subprocess.SubprocessError):
-                answer = subprocess.run(
-                    ["squeue", "--noheader", "--array", "--format=%i", f"--user={os.getuid()}"],
-                    capture_output=True,
-                    text=True,
-                    timeout=60,
-                    check=False,
-                )
+                question = ["squeue", "--noheader", "--array", "--format=%i", f"--user={os.getuid()}"]
+                answer = execute(question, seconds=60)
                 # A controller that does not answer says nothing about its tasks.
                 if answer.returncode == 0:
                     self.listed, self.moment = frozenset(answer.stdout.split()), now
@@ -178,7 +174,7 @@ class _Task:
 
     def cancel(self) -> None:
         with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(["scancel", self.job.job_id], check=False, timeout=60, capture_output=True)
+            execute(["scancel", self.job.job_id], seconds=60)
 
 
 @dataclass(slots=True)

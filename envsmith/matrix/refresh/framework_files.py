@@ -21,6 +21,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Checkout, ToolkitTable
 from envsmith.matrix.refresh.table import Table, flow, parse_record
 from envsmith.model.version import Spec
+from envsmith.programs import execute
 from envsmith.python.distribution import ReleaseFacts
 
 _MAX_FILE = 16 << 20
@@ -36,14 +37,14 @@ def _git(folder: Path, *words: str) -> str | None:
     """Return what git prints, or ``None`` when it says no. ``UsageError`` when the folder is no repository."""
     command = ["git", "-C", str(folder), *words]
     try:
-        answer = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        answer = execute(command, seconds=120)
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"git cannot be run in {folder}: {error}", hint="install git") from None
-    if answer.returncode == 128 and b"not a git repository" in answer.stderr:
+    if answer.returncode == 128 and "not a git repository" in answer.stderr:
         raise UsageError(f"{folder} is not a git repository", hint="--checkout NAME=FOLDER wants a clone with its tags")
     if answer.returncode != 0 or len(answer.stdout) > _MAX_FILE:
         return None
-    return answer.stdout.decode("utf-8", "replace")
+    return answer.stdout
 
 
 def _tags(folder: Path, pattern: str) -> dict[str, str]:

@@ -1,0 +1,77 @@
+"""Other programs: what is kept of their answers, and how they are ended."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import envsmith
+from envsmith.programs import Kept, execute
+
+
+def _python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_of_a_flood_the_beginning_the_end_and_the_count_are_kept() -> None:
+    kept = Kept(10)
+
+    for piece in (b"abc", b"defgh", b"x" * 1000, b"vwxyz"):
+        kept.add(piece)
+
+    assert kept.text == "abcde\n[1003 bytes left out]\nvwxyz"
+    assert kept.count == 1013
+
+
+def test_a_child_that_floods_its_output_does_not_fill_the_memory() -> None:
+    answer = execute(_python("import os\nfor _ in range(2000): os.write(1, b'x' * 65536)\nos.write(1, b'end')"))
+
+    assert answer.returncode == 0
+    assert len(answer.stdout) < 17 << 20
+    assert answer.stdout.endswith("end")
+    assert "bytes left out" in answer.stdout
+
+
+def test_a_program_is_fed_and_its_errors_stay_apart() -> None:
+    answer = execute(_python("import sys; print(sys.stdin.read()); print('e', file=sys.stderr)"), feed="x" * 300_000)
+
+    assert (len(answer.stdout), answer.stderr) == (300_001, "e\n")
+
+
+def test_a_program_that_does_not_read_what_it_is_fed_is_not_an_error() -> None:
+    assert execute(_python("import os; os.close(0); print(1)"), feed="x" * 3_000_000).stdout == "1\n"
+
+
+def test_a_grandchild_that_holds_the_pipe_is_not_waited_for() -> None:
+    answer = execute(["sh", "-c", "sleep 600 & echo $!"])
+
+    os.kill(int(answer.stdout), signal.SIGKILL)  # it was alive
+
+
+def test_at_the_deadline_a_program_is_ended() -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        execute(["sleep", "60"], seconds=0.1)
+
+
+def test_no_output_of_a_program_is_kept_without_a_bound() -> None:
+    package = Path(envsmith.__file__).parent
+    unbounded = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in package.rglob("*.py")
+        if "smoke/agent" not in path.as_posix() and path.name != "install.py"  # which asks our own linker
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (
+            any(word.arg == "capture_output" for word in node.keywords)
+            or ast.unparse(node.func) in {"subprocess.check_output", "subprocess.getoutput", "os.popen"}
+            or ast.unparse(node.func).endswith(".communicate")
+        )
+    ]
+
+    assert not unbounded, "ask through envsmith.programs"
