@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from envsmith.errors import UNWRITABLE, EnvsmithError, InterruptedRunError, LeftAsideWarning, UsageError, storage_error
+from envsmith.errors import (
+    UNWRITABLE,
+    EnvsmithError,
+    InterruptedRunError,
+    LeftAsideWarning,
+    StorageError,
+    UsageError,
+    storage_error,
+)
 
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands
 # here so that `envsmith --help` imports none of them.
