@@ -84,7 +84,7 @@ _TEXTS = [
 _BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"b%d: &b%d [%s]\n" % (i, i, b",".join([b"*b%d" % (i - 1) if i else b"*a"] * 9)) for i in range(12)
 )
-_CONTENTS = [
+CONTENTS = [
     b"", b"\n", b"[" * 30_000, b"{" * 30_000, b'{"a":' * 30_000, b"[" * 900 + b"]" * 900, b'{"a":' * 99 + b"1" + b"}" * 99, b"- " * 30_000, b"? " * 30_000,
     b"[a, " * 30_000, b"(" * 30_000, b"a.b." * 30_000, b"-" * 30_000, b"~" * 30_000, _BOMB, b"&a [*a]", b"9" * 5000, b'{"schema": ' + b"9" * 5000 + b"}", b"schema: 0x" + b"f" * 5000,
     b'{"schema": 1e999}', b'{"schema": NaN}', b'{"schema": -Infinity}', b"schema: .inf", b"a = " + b"9" * 5000, b"a = " + b"[" * 5000, b"a" + b".a" * 5000 + b" = 1",
@@ -136,7 +136,7 @@ def _seeds() -> tuple[bytes, ...]:
 def _content(random: random.Random) -> bytes:
     choice = random.random()
     if choice < 0.45:
-        return random.choice(_CONTENTS)
+        return random.choice(CONTENTS)
     seed = random.choice(_seeds())
     if choice < 0.7:
         with contextlib.suppress(ValueError, RecursionError):
@@ -153,7 +153,7 @@ def _content(random: random.Random) -> bytes:
             case 1:
                 data[at:at] = data[at : at + length] * random.choice((1, 2, 200))
             case 2:
-                data[at:at] = random.choice(_CONTENTS)[:6000]
+                data[at:at] = random.choice(CONTENTS)[:6000]
             case 3:
                 data[at : at + 1] = bytes([random.randrange(256)])
             case _:

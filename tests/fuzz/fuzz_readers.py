@@ -217,7 +217,29 @@ def source_archive(text: str) -> None:
             read_archive(wish, HttpClient(offline=True))
 
 
+def loader(name: str) -> Reader:
+    """The parser of a format itself, with the loader in C behind it. What it gives can be walked and written."""
+
+    def read(text: str) -> None:
+        from envsmith.schema import UnreadableError, parse_document, to_json
+
+        with suppress(UnreadableError):
+            json.dumps(to_json(parse_document(name, raw(text))), ensure_ascii=False, default=repr).encode()
+
+    return read
+
+
+def toml(text: str) -> None:
+    from envsmith.files import read_toml
+
+    with suppress(ValueError):
+        read_toml(text)
+
+
 READERS: Mapping[str, Reader] = {
+    "json": loader("x.json"),
+    "yaml": loader("x.yaml"),
+    "toml": toml,
     "report": report,
     "launches": launches,
     "snapshot": snapshot,
@@ -294,6 +316,7 @@ SHAPES: Mapping[str, tuple[Any, ...]] = {
     "campaign": ({"schema": 1, "name": "n", "ranks": 2, "tier": "quick", "exclude_newer": "2026-11-20", "cells": [{"ids": ["ds0.19.6-torch2.13.0-cu130-py311"]}, {"bad": {"deepspeed": "*", "stages": ["import"]}, "take": 3, "why": "w"}, {"changed": {"since": "2026-01-01", "torch": [">=2.13", "2.5.1"]}}]},),
     "plan": (_PLAN,),
     "launches": (_CONFIG,),
+    "json": (_LOCK, _CONFIG),
     "report": (_CONFIG, [{"name": "torch", "version": "2.6.0"}], _LOCK),
 }  # fmt: skip
 # Texts that a reader takes, where JSON is not its language.
@@ -304,6 +327,8 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "pylock": ('lock-version = "1.0"\ncreated-by = "x"\n[[packages]]\nname = "torch"\nversion = "2.13.0"\ndependencies = [{name = "numpy"}]\nwheels = [{name = "torch-2.13.0-cp311-cp311-linux_x86_64.whl", url = "https://h.example/t.whl", size = 3, hashes = {sha256 = "' + SHA + '"}}]\n[tool.envsmith]\nlock = "abc"\n',),
     "uv-edges": ('lock-version = "1.0"\ncreated-by = "x"\n[[packages]]\nname = "torch"\n', "torch==2.5.1\n    # via deepspeed\nnumpy==1.26.4\n    # via\n    #   torch\n    #   deepspeed\n"),
     "pyproject": ('[project]\nname = "n"\nrequires-python = ">=3.10"\ndependencies = ["torch>=2.4,<2.9", "deepspeed; extra == \'x\'"]\n[project.optional-dependencies]\na = ["numpy<2"]\n[dependency-groups]\ng = ["torch", {include-group = "h"}]\nh = []\n', '[tool.poetry]\nname = "p"\n[tool.poetry.dependencies]\npython = "^3.10"\ntorch = {version = "~2.4", optional = true}\ndeepspeed = "*"\n[tool.envsmith]\naxes = ["torch"]\n'),
+    "yaml": ("a: &a [1, 0x1f, 1e3, ~, 'x']\nb: {<<: {c: d}, e: *a}\nf: |\n  text\n? g\n: !!int \"7\"\n", "- - - [{}]\n"),
+    "toml": ("a = 1\n[b.c]\nd = [1, 'x', {e = 2026-01-01}]\n[[f]]\n",),
     "setup-cfg": ("[metadata]\nname = n\n[options]\npython_requires = >=3.9\ninstall_requires =\n    torch>=2\n    deepspeed\n[options.extras_require]\na = numpy\n",),
     "requirements-txt": ("torch>=2.4 # c\n-r other.txt\n--index-url https://x.example\ndeepspeed[a]==0.19.6 ; python_version >= '3.10'\n-e .\nhttps://x.example/a.whl\n",),
     "environment-yml": ("dependencies:\n  - python=3.11\n  - pip:\n    - torch==2.5\n",),
