@@ -236,6 +236,20 @@ def toml(text: str) -> None:
         read_toml(text)
 
 
+def index_page(text: str) -> None:
+    """A page of a package index, in HTML and in JSON, and where a server leads by a redirect."""
+    from envsmith.errors import EnvsmithError
+    from envsmith.http import follow
+    from envsmith.python.index import Listing, parse_html, parse_project_json, parse_simple_json
+
+    page = "https://index.invalid/simple/demo/"
+    for parse in (parse_html, parse_simple_json, parse_project_json):
+        with suppress(EnvsmithError):
+            parse(text, Listing(page, "demo"))
+    with suppress(EnvsmithError):
+        follow(page, text)
+
+
 READERS: Mapping[str, Reader] = {
     "json": loader("x.json"),
     "yaml": loader("x.yaml"),
@@ -261,6 +275,7 @@ READERS: Mapping[str, Reader] = {
     "plan": plan,
     "nodes": nodes,
     "source-archive": source_archive,
+    "index-page": index_page,
 }
 
 SHA = "0" * 64
@@ -338,6 +353,7 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "nodes": ("a,b=10.0.0.1,c", "4", "a, b"),
     "source-archive": ("x@a.tar.gz#sha256=" + SHA, "x==1.0 @ https://host.example/x.tar.gz#sha256=" + SHA, "Metadata-Version: 2.2\nName: x\nVersion: 1.0\nRequires-Dist: torch>=2\n", '[project]\nname = "x"\nversion = "1.0"\ndependencies = ["torch>=2"]\n', "[metadata]\nname = x\nversion = 1.0\n[options]\ninstall_requires =\n    torch>=2\n", "from setuptools import setup\nsetup(name='x', version='1.0', install_requires=['torch>=2', 3], ext=f())\n"),
     "stated": ('{"facts": {"gpus": "8 x H100"}}',),
+    "index-page": ('<html><base href="../"><a href="demo-1.0.tar.gz#sha256=' + SHA + '" data-yanked="x" data-core-metadata="sha256=' + SHA + '" data-upload-time="2026-01-02T03:04:05Z">d</a></html>', '{"files": [{"filename": "demo-1.0-py3-none-any.whl", "url": "demo-1.0-py3-none-any.whl", "hashes": {"sha256": "' + SHA + '"}, "size": 7, "core-metadata": true, "yanked": "x"}]}', "https://files.invalid/x"),
 }  # fmt: skip
 
 
