@@ -13,7 +13,7 @@ layer. Secrets are optional and exist only as such mounts. The text needs BuildK
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from envsmith import plain
@@ -180,6 +180,45 @@ def _builder(lock: Lock, options: ImageOptions) -> str:
     return head + "\n".join(steps)
 
 
+# Python runs this before anything of a source distribution. uv starts it as root, because uv alone may read the login of
+# the index. Where it is to run a build, in the folder of a source, it hands that folder to the image's user and becomes
+# that user. A folder that uv reads again stays root's, with the sticky bit: the user may add files and replace none.
+_BUILD_USER = """import glob, os, stat
+try:
+    here, user = os.getcwd(), {user}
+    if os.getuid() == 0 and ("/sdists-v" in here or here.startswith("/build/")):
+        if os.stat(here).st_uid == 0:
+            for top, folders, files in os.walk(here):
+                for name in [".", *folders, *files]:
+                    os.lchown(os.path.join(top, name), user, user)
+        builds = os.environ["UV_CACHE_DIR"] + "/builds-v*/.tmp*"
+        for each in [*glob.glob(builds), *glob.glob(builds + "/metadata_directory"), "/wheels"]:
+            state = os.lstat(each) if os.path.lexists(each) else None
+            if state and state.st_uid == 0 and stat.S_ISDIR(state.st_mode):
+                os.chmod(each, 0o1777)
+        os.environ["HOME"] = "/tmp"
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+except BaseException as error:
+    os.write(2, ("the build cannot run as an ordinary user: %r" % error).encode())
+    os._exit(70)
+"""
+
+
+def as_build_user(options: ImageOptions) -> list[str]:
+    """Return the commands after which code of a source distribution runs as the image's user, and reads no secret."""
+    lines = _BUILD_USER.format(user=plain.user(options.user)).splitlines()
+    quoted = " \\\n      ".join(f"'{line}'" for line in lines)
+    folder = f"{IN}/build-user"
+    return [f"mkdir -p {folder} && printf '%s\\n' {quoted} > {folder}/sitecustomize.py", f"export PYTHONPATH={folder}"]
+
+
+def _built_by_user(options: ImageOptions, folder: str) -> str:
+    """Return the command that fails when a wheel below ``folder`` was not built by the image's user."""
+    return f"test -z \"$(find {folder} -name '*.whl' ! -user {plain.user(options.user)})\""
+
+
 def _by_uv(options: ImageOptions) -> str:
     """Return the step that takes wheels from uv's cache, the only place where a hashed requirement leaves one."""
     mounts = [bind(UV_FILE, "uv"), bind(SDIST_FILE, "requirements.txt"), bind(BUILD_FILE, "build.txt")]
@@ -189,7 +228,9 @@ def _by_uv(options: ImageOptions) -> str:
     commands = [
         _START,
         *_uv_environment(options, f"{IN}/cache"),
+        *as_build_user(options),
         " ".join(install),
+        _built_by_user(options, f"{IN}/cache/sdists-v*"),
         f"mkdir /wheels && find {IN}/cache/sdists-v* -name '*.whl' -exec cp {{}} /wheels \\;",
     ]
     return run([*mounts, *secrets()], commands)
@@ -255,11 +296,13 @@ def _one_source(source: CompiledSource, archive: Artifact, options: ImageOptions
     commands += [
         f"if [ -s {IN}/{JOBS} ]; then MAX_JOBS=$(cat {IN}/{JOBS}); export MAX_JOBS; fi",
         f"test \"$(sha256sum < {file})\" = '{plain.digest(f'sha256:{archive.sha256}')[7:]}  -'",
+        *as_build_user(options),
         f"mkdir -p /build/{name} && tar -xzf {file} -C /build/{name} --strip-components 1 --no-same-owner",
         (
             f"{variables}{IN}/uv build --wheel --no-build-isolation --offline --python {prefix}/bin/python "
             f"--out-dir /wheels /build/{name}"
         ),
+        _built_by_user(options, "/wheels"),
         f"rm -rf /build {prefix}/.uv-cache",
     ]
     return run(mounts, commands)
@@ -386,14 +429,17 @@ def _python_layer(
     mounts = [bind(UV_FILE, "uv"), bind(requirements, "requirements.txt")]
     mounts += [bind(BUILD_FILE, "build.txt")] if sdists else []
     mounts += [bind(f"{WHEELS}/{local}", WHEELS)] if local in options.wheels else []
+    before = as_build_user(options) if sdists else []
     flags = [_PINNED_BUILD] if sdists else ["--only-binary :all:"]
     flags += [f"--torch-backend {backend}"] if backend else []
     flags += [f"--find-links {IN}/{WHEELS}"] if local in options.wheels else []
-    return _installing(title, requirements, options, [*mounts, *secrets()], " ".join(flags))
+    return _installing(title, requirements, options, [*mounts, *secrets()], " ".join(flags), before=before)
 
 
-def _installing(title: str, requirements: str, options: ImageOptions, mounts: list[str], flags: str) -> str:
-    """Return the step itself. ``flags`` say where files may come from."""
+def _installing(
+    title: str, requirements: str, options: ImageOptions, mounts: list[str], flags: str, *, before: Sequence[str] = ()
+) -> str:
+    """Return the step itself. ``flags`` say where files may come from, ``before`` are commands before it."""
     # On the environment's own file system, so that files are linked: a cache elsewhere is copied from and removed
     # again, which takes as long as the installation and twice the disk. It goes in the same step and leaves nothing in
     # the layer.
@@ -401,7 +447,9 @@ def _installing(title: str, requirements: str, options: ImageOptions, mounts: li
     commands = [
         _START,
         *_uv_environment(options, cache),
+        *before,
         f"{IN}/uv pip install --require-hashes --no-deps --requirements {IN}/requirements.txt {flags}",
+        *([_built_by_user(options, f"{cache}/sdists-v*")] if before else []),
         f"rm -rf {cache} /tmp/* ~/.cache {plain.path(options.prefix)}/.lock",
         _settle(options),
     ]

@@ -70,7 +70,29 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     export SOURCE_DATE_EPOCH=1735689600 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1 && \
     if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
     if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
+    mkdir -p /dev/envsmith/build-user && printf '%s\n' 'import glob, os, stat' \
+      'try:' \
+      '    here, user = os.getcwd(), 10001' \
+      '    if os.getuid() == 0 and ("/sdists-v" in here or here.startswith("/build/")):' \
+      '        if os.stat(here).st_uid == 0:' \
+      '            for top, folders, files in os.walk(here):' \
+      '                for name in [".", *folders, *files]:' \
+      '                    os.lchown(os.path.join(top, name), user, user)' \
+      '        builds = os.environ["UV_CACHE_DIR"] + "/builds-v*/.tmp*"' \
+      '        for each in [*glob.glob(builds), *glob.glob(builds + "/metadata_directory"), "/wheels"]:' \
+      '            state = os.lstat(each) if os.path.lexists(each) else None' \
+      '            if state and state.st_uid == 0 and stat.S_ISDIR(state.st_mode):' \
+      '                os.chmod(each, 0o1777)' \
+      '        os.environ["HOME"] = "/tmp"' \
+      '        os.setgroups([])' \
+      '        os.setgid(user)' \
+      '        os.setuid(user)' \
+      'except BaseException as error:' \
+      '    os.write(2, ("the build cannot run as an ordinary user: %r" % error).encode())' \
+      '    os._exit(70)' > /dev/envsmith/build-user/sitecustomize.py && \
+    export PYTHONPATH=/dev/envsmith/build-user && \
     /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --build-constraints /dev/envsmith/build.txt --require-build-hashes --preview-features build-dependency-hashes && \
+    test -z "$(find /dev/envsmith/cache/sdists-v* -name '*.whl' ! -user 10001)" && \
     mkdir /wheels && find /dev/envsmith/cache/sdists-v* -name '*.whl' -exec cp {} /wheels \;
 
 # What is compiled needs these, and the cell's own torch.
@@ -102,8 +124,30 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     export NVCC_APPEND_FLAGS=-objtemp && \
     if [ -s /dev/envsmith/jobs ]; then MAX_JOBS=$(cat /dev/envsmith/jobs); export MAX_JOBS; fi && \
     test "$(sha256sum < /dev/envsmith/sources/flash_attn-2.8.3.tar.gz)" = '0000000000000000000000000000000000000000000000000000000000000000  -' && \
+    mkdir -p /dev/envsmith/build-user && printf '%s\n' 'import glob, os, stat' \
+      'try:' \
+      '    here, user = os.getcwd(), 10001' \
+      '    if os.getuid() == 0 and ("/sdists-v" in here or here.startswith("/build/")):' \
+      '        if os.stat(here).st_uid == 0:' \
+      '            for top, folders, files in os.walk(here):' \
+      '                for name in [".", *folders, *files]:' \
+      '                    os.lchown(os.path.join(top, name), user, user)' \
+      '        builds = os.environ["UV_CACHE_DIR"] + "/builds-v*/.tmp*"' \
+      '        for each in [*glob.glob(builds), *glob.glob(builds + "/metadata_directory"), "/wheels"]:' \
+      '            state = os.lstat(each) if os.path.lexists(each) else None' \
+      '            if state and state.st_uid == 0 and stat.S_ISDIR(state.st_mode):' \
+      '                os.chmod(each, 0o1777)' \
+      '        os.environ["HOME"] = "/tmp"' \
+      '        os.setgroups([])' \
+      '        os.setgid(user)' \
+      '        os.setuid(user)' \
+      'except BaseException as error:' \
+      '    os.write(2, ("the build cannot run as an ordinary user: %r" % error).encode())' \
+      '    os._exit(70)' > /dev/envsmith/build-user/sitecustomize.py && \
+    export PYTHONPATH=/dev/envsmith/build-user && \
     mkdir -p /build/flash-attn && tar -xzf /dev/envsmith/sources/flash_attn-2.8.3.tar.gz -C /build/flash-attn --strip-components 1 --no-same-owner && \
     FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/envsmith/uv build --wheel --no-build-isolation --offline --python /opt/cell/bin/python --out-dir /wheels /build/flash-attn && \
+    test -z "$(find /wheels -name '*.whl' ! -user 10001)" && \
     rm -rf /build /opt/cell/.uv-cache
 
 FROM dependencies

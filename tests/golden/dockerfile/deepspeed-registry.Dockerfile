@@ -53,7 +53,29 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     export SOURCE_DATE_EPOCH=1735689600 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1 && \
     if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
     if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
+    mkdir -p /dev/envsmith/build-user && printf '%s\n' 'import glob, os, stat' \
+      'try:' \
+      '    here, user = os.getcwd(), 10001' \
+      '    if os.getuid() == 0 and ("/sdists-v" in here or here.startswith("/build/")):' \
+      '        if os.stat(here).st_uid == 0:' \
+      '            for top, folders, files in os.walk(here):' \
+      '                for name in [".", *folders, *files]:' \
+      '                    os.lchown(os.path.join(top, name), user, user)' \
+      '        builds = os.environ["UV_CACHE_DIR"] + "/builds-v*/.tmp*"' \
+      '        for each in [*glob.glob(builds), *glob.glob(builds + "/metadata_directory"), "/wheels"]:' \
+      '            state = os.lstat(each) if os.path.lexists(each) else None' \
+      '            if state and state.st_uid == 0 and stat.S_ISDIR(state.st_mode):' \
+      '                os.chmod(each, 0o1777)' \
+      '        os.environ["HOME"] = "/tmp"' \
+      '        os.setgroups([])' \
+      '        os.setgid(user)' \
+      '        os.setuid(user)' \
+      'except BaseException as error:' \
+      '    os.write(2, ("the build cannot run as an ordinary user: %r" % error).encode())' \
+      '    os._exit(70)' > /dev/envsmith/build-user/sitecustomize.py && \
+    export PYTHONPATH=/dev/envsmith/build-user && \
     /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --build-constraints /dev/envsmith/build.txt --require-build-hashes --preview-features build-dependency-hashes && \
+    test -z "$(find /opt/cell/.uv-cache/sdists-v* -name '*.whl' ! -user 10001)" && \
     rm -rf /opt/cell/.uv-cache /tmp/* ~/.cache /opt/cell/.lock && \
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /etc/hosts -o -path /etc/hostname -o -path /etc/resolv.conf \) -prune -o -newer /dev/envsmith/started -exec touch -h -d @1735689600 {} +
 

@@ -197,6 +197,12 @@ def test_a_hostile_value_is_refused_and_never_quoted(text, field, locks):
         render(lock, options)
 
 
+@pytest.mark.parametrize("character", [*"$`\"'\\\n\r\t\0{}!#%&|?", "\u2028", "é"])
+def test_no_character_that_a_shell_or_a_dockerfile_reads_stands_in_the_value_of_a_label(character, locks):
+    with pytest.raises(UsageError, match="a label value"):
+        render(locks.deepspeed(), ImageOptions(extra_labels=(("org.example.note", f"a{character}b"),)))
+
+
 @pytest.mark.parametrize("user", [0, 999, -1, 70000, True, "10001"])
 def test_root_and_system_users_are_refused(user, locks):
     with pytest.raises(UsageError):
