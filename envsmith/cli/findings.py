@@ -188,7 +188,7 @@ def junit(library: str, every: Sequence[Located]) -> str:
     if not every:
         ET.SubElement(suite, "testcase", classname=library, name="declared ranges agree with the version graph")
     ET.indent(suite)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode")
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + clean(ET.tostring(suite, encoding="unicode"))
 
 
 def summary(library: str, every: Sequence[Located], comparison: Comparison | None) -> str:
@@ -212,4 +212,4 @@ def summary(library: str, every: Sequence[Located], comparison: Comparison | Non
             lines += [f"- {word}: {name} {', '.join(listed)}" for name, listed in values.items()]
         lines += [f"- communication API: {what}" for what in comparison.breaks]
         lines.append("")
-    return "\n".join(lines)
+    return clean("\n".join(lines))

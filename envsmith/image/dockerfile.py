@@ -231,7 +231,7 @@ def _by_uv(options: ImageOptions) -> str:
         *as_build_user(options),
         " ".join(install),
         _built_by_user(options, f"{IN}/cache/sdists-v*"),
-        f"mkdir /wheels && find {IN}/cache/sdists-v* -name '*.whl' -exec cp {{}} /wheels \\;",
+        f"mkdir /wheels && find {IN}/cache/sdists-v* -name '*.whl' -exec cp --preserve=ownership {{}} /wheels \\;",
     ]
     return run([*mounts, *secrets()], commands)
 

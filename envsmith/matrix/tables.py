@@ -17,6 +17,7 @@ from envsmith.frameworks import EXAMPLE
 from envsmith.matrix.cells import LOCKED, commands_of
 from envsmith.model.record import Record, read_records
 from envsmith.model.version import minor_of, public
+from envsmith.text import clean
 
 COLUMNS = (
     "id", "framework", "version", "torch", "cuda", "python", "platform", "status", "rung", "counts_as", "date", "expires", "stale", "flaky",
@@ -108,7 +109,7 @@ def feed_text(document: Mapping[str, Any], records: Iterable[Record], base_url: 
 
 def _add(parent: ET.Element, name: str, text: str) -> None:
     # XML 1.0 has no place for most control characters, not even escaped.
-    ET.SubElement(parent, f"{{{_ATOM}}}{name}").text = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "", text)
+    ET.SubElement(parent, f"{{{_ATOM}}}{name}").text = clean(text)
 
 
 def _changes(records: Iterable[Record]) -> list[tuple[Record, str]]:

@@ -93,7 +93,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     export PYTHONPATH=/dev/envsmith/build-user && \
     /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --build-constraints /dev/envsmith/build.txt --require-build-hashes --preview-features build-dependency-hashes && \
     test -z "$(find /dev/envsmith/cache/sdists-v* -name '*.whl' ! -user 10001)" && \
-    mkdir /wheels && find /dev/envsmith/cache/sdists-v* -name '*.whl' -exec cp {} /wheels \;
+    mkdir /wheels && find /dev/envsmith/cache/sdists-v* -name '*.whl' -exec cp --preserve=ownership {} /wheels \;
 
 # What is compiled needs these, and the cell's own torch.
 RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
