@@ -157,7 +157,7 @@ def realise(
                 uv=tool, torch_uv=heavy, lock=lock, environment=environment, interpreter=interpreter, progress=progress
             )
             builder.build()
-            verify_content(lock, inspect_python(builder.python))
+            _read_files(lock, builder.python, directory / f".{FOLDER}.read")
             digest = content_digest(environment)
     return Built(
         digest=digest,
@@ -167,6 +167,23 @@ def realise(
         cell=lock.cell.id,
         facts={"interpreter": interpreter.path, "python": interpreter.version},
     )
+
+
+def _read_files(lock: Lock, python: Path, marker: Path) -> None:
+    """Read every installed file against its RECORD (five seconds a gigabyte), and note in ``marker`` what was read.
+
+    uv links files from its cache: an edit in one environment is an edit in the next. The system's own time of the last
+    change cannot be put back, so what carries the noted one needs no second reading.
+    """
+    environment = python.parent.parent
+    times = {name: (s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for name, s in _entries(environment)}
+    state = digest_of(json.dumps([lock.digest, sorted(times.items())]).encode())
+    with suppress(OSError):
+        if marker.read_text(encoding="ascii") == state:
+            verify_content(lock, inspect_python(python))
+            return
+    verify_content(lock, inspect_python(python, "files"))
+    write_whole(marker, state)
 
 
 def _interpreter(lock: Lock) -> Interpreter:
@@ -371,15 +388,17 @@ def _wheel_bytes(pins: Sequence[Pin]) -> int:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def inspect_python(python: Path) -> dict[str, str]:
+def inspect_python(python: Path, *arguments: str) -> dict[str, str]:
     """Ask the environment's own interpreter what it holds, isolated from the user's site and variables.
+
+    With ``files`` every installed file is read.
 
     Raises ``ContentError`` when it does not start or does not answer.
     """
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    command = [str(python), "-I", "-B", "-c", INSPECT_SCRIPT]
+    command = [str(python), "-I", "-B", "-c", INSPECT_SCRIPT, *arguments]
     try:
-        answer = execute(command, seconds=120, env=variables)
+        answer = execute(command, seconds=900, env=variables)
     except (OSError, subprocess.SubprocessError) as error:
         raise ContentError(
             f"{python}: the interpreter of the environment does not start: {error}",
@@ -416,7 +435,10 @@ class Stamp:
 
 def snapshot(environment: Path) -> dict[str, tuple[int, int]]:
     """Return every file below ``environment`` except byte-code and the stamps. Raises ``OSError``."""
-    files: dict[str, tuple[int, int]] = {}
+    return {name: (status.st_size, status.st_mtime_ns) for name, status in _entries(environment)}
+
+
+def _entries(environment: Path) -> Iterator[tuple[str, os.stat_result]]:
     todo = [environment]
     while todo:
         with os.scandir(todo.pop()) as scanned:
@@ -425,9 +447,7 @@ def snapshot(environment: Path) -> dict[str, tuple[int, int]]:
             if entry.is_dir(follow_symlinks=False):
                 todo += [Path(entry.path)] if entry.name not in _SKIPPED_FOLDERS else []
             elif entry.name not in _SKIPPED_FILES:
-                status = entry.stat(follow_symlinks=False)
-                files[os.path.relpath(entry.path, environment)] = (status.st_size, status.st_mtime_ns)
-    return files
+                yield os.path.relpath(entry.path, environment), entry.stat(follow_symlinks=False)
 
 
 def stamp(environment: Path, number: int, key: str) -> None:

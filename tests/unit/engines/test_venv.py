@@ -250,3 +250,39 @@ def test_the_target_runs_the_environments_own_python(lock: Lock, folder: Path, u
     target = engine.target(built)
     assert target.argv(["-c", "1"]) == [built.python, "-c", "1"]
     assert target.env()["TORCH_EXTENSIONS_DIR"].startswith(str(folder))
+
+
+def _edit(file: Path) -> None:
+    """Change one byte in place and put the times back, as a careless or a sly hand may."""
+    status = file.stat()
+    content = file.read_bytes()
+    with file.open("r+b") as opened:
+        opened.write(bytes([content[0] ^ 1]))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_an_edit_in_one_environment_is_found_in_the_next_that_shares_the_file(
+    lock: Lock, tmp_path: Path, uv: Uv
+) -> None:
+    uv = dataclasses.replace(uv, environment={**uv.environment, "UV_LINK_MODE": "hardlink"})
+    build(lock, tmp_path / "one", uv)
+    site = next((tmp_path / "one" / "venv").glob("lib/python3*/site-packages"))
+    shared = site / "torch.py"
+    assert shared.stat().st_nlink > 1
+    _edit(shared)
+
+    with pytest.raises(ContentError) as caught:
+        build(lock, tmp_path / "two", uv)
+
+    assert any("torch.py is not what its RECORD says" in line for line in caught.value.details)
+    assert "uv cache clean" in (caught.value.hint or "")
+    with pytest.raises(ContentError):
+        build(lock, tmp_path / "one", uv)
+
+
+def test_what_was_read_is_read_again_only_when_something_changed(lock: Lock, folder: Path, uv: Uv) -> None:
+    build(lock, folder, uv)
+    marker = folder / ".venv.read"
+    before = marker.stat().st_mtime_ns, marker.read_text()
+    build(lock, folder, uv)
+    assert (marker.stat().st_mtime_ns, marker.read_text()) == before
