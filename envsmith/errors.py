@@ -169,7 +169,7 @@ _OF_THE_SYSTEM = (
     (r"Input/output error|os error 5\b|Stale file handle", "a disk cannot be read or written"),
     (r"Too many open files|os error 24\b", "too few open files are allowed (ulimit -n)"),
     (r"can't start new thread|pthread_create failed|Resource temporarily unavailable", "too few processes are allowed"),
-    (r"[Cc]an(?:not|'t) allocate memory(?! in static TLS)|not enough memory|\bMemoryError|bad_alloc", "memory is short"),
+    (r"[Cc]an(?:not|'t) allocate memory(?! in static TLS)|not enough memory|\bMemoryError|bad_alloc|failed to map segment", "memory is short"),
     (r"File too large|os error 27\b", "a file may not be as large as it must be (ulimit -f)"),
     (r"Address already in use|EADDRINUSE", "a port is taken by another program"),
     (r"Cannot assign requested address|Network is unreachable|Address family not supported", "there is no network"),
