@@ -7,7 +7,6 @@ was ended from outside and what had no processor to run on says nothing about th
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import dataclass
 
 from envsmith.errors import of_the_system
@@ -32,7 +31,7 @@ _LACKS = (
 # A framework that takes a GPU for granted, in a step that was forked from the shared import.
 _CUDA_ON_CPU = "Cannot re-initialize CUDA in forked subprocess"
 # Who sends them is not the program: an operator, a limit, the kernel when memory is short, a launcher.
-_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU, signal.SIGXFSZ}
+_FROM_OUTSIDE = re.compile(r"killed by (SIG(?:KILL|TERM|INT|HUP|XCPU|XFSZ))\b")
 # More ranks than this for a processor cannot be told from ranks that hang.
 _CROWD = 4
 
@@ -70,15 +69,14 @@ def _unknown(log: Events, code: Exit, text: str) -> Cause:
     """Return the cause where somebody else had a hand in it, or where what was heard is not all: not the cell's."""
     reason = ""
     stopped = [row["rank"] for halt in log.halts for row in halt.get("where", ()) if row.get("state") == "T"]
-    ended = [e for halt in log.halts for e in halt.get("exits", ()) if -(e.get("code") or 0) in _FROM_OUTSIDE]
     if any(halt.get("reason") == "interrupted" for halt in log.halts):
         reason = "the run was interrupted"
     elif "bye" not in log.single and not log.unsupervised:
         reason = "the agent ended without a verdict"
     elif stopped and code is Exit.HANG:
         reason = "a rank was stopped from outside"
-    elif ended and code is Exit.CRASH:
-        reason = f"a rank was ended from outside ({signal.Signals(-ended[0]['code']).name})"
+    elif ended := _FROM_OUTSIDE.search(text):
+        reason = f"a process of the run was ended from outside ({ended[1]})"
     elif code is Exit.MISMATCH:
         reason = "the ranks' machines differ"
     elif re.search(r"results of rank \d+.* are missing", text):

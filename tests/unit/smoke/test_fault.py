@@ -95,6 +95,15 @@ def test_signal_silence_and_a_crowd_of_ranks_are_told_apart(result: SmokeResult,
     assert result.cause.fault is fault
 
 
+def test_interpreter_that_was_killed_while_it_imported_is_not_the_cells_and_one_that_crashed_is() -> None:
+    faults = []
+    for name in ("SIGKILL", "SIGSEGV"):
+        detail = f"`import torch` ended the interpreter (killed by {name})"
+        halt = {"event": "halt", "run": "import", "reason": "import", "detail": detail}
+        faults.append(judge(PLAN, [{"event": "hello"}, halt, {"event": "bye", "seconds": {}}]).cause.fault)
+    assert faults == [Fault.UNKNOWN, Fault.CELL]
+
+
 def test_hang_of_more_ranks_than_processors_says_how_many() -> None:
     result = _halted(reason="total", ranks=64)
     assert result.exit_code == Exit.HOST
