@@ -101,17 +101,17 @@ def run(
 ) -> Report:
     """Compare this rank with all others, look at its machine, and run one collective with a checked value.
 
-    Call it before or after ``init_process_group``, on every rank. The collective runs on a group and a store of its own:
-    the script's groups do not notice it. Before ``init_process_group`` it has a process of its own as well, unless
-    ``isolate`` is false: torch gives the first group of a process a part that belongs to the default group. ``timeout`` (seconds) bounds the wait for the others and for the collective,
-    each. ``expect`` maps ``torch``, ``nccl`` or a package to the version that must be loaded; ``min_gpu_free`` is in bytes;
-    ``strict`` takes warnings for errors. Raises :class:`PreflightError` unless ``raises`` is false,
-    :class:`~envsmith.errors.SmokeError` when the job's store cannot be reached, and ``UsageError`` for an unknown
-    ``backend`` or variables of the launcher that cannot be read.
+    Call it before or after ``init_process_group``, on every rank. The collective runs on a group and a store of its
+    own: the script's groups do not notice it. Before ``init_process_group`` it has a process of its own as well, unless
+    ``isolate`` is false: torch keeps the first group of a process for the default group.
+
+    ``timeout`` (seconds) bounds the wait for the others and for the collective, each. ``expect`` maps ``torch``,
+    ``nccl`` or a package to the version that must be loaded. ``min_gpu_free`` is in bytes. ``strict`` takes warnings
+    for errors. Raises :class:`PreflightError` unless ``raises`` is false, :class:`~envsmith.errors.SmokeError` when the
+    job's store cannot be reached, and ``UsageError`` for an unknown ``backend`` or unreadable variables of the launcher.
     """
     if backend not in BACKENDS:
-        raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
-
+        raise UsageError(f"Cannot use backend {backend!r}: choose one of {', '.join(BACKENDS)}.")
     started = time.monotonic()
     place = find_place(timeout)
     collective = collective and place.world > 1
@@ -124,10 +124,8 @@ def run(
         rows = [everyone[rank] for rank in sorted(everyone)]
         findings = findings_of(rows, expect=expect, min_gpu_free=min_gpu_free)
         if missing:
-            text, fix = (
-                f"did not come to the preflight within {timeout:.0f} s",
-                "did that rank start? its own log has the reason",
-            )
+            text = f"did not come to the preflight within {timeout:.0f} s"
+            fix = "did that rank start? its own log has the reason"
             findings.insert(0, about(rows, missing, text, "missing", "error", fix))
         chosen = backend if backend != "auto" else _backend(place, rows)
         if collective and not any(f.severity == "error" for f in findings):

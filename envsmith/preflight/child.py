@@ -16,19 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from envsmith.errors import SmokeError
 from envsmith.preflight.group import Trial, all_reduce
 
-_CODE = "from envsmith.preflight.child import main; main()"
+# At the end of the path: what lies beside an installed envsmith must not hide the standard library.
+_CODE = "import sys; sys.path.append(sys.argv[1]); from envsmith.preflight.child import main; main()"
 
 
 class Child:
     """Imports torch while the parent looks at its machine, and runs one collective. A context manager."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-        env = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-        command = [sys.executable, "-c", _CODE]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        command = [sys.executable, "-c", _CODE, str(Path(__file__).parents[2])]
+        env, pipe = {**os.environ, "PYTHONSAFEPATH": "1"}, subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=env)
+        except OSError as error:
+            hint = "Call the preflight after init_process_group, or pass isolate=False."
+            raise SmokeError(f"Cannot start a process for the collective: {error}.", hint=hint) from error
         self._questions: IO[bytes] = self._process.stdin  # type: ignore[assignment]
         self._answers: IO[bytes] = self._process.stdout  # type: ignore[assignment]
 
@@ -37,6 +42,7 @@ class Child:
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()
+        self._process.wait()
         self._process.__exit__(None, None, None)
 
     def wait(self, seconds: float) -> None:
@@ -48,7 +54,6 @@ class Child:
         if not self._answers.readline():
             raise RuntimeError("the process for it could not import torch")
         self._questions.write(json.dumps(job).encode() + b"\n")
-        self._questions.flush()
         answer: dict[str, Any] = json.loads(self._answers.readline() or '{"detail": "the process for it died"}')
         return answer
 

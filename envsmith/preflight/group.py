@@ -87,9 +87,10 @@ def _launcher_store(launch: Mapping[str, Any], timeout: float) -> Any:
     try:
         store = _tcp_store(host, port, launch["world"], timeout, owner=owner)
     except Exception as error:
+        verb = "open" if owner else "reach"
         raise SmokeError(
-            f"Rank {launch['rank']} cannot {'open' if owner else 'reach'} the store at {host}:{port}: {one_line(error)}.",
-            hint="Check the address on every node and the port between them, or name another with ENVSMITH_MASTER_PORT.",
+            f"Rank {launch['rank']} cannot {verb} the store at {host}:{port}: {one_line(error).rstrip('.')}.",
+            hint="Check this address on every node and the port between them. ENVSMITH_MASTER_PORT names another.",
         ) from error
     if owner:
         _OWN[host, port] = store
