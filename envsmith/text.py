@@ -15,11 +15,13 @@ from pathlib import Path
 # What makes a text drive a terminal or read otherwise than it is: escape sequences, whole or as single characters of
 # C1, control characters, marks that turn the direction of writing or have no width, halves of a character.
 _ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]{0,4000}(?:\x07|\x1b\\|\x9c)"
+    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]{0,4000}(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]{0,4}[0-Z\\-~]"
 )
 _CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069]"
+    r"|[\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 # The colours of our own words.
 _COLOUR = re.compile(r"(\x1b\[(?:[0-2]|3[0-7])m)")
@@ -54,7 +56,8 @@ _LONG_HEX = re.compile(r"\b[0-9a-fA-F]{40,}\b")
 # A login in an address. A password may hold `@` and `/`: after `user:`, which is not `host:port/`, it goes to the last
 # `@` that does not begin a revision of git.
 _URL_LOGIN = re.compile(
-    r"\b(\w{1,30}://)(?:(?![\w.-]{1,200}:\d{1,5}(?:[/?#\s]|$))[^/\s:@\"'<>]{0,200}:[^\s\"'<>]{0,400}(?<!\.git)@|[^/\s:@]{1,200}@)"
+    r"\b(\w{1,30}://)(?:(?![\w.-]{1,200}:\d{1,5}(?:[/?#\s]|$))"
+    r"[^/\s:@\"'<>]{0,200}:[^\s\"'<>]{0,400}(?<!\.git)@|[^/\s:@]{1,200}@)"
 )
 _EMAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{2,64}\b")
 _HOME = re.compile(r"(/home/|/Users/|/export/home/|/data/home/|/scratch/)[^/\s:'\"]{1,64}")
