@@ -1,57 +1,46 @@
-"""The values of a case: sums that are exact whatever the order of the ranks, and what a case needs of the memory. No torch."""
+"""Which cases a rank leaves out before it runs them, without torch."""
 
 from __future__ import annotations
 
-import math
-import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from envsmith.smoke.agent.cases.kit import EXACT, EXACT_FLOAT8, summand
-
-WORLDS = [*range(2, 65), 128, 512]
-ELEMENTS = 129  # of the cases with float8
+from envsmith.smoke.agent.cases.kit import Kit
+from envsmith.smoke.agent.protocol import Skip
 
 
-def _rounded(value: int, mantissa: int) -> int:
-    """An integer in a float of so many bits of mantissa, to the nearest, ties to even."""
-    if value < 2 ** (mantissa + 1):
-        return value
-    step = 2 ** (math.floor(math.log2(value)) - mantissa)
-    return round(value / step) * step
+def _world(capability: tuple[int, int], *, backend: str = "nccl") -> Any:
+    cuda = SimpleNamespace(get_device_capability=lambda _device: capability)
+    torch = SimpleNamespace(float32="float32", cuda=cuda)
+    groups = {"world": (None, [0, 1])}
+    return SimpleNamespace(
+        torch=torch,
+        dist=None,
+        over=False,
+        size=2,
+        rank=0,
+        groups=groups,
+        backend=backend,
+        cuda=backend == "nccl",
+        device=0,
+    )
 
 
-def _ring(values: list[int], start: int, mantissa: int) -> int:
-    total = values[start]
-    for hop in range(1, len(values)):
-        total = _rounded(total + values[(start + hop) % len(values)], mantissa)
-    return total
+CASE = {"op": "all_reduce", "dtype": "float32", "n": 5, "expected": {"nccl": {"expect": "ok", "min_sm": 90}}}
 
 
-def _tree(values: list[int], mantissa: int) -> int:
-    while len(values) > 1:
-        pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
-        values = [_rounded(sum(pair), mantissa) for pair in pairs]
-    return values[0]
+@pytest.mark.parametrize("capability", [(7, 0), (8, 0), (8, 9)])
+def test_case_that_needs_a_newer_gpu_is_left_out(capability: tuple[int, int]) -> None:
+    with pytest.raises(Skip, match="needs sm_90"):
+        Kit(_world(capability), 0, CASE, None)
 
 
-@pytest.mark.parametrize(("exact", "mantissa"), [(EXACT_FLOAT8, 2), (EXACT_FLOAT8, 3), (EXACT, 7), (EXACT, 10)])
-def test_sums_are_exact_although_every_hop_of_ring_and_tree_rounds(exact, mantissa) -> None:
-    for size in WORLDS:
-        for i in range(0, ELEMENTS, 4):
-            values = [summand(i, rank, size, exact) for rank in range(size)]
-            assert sum(values) <= exact
-            mixed = random.Random(i).sample(values, size)
-            sums = {_ring(values, i % size, mantissa), _tree(values, mantissa), _tree(mixed, mantissa)}
-            assert sums == {sum(values)}, (size, i)
+@pytest.mark.parametrize("capability", [(9, 0), (10, 0), (12, 1)])
+def test_case_runs_on_a_gpu_that_is_new_enough(capability: tuple[int, int]) -> None:
+    assert Kit(_world(capability), 0, CASE, None).member
 
 
-@pytest.mark.parametrize("exact", [EXACT_FLOAT8, EXACT])
-def test_no_rank_can_be_left_out_unseen(exact) -> None:
-    for size in WORLDS:
-        assert all(any(summand(i, rank, size, exact) for i in range(ELEMENTS)) for rank in range(size)), size
-
-
-def test_old_values_of_float8_were_rounded_on_the_way() -> None:
-    values = [(3 * 0 + 5 * rank) % 11 + 1 for rank in range(8)]
-    assert _ring(values, 0, 3) != sum(values), "the simulation must be able to fail"
+def test_what_a_gpu_must_be_is_not_asked_of_a_processor() -> None:
+    assert Kit(_world((0, 0), backend="gloo"), 0, CASE, None).member
