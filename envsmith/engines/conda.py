@@ -7,7 +7,6 @@ prefix stays until the new environment is whole.
 from __future__ import annotations
 
 import importlib.util
-import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -23,13 +22,14 @@ from envsmith.conda.solve import MOVABLE, compare
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import inspect_python
 from envsmith.errors import ContentError, DataError, EngineError, LockError, os_errors
-from envsmith.files import digest_of, sha256_of
+from envsmith.files import digest_of, read_bounded, sha256_of
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
 from envsmith.model.version import WORDS, public
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.uv import find_uv
+from envsmith.schema import parse_json
 from envsmith.smoke.run import LocalTarget
 
 if TYPE_CHECKING:
@@ -204,8 +204,8 @@ def _records(prefix: Path) -> list[Mapping[str, object]]:
     records: list[Mapping[str, object]] = []
     for path in sorted((prefix / "conda-meta").glob("*.json")):
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            data = parse_json(read_bounded(path, 64 << 20))
+        except (DataError, ValueError):
             raise ContentError(f"{path}: unreadable", hint="remove the folder and build again") from None
         if not isinstance(data, dict) or not isinstance(data.get("name"), str):
             raise ContentError(f"{path}: not the record of a package", hint="remove the folder and build again")

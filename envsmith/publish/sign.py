@@ -140,13 +140,13 @@ def predicate_type(raw: bytes) -> str:
     and proves nothing.
     """
     try:
-        value = json.loads(raw)
+        value = parse_json(raw)
         if "messageSignature" in value:
             return "signature"
         envelope = value.get("dsseEnvelope", value)
         text = base64.b64decode(envelope["payload"]) if "payload" in envelope else raw
-        return str(json.loads(text)["predicateType"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return str(parse_json(text)["predicateType"])
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ""
 
 

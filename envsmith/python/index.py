@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -30,6 +29,7 @@ from packaging.version import InvalidVersion, Version
 from envsmith.errors import NetworkError
 from envsmith.http import Fetcher, Reply, follow, origin, redact
 from envsmith.python.uv import Uv, uv_environment
+from envsmith.schema import parse_json
 from envsmith.text import clean
 
 # The longest page of the default index (a project with a file for every nightly build) is about 20 MiB.
@@ -298,8 +298,8 @@ def _add(item: Any, listing: Listing) -> None:
 
 def _loads(text: str | bytes, page: str) -> dict[str, Any]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = parse_json(text)
+    except ValueError:
         raise NetworkError(f"{redact(page)} is not the JSON that it claims to be") from None
     if not isinstance(document, dict):
         raise NetworkError(f"{redact(page)}: an object was expected, not {type(document).__name__}")

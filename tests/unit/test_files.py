@@ -351,3 +351,46 @@ def test_nothing_else_in_envsmith_opens_a_file_for_writing_without_a_reason() ->
 
     why = "write through envsmith.files (write_whole, writing, scratch), or say here why this one may not"
     assert writers - apart == _WRITERS.keys(), why
+
+
+# Who reads or parses without the readers of envsmith.files and envsmith.schema, and what makes that safe.
+_OWN_READERS = {
+    "cache.py": "an entry that is bounded and carries its digest",
+    "conda/copies.py": "an entry of the cache",
+    "conda/linker.py": "the order that envsmith itself gives",
+    "engines/buildkit.py": "the digest that the builder was asked to write into our scratch folder",
+    "engines/conda.py": "the lock in the user's own folder, which the engine has just written",
+    "engines/container.py": "a wheel that was downloaded with its hash",
+    "engines/podman.py": "the digest that the builder was asked to write into our scratch folder",
+    "engines/venv.py": "stamps and RECORD of an environment that envsmith has made",
+    "files.py": "the mark, bounded, and a file that is compared with its new content",
+    "graph/load.py": "the knowledge that comes with envsmith",
+    "http.py": "the head of an entry of the cache",
+    "lock/build_requires.py": "a file whose size was looked at",
+    "lock/resolve.py": "the lock that uv has just written into our scratch folder",
+    "matrix/campaign/drive.py": "the record that a worker has just written, for one line of talk",
+    "matrix/refresh/updates.py": "the maintainer's own files",
+    "matrix/site/page.py": "files that come with envsmith",
+    "matrix/tables.py": "files that come with envsmith",
+    "oci/layout.py": "one digest in a layout that a build has made",
+    "schema.py": "the one parser",
+    "smoke/bundle.py": "files that come with envsmith",
+}
+
+
+def test_what_comes_from_outside_is_read_and_parsed_in_one_place() -> None:
+    package = Path(files.__file__).parent
+    readers = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (
+            (isinstance(node.func, ast.Attribute) and node.func.attr in {"read_bytes", "read_text"} and not node.args)
+            or ast.unparse(node.func) in {"json.loads", "json.load", "yaml.load", "tomllib.loads", "tomllib.load"}
+        )
+    }
+    apart = {place for place in readers if place.startswith(("smoke/agent/", "preflight/"))}
+
+    why = "use read_bounded, read_text and parse_json, or say here what makes this one safe"
+    assert readers - apart == _OWN_READERS.keys(), why

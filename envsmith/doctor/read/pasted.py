@@ -13,6 +13,8 @@ from envsmith.text import clean as clean_text
 KEEP = 6 << 20
 _BLOCK = 1 << 20
 _MIDDLE = 1 << 20
+# What never ends is not read for ever.
+_MOST = 8 << 30
 _LINE = 2000
 # What launchers, schedulers and collectors of logs put before a line: a time, `[rank3]:`, `[default0]:`, `12: ` (srun
 # --label).
@@ -58,7 +60,7 @@ def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:
     tail = b""
     middle: list[bytes] = []
     kept_bytes = skipped = 0
-    while block := stream.read(_BLOCK):
+    while skipped < _MOST and (block := stream.read(_BLOCK)):
         leaving = tail + block
         cut = max(0, len(leaving) - KEEP)
         gone, tail = leaving[:cut], leaving[cut:]
@@ -72,6 +74,8 @@ def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:
     if not skipped:
         return clean(decode(head + tail)), []
     note = f"{skipped} bytes in the middle were searched for messages only"
+    if skipped >= _MOST:
+        note += ", and what follows them was not read"
     text = decode(head) + "\n" + decode(b"\n".join(middle)) + "\n" + decode(tail)
     return clean(text), [note]
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from envsmith import plain
 from envsmith.errors import EngineError
+from envsmith.files import open_regular
 from envsmith.matrix.campaign.drive import Handle, State, forget_unneeded
 from envsmith.matrix.campaign.job import Job, Plan, Settings
-from envsmith.programs import execute
+from envsmith.programs import Kept, execute
 from envsmith.smoke.agent.machine import memory_info
 
 _GIB = 1 << 30
@@ -34,10 +35,13 @@ def worker_command(state: State, job: Job, python: str) -> list[str]:
 
 def _last_words(log: Path) -> str | None:
     """Return the last error of a worker's log, or its last line, or ``None`` without a log."""
+    output = Kept(1 << 20)
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        with open_regular(log) as file:
+            output.drain(file)
     except OSError:
         return None
+    lines = output.text.strip().splitlines()
     return next((line for line in reversed(lines) if line.startswith("error")), lines[-1] if lines else "")[:200]
 
 

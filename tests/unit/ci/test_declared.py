@@ -159,3 +159,10 @@ def test_a_library_without_torch(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\ndependencies = ["requests"]\n', encoding="utf-8")
     with pytest.raises(UsageError, match="neither torch nor a framework"):
         read_library(tmp_path)
+
+
+def test_a_range_that_is_too_long_is_refused_with_its_name(tmp_path):
+    (tmp_path / "requirements.txt").write_text("torch" + ",".join(f">=1.{n}" for n in range(3000)) + "\n")
+
+    with pytest.raises(DataError, match=r"Cannot judge what is declared of torch: spec of \d+ characters is longer"):
+        read_library(tmp_path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import types
 
 import pytest
 
 from envsmith import __main__ as entry
+from envsmith.errors import StorageError, UsageError
 
 
 def test_exit_code_is_that_of_the_command_line(monkeypatch):
@@ -33,3 +35,36 @@ def test_with_rattler_loaded_the_process_ends_at_once_and_what_was_said_is_writt
         entry.main()
     assert ended == [2]
     assert "did you mean 'solve'" in capsys.readouterr().err
+
+
+def _ended(words: str, redirection: str) -> int:
+    return subprocess.run(
+        ["sh", "-c", f'exec "$0" -m envsmith {words} {redirection}', sys.executable], capture_output=True, check=False
+    ).returncode
+
+
+@pytest.mark.parametrize(
+    ("words", "redirection"),
+    [("check torch==2.6.0", ">&-"), ("check torch==2.6.0", ">&- 2>&- <&-"), ("doctor --from -", "<&-")],
+)
+def test_a_closed_stream_is_the_null_device(words, redirection):
+    assert _ended(words, redirection) == 0
+
+
+def test_a_version_that_cannot_be_written_is_not_fine():
+    assert _ended("--version", ">/dev/full") == StorageError.exit_code
+
+
+def test_an_error_that_cannot_be_written_keeps_its_code():
+    assert _ended("solve -f no-such-thing", "2>/dev/full") == UsageError.exit_code
+
+
+def test_what_the_system_refuses_is_said_in_words():
+    command = [sys.executable, "-m", "envsmith", "solve", "-f", "deepspeed"]
+    environment = {**os.environ, "ENVSMITH_MATRIX": "x" * 5000}
+
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == StorageError.exit_code
+    assert "Cannot use xxx" in ended.stderr
+    assert "File name too long" in ended.stderr
