@@ -131,7 +131,7 @@ def writing(path: Path, *, mode: int | None = None, durable: bool = True) -> Ite
     """
     with storage_errors(path):
         if mode is None and _is_stream(path):
-            with path.open("ab") as file:
+            with open(path, "ab", opener=_open_at_once) as file:
                 yield file
             return
         target = Path(os.path.realpath(path)) if mode is None else path
@@ -157,6 +157,13 @@ def writing(path: Path, *, mode: int | None = None, durable: bool = True) -> Ite
 def _is_stream(path: Path) -> bool:
     """Return whether a path names a device, a pipe or an open file of this process (``/dev/stdout``)."""
     return (path.exists() and not path.is_file()) or bool(re.match("/(dev/(std|fd)|proc)", str(path.absolute())))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a stream. ``OSError`` for a pipe that nobody reads, which would be waited for."""
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(handle, True)
+    return handle
 
 
 def _take_over(handle: int, target: Path, mode: int | None) -> None:

@@ -377,7 +377,7 @@ class _Child:
             tally.fail("too slow", f"{self.what.text()}: {time.monotonic() - self.start:.0f} s")
         elif code < 0:
             tally.fail("signal", f"{signal.Signals(-code).name}: {self.what.text()}")
-        elif code in {70, 71} or "Traceback (most recent call last)" in words:
+        elif code in {70, 71} or "\nTraceback (most recent call last)" in "\n" + words:
             tally.fail("internal error", f"{self.what.text()}: {last[:150]} … {last[-150:]}")
         elif code not in EXIT_CODES:
             tally.fail("unknown exit code", f"{code}: {last}: {self.what.text()}")

@@ -394,3 +394,10 @@ def test_what_comes_from_outside_is_read_and_parsed_in_one_place() -> None:
 
     why = "use read_bounded, read_text and parse_json, or say here what makes this one safe"
     assert readers - apart == _OWN_READERS.keys(), why
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(StorageError, match="Cannot write"):
+        write_whole(tmp_path / "pipe", "x")
