@@ -3,7 +3,8 @@
 Instances are the real knowledge (the components of a Megatron or DeepSpeed cell with companions), once as it is and once with every
 release split into ten. Rules over three or more components are left out for all, because a package resolver cannot state them.
 Where two programs answer the same question their answers are compared, and a difference ends the run. `conflict` is minimal (any of its
-members can go), `smallest` has the fewest members there are; rattler tells a conflict as a text, whose lines are counted.
+members can go), `smallest` has the fewest members there are; rattler tells a conflict as a text, whose lines are counted. `reasons` is what a user
+waits for: the smallest conflict in the whole knowledge (the longer rules too) with its sentences, once the tables are warm.
 
     python bench/solver.py [--json FILE] [--rounds N] [--budget SECONDS]
 
@@ -32,7 +33,9 @@ from envsmith.model.cell import Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.solve import default_solver
+from envsmith.solve.explain import conflict_members
 from envsmith.solve.kernel import Net, bits, minimal_conflict, nearest, smallest_conflict
+from envsmith.solve.problem import Wish
 
 COMPONENTS = ("transformer-engine", "flash-attn", "transformers", "numpy", "peft", "accelerate")
 MAX_CELLS = 2000
@@ -52,16 +55,17 @@ class Instance:
         return [(1 << n) - 1 for n in self.sizes]
 
 
+REQUEST = Request(
+    frameworks={"deepspeed": Spec.parse("*"), "megatron-core": Spec.parse("*")},
+    constraints={c: Spec.parse("*") for c in COMPONENTS},
+    driver="580.65.06",
+    gpus=("sm_90",),
+)
+
+
 def real_instance() -> Instance:
     """Today's knowledge for DeepSpeed, Megatron-core and companions on linux-64."""
-    solver = default_solver()
-    request = Request(
-        frameworks={"deepspeed": Spec.parse("*"), "megatron-core": Spec.parse("*")},
-        constraints={c: Spec.parse("*") for c in COMPONENTS},
-        driver="580.65.06",
-        gpus=("sm_90",),
-    )
-    problem = solver.pose(request).problem
+    problem = default_solver().pose(REQUEST).problem
     rules = []
     for group in problem.groups:
         nogoods = tuple(n for _, n in group.nogoods if len(n) <= 2)
@@ -446,6 +450,23 @@ def _line(row: dict[str, object], budget: float) -> str:
     return f"  {row['question']:9} {row['program']:11} {took}{size}{short}"
 
 
+def reasons_row(instance: Instance, rounds: int) -> dict[str, object]:
+    """Times of conflicts with their sentences over the whole knowledge, as a row of the table."""
+    solver = default_solver()
+    posed = solver.pose(REQUEST)
+    answers = []
+    for request in wishes(instance, 12, 2, wanted=False):
+        extra = [Wish(instance.names[v], "this window", ((v, mask),)) for v, mask in request]
+        problem = posed.and_also(*extra).problem
+        runs = []
+        for _ in range(rounds + 1):
+            start = time.perf_counter()
+            members = conflict_members(solver, problem, solver.stuck(problem))
+            runs.append(time.perf_counter() - start)
+        answers.append((1000 * min(runs[1:]), len(members)))
+    return _row("today", "envsmith", "reasons", answers, len(answers)) | {"longest": max(t for t, _ in answers)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
@@ -460,6 +481,8 @@ def main() -> None:
             print(f"{module} is not installed: left out")
     today = real_instance()
     table = run("today", today, options.rounds, programs, options.budget)
+    table.append(reasons_row(today, options.rounds))
+    print(f"{_line(table[-1], options.budget)}   longest {table[-1]['longest']:.2f} ms")
     table += run("ten times", split(today, 10), options.rounds, programs, options.budget)
     if options.json:
         options.json.write_text(json.dumps(table, indent=1) + "\n")

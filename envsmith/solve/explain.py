@@ -68,7 +68,9 @@ def _relevant_rows(rule: Rule, group: Group, domains: Domains) -> tuple[list[Row
         for variable, mask in nogood:
             touched[variable] |= domains[variable] & mask
         newest[number] = max(newest[number], (domains[nogood[0][0]] & nogood[0][1]).bit_length())
-    return [rule.rows[n] for n in sorted(newest, key=lambda n: (-newest[n], n)) if n >= 0], touched
+    listed = rule.id.startswith("torch-")  # one row for each build, in the order of builds
+    order = sorted(newest) if listed else sorted(newest, key=lambda n: (-newest[n], n))
+    return [rule.rows[n] for n in order if n >= 0], touched
 
 
 def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains, *, cause: bool) -> Conflict:
@@ -78,8 +80,6 @@ def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains, *
         for v, component in enumerate(problem.components)
         if touched[v]
     }
-    if rule.id.startswith("torch-"):
-        rows = sorted(rows, key=rule.rows.index)
     components = {c: these_versions(c, versions) for c, versions in affected.items() if versions}
     for row in rows[:1]:
         components |= {c: spec.text for c, spec in row.needs.items()}

@@ -54,7 +54,7 @@ class _Arc:
 class Net:
     """Variables and a set of nogoods over them, ready to propagate."""
 
-    __slots__ = ("arcs", "full", "long", "start", "touched")
+    __slots__ = ("arcs", "full", "long", "narrowed", "start", "touched")
 
     def __init__(self, full: Sequence[int], nogoods: Iterable[Nogood] = ()) -> None:
         self.full = list(full)
@@ -63,6 +63,8 @@ class Net:
         self.long: list[list[Nogood]] = [[] for _ in full]
         self.touched: set[int] = set()
         self._add(nogoods)
+        # What ``start`` leaves of each variable that it narrows.
+        self.narrowed = [(v, mask) for v, mask in enumerate(self.start) if mask != self.full[v]]
 
     def _add(self, nogoods: Iterable[Nogood]) -> None:
         tables: dict[tuple[int, int], list[int]] = {}
@@ -97,7 +99,9 @@ class Net:
 
     def take(self, part: Net) -> None:
         """Add the nogoods of ``part`` (which has the same variables)."""
-        self.start = [mine & its for mine, its in zip(self.start, part.start, strict=True)]
+        for variable, mask in part.narrowed:
+            self.start[variable] &= mask
+        self.narrowed += part.narrowed
         self.touched |= part.touched
         for variable in part.touched:
             self.arcs[variable] += part.arcs[variable]
@@ -308,32 +312,46 @@ def _correction(
         return None
     late = set(first)
     order = sorted(set(range(len(parts))) - set(parts_in), key=lambda i: (i in late, i))
-    # Consistency is nearly always enough to tell whether one more part fits, and much cheaper than a search at every
-    # part.
+    return excess(net, domains, parts, order)
+
+
+def excess(net: Net, domains: Domains, parts: Sequence[Net], order: Sequence[int]) -> frozenset[int]:
+    """Return the parts that do not fit when they are added to ``net`` in order, within solvable ``domains``."""
+    # Consistency is nearly always enough to tell whether more parts fit, and much cheaper than a search each time.
     for thorough in (False, True):
-        out, end = _grow(Net(full).joined([net]), domains, parts, order, thorough=thorough)
-        if end is not None:
-            return out
+        out: list[int] = []
+        end = _grow(Net(net.full).joined([net]), domains, parts, order, out, thorough=thorough)
+        if net.solvable(end) is not None:
+            return frozenset(out)
     raise AssertionError("a part that was searched for did not hold")
 
 
 def _grow(
-    net: Net, domains: Domains, parts: Sequence[Net], order: Sequence[int], *, thorough: bool
-) -> tuple[frozenset[int], Domains | None]:
-    """Add parts in order as long as they fit: what did not fit, and an assignment under all that did."""
-    out = []
+    net: Net, domains: Domains, parts: Sequence[Net], order: Sequence[int], out: list[int], *, thorough: bool
+) -> Domains:
+    """Add to ``net`` each part in turn that still fits, and to ``out`` each that does not. Return what is left.
+
+    Most parts fit: halves are tried whole before their members are.
+    """
+    child = list(domains)
+    todo: set[int] = set()
     for index in order:
         part = parts[index]
-        child = [old & mask for old, mask in zip(domains, part.start, strict=True)]
-        todo = {v for v, (old, new) in enumerate(zip(domains, child, strict=True)) if old != new}
+        for variable, mask in part.narrowed:
+            child[variable] &= mask
+            todo.add(variable)
         todo |= part.touched
         net.take(part)
-        if all(child) and net.propagate(child, todo) and not (thorough and net.solvable(child) is None):
-            domains = child
-        else:
-            net.drop(part)
-            out.append(index)
-    return frozenset(out), net.solvable(domains)
+    if all(child) and net.propagate(child, todo) and not (thorough and net.solvable(child) is None):
+        return child
+    for index in reversed(order):
+        net.drop(parts[index])
+    if len(order) == 1:
+        out.append(order[0])
+        return domains
+    half = len(order) // 2
+    domains = _grow(net, domains, parts, order[:half], out, thorough=thorough)
+    return _grow(net, domains, parts, order[half:], out, thorough=thorough)
 
 
 def _smallest_hitting(sets: Sequence[frozenset[int]], below: int) -> tuple[int, ...] | None:

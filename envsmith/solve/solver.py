@@ -106,7 +106,9 @@ class Solver:
 
     def stuck(self, problem: Problem) -> Stuck | None:
         """Tell why there is no cell for the wishes of a problem: fewest members. ``None`` when there is one."""
-        full = problem.full
+        full, net = problem.full, problem.rules_net(Severity.ERROR)
+        if net.solvable(net.begin(mask for wish in problem.wishes for mask in wish.masks)) is not None:
+            return None
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
         members = smallest_conflict(parts, full)
