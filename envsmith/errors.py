@@ -102,7 +102,7 @@ class SmokeError(EnvsmithError):
     """The smoke test could not be run, or what it shows is this machine's fault (a cell that failed is exit code 1)."""
 
     exit_code = 9
-    summary = "smoke: the smoke test could not be started"
+    summary = "smoke: the test could not be started, or what it shows is not the environment's fault"
 
 
 class StorageError(EnvsmithError):

@@ -99,12 +99,21 @@ def is_loopback(host: str | None) -> bool:
 # -- where an answer may lead ------------------------------------------------------------------------------------------
 
 
+def parts_of(url: str) -> SplitResult:
+    """Return the parts of an address. A malformed one is all path, and refused wherever a path is."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # a port that is not a number is found out when it is asked for
+    except ValueError:
+        return SplitResult("", "", url, "", "")
+    return parts
+
+
 def split(url: str) -> SplitResult:
     """Return the parts of an address. ``NetworkError`` for what is not one of http or https."""
-    with contextlib.suppress(ValueError):  # brackets that do not close, a port that is not a number
-        parts = urlsplit(url)
-        if parts.scheme in {"https", "http"} and parts.hostname and parts.port != 0:
-            return parts
+    parts = parts_of(url)
+    if parts.scheme in {"https", "http"} and parts.hostname and parts.port != 0:
+        return parts
     raise NetworkError(
         f"Cannot read {url.rpartition('@')[2][:200]!r}: it is not an http address.",
         hint="Set the index, registry or channel to an http(s) address.",
@@ -113,7 +122,7 @@ def split(url: str) -> SplitResult:
 
 def origin(url: str) -> tuple[str, str]:
     """Return scheme, host and port: what a login is good for."""
-    parts = urlsplit(url)
+    parts = parts_of(url)
     return parts.scheme, parts.netloc.rpartition("@")[2]
 
 
@@ -129,7 +138,7 @@ def follow(before: str, location: str, *, first: str | None = None) -> str:
         parts = split(place)
         is_local = is_loopback(parts.hostname)
         if parts.scheme == "http" and (
-            urlsplit(before).scheme == "https" or (is_loopback(urlsplit(first).hostname) and not is_local)
+            parts_of(before).scheme == "https" or (is_loopback(parts_of(first).hostname) and not is_local)
         ):
             reason = f"it leads to the unencrypted address {redact(place)}"
         elif origin(place) != origin(first) and _reach(place) < _reach(first):
@@ -146,7 +155,7 @@ def _reach(url: str) -> int:
 
     A name is resolved, unless a proxy does that. One that cannot be resolved counts as seen from everywhere.
     """
-    host = urlsplit(url).hostname or ""
+    host = parts_of(url).hostname or ""
     with contextlib.suppress(ValueError):
         return _reach_of(host)
     return 3 if _proxy_of(url) else _reach_of_name(host)
@@ -263,7 +272,7 @@ def _proxy_of(url: str) -> str | None:
     """
     from urllib.request import getproxies, proxy_bypass
 
-    parts = urlsplit(url)
+    parts = parts_of(url)
     if is_loopback(parts.hostname) or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     proxies = getproxies()
@@ -580,7 +589,7 @@ class HttpClient:
 
 def _login(url: str) -> dict[str, str]:
     """Return basic credentials from the address, else from ``NETRC`` or ``~/.netrc``, as pip and uv do."""
-    parts = urlsplit(url)
+    parts = parts_of(url)
     user, password = parts.username, unquote(parts.password or "")
     if user is None and parts.hostname:
         with contextlib.suppress(OSError, netrc.NetrcParseError):

@@ -257,7 +257,14 @@ def _finish(result: SmokeResult, settings: SmokeFlags) -> int:
         write_whole(settings.plot, svg(result.bandwidth, title=title))
         say(f"plot: {settings.plot}")
     print_out(dumps(result.to_json()) if settings.as_json else "\n".join(_lines(result)))
-    return 0 if result.passed else 1 if result.cause.fault is Fault.CELL else SmokeError.exit_code
+    return _code(result.passed, [result])
+
+
+def _code(passed: bool, failed: Sequence[SmokeResult]) -> int:  # noqa: FBT001
+    """Return 0, 1, or 9 where nothing that failed speaks against the environment."""
+    if passed:
+        return 0
+    return 1 if not failed or any(result.cause.fault is Fault.CELL for result in failed) else SmokeError.exit_code
 
 
 def _lines(result: SmokeResult) -> list[str]:
@@ -428,7 +435,7 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
 
 
 def _all_tiers(settings: SmokeFlags, console: Console) -> int:
-    """Run the parts, write results, plot and record. Return 0 when no part failed and the record passed, else 1."""
+    """Run the parts, write results, plot and record. Return the exit code, as for one run (:func:`_code`)."""
     target, versions = _environment(settings.python)
     if settings.plan_only:
         machine = everything.supposed(versions, settings.backend)
@@ -460,18 +467,20 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
     finally:  # an interruption does not take away what is finished
         verdict = _verdict(finished, settings.budget)
         record, files = _leave(finished, target.python, folder, started, verdict)
-    passed = record is not None and record.passed and all(item.word != "failed" for item in finished)
+    failed = [item.result for item in finished if item.word == "failed" and item.result]
+    passed = record is not None and record.passed and not failed
+    code = _code(passed, failed)
     if settings.as_json:
         parts = [item.to_json() for item in finished]
         print_out(dumps({"parts": parts, "record": record.trimmed().to_json() if record else None, "files": files}))
-        return 0 if passed else 1
+        return code
     print_out(table([_row(item) for item in finished]))
     if record is not None:
         print_out(f"cell: {record.cell}\nproved: {' -> '.join(r.value for r in record.rungs)}")
     for file in files:
         say(f"written: {file}")
     print_out(f"{mark(passed=passed)}: {verdict}")
-    return 0 if passed else 1
+    return code
 
 
 def _row(item: everything.Done) -> tuple[str, ...]:

@@ -21,14 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlunsplit
 
 from envsmith.conda.copies import drop_changed, sealed
 from envsmith.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.conda.names import clean, public_url, require_rattler, scrub
 from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, UsageError
 from envsmith.files import read_bounded, scratch
-from envsmith.http import ca_bundle
+from envsmith.http import ca_bundle, parts_of
 from envsmith.schema import Parsed, Problems, WrongValueError, one_or_many, parse_json, read_document
 
 _T = TypeVar("_T")
@@ -111,7 +111,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> ChannelSettings:
     mirrors = {_slash(prefix): tuple(map(_slash, urls)) for prefix, urls in own.mirrors.items()}
     for name, urls in (conda.mirrored_channels or {}).items():
         mirrors.setdefault(_slash(base_url(name, names)), tuple(_slash(_address(url)) for url in urls))
-    proxies = {scheme: proxy for scheme, proxy in (conda.proxy_servers or {}).items() if urlsplit(proxy).scheme}
+    proxies = {scheme: proxy for scheme, proxy in (conda.proxy_servers or {}).items() if parts_of(proxy).scheme}
     proxies |= {scheme: proxy for scheme, proxy in (("http", own.proxy_http), ("https", own.proxy_https)) if proxy}
     return dataclasses.replace(
         names,
@@ -218,7 +218,7 @@ def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
         return Path(os.path.realpath(text)).as_uri()
     if "://" not in text:
         return _named(text, settings or read_settings())
-    scheme = urlsplit(text).scheme.lower()
+    scheme = parts_of(text).scheme.lower()
     if scheme not in _SCHEMES:
         raise UsageError(
             f"channel {clean(public_url(text))}: {scheme!r} is not a scheme that channels have (http, https, file)"
@@ -321,7 +321,7 @@ def access_to(channels: Sequence[str]) -> Access:
 
 
 def _without_user(url: str, logins: dict[str, Any]) -> str:
-    parts = urlsplit(url)
+    parts = parts_of(url)
     if parts.username is not None and parts.hostname:
         pair = {"username": unquote(parts.username), "password": unquote(parts.password or "")}
         logins[parts.hostname] = {"BasicHTTP": pair}

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from envsmith.conda.names import clean, component_version, cuda_of_build, fold
 from envsmith.errors import DataError
+from envsmith.http import parts_of
 from envsmith.schema import Parsed, Problems, UnreadableError, WrongValueError, check, exactly, parse_document, text_of
 
 MAX_BYTES = 64 << 20
@@ -362,7 +363,7 @@ _READERS: Mapping[str, Callable[[str, str | None, str], CondaFile]] = {
 def split_filename(url: str) -> tuple[str, str, str] | None:
     """Return ``(name, version, build)`` of the last part of a Conda package's address, or ``None``."""
     try:
-        filename = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1])
+        filename = urllib.parse.unquote(parts_of(url).path.rsplit("/", 1)[-1])
     except ValueError:
         return None
     stem = re.sub(r"\.(?:conda|tar\.bz2)$", "", filename)

@@ -34,6 +34,7 @@ from envsmith.errors import (
     os_errors,
 )
 from envsmith.files import read_bounded, read_text, scratch, sha256_of, write_whole
+from envsmith.http import parts_of
 from envsmith.lock.pip_files import layer_text
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
@@ -117,7 +118,7 @@ def _is_done(part: PlatformLock, prefix: Path) -> bool:
 def _check_files(part: PlatformLock) -> None:
     """Hash the packages of ``file://`` channels: rattler 0.28 checks only what it downloads."""
     for package in part.packages:
-        parts = urllib.parse.urlsplit(package.url)
+        parts = parts_of(package.url)
         if parts.scheme != "file":
             continue
         path = Path(urllib.request.url2pathname(parts.path))

@@ -12,6 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from envsmith.errors import UsageError
+from envsmith.http import parts_of
 from envsmith.model.version import public
 from envsmith.text import clean as clean_text
 from envsmith.text import without_logins, without_secrets
@@ -108,7 +109,7 @@ def listing(names: Iterable[str], limit: int = 8) -> str:
 
 def public_url(url: str) -> str:
     """Return an address without user, password and token: what may stand in a lock or a message."""
-    parts = urllib.parse.urlsplit(without_logins(url))
+    parts = parts_of(without_logins(url))
     path = parts.path if parts.scheme == "file" else _TOKEN.sub("", parts.path)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 

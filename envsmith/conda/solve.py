@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from envsmith.conda.channels import Channels, refusals, run_async, to_package
 from envsmith.conda.copies import sealed
@@ -25,6 +25,7 @@ from envsmith.conda.names import (
 )
 from envsmith.conda.specs import Plan
 from envsmith.errors import LockError
+from envsmith.http import parts_of
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Finding
 from envsmith.model.lock import Pin
@@ -111,7 +112,7 @@ def _checked(record: Any, channels: Channels) -> CondaPackage:
     stem = f"{package.name}-{package.version}-{package.build}"
     if unquote(package.filename) not in {f"{stem}.conda", f"{stem}.tar.bz2"}:
         raise LockError(f"{who} names the file {clean(package.filename)!r}, which that package is not called")
-    if not url.startswith(base + "/") and urlsplit(url).scheme not in {"http", "https"}:
+    if not url.startswith(base + "/") and parts_of(url).scheme not in {"http", "https"}:
         raise LockError(f"{who} points outside of the channel: {clean(public_url(url))}")
     return package
 

@@ -14,13 +14,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from envsmith import plain
 from envsmith.cache import cache_folder
 from envsmith.errors import ContentError, DataError, os_errors
 from envsmith.files import read_text
-from envsmith.http import ca_bundle
+from envsmith.http import ca_bundle, parts_of
 from envsmith.image.dockerfile import (
     JOBS,
     SOURCES,
@@ -100,7 +100,7 @@ def _placed(source: CompiledSource, artifact: Artifact) -> Artifact:
 
 
 def _copy_checked(artifact: Artifact, target: Path) -> None:
-    source = Path(unquote(urlsplit(artifact.url or "").path))
+    source = Path(unquote(parts_of(artifact.url or "").path))
     digest = hashlib.sha256()
     try:
         with source.open("rb") as read, target.open("wb") as write:

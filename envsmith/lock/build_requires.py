@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -17,7 +16,7 @@ from packaging.utils import canonicalize_name
 from envsmith.cache import read_cache, write_cache
 from envsmith.errors import ContentError, LockError, NetworkError, os_errors
 from envsmith.files import read_toml
-from envsmith.http import Reply
+from envsmith.http import Reply, parts_of
 from envsmith.model.lock import Pin
 from envsmith.python.index import IndexFile
 from envsmith.python.metadata import read_members
@@ -126,7 +125,7 @@ class _Local:
         check: Callable[[Reply], object] | None = None,  # noqa: ARG002 - its hash is checked
     ) -> Reply:
         """Read the file and check it."""
-        path = Path(url2pathname(urlsplit(url).path))
+        path = Path(url2pathname(parts_of(url).path))
         with os_errors(f"{path}: cannot be read", NetworkError):
             body = path.read_bytes() if path.stat().st_size <= max_bytes else None
         if body is None or (sha256 and hashlib.sha256(body).hexdigest() != sha256):

@@ -9,12 +9,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlunsplit
 
 from packaging.utils import canonicalize_name
 
 from envsmith.errors import LockError
 from envsmith.files import read_toml
+from envsmith.http import parts_of
 from envsmith.model.lock import Artifact, Pin
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _package(package: Package) -> Resolved:
 
 
 def _artifact(file: PackageWheel | PackageSdist, name: str) -> Artifact:
-    filename = file.name or unquote(urlsplit(file.url or file.path or "").path.rpartition("/")[2])
+    filename = file.name or unquote(parts_of(file.url or file.path or "").path.rpartition("/")[2])
     sha256 = file.hashes.get("sha256", "").lower()
     if not filename or not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise LockError(
@@ -80,10 +81,9 @@ def _public(url: str | None) -> str | None:
     """Return the address without user and password: a lock is a file that is passed on."""
     if url is None:
         return None
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise LockError(f"{url[:100]!r} is not an address") from None
+    parts = parts_of(url)
+    if not parts.scheme:
+        raise LockError(f"{url[:100]!r} is not an address")
     return urlunsplit(SplitResult(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
 
 

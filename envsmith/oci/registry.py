@@ -21,12 +21,25 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urljoin
 
 from envsmith import plain
 from envsmith.errors import ContentError, DataError, NetworkError, UsageError
 from envsmith.files import digest_of, read_bounded
-from envsmith.http import REDIRECTS, RETRY, HttpWire, Response, Wire, ask, follow, is_loopback, origin, pause, split
+from envsmith.http import (
+    REDIRECTS,
+    RETRY,
+    HttpWire,
+    Response,
+    Wire,
+    ask,
+    follow,
+    is_loopback,
+    origin,
+    parts_of,
+    pause,
+    split,
+)
 from envsmith.oci.spec import (
     IMAGE_INDEX,
     INDEX_TYPES,
@@ -141,7 +154,7 @@ class Repository:
         wait: Callable[[float], None] | None = None,
     ) -> None:
         host = _API_HOSTS.get(registry, registry)
-        scheme = "http" if is_loopback(urlsplit(f"//{host}").hostname) else "https"
+        scheme = "http" if is_loopback(parts_of(f"//{host}").hostname) else "https"
         self.registry, self.repository, self.also = registry, repository, also
         # What the registry said of the manifest that it sent last: evidence of a proxy that changes manifests, nothing else.
         self.claim = ""
@@ -260,7 +273,7 @@ class Repository:
                     )
                 (self._wait or time.sleep)(pause(failures))
                 location, at = self._resume(location, doing)
-        joint = "&" if urlsplit(location).query else "?"
+        joint = "&" if parts_of(location).query else "?"
         with self._ask("PUT", f"{location}{joint}{urlencode({'digest': blob.digest})}", doing, {201}):
             pass
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -29,7 +28,7 @@ from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import ContentError, LockError, NetworkError, UsageError
 from envsmith.files import read_bounded, read_toml
-from envsmith.http import HttpClient
+from envsmith.http import HttpClient, parts_of
 from envsmith.model.lock import Artifact, GivenArchive
 from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.metadata import MAX_MEMBER, tar_members
@@ -72,7 +71,7 @@ def parse_wish(text: str) -> Wish:
         fault = "it has no #sha256=HEX (64 digits)" if "#sha256=" not in text else "not NAME@ARCHIVE#sha256=HEX"
         raise UsageError(f"--source {text[:80]!r}: {fault}", hint=_EXAMPLE)
     place = match["place"]
-    parts = urlsplit(place)
+    parts = parts_of(place)
     if "://" in place and parts.scheme not in {"https", "file"}:
         raise UsageError(
             f"--source {match['name']}: {parts.scheme} is not read", hint="give a path or an https address"
@@ -124,7 +123,7 @@ def _fetch(wish: Wish, fetcher: Fetcher) -> tuple[bytes, str]:
                 f"--source {wish.name}: {wish.place[:200]} is not the file with sha256 {wish.sha256[:16]}…",
                 hint="compare the hash with the one that the project publishes; nothing was taken from the file",
             ) from None
-    path = Path(urlsplit(wish.place).path if wish.place.startswith("file:") else wish.place).expanduser()
+    path = Path(parts_of(wish.place).path if wish.place.startswith("file:") else wish.place).expanduser()
     try:
         data = read_bounded(path, MAX_ARCHIVE, failure=UsageError)
     except UsageError as error:
@@ -319,7 +318,7 @@ def fetch_archive(name: str, artifact: Artifact, fetcher: Fetcher | None = None)
     if url is None or not url.startswith("file:"):
         fetcher = fetcher or HttpClient()
         return fetcher.get(url or _address(name, artifact, fetcher), max_bytes=MAX_ARCHIVE, sha256=artifact.sha256).body
-    path = Path(url2pathname(urlsplit(url).path))
+    path = Path(url2pathname(parts_of(url).path))
     try:
         data = read_bounded(path, MAX_ARCHIVE, failure=ContentError)
     except ContentError as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urljoin
 
 from packaging.utils import (
     InvalidSdistFilename,
@@ -27,7 +27,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import NetworkError
-from envsmith.http import Fetcher, Reply, follow, origin, redact
+from envsmith.http import Fetcher, Reply, follow, origin, parts_of, redact
 from envsmith.python.uv import Uv, uv_environment
 from envsmith.schema import parse_json
 from envsmith.text import clean
@@ -175,7 +175,7 @@ class Listing:
         """Take a file in, unless it is neither wheel nor sdist, or a lie."""
         try:
             url, fragment = urldefrag(urljoin(base, href))
-            address_name = unquote(urlsplit(url).path.rpartition("/")[2])
+            address_name = unquote(parts_of(url).path.rpartition("/")[2])
             name = filename or address_name
             stated = None if "/" in name or len(name) > 300 else _parsed(name)
             if stated is None:

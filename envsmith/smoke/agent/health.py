@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from envsmith.smoke.agent.processes import PR_SET_PDEATHSIG, prctl, read_text
+from envsmith.smoke.agent.processes import fork_bound, read_text
 
 # NVML_FI_DEV_ECC_DBE_VOL_TOTAL, _REMAPPED_PENDING, _REMAPPED_FAILURE, _GET_GPU_RECOVERY_ACTION, _POWER_DEFAULT_LIMIT,
 # _POWER_CURRENT_LIMIT, then for how long clocks were held down: _PERF_POLICY_POWER, _PERF_POLICY_THERMAL and
@@ -251,7 +251,7 @@ class HealthWatch:
         self._socket, theirs = socket.socketpair()
         self.before: dict[str, Any] = {}
         self._began = time.monotonic()
-        self._pid = os.fork()
+        self._pid = fork_bound()
         if self._pid == 0:
             _watch(theirs)
         theirs.close()
@@ -306,7 +306,6 @@ class HealthWatch:
 
 def _watch(ours: socket.socket) -> NoReturn:
     """Be the process of a :class:`HealthWatch`, until the other end is closed."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_DFL)

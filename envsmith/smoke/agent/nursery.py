@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from envsmith.smoke.agent.counter import Counter
 from envsmith.smoke.agent.machine import cuda_probe, loaded_facts
-from envsmith.smoke.agent.processes import KILL_SECONDS, PR_SET_PDEATHSIG, Patience, kill_group, prctl, reaped
+from envsmith.smoke.agent.processes import KILL_SECONDS, Patience, fork_bound, kill_group, reaped
 from envsmith.smoke.agent.protocol import Board, Exit, Lines, Log, one_line
 from envsmith.smoke.agent.rank import rank_main
 from envsmith.smoke.agent.steps import PRELOAD
@@ -76,7 +76,7 @@ class Nursery:
         ours, theirs = socket.socketpair()
         self.board.clear()
         self.answer, self.framework = {}, framework
-        self.pid = os.fork()
+        self.pid = fork_bound()
         if self.pid == 0:
             ours.close()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -188,7 +188,6 @@ def preload(kind: str) -> None:
 
 def nursery_main(sock: socket.socket, board: Board, framework: str = "") -> NoReturn:
     """Serve until the supervisor's end of the socket closes. This never returns and never touches CUDA."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, signal.SIG_DFL)
     warnings.simplefilter("ignore")
@@ -231,7 +230,7 @@ def _serve(sock: socket.socket, out: Log, board: Board) -> None:
             if not data:
                 break
             for request in lines.feed(data):
-                pid = os.fork()
+                pid = fork_bound()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -257,7 +256,6 @@ def _reap(alive: Iterable[int]) -> Iterator[tuple[int, int]]:
 def child_main(request: Mapping[str, Any], board: Board) -> NoReturn:
     """Run a rank in a session of its own, so that its helpers can be ended with it."""
     os.setsid()
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     output = os.open(request["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -57,7 +57,7 @@ PYTHON = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") i
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_a_build_runs_as_the_user_and_the_resolver_alone_reads_the_login(tmp_path):
     for folder in (*tmp_path.parents, tmp_path):
-        if folder.stat().st_uid == 0 and folder.name.startswith(("pytest", "test_")):
+        if folder.stat().st_uid == 0 and folder.name.startswith(("pytest", "popen", "test_")):
             folder.chmod(0o755)
     digest = source_distribution(tmp_path)
     requirements, login, target = (tmp_path / name for name in ("requirements.txt", "login", "target"))
