@@ -30,6 +30,7 @@ from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Lock, Pin, folder_name
 from envsmith.model.record import RECORD_FILE
+from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.options import Options, Outcome
 from envsmith.progress import Clock, Event, EventKind, Progress, silent
@@ -137,7 +138,7 @@ def choose(options: Options, clock: Clock) -> Cell:
     for sentence in solution.why:
         clock.note(sentence)
     for finding in solution.warnings:
-        clock.note(f"{finding.message} [{finding.rule}]", warning=True)
+        clock.note(f"{finding.message} [{finding.rule}]", warning=finding.severity is Severity.WARNING)
     return solution.cell
 
 

@@ -178,6 +178,7 @@ def judged_request(library: Library, solver: Solver, narrower: Mapping[str, Spec
         driver=library.settings.driver,
         gpus=library.settings.gpu,
         platform=library.settings.platform,
+        lockable=False,
     )
 
 

@@ -67,7 +67,7 @@ def _solution_lines(solution: Solution) -> list[str]:
     if solution.why:
         lines += ["why", *(f"  {sentence}" for sentence in solution.why)]
     for finding in solution.warnings:
-        lines.append(f"{click.style('warning', fg='yellow')}: {finding.message} [{finding.rule}]")
+        lines.append(f"{click.style(finding.severity.value, fg='yellow')}: {finding.message} [{finding.rule}]")
     if solution.alternatives:
         lines += ["alternatives", *(f"  {each.id}" for each in solution.alternatives)]
     return lines

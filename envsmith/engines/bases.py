@@ -16,12 +16,12 @@ from typing import Annotated, Protocol
 from envsmith import plain
 from envsmith.errors import EngineError
 from envsmith.graph.fields import Sources, load_table, plain_text
+from envsmith.graph.runtime import load_runtime, needs_of
 from envsmith.model.lock import BaseImage, Lock, OsPackage, Tool
 from envsmith.model.rule import Evidence
 from envsmith.model.version import minor_of
 from envsmith.oci import registry
 from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.python.toolkit import load_runtime, needs_of
 from envsmith.schema import Text, strict
 
 _FILE = "bases.yaml"

@@ -37,10 +37,11 @@ class CompiledRow:
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """A rule by id. ``bundles`` says that a wheel carries it."""
+    """A rule by id. ``bundles`` says that a wheel carries it, ``locking`` that it holds for what is to be locked only."""
 
     id: str
     bundles: bool
+    locking: bool
     components: tuple[str, ...]
     rows: tuple[CompiledRow, ...]
 
@@ -175,7 +176,7 @@ def _rule(graph: nx.MultiDiGraph[str], node: str, specs: _Specs) -> CompiledRule
     ]
     components = tuple(dict.fromkeys(data["component"] for data in edges))
     rule: Rule = graph.nodes[node]["value"]
-    return CompiledRule(rule.id, rule.kind is RuleKind.BUNDLES, components, tuple(rows))
+    return CompiledRule(rule.id, rule.kind is RuleKind.BUNDLES, rule.locking, components, tuple(rows))
 
 
 def _position(data: Mapping[str, Any]) -> tuple[int, bool, int]:

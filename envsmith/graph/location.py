@@ -95,7 +95,7 @@ def own_matrix() -> Path:
 
 def list_files(root: Path) -> DataFiles:
     """Return every file of the knowledge below ``root``. Hidden files are not part of it."""
-    names = ["components.yaml"]
+    names = ["components.yaml", *(["runtime.yaml"] if (root / "runtime.yaml").is_file() else [])]
     for folder, suffix in _PARTS:
         try:
             entries = sorted(entry.name for entry in os.scandir(root / folder))

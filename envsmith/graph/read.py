@@ -16,6 +16,7 @@ from packaging.version import Version as Pep440
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version, check_file
 from envsmith.graph.location import DataFiles, find_matrix, list_files
+from envsmith.graph.runtime import RUNTIME_FILE, Runtime, lock_rules
 from envsmith.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules, with_hash
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
@@ -138,6 +139,9 @@ def _assemble(
             builds = torch.builds if torch else ()
             releases["torch"] = tuple(torch_releases(builds))
             rules += torch_rules(builds, devices)
+        elif name == RUNTIME_FILE:
+            runtime = check_file(Runtime, name, document, problems, table)
+            rules += lock_rules(runtime, table) if runtime else ()
         elif name.startswith("releases/"):
             file = check_file(GpuFile if name == _GPU else ReleasesFile, name, document, problems, table)
             if isinstance(file, GpuFile):

@@ -19,6 +19,7 @@ from envsmith.errors import LockError, NetworkError, UsageError, storage_errors
 from envsmith.files import scratch
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components
+from envsmith.graph.runtime import Source, load_runtime, sources_of, toolkit_for, toolkit_parts, toolkit_requirements
 from envsmith.http import HttpClient
 from envsmith.lock.build_requires import build_requires
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock, to_pins
@@ -30,7 +31,6 @@ from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import find_interpreter, running_interpreter
-from envsmith.python.toolkit import Source, load_runtime, sources_of, toolkit_for, toolkit_parts, toolkit_requirements
 from envsmith.python.uv import Finished, Uv, explain_failure
 from envsmith.solve import check
 
@@ -246,7 +246,7 @@ def lock_pip(
     toolkit = toolkit_requirements(cell, flavour)
     minor = _minor(cell)
     query = replace(
-        query_of(cell, resolver.table, constraints, toolkit, archives=compile.archives),
+        query_of(cell, resolver.table, constraints, archives=compile.archives),
         newest=cutoff(exclude_newer),
         interpreter=(find_interpreter(minor) or running_interpreter()).path,
         find_links=resolver.find_links,
@@ -255,7 +255,7 @@ def lock_pip(
     def on_line(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
 
-    resolution, query, added = _judged(cell, query, resolver, on_line)
+    resolution, query, added = _judged(cell, query, toolkit, resolver, on_line)
     pins = to_pins(resolution.packages, resolution.requires)
     sources = sources_of(pins, cell, compile)
     return Lock(
@@ -274,18 +274,23 @@ def lock_pip(
 
 
 def _judged(
-    cell: Cell, query: Query, by: Resolver, on_line: Callable[[str], None]
+    cell: Cell, query: Query, toolkit: tuple[str, ...], by: Resolver, on_line: Callable[[str], None]
 ) -> tuple[Resolution, Query, tuple[tuple[str, str], ...]]:
     """Resolve until the cell is kept and no rule is broken. The constraints that this took are returned.
 
     The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the
-    solver's own repair is made a constraint. Where the repair would change the cell, the lock is refused.
+    solver's own repair is made a constraint. Where the repair would change the cell, the lock is refused. The
+    ``toolkit`` is asked for once it is known which parts of it torch pins.
     """
     what = f"cell {cell.id}: resolving packages"
     added: tuple[tuple[str, str], ...] = ()
     for _ in range(_ATTEMPTS):
         with _own_index(cell):
             resolution = resolve(query, by.uv, what=what, on_line=on_line)
+        if toolkit:
+            parts, toolkit = _following(toolkit, resolution.packages), ()
+            query = replace(query, requirements=tuple(sorted({*query.requirements, *parts})))
+            continue
         forced = overrides(cell, by.table, {p.name: p.version for p in resolution.packages})
         if forced and forced != query.overrides:
             query = replace(query, overrides=forced)
@@ -306,6 +311,12 @@ def _judged(
         added = (*added, *constraints)
         query = replace(query, constraints=tuple(sorted({*query.constraints, *(text for text, _ in constraints)})))
     raise LockError(f"{what}: no set of packages was found that keeps every rule", details=[text for text, _ in added])
+
+
+def _following(toolkit: Iterable[str], pins: Iterable[Resolved | Pin]) -> list[str]:
+    """Return the parts of a toolkit in the releases of ``pins``: what torch pins may have a number of its own."""
+    names = {pin.name for pin in pins}
+    return [name if (name := Requirement(line).name) in names else line for line in toolkit]
 
 
 @contextmanager
@@ -332,7 +343,12 @@ def _build_pins(
 
     # torch with all that it imports: the layer that the builder stands on has only the heavy part of it.
     undeclared = {
-        s.distribution: (*s.requires, "torch", *(_toolkit(cell, s.distribution) if s.toolkit else ())) for s in sources
+        s.distribution: (
+            *s.requires,
+            "torch",
+            *_following(_toolkit(cell, s.distribution) if s.toolkit else (), pins),
+        )
+        for s in sources
     }
     needed = build_requires(pins, resolver.fetcher, undeclared)
     if not needed:
@@ -471,14 +487,12 @@ def query_of(
     cell: Cell,
     table: ComponentTable,
     constraints: Sequence[tuple[str, str]] = (),
-    beside: Sequence[str] = (),
     *,
     archives: tuple[GivenArchive, ...] = (),
 ) -> Query:
-    """Return the request to uv.
+    """Return the request to uv. ``archives`` are what the user has of the cell as files.
 
-    ``beside`` are requirements besides the cell, ``archives`` are what the user has of it as files. ``LockError`` names
-    the rule whose constraint is not a requirement.
+    ``LockError`` names the rule whose constraint is not a requirement.
     """
     own = {archive.name for archive in archives}
     lines: dict[str, str] = {
@@ -491,7 +505,7 @@ def query_of(
     for text, rule in constraints:
         _parse(text, rule)
     return Query(
-        requirements=tuple(sorted({*lines.values(), *beside})),
+        requirements=tuple(sorted({*lines.values()})),
         constraints=tuple(sorted({text for text, _ in constraints})),
         python=_minor(cell),
         platform=uv_platform(cell.platform, cell.components.get("glibc")),

@@ -60,7 +60,7 @@ class Request:
     Every component named here is in the cell. ``driver`` is the version that the host has. ``gpus`` are ``sm_NN``, all
     of which the cell must run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are
     constraints that the program itself adds (``python`` to the interpreters of this host), each with the reason that a
-    refusal or ``why`` tells.
+    refusal or ``why`` tells. An answer can be locked, unless ``lockable`` is false.
 
     For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is
     malformed.
@@ -73,6 +73,7 @@ class Request:
     platform: Platform = Platform.LINUX_64
     exclude_newer: str | None = None
     narrowed: Mapping[str, tuple[Spec, str]] = field(default_factory=dict)
+    lockable: bool = True
 
     def __post_init__(self) -> None:
         for name in ("frameworks", "constraints"):

@@ -11,6 +11,9 @@ from envsmith.model.component import ComponentTable
 from envsmith.model.version import Spec
 from envsmith.schema import AsJson, Day, Sha256, Text, strict, written
 
+# The stage of the rules that only concern what is to be locked.
+LOCK_STAGE = "lock"
+
 
 class RuleKind(str, Enum):
     """``bundles``: a wheel carries it. ``requires``: it needs it. ``conflicts``: known bad together."""
@@ -82,6 +85,11 @@ class Rule:
     fix: str | None = None
     symptom: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def locking(self) -> bool:
+        """Whether it says what can be locked. What somebody has may work all the same."""
+        return self.stage == LOCK_STAGE
 
     @property
     def components(self) -> tuple[str, ...]:

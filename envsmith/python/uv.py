@@ -13,7 +13,7 @@ import shutil
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -339,7 +339,26 @@ def _lock_error(text: str, details: tuple[str, ...], what: str) -> LockError:
 def _told(lines: Sequence[str]) -> tuple[str, ...]:
     """Return what follows uv's ``error:``, or the last lines. Of more than :data:`_TAIL` the beginning and the end."""
     start = next((n for n, line in enumerate(lines) if line.startswith("error:")), max(0, len(lines) - _TAIL))
-    tail = [line for line in lines[start:] if line.strip()]
+    tail = _without_tracebacks(line for line in lines[start:] if line.strip())
     if len(tail) > _TAIL:
         tail = [*tail[:6], f"… {len(tail) - _TAIL} lines …", *tail[-(_TAIL - 6) :]]
     return tuple(tail)
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+
+
+def _without_tracebacks(lines: Iterable[str]) -> list[str]:
+    """Return what a build backend said without the way to it: of a traceback its last line, the exception."""
+    remaining: list[str] = []
+    frames: int | None = None
+    for line in lines:
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        if frames is not None and indent > frames:
+            continue
+        frames = indent if text == _TRACEBACK else None
+        if frames is None and not text.startswith(_CHAINED):
+            remaining.append(line)
+    return remaining

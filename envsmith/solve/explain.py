@@ -152,7 +152,8 @@ def _posed(solver: Solver, cell: CellId) -> Posed:
             raise UsageError(f"{cell}: unknown component {name!r}", hint="example: ds0.19.8-torch2.13.0-cu130-py312")
     frameworks = {n: Spec.exactly(v) for n, v in versions.items() if roles[n] is Role.FRAMEWORK}
     constraints = {n: Spec.exactly(v) for n, v in versions.items() if n not in frameworks}
-    return solver.pose(Request(frameworks=frameworks, constraints=constraints, platform=cell.platform))
+    request = Request(frameworks=frameworks, constraints=constraints, platform=cell.platform, lockable=False)
+    return solver.pose(request)
 
 
 def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explanation:
@@ -433,9 +434,13 @@ def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
     ]
     if "pre" not in answer.avoided and posed.pre:
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
-    warnings = tuple(_warnings(solver, posed, answer)) if "warning" not in answer.avoided else ()
+    warnings = [] if "warning" in answer.avoided else list(_warnings(solver, posed, answer))
+    warnings += _lock_notes(solver, answer.cell)
     return Solution(
-        cell=answer.cell, why=tuple(why), warnings=warnings, alternatives=tuple(_alternatives(solver, posed, answer))
+        cell=answer.cell,
+        why=tuple(why),
+        warnings=tuple(warnings),
+        alternatives=tuple(_alternatives(solver, posed, answer)),
     )
 
 
@@ -544,6 +549,16 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
                 message = rule_sentence(rule, [row], {c: [v] for c, v in versions.items()})
                 yield finding_of_row(rule, row, Severity.WARNING, versions, message)
                 break
+
+
+def _lock_notes(solver: Solver, cell: Cell) -> Iterable[Finding]:
+    """Return what is worth knowing before the cell is locked: what will be compiled, and how long that takes."""
+    for rule in (solver.rule(r.id) for r in solver.compiled.rules_of(cell.components) if r.locking):
+        for row in (r for r in rule.rows if r.severity is Severity.NOTE):
+            versions = {c: cell.components[c] for c in row.when if c in cell.components}
+            if len(versions) == len(row.when):
+                message = rule_sentence(rule, [row], {})
+                yield finding_of_row(rule, row, row.severity, versions, message)
 
 
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:

@@ -46,7 +46,8 @@ def judge(
     core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
     problem = pose(solver.compiled, platform, names, read.extras, gaps=False)
-    case = Case(solver, read, problem, {r.id: r for r in solver.knowledge().rules}, frozenset(keep))
+    own_rules = {r.id: r for r in solver.knowledge().rules if not r.locking}
+    case = Case(solver, read, problem, own_rules, frozenset(keep))
     builds, inferred, assumed = infer(case)
     findings = _violated(case, case.masks(), {})
     rules = {f.rule for f in findings}

@@ -151,11 +151,12 @@ def pose(
     extras: Mapping[str, tuple[str, ...]],
     *,
     gaps: bool = True,
+    lockable: bool = False,
 ) -> Problem:
     """Lay the rules over ``names`` (variable -> component), with ``extras`` as further values of a component.
 
     ``gaps`` says whether a missing fact about a torch wheel counts against it (an answer must rest on facts) or not (a
-    judgement may not hold it against anybody).
+    judgement may not hold it against anybody). ``lockable`` adds the rules about what can be locked.
     """
     carried = _carriers(compiled, set(names.values())) if gaps else {}
     values: list[tuple[str | None, ...]] = []
@@ -171,6 +172,8 @@ def pose(
     lay = _Lay(compiled, platform, index, extras, gaps=gaps)
     groups = []
     for rule in compiled.rules_of(index):
+        if rule.locking and not lockable:
+            continue
         groups += lay.groups(rule, carried)
     return Problem(compiled, platform, tuple(names), tuple(names.values()), tuple(values), tuple(groups))
 

@@ -45,6 +45,8 @@ def shown_spec(component: str, spec: Spec) -> str:
     exact = exact_version(spec)
     if exact:
         return name_release(component, exact)
+    if spec.is_any:
+        return component
     text = " or ".join(part.removeprefix("==") for part in spec.text.split(" || "))
     return f"{'CUDA' if component == 'cuda' else 'GPU' if component == 'gpu' else component} {text}"
 

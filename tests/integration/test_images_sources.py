@@ -15,10 +15,10 @@ import pytest
 
 from envsmith.engines.base import verify_content
 from envsmith.errors import BuildError, ContentError
+from envsmith.graph.runtime import sources_of
 from envsmith.http import HttpClient
 from envsmith.model.lock import Compile, Pin
 from envsmith.python.archives import parse_wish, read_archive
-from envsmith.python.toolkit import sources_of
 
 from . import test_docker_engine as tools
 

@@ -9,9 +9,9 @@ import pytest
 
 from envsmith.engines.bases import OsAnswer, asked_image, known_image, load_bases
 from envsmith.errors import DataError, EngineError, UsageError
+from envsmith.graph.runtime import load_runtime, needs_of
 from envsmith.model.lock import BaseImage, OsPackage
 from envsmith.oci import registry
-from envsmith.python.toolkit import load_runtime, needs_of
 
 BASES = load_bases()
 LOCAL = BaseImage(

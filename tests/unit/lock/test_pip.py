@@ -269,3 +269,20 @@ def test_a_component_that_is_not_on_the_index_cannot_be_locked(cell: Cell, table
     wanted = dataclasses.replace(cell, components={**cell.components, "apex": "24.4"})
     with pytest.raises(LockError, match="apex is not on the package index"):
         lock_pip(wanted, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
+
+
+def test_a_part_of_the_toolkit_that_torch_pins_stays_in_torch_s_release(
+    index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv
+) -> None:
+    # The numbers of CCCL left those of CUDA behind: torch 2.15 for CUDA 13.2 pins 13.3.5.
+    nccl, cccl = "nvidia-nccl-cu12==2.27.5", "nvidia-cuda-cccl==13.3.5.0.6"
+    index.add("torch", wheel("torch", "2.9.1", ["filelock", nccl, cccl]))
+    for name in ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime"):
+        for version in ("13.2.86", "13.3.5.0.6"):
+            index.add(name, wheel(name, version))
+    thirteen = dataclasses.replace(cell, components={**cell.components, "cuda": "13.2"})
+
+    lock = lock_pip(thirteen, exclude_newer=DAY, flavour="devel", resolver=Resolver(table=table, uv=uv, judge=fine))
+
+    pins = {p.name: p.version for p in lock.pins}
+    assert (pins["nvidia-cuda-cccl"], pins["nvidia-cuda-nvcc"]) == ("13.3.5.0.6", "13.2.86")

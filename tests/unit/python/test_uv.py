@@ -250,3 +250,30 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_of_a_traceback_of_a_build_backend_only_the_exceptions_are_shown() -> None:
+    output = """error: Failed to build `transformer-engine-torch==2.1.0`
+  cause: Call to `setuptools.build_meta:__legacy__.get_requires_for_build_wheel` failed (exit status: 1)
+         [stderr]
+         Traceback (most recent call last):
+           File "<string>", line 17, in <module>
+         ModuleNotFoundError: No module named 'torch'
+         The above exception was the direct cause of the following exception:
+         Traceback (most recent call last):
+           File "/cache/setuptools/build_meta.py", line 520, in run_setup
+             exec(code, locals())
+             ^^^^^^^^^^^^^^^^^^^^
+         RuntimeError: This package needs Torch to build.
+  hint: `transformer-engine-torch` (v2.1.0) was included"""
+
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), what="resolving")
+
+    assert type(error) is LockError
+    assert "its setup imports torch, which it does not declare" in error.message
+    assert [line.strip() for line in error.details[2:]] == [
+        "[stderr]",
+        "ModuleNotFoundError: No module named 'torch'",
+        "RuntimeError: This package needs Torch to build.",
+        "hint: `transformer-engine-torch` (v2.1.0) was included",
+    ]

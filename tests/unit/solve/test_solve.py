@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.graph.read import read_knowledge
 from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import Refusal
 from envsmith.model.version import Spec
-from envsmith.solve import cells, solve
+from envsmith.solve import cells, check, solve, solver_of
 
 
 def request(
@@ -209,3 +210,51 @@ def test_enumeration_of_an_impossible_request_is_empty(solver):
 def test_day_that_is_none_is_a_usage_error(solver, day):
     with pytest.raises(UsageError, match="not a day"):
         solve(request("alpha", exclude_newer=day), solver=solver)
+
+
+RUNTIME = """
+evidence: {read: {kind: measured, source: the wheels, date: 2026-01-01}}
+needs: []
+toolkits:
+- {cuda: "13", distributions: [nvcc], home: nvidia/cu13, evidence: read}
+- {cuda: "12", missing: the index has no nvcc for CUDA 12, evidence: read}
+sources:
+- {distribution: numpy, toolkit: true, requires: [], time: {text: an hour, evidence: read}, unreadable: {text: "<2", evidence: read}, evidence: read}
+"""
+
+
+@pytest.fixture
+def compiling(matrix_files, tmp_path):
+    """The solver of a knowledge in which numpy is compiled with nvcc."""
+    for name, text in {**matrix_files, "runtime.yaml": RUNTIME}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return solver_of(read_knowledge(tmp_path))
+
+
+def test_what_is_compiled_gets_a_cuda_whose_compiler_can_be_locked_and_says_how_long_it_takes(compiling):
+    solution = solve(request("alpha", numpy="*"), solver=compiling)
+
+    assert solution.cell.components["cuda"] == "13.0"
+    assert [(w.rule, w.severity.value) for w in solution.warnings] == [("numpy-compiled", "note")]
+    assert "an hour" in solution.warnings[0].message
+
+
+def test_a_cuda_without_a_compiler_is_refused_with_that_as_its_reason(compiling):
+    found = refusal(compiling, request("alpha", numpy="*", cuda="12.6"))
+
+    (rule,) = [c for c in found.conflict if not c.is_wish]
+    assert rule.rule == "numpy-nvcc"
+    assert "the index has no nvcc for CUDA 12" in rule.message
+    assert found.repairs[0].cell.components["cuda"] == "13.0"
+
+
+def test_a_release_whose_requirements_cannot_be_read_is_not_chosen(compiling):
+    found = refusal(compiling, request("alpha", numpy="1.26.4"))
+    assert "numpy-unreadable" in [c.rule for c in found.conflict]
+
+
+def test_what_somebody_has_is_not_judged_by_what_can_be_locked(compiling):
+    versions = {"alpha": "2.0.0", "torch": "2.3.0+cu126", "python": "3.11", "numpy": "1.26.4"}
+    judgement = check(versions, solver=compiling)
+    assert (judgement.status, [f.rule for f in judgement.findings]) == ("ok", ["alpha-note"])

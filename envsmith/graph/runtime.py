@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,11 +15,14 @@ from envsmith import plain
 from envsmith.errors import LockError
 from envsmith.graph.fields import Sources, SpecText, load_table, plain_text
 from envsmith.model.cell import DEVEL, Cell
+from envsmith.model.component import ComponentTable
 from envsmith.model.lock import Compile, CompiledSource, Lock, Pin
-from envsmith.model.rule import Evidence
-from envsmith.model.version import minor_of
+from envsmith.model.rule import LOCK_STAGE, Evidence, Row, Rule, RuleKind, Severity
+from envsmith.model.version import Spec, minor_of
 from envsmith.schema import Checked, Flag, Parsed, Text, strict
 
+RUNTIME_FILE = "runtime.yaml"
+_UNREADABLE = "what they require only their setup knows, which imports torch"
 _SM = re.compile(r"sm_(\d+)(\d)")
 
 
@@ -81,9 +84,19 @@ def _found_or_missing(toolkit: Toolkit, _context: object) -> Toolkit:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stated:
+    """A text with evidence of its own."""
+
+    text: Text
+    evidence: Sources
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """A source distribution that is compiled against the cell's torch.
 
+    ``time`` is what that takes. Of ``unreadable`` releases (a spec) only the setup knows what they require.
     ``requires`` are what its setup needs and does not declare; ``variables`` what is set meanwhile, in which
     ``{archs}`` and ``{dotted}`` stand for the GPU architectures asked for (``90``, ``9.0``; joined with ``;``). A
     variable that needs them is left out when none was asked for. An ``optional`` one is compiled so only when the user
@@ -96,6 +109,8 @@ class Source:
     evidence: Sources
     variables: Mapping[_Variable, Annotated[str, plain_text(_template)]] = field(default_factory=dict)
     optional: Flag = False
+    time: Stated | None = None
+    unreadable: Stated | None = None
 
     def compiled(self, cell: Cell, compile_by_user: Compile | None = None) -> CompiledSource:
         """Return it as it stands in the lock of ``cell``. The variables that the user gave have the last word."""
@@ -134,6 +149,34 @@ class Runtime:
     toolkits: tuple[Annotated[Toolkit, Checked(_found_or_missing)], ...]
     sources: tuple[Source, ...] = ()
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+
+def lock_rules(runtime: Runtime, table: ComponentTable) -> Iterator[Rule]:
+    """Yield what ``sources`` say of what can be locked: with which CUDA, which releases, and what compiling takes."""
+    cuda = {"cuda": Spec.parse(" || ".join(f"=={t.cuda}.*" for t in runtime.toolkits if not t.missing))}
+    missing = [t for t in runtime.toolkits if t.missing]
+    no_nvcc = [e for t in missing for e in t.evidence]
+    for source in runtime.sources:
+        component = table.find(source.distribution)
+        if component is None:
+            continue
+        name, every = component.name, {component.name: Spec.parse("*")}
+        if source.unreadable:
+            when = {name: Spec.parse(source.unreadable.text)}
+            row = Row(when=when, cause=_UNREADABLE, fix="Take a newer release.", evidence=source.unreadable.evidence)
+            yield Rule(id=f"{name}-unreadable", kind=RuleKind.CONFLICTS, rows=(row,), stage=LOCK_STAGE)
+        if source.toolkit and not source.optional:
+            cause = "; ".join([f"a lock compiles {source.distribution} with nvcc", *(t.missing for t in missing)])
+            fix = f"Take a build of torch with such a CUDA, or install {name} on top of the finished cell."
+            row = Row(when=every, needs=cuda, cause=cause, fix=fix, evidence=(*no_nvcc, *source.evidence))
+            yield Rule(id=f"{name}-nvcc", kind=RuleKind.REQUIRES, rows=(row,), stage=LOCK_STAGE)
+        if source.time:
+            cause = f"compiled from source when the cell is built ({source.time.text})"
+            if not component.distributions:
+                cause += f"; {component.title} is on no index: lock and build want its archive (--source)"
+            fix = "Name the GPUs, so that it is compiled for no others: --gpu."
+            row = Row(when=every, severity=Severity.NOTE, cause=cause, fix=fix, evidence=source.time.evidence)
+            yield Rule(id=f"{name}-compiled", kind=RuleKind.CONFLICTS, rows=(row,), stage=LOCK_STAGE)
 
 
 def source_for(name: str, runtime: Runtime | None = None) -> Source | None:
@@ -232,4 +275,4 @@ def toolkit_parts(cell: Cell, toolkit: Toolkit) -> tuple[str, ...]:
 @lru_cache(maxsize=4)
 def load_runtime(folder: Path | None = None) -> Runtime:
     """Parse ``runtime.yaml``. ``DataError`` lists every problem with its key path."""
-    return load_table(Runtime, "runtime.yaml", folder)
+    return load_table(Runtime, RUNTIME_FILE, folder)

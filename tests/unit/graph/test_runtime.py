@@ -9,11 +9,12 @@ import re
 import pytest
 
 from envsmith.errors import DataError, LockError
-from envsmith.graph.load import components
+from envsmith.graph.load import components, knowledge
+from envsmith.graph.runtime import load_runtime, needs_of, source_for, sources_of, toolkit_requirements
 from envsmith.model.cell import DEVEL
 from envsmith.model.lock import BuiltWheel, Compile, GivenArchive, parse_lock
+from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.python.toolkit import load_runtime, needs_of, source_for, sources_of, toolkit_requirements
 
 RUNTIME = load_runtime()
 
@@ -181,3 +182,20 @@ def test_rows_of_sources_are_read_strictly(tmp_path):
     assert [re.sub(r"^runtime\.yaml: (\w+\[\d\]).*", r"\1", d) for d in caught.value.details] == [
         f"sources[{n}]" for n in range(5)
     ]
+
+
+def test_what_is_compiled_is_a_rule_of_the_version_graph_for_what_is_to_be_locked():
+    rules = {rule.id: rule for rule in knowledge().rules if rule.locking}
+
+    (nvcc,), (unreadable,), (compiled,) = (
+        rules[f"flash-attn-{what}"].rows for what in ("nvcc", "unreadable", "compiled")
+    )
+
+    assert {c: s.text for c, s in nvcc.needs.items()} == {"cuda": "==13.*"}
+    assert "no nvcc for CUDA 12" in nvcc.cause
+    assert unreadable.when["flash-attn"].contains("2.7.3")
+    assert not unreadable.when["flash-attn"].contains("2.7.4.post1")
+    assert compiled.severity is Severity.NOTE
+    assert "minutes on 64 cores" in compiled.cause
+    assert {"apex-nvcc", "transformer-engine-nvcc", "deepspeed-unreadable"} <= set(rules)
+    assert "deepspeed-nvcc" not in rules  # compiled beforehand only when the user says so
