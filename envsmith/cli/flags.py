@@ -19,7 +19,7 @@ from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.version import Spec, parse_version
+from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
 
 if TYPE_CHECKING:
     from envsmith.conda.model import CondaRequest
@@ -223,7 +223,7 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
 def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
     """Parse the ``NAME==VERSION`` arguments of ``check`` into component -> version.
 
-    Every problem is in one ``UsageError``.
+    Every problem is in one ``UsageError``. A name that is not a component stays as it is: the judgement lists it.
 
     The version may be ``*`` (some release is there) or ``none`` (known to be absent).
     """
@@ -253,10 +253,9 @@ def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
         raise ValueError(f"{_short(text)}: not NAME==VERSION" + _spelt_otherwise(text, table))
     component = table.find(name)
     if component is None:
-        near = table.nearest(name)
-        raise ValueError(f"{_short(name)}: unknown component" + (f", did you mean {near[0]}?" if near else ""))
+        return name[:60], version[:60]
     try:
-        return component.name, version if version == "*" else parse_version(version)
+        return component.name, version if version == "*" else parse_release(component.name, version)
     except ValueError as error:
         spelling = " (a GPU is sm_NN, or a name such as h100)" if component.name == "gpu" else ""
         raise ValueError(f"{component.name}: {error}{spelling}") from None
@@ -312,6 +311,8 @@ def _gpu(text: str, names: dict[str, str]) -> str:
     clean = re.sub(r"[\s_-]+", "", text.lower()).removeprefix("nvidia").removeprefix("geforce")
     if match := re.fullmatch(r"sm(\d{2,3})[af]?", clean):
         return f"sm_{match[1]}"
+    if clean in ABSENT:
+        return "none"
     if clean in names:
         return names[clean]
     import difflib

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
-from envsmith.doctor.facts import Draft, Facts
+from envsmith.doctor.facts import Draft, Facts, Stated
 from envsmith.doctor.parties import INTERFACES, OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
 from envsmith.doctor.report import better_fix, commands_of, fix_of, lines_of, message_of
@@ -486,6 +486,8 @@ _TOOLS = {"toolkit": "nvcc", "gcc": "c++", "ninja": "ninja", "pybind11": "pybind
 def facts_of(versions: Mapping[str, str], draft: Draft) -> Facts:
     """Return the facts of ``draft`` with the versions of a given set, where ``*`` is in use and ``none`` is absent."""
     for name, version in versions.items():
+        if component_of(name) is None:
+            continue
         if version == "none":
             draft.components.pop(name, None)
             if name in _TOOLS:
@@ -515,11 +517,16 @@ def check_environment(versions: Mapping[str, str], draft: Draft, platform: Platf
     Findings of both kinds are in one list. The repair is that of the versions, for no release mends a limit or a
     variable. Raises ``UsageError`` when a version is not one.
     """
+    absent = {name: "none" for name, tool in _TOOLS.items() if tool in draft.tools and draft.tools[tool] is None}
+    versions = {**absent, **versions}
     facts = facts_of(versions, copy.deepcopy(draft))
     glibc = facts.components.get("glibc")
     if glibc is not None and "glibc" not in versions:  # that of the distribution that was named
         versions = {**versions, "glibc": glibc.version}
     judgement = solve.check(versions, platform) if versions or not facts.count else Judgement(status="ok")
+    if (cuda := judgement.inferred.get("cuda")) and "cuda" not in facts.components:
+        inferred = Stated(version=cuda, source="inferred", strength=1)
+        facts = dataclasses.replace(facts, components={**facts.components, "cuda": inferred})
     of_versions = {(finding.rule, finding.severity) for finding in judgement.findings}
     of_facts = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
     findings = (*judgement.findings, *(f for f in of_facts if (f.rule, f.severity) not in of_versions))

@@ -14,6 +14,7 @@ from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
+from envsmith.model.version import ABSENT
 from envsmith.schema import parse_json
 
 _WORDS: Mapping[str, frozenset[str]] = {
@@ -27,7 +28,6 @@ _WORDS: Mapping[str, frozenset[str]] = {
 _SHAPES = {"glibcxx": re.compile(r"3\.4(?:\.\d{1,2})?"), "launcher": re.compile(r"[A-Za-z][\w.+-]{0,60}")}
 _NUMBERS = frozenset({"gpu_count", "ranks", "nodes"})
 _LIMITS = frozenset({"memlock", "shm", "nofile"})
-_ABSENT = frozenset({"none", "absent", "missing"})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,60}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}")
 _MAX = 1_000_000
@@ -72,7 +72,7 @@ def _number(draft: Draft, key: str, value: str, where: str) -> None:
 
 
 def _named(draft: Draft, kind: str, name: str, value: str, where: str) -> None:
-    absent = value.lower() in _ABSENT
+    absent = value.lower() in ABSENT
     if kind == "tool":
         draft.tools[name] = None if absent else value
     elif kind in {"library", "module"}:
@@ -127,9 +127,9 @@ def read_environment(text: str, draft: Draft, where: str) -> dict[str, str] | No
         return None
     components: dict[str, str] = {}
     for name, value in _object(data, "components", where).items():
-        if not isinstance(value, str) or component_of(name) is None:
-            raise UsageError(f"{where}: components.{name[:60]}: not a version of a component that envsmith knows")
-        components[str(component_of(name))] = value
+        if not isinstance(value, str):
+            raise UsageError(f"{where}: components.{name[:60]}: not a version")
+        components[component_of(name) or name[:60]] = "none" if value in ABSENT else value
         if value == "*":
             note_present(draft, name)
     for name, value in _object(data, "variables", where).items():

@@ -18,6 +18,8 @@ from packaging.version import Version as Pep440
 # Words that stand where a version stands: a build without CUDA, a library that is not shipped. They match only
 # themselves.
 WORDS = frozenset({"cpu", "none"})
+# How people say that something is absent. It is kept as ``none``.
+ABSENT = frozenset({"none", "absent", "missing"})
 _SM = re.compile(r"sm_?(\d{1,2})(\d)([af]?)(?![\w])", re.IGNORECASE)
 _TEXT = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]{0,63}")
 _MAX_SPEC = 400
@@ -59,8 +61,15 @@ def parse_version(text: str) -> str:
     clean = text.strip()
     if re.match(r"[vV]\d", clean):
         clean = clean[1:]
+    clean = "none" if clean.lower() in ABSENT else clean
     version_key(clean)
     return clean
+
+
+def parse_release(component: str, text: str) -> str:
+    """Return a release of a component, where a torch without CUDA is spelt ``cpu``. ``ValueError`` for other texts."""
+    version = parse_version(text)
+    return "cpu" if (component, version) == ("cuda", "none") else version
 
 
 def _part(text: str) -> SpecifierSet:
@@ -92,7 +101,8 @@ class Spec:
     @classmethod
     def parse(cls, text: str) -> Spec:
         """Parse a spec. ``ValueError`` says what is malformed."""
-        clean = " || ".join(re.sub(r"\s+", "", part) for part in text.split("||")) if text.strip() else "*"
+        parts = [re.sub(r"\s+", "", part) for part in text.split("||")] if text.strip() else ["*"]
+        clean = " || ".join("none" if part.removeprefix("==") in ABSENT else part for part in parts)
         if len(clean) > _MAX_SPEC:
             raise ValueError(f"spec of {len(clean)} characters is longer than {_MAX_SPEC}")
         spec = cls(clean)

@@ -13,10 +13,10 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.rule import Rule, Severity
-from envsmith.model.version import parse_version, version_key
+from envsmith.model.version import WORDS, parse_release, version_key
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.problem import Problem
-from envsmith.solve.request import FOLLOWS, MEANS_CUDA
+from envsmith.solve.request import FOLLOWS
 from envsmith.solve.solver import Solver
 from envsmith.solve.words import name_release
 
@@ -58,19 +58,33 @@ class Case:
         return self.subject.masks[name] & ((1 << len(self.solver.compiled.versions.get(name, ()))) - 1)
 
 
-def plausible(solver: Solver, subject: Given, platform: Platform) -> Given:
-    """Drop builds that a torch without a build tag cannot mean: of other platforms, without CUDA beside a driver."""
-    listed = solver.compiled.versions.get("torch", ())
-    mask = subject.masks.get("torch", 0)
-    if not mask & (mask - 1):
-        return subject
+def subject_of(solver: Solver, versions: Mapping[str, str], platform: Platform) -> Given:
+    """Read what is given, without builds that a torch without a build tag cannot mean.
+
+    A build of another platform is not meant, nor one without CUDA, unless it is stated or the platform has no other. A
+    library beside a torch that is built without it is not its own.
+    """
+    subject, listed = read_given(solver, versions), solver.compiled.versions
     here = solver.compiled.torch_index.get(platform.value, {})
-    with_cuda = any(n in subject.plain for n in MEANS_CUDA)
-    narrower = 0
-    for index, version in enumerate(listed):
-        if mask >> index & 1 and version in here and not (with_cuda and version.endswith("+cpu")):
-            narrower |= 1 << index
-    return replace(subject, masks={**subject.masks, "torch": narrower or mask})
+    mask = subject.masks.get("torch", 0)
+    builds = {version: 1 << i for i, version in enumerate(listed.get("torch", ())) if mask >> i & 1}
+    if len(builds) > 1:
+        meant = [v for v in builds if v in here] or list(builds)
+        meant = [v for v in meant if v.endswith("+cpu") is states_cpu(solver, subject)] or meant
+        builds = {v: builds[v] for v in meant}
+        subject = replace(subject, masks={**subject.masks, "torch": sum(builds.values())})
+    if not builds or not all(v.endswith("+cpu") for v in builds):
+        return subject
+    beside = {n for n in FOLLOWS if n in subject.plain and "none" in listed.get(n, ())}
+    find = solver.graph.components.find
+    own = {n: v for n, v in versions.items() if (component := find(n)) is None or component.name not in beside}
+    return subject_of(solver, own, platform) if len(own) < len(versions) else subject
+
+
+def states_cpu(solver: Solver, subject: Given) -> bool:
+    """Tell whether a torch without CUDA is stated: by CUDA itself, or by a library that only such a build lacks."""
+    listed = solver.compiled.versions
+    return any((t := subject.text.get(n)) in WORDS and t in listed.get(n, ()) for n in CARRIED)
 
 
 def bits_of(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -151,7 +165,10 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
     for spelling, value in versions.items():
         component = solver.graph.components.find(spelling)
         if component is None:
-            unknown.append(f"{spelling} {value}: envsmith knows no such component")
+            near = solver.graph.components.nearest(spelling)
+            unknown.append(
+                f"{spelling} {value}: envsmith knows no such component" + (f", did you mean {near[0]}?" if near else "")
+            )
             continue
         name = component.name
         if value.strip() == ANY and compiled.roles[name] is Role.CORE:
@@ -214,7 +231,7 @@ def _versions(solver: Solver, name: str, value: str) -> list[str]:
             if re.fullmatch(r"\d{1,2}\.\d", text):
                 text = "sm_" + text.replace(".", "")
         try:
-            versions.append(ANY if text == ANY else parse_version(text))
+            versions.append(ANY if text == ANY else parse_release(name, text))
         except ValueError as error:
             example = {"gpu": "sm_90", "driver": "535.54.03", "torch": "2.9.1+cu128"}.get(name, "1.2.3")
             raise UsageError(f"{name}: {error}", hint=f"give a version, as {name}=={example}") from error

@@ -98,7 +98,7 @@ def _parts(spec: str) -> list[str]:
 def _wish_sentence(problem: Problem, wish: Wish) -> str:
     """Return what was asked for, and whether there is any such release at all."""
     if wish.reason:
-        return f"{wish.component} {wish.text}: {wish.reason}"
+        return f"{name_release(wish.component, wish.text)}: {wish.reason}"
     if wish.component == "exclude-newer":
         return f"only releases up to {wish.text} were asked for"
     if len(wish.masks) == 1 and not wish.masks[0][1]:
@@ -107,6 +107,8 @@ def _wish_sentence(problem: Problem, wish: Wish) -> str:
         if "," in wish.text and all(any(Spec.parse(p).contains(v) for v in values) for p in _parts(wish.text)):
             return f"{wish.component} {wish.text} was asked for, and no release is all of that"
         return f"{wish.component} {wish.text} was asked for, and no such release is known ({newest})"
+    if wish.component in ("driver", "gpu") and wish.text == "none":
+        return f"the host has {name_release(wish.component, wish.text)}"
     if wish.component == "driver":
         return f"the host has driver {wish.text}"
     if wish.component == "gpu":

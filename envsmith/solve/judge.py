@@ -23,7 +23,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
-from envsmith.solve.case import CARRIED, Case, bits_of, carrying, infer, plausible, read_given
+from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, read_given, states_cpu, subject_of
 from envsmith.solve.explain import conflict_members
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import Nearest, Support
@@ -41,11 +41,11 @@ def judge(
     The repair leaves the components of ``keep`` as they are, as long as there is one that does.
     :class:`envsmith.errors.UsageError` when a version is none.
     """
-    read = plausible(solver, read_given(solver, versions), platform)
+    read = subject_of(solver, versions, platform)
     is_cell = any(n == "torch" or solver.compiled.roles[n] is Role.FRAMEWORK for n in read.components.values())
     core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
-    problem = pose(solver.compiled, platform, names, read.extras, gaps=False)
+    problem = _without_unlisted(pose(solver.compiled, platform, names, read.extras, gaps=False), read.masks)
     own_rules = {r.id: r for r in solver.knowledge().rules if not r.locking}
     case = Case(solver, read, problem, own_rules, frozenset(keep))
     builds, inferred, assumed = infer(case)
@@ -72,6 +72,7 @@ def judge(
         doubt = hinted and any(f.severity is Severity.ERROR for f in of_default)
     if not other_build and not any(f.severity is Severity.ERROR for f in findings):
         findings += _derived(case)
+    findings += _only_on_cpu(case, inferred)
     findings += _of_nightly(case, versions, platform, findings)
     findings += _notes(case, {**read.plain, **inferred}, platform)
     bad = any(f.severity is Severity.ERROR for f in findings)
@@ -84,8 +85,22 @@ def judge(
         findings=tuple(findings),
         inferred=inferred,
         unknown=tuple(unknown),
-        repair=_repair(case, names, platform, warned if bad else frozenset()) if bad or doubt else None,
+        repair=_repair(case, names, versions, warned if bad else frozenset()) if bad or doubt else None,
     )
+
+
+def _without_unlisted(problem: Problem, named: Collection[str]) -> Problem:
+    """Return the same without nogoods that every listed release of something nobody named meets.
+
+    A release that is not listed may do.
+    """
+    full = problem.full
+    unnamed = {v for v, name in enumerate(problem.names) if name not in named}
+    groups = (
+        replace(g, nogoods=tuple(n for n in g.nogoods if all(v not in unnamed or m != full[v] for v, m in n[1])))
+        for g in problem.groups
+    )
+    return replace(problem, groups=tuple(groups), _nets={})
 
 
 def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
@@ -131,6 +146,18 @@ def _own_build(case: Case, findings: Sequence[Finding]) -> tuple[list[Finding], 
             f"a build of torch {torch} with CUDA {cuda}: none was published, one compiled from source can be anything"
         )
     return remaining, reasons
+
+
+def _only_on_cpu(case: Case, inferred: Mapping[str, str]) -> list[Finding]:
+    """Return the note that the platform has no build of this torch with CUDA, where nobody said so."""
+    if inferred.get("cuda") != "cpu" or "+" in case.subject.text["torch"] or states_cpu(case.solver, case.subject):
+        return []
+    rule = case.rules["torch-bundles-cuda"]
+    build = inferred.get("torch") or case.solver.compiled.versions["torch"][case.listed("torch").bit_length() - 1]
+    row = next(r for r in rule.rows if r.when["torch"].contains(build))
+    components = {"torch": case.subject.text["torch"], "cuda": "cpu"}
+    message = f"torch {build} is built without CUDA, and {case.problem.platform.value} has no other build of it"
+    return [finding_of_row(rule, row, Severity.NOTE, components, message, inferred={"cuda": "cpu"})]
 
 
 def _of_nightly(
@@ -188,7 +215,8 @@ def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
     torch = problem.variable("torch")
     if torch is not None and "torch" in subject.masks:
         listed = case.listed("torch")
-        on_gpu = "gpu" in subject.masks and not subject.text["torch"].endswith("+cpu")
+        on_gpu = subject.text.get("gpu", "none") != "none" and subject.text.get("cuda") != "cpu"
+        on_gpu = on_gpu and not subject.text["torch"].endswith("+cpu")
         if listed and on_gpu and "torch-runs-on-gpu" in _silent(case, listed, torch):
             reasons.append(f"for which GPUs torch {subject.text['torch']} is compiled")
         if listed and "driver" in subject.masks and "cuda" not in subject.masks and "cuda" not in inferred:
@@ -429,12 +457,13 @@ def _wishes(case: Case, problem: Problem) -> list[Wish]:
     return wishes
 
 
-def _repair(case: Case, names: Mapping[str, str], platform: Platform, warned: frozenset[str]) -> Repair | None:
+def _repair(case: Case, names: Mapping[str, str], versions: Mapping[str, str], warned: frozenset[str]) -> Repair | None:
     """Return the nearest cell. What a wheel carries follows it and does not count as a change.
 
     ``warned`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those
     are mended with it.
     """
+    platform = case.problem.platform
     problem = pose(case.solver.compiled, platform, names, case.subject.extras)
     carried = {n for n in CARRIED if n in case.subject.masks and "torch" in case.subject.masks and _agrees(case, n)}
     wishes = [w for w in _wishes(case, problem) if w.component not in carried] + _stay_with_cuda(case, problem)
@@ -456,11 +485,23 @@ def _repair(case: Case, names: Mapping[str, str], platform: Platform, warned: fr
     if not repairs:
         return None
     repair = min(repairs, key=lambda r: _dearness(roles, r))
-    if not repair.changes and "torch" in case.subject.text:
-        build = repair.cell.components["torch"]
-        change = Change(component="torch", old=case.subject.text["torch"], new=build)
-        return Repair(changes=(change,), cell=repair.cell, message=f"torch {build}, named as that build")
-    return repair
+    followers = _followers(case, repair, read_given(case.solver, versions))
+    message = repair.message or " and ".join(f"{c.component} {c.new} instead of {c.old}" for c in followers)
+    return replace(repair, changes=(*repair.changes, *followers), message=message)
+
+
+def _followers(case: Case, repair: Repair, subject: Given) -> list[Change]:
+    """Return what else of the given set the cell of a repair has otherwise: what torch carries, and its build by name."""
+    problem, text, new = case.problem, subject.text, repair.cell.components
+    changed = {change.component for change in repair.changes}
+    others = [n for n in ("torch", *CARRIED) if n in subject.masks and n in problem.names and n not in changed]
+    followers = [
+        n for n in others if n not in new or not problem.bit(problem.names.index(n), new[n]) & subject.masks[n]
+    ]
+    index = problem.compiled.torch_index.get(problem.platform.value, {})
+    if "torch" in others and "+" not in text["torch"] and index.get(new["torch"]) != "default" and "cuda" not in text:
+        followers.insert(0, "torch")
+    return [Change(component=n, old=text[n], new=new.get(n)) for n in followers]
 
 
 def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]:

@@ -220,11 +220,18 @@ class _Lay:
                 1 << (size + i) for i, version in enumerate(extra) if _meets(self.compiled, component, spec, version)
             )
         if number < 0:
+            # Some release of it: nobody can say that it does not meet the spec. Of a part of the host that is absent
+            # a rule over its releases says nothing, only one that it must be there.
+            host = self.compiled.roles.get(component) is Role.HOST and text != "*"
+            mask |= self.extras(component, "*") | (self.extras(component, "none") if host else 0)
             mask = self.everything(component) & ~mask
-            # Some release of it: nobody can say that it does not meet the spec.
-            mask &= ~sum(1 << (len(self.listed[component]) + i) for i, version in enumerate(extra) if version == "*")
         self.masks[number] = component, mask
         return component, mask
+
+    def extras(self, component: str, word: str) -> int:
+        """Return the mask of ``word`` among the values of a component that the knowledge does not list."""
+        extra = self.extra.get(component, ())
+        return 1 << (len(self.listed[component]) + extra.index(word)) if word in extra else 0
 
     def everything(self, component: str) -> int:
         """Return all values of a component but *not known*."""
@@ -242,7 +249,8 @@ class _Lay:
                 if None in literals:
                     continue
                 joined: dict[str, int] = {}
-                for component, mask in filter(None, literals):
+                needs_toolkit = any(n < 0 and self.masks[n][0] == "toolkit" for n in numbers)
+                for component, mask in [*filter(None, literals), *(self.on_a_gpu() if needs_toolkit else ())]:
                     joined[component] = joined.get(component, -1) & mask
                 if rule.components[0] == "torch" and len(rule.components) == 2:
                     covered |= joined.get("torch", 0)
@@ -258,6 +266,11 @@ class _Lay:
             return []
         literals = ([(variable, mask) for variable in self.index[component]] for component, mask in joined.items())
         return list(itertools.product(*literals))
+
+    def on_a_gpu(self) -> list[tuple[str, int]]:
+        """Return what a need of the toolkit rests on: a GPU to compile for, where it is known whether there is one."""
+        absent = {name: self.extras(name, "none") for name in ("gpu", "driver")}
+        return [(name, self.everything(name) & ~mask) for name, mask in absent.items() if mask]
 
     def gaps(self, rule: CompiledRule, covered: int, carried: Mapping[str, str]) -> list[tuple[int, Nogood]]:
         """Return what follows where a fact about a torch wheel is missing.
@@ -281,7 +294,8 @@ class _Lay:
                 nogoods.append((-1, ((torch, missing), (variable, everything))))
             return nogoods
         if rule.id == "torch-runs-on-gpu" and component in self.index and missing:
-            return [(-1, ((torch, missing),))]
+            named = self.everything(component) & ~self.extras(component, "none")
+            return [(-1, nogood) for nogood in self.spread({"torch": missing, component: named})]
         return []
 
 

@@ -55,6 +55,7 @@ def pose_request(compiled: Compiled, request: Request, problems: dict[object, Pr
     """
     specs = {**request.constraints, **request.frameworks}
     _check_names(compiled, [*specs, *request.narrowed])
+    specs = {name: _present(compiled, name, spec) for name, spec in specs.items()}
     frameworks = tuple(request.frameworks) + tuple(
         n for n in request.constraints if compiled.roles[n] is Role.FRAMEWORK and n not in request.frameworks
     )
@@ -112,6 +113,13 @@ def _check_names(compiled: Compiled, names: Iterable[str]) -> None:
             )
 
 
+def _present(compiled: Compiled, name: str, spec: Spec) -> Spec:
+    """Return a spec where ``none`` for CUDA is the build without it. What a lock installs cannot be absent."""
+    if spec.text == "none" and compiled.roles[name] in (Role.COMPANION, Role.FRAMEWORK):
+        raise UsageError(f"Cannot solve with {name} none: only a part of the host can be absent.", hint="Leave it out.")
+    return Spec("cpu") if (name, spec.text) == ("cuda", "none") else spec
+
+
 def _version(text: str, flag: str) -> str:
     try:
         return parse_version(text)
@@ -132,39 +140,36 @@ def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str
 
 def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> list[Wish]:
     wishes = []
-    cuda = _with_cuda(problem, request)
+    with_cuda = problem.with_cuda()
+    # A build without CUDA is no answer to a driver, GPU or toolkit, unless `cuda` itself was asked for.
+    cuda = (with_cuda,) if with_cuda and "cuda" not in specs else ()
     for name, spec in specs.items():
         variable = problem.names.index(name)
         if not spec.is_any:
             host = problem.compiled.roles[name] is Role.HOST
             mask = (variable, problem.mask(variable, spec))
-            wishes.append(Wish(name, spec.text, (mask, *cuda) if name in MEANS_CUDA else (mask,), host=host))
+            masks = (mask, *cuda) if name in MEANS_CUDA and spec.text != "none" else (mask,)
+            wishes.append(Wish(name, spec.text, masks, host=host))
     for name, (spec, reason) in request.narrowed.items():
         variable = problem.names.index(name)
         wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason=reason))
-    if request.driver is not None:
-        variable = problem.names.index("driver")
-        mask = (variable, problem.bit(variable, _version(request.driver, "--driver")))
-        wishes.append(Wish("driver", request.driver, (mask, *cuda), host=True))
+    named = {} if request.driver is None else {"driver": ("driver", _version(request.driver, "--driver"))}
     gpus = [n for n, c in zip(problem.names, problem.components, strict=True) if c == "gpu" and n not in specs]
-    for name, gpu in zip(gpus, dict.fromkeys(request.gpus), strict=False):
+    named |= {n: ("gpu", _version(g, "--gpu")) for n, g in zip(gpus, dict.fromkeys(request.gpus), strict=False)}
+    for name, (component, version) in named.items():
         variable = problem.names.index(name)
-        mask = (variable, problem.bit(variable, _version(gpu, "--gpu")))
-        wishes.append(Wish("gpu", gpu, (mask, *cuda), host=True))
+        mask = (variable, problem.bit(variable, version))
+        wishes.append(Wish(component, version, (mask,) if version == "none" else (mask, *cuda), host=True))
+    absent = [w.component for w in wishes if w.component in ("gpu", "driver") and w.text == "none"]
+    if absent and cuda and "+" not in specs.get("torch", Spec("*")).text:
+        variable, builds = cuda[0]
+        reason = f"the host has no {'GPU' if 'gpu' in absent else 'driver'}"
+        wishes.append(Wish("cuda", "cpu", ((variable, problem.full[variable] & ~builds),), reason=reason))
     if request.exclude_newer:
         _check_day(request.exclude_newer)
         masks = _published(problem, request.exclude_newer)
         wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
     return wishes
-
-
-def _with_cuda(problem: Problem, request: Request) -> tuple[tuple[int, int], ...]:
-    """Return the wish for CUDA.
-
-    A build without it is no answer to a driver, GPU or toolkit, unless ``cuda`` itself was asked for.
-    """
-    with_cuda = problem.with_cuda()
-    return (with_cuda,) if with_cuda and "cuda" not in request.constraints else ()
 
 
 def _check_day(text: str) -> None:

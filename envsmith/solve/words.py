@@ -20,12 +20,12 @@ def join_words(words: Sequence[str], *, last: str = "and") -> str:
 
 def name_release(component: str, version: str) -> str:
     """``torch 2.9.1+cu128``. A GPU by its architecture alone, a build without CUDA as such."""
+    if version == "none":
+        return f"no {'GPU' if component == 'gpu' else component}"
     if component == "gpu":
         return f"GPU {version}"
     if component == "cuda":
         return "a build without CUDA" if version == "cpu" else f"CUDA {version}"
-    if version == "none":
-        return f"no {component}"
     return f"{component} {version}"
 
 

@@ -61,7 +61,6 @@ def test_solve_imports_neither_networkx_nor_yaml_when_the_cache_is_warm():
         (["solve", "--framework", "deepspeed" + "x" * 1000], "--framework"),
         (["solve", "--framework", "$(reboot)"], "not NAME"),
         (["check", "deepspeed"], "not NAME==VERSION"),
-        (["check", "torhc==2.1"], "did you mean torch"),
         (["check", "torch==two"], "is not a version"),
         (["build"], "nothing to build"),
         (["lock"], "nothing to lock"),
@@ -189,9 +188,9 @@ def test_matrix_refuses_a_folder_of_somebody_else_before_it_judges(verb, monkeyp
 
 
 def test_every_bad_pair_is_named_at_once(capsys):
-    assert run(["check", "torhc==2.1", "torch==two", "deepspeed"]) == 2
+    assert run(["check", "numpy==one", "torch==two", "deepspeed"]) == 2
     err = capsys.readouterr().err
-    assert all(word in err for word in ("torhc", "two", "deepspeed"))
+    assert all(word in err for word in ("one", "two", "deepspeed"))
 
 
 def test_solve_json_is_one_object_on_stdout(capsys):

@@ -159,7 +159,6 @@ def test_other_texts_are_left_to_the_other_readers(text):
     [
         ({"components": []}, "components: not an object"),
         ({"components": {"torch": 2.6}}, "components.torch"),
-        ({"components": {"unheard-of": "1"}}, "components.unheard-of"),
         ({"variables": {"A": 1}}, "variables.A"),
         ({"facts": {"nodes": True}}, "facts.nodes"),
         ({"facts": {"ssh": "maybe"}}, "facts. ssh"),
@@ -210,3 +209,41 @@ def test_release_of_nvidias_image_is_read_from_its_name(text, version):
     from envsmith.doctor.read import read_texts
 
     assert read_texts([("t", text)]).version("ngc-pytorch") == version
+
+
+@pytest.mark.parametrize(("given", "facts"), [({"toolkit": "none"}, ()), ({}, ("tool.nvcc=none",))])
+def test_absent_toolkit_and_absent_nvcc_are_one_thing(given, facts):
+    on_gpu = judged({"torch": "2.5.1", "deepspeed": "0.16.4", "gpu": "sm_90", **given}, facts=facts)
+    on_any = judged({"torch": "2.5.1", "deepspeed": "0.16.4", **given}, facts=facts)
+    on_cpu = judged({"torch": "2.5.1", "deepspeed": "0.16.4", "gpu": "none", **given}, facts=facts)
+
+    assert (on_gpu.status, graves(on_gpu)) == ("bad", {"deepspeed-needs-nvcc-at-import": "error"})
+    assert (on_any.status, [f.rule for f in on_any.findings]) == ("ok", ["nvcc-absent"])
+    assert (on_cpu.status, on_cpu.findings) == ("ok", ())
+
+
+@pytest.mark.parametrize("others", [(), ("--fact", "tool.nvcc=none")])
+def test_unknown_name_on_the_command_line_is_listed_and_the_rest_judged(others):
+    arguments = ["torch==2.9.1", "triton==3.2.0", "foo==1", "--json", *others]
+
+    result = CliRunner().invoke(check_command, arguments, standalone_mode=False)
+
+    report = json.loads(result.output)
+    assert (result.return_value, report["status"]) == (1, "bad")
+    assert report["unknown"] == ["foo 1: envsmith knows no such component"]
+
+
+def test_unknown_name_alone_is_unknown():
+    result = CliRunner().invoke(check_command, ["foo==1", "--json"], standalone_mode=False)
+
+    assert (result.return_value, json.loads(result.output)["status"]) == (0, "unknown")
+
+
+def test_unknown_name_in_an_environment_as_json_is_listed(tmp_path):
+    place = tmp_path / "environment.json"
+    place.write_text(json.dumps({"components": {"unheard-of": "1", "torch": "2.9.1"}}))
+
+    result = CliRunner().invoke(check_command, ["--from", str(place), "--json"], standalone_mode=False)
+
+    report = json.loads(result.stdout)
+    assert (report["status"], report["unknown"]) == ("unknown", ["unheard-of 1: envsmith knows no such component"])

@@ -188,3 +188,54 @@ def test_large_set_is_judged_quickly_and_in_any_order(solver):
     assert errors(one) == errors(other) == ["alpha-numpy2"]
     for judgement in (one, other):
         assert [(c.component, c.new) for c in judgement.repair.changes] == [("numpy", "1.26.4")]
+
+
+@pytest.mark.parametrize("part", ["gpu", "driver", "glibc"])
+@pytest.mark.parametrize("word", ["none", "absent"])
+def test_part_of_the_host_that_is_absent_breaks_no_rule_over_its_releases(solver, part, word):
+    found = check({"torch": "2.3.0", part: word}, solver=solver)
+
+    assert (found.status, found.findings, found.unknown) == ("ok", (), ())
+    assert found.inferred["torch"] == "2.3.0+cu130"
+
+
+def test_no_cuda_is_the_build_without_it(solver):
+    found = check({"torch": "2.2.0", "cuda": "none", "gpu": "none"}, solver=solver)
+
+    assert (found.status, found.inferred) == ("ok", {"nccl": "none", "cudnn": "none"})
+
+
+def test_build_without_cuda_is_not_inferred_where_nobody_stated_it(solver):
+    found = check({"torch": "2.2.0", "triton": "2.1.0"}, solver=solver)
+
+    assert (found.status, errors(found)) == ("bad", ["torch-bundles-triton"])
+    assert [(c.component, c.new) for c in found.repair.changes] == [("triton", "2.2.0")]
+
+
+def test_build_without_cuda_is_inferred_with_a_note_where_the_platform_has_no_other(solver):
+    found = check({"torch": "2.3.0"}, Platform.LINUX_AARCH64, solver=solver)
+
+    assert found.inferred["cuda"] == "cpu"
+    assert [(f.rule, f.severity) for f in found.findings] == [("torch-bundles-cuda", Severity.NOTE)]
+    assert found.findings[0].message == (
+        "torch 2.3.0+cpu is built without CUDA, and linux-aarch64 has no other build of it"
+    )
+
+
+def test_library_beside_a_torch_without_cuda_is_not_what_torch_carries(solver):
+    found = check({"torch": "2.2.0+cpu", "nccl": "2.18.1"}, solver=solver)
+
+    assert (found.status, found.inferred["nccl"]) == ("ok", "none")
+
+
+def test_repair_lists_what_torch_carries_otherwise(solver):
+    found = check({"torch": "2.3.0+cu130", "nccl": "2.27.5", "driver": "535.54.03"}, solver=solver)
+
+    assert [(c.component, c.new) for c in found.repair.changes] == [("torch", "2.3.0+cu126"), ("nccl", "2.26.2")]
+
+
+def test_unknown_name_is_listed_and_the_rest_is_judged(solver):
+    found = check({"torch": "2.2.0", "triton": "2.1.0", "numpyy": "1"}, solver=solver)
+
+    assert (found.status, errors(found)) == ("bad", ["torch-bundles-triton"])
+    assert found.unknown == ("numpyy 1: envsmith knows no such component, did you mean numpy?",)

@@ -258,3 +258,25 @@ def test_what_somebody_has_is_not_judged_by_what_can_be_locked(compiling):
     versions = {"alpha": "2.0.0", "torch": "2.3.0+cu126", "python": "3.11", "numpy": "1.26.4"}
     judgement = check(versions, solver=compiling)
     assert (judgement.status, [f.rule for f in judgement.findings]) == ("ok", ["alpha-note"])
+
+
+@pytest.mark.parametrize("absent", [{"driver": "none"}, {"gpus": ("none",)}])
+def test_host_without_gpu_gets_the_build_without_cuda(solver, absent):
+    cell = solve(request(torch="2.2", **absent), solver=solver).cell
+
+    assert cell.components["torch"] == "2.2.0+cpu"
+
+
+def test_build_that_was_asked_for_is_taken_on_a_host_without_gpu(solver):
+    cell = solve(request(torch="2.2.0+cu121", gpus=("none",)), solver=solver).cell
+
+    assert (cell.components["torch"], cell.components["gpu"]) == ("2.2.0+cu121", "none")
+
+
+def test_no_cuda_asks_for_the_build_without_it(solver):
+    assert solve(request(torch="2.2", cuda="none"), solver=solver).cell.components["cuda"] == "cpu"
+
+
+def test_what_a_lock_installs_cannot_be_absent(solver):
+    with pytest.raises(UsageError, match="Cannot solve with numpy none: only a part of the host can be absent"):
+        solve(request(numpy="none"), solver=solver)

@@ -1,0 +1,56 @@
+"""Over environments sampled from the real knowledge: a repair leaves nothing behind that is as grave as what it mends."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from envsmith.model.cell import Platform
+from envsmith.model.rule import Severity
+from envsmith.solve import check, default_solver
+
+SHARES = {
+    "torch": 0.9,
+    "deepspeed": 0.35,
+    "megatron-core": 0.35,
+    "colossalai": 0.35,
+    "python": 0.4,
+    "cuda": 0.2,
+    "nccl": 0.15,
+    "cudnn": 0.1,
+    "triton": 0.15,
+    "driver": 0.3,
+    "gpu": 0.4,
+    "toolkit": 0.4,
+    "gcc": 0.1,
+    "transformers": 0.2,
+    "numpy": 0.15,
+}
+
+
+def environment(seed):
+    """A set as people have it: some components, torch with its build or without, one part in ten absent."""
+    dice, versions = random.Random(seed), default_solver().compiled.versions
+    stated = {}
+    for name, share in SHARES.items():
+        if dice.random() < share:
+            version = dice.choice(versions[name])
+            stated[name] = version.partition("+")[0] if name == "torch" and dice.random() < 0.6 else version
+            if name in ("gpu", "driver", "toolkit", "nccl") and dice.random() < 0.1:
+                stated[name] = "none"
+    return stated, dice.choice([*[Platform.LINUX_64] * 5, Platform.LINUX_AARCH64])
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_repair_leaves_no_error_behind(seed):
+    stated, platform = environment(seed)
+    repair = check(stated, platform).repair
+    if repair is None:
+        return
+    changes = {change.component: change.new for change in repair.changes}
+    mended = {name: version for name, version in {**stated, **changes}.items() if version is not None}
+
+    after = check(mended, platform)
+
+    assert not [f.message for f in after.findings if f.severity is Severity.ERROR], (stated, changes)
