@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envsmith.errors import UnsatisfiableError, UsageError
@@ -10,10 +10,10 @@ from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution
 from envsmith.model.rule import Evidence, Row, Rule, Severity
-from envsmith.model.version import Spec, public
+from envsmith.model.version import WORDS, Spec, public, version_key
 from envsmith.schema import AsJson, written
 from envsmith.solve.kernel import Domains, Net, bits
-from envsmith.solve.prefer import Preference
+from envsmith.solve.prefer import PYTHON_ORDER, Preference
 from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import Posed
 from envsmith.solve.solver import Answer, Solver, Stuck, default_solver, wish_net
@@ -120,6 +120,7 @@ def _wish_sentence(problem: Problem, wish: Wish) -> str:
 
 
 _TRIED = "tried"
+_LEFT_OUT = "none is taken unless asked for"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +176,7 @@ def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explana
         return Explanation(subject=str(cell), sentences=tuple(sentences), members=own_members, repairs=repairs)
     sentences += _evidence_ladder(solver, answer.cell)
     for name in answer.cell.chosen:
-        sentence, own_members = _newer(solver, posed, name)
+        sentence, own_members = _newer(solver, posed, answer, name)
         sentences.append(sentence)
         members |= {m.rule: m for m in own_members if not m.is_wish}
     follows = [name_release(n, v) for n, v in answer.cell.components.items() if n not in answer.cell.chosen]
@@ -209,10 +210,9 @@ def _evidence_ladder(solver: Solver, cell: Cell) -> list[str]:
     return sentences
 
 
-def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict, ...]]:
+def _newer(solver: Solver, posed: Posed, answer: Answer, name: str) -> tuple[str, tuple[Conflict, ...]]:
     """Return what became of the newest release of one component when the rest of the cell stays."""
     problem = posed.problem
-    variable = problem.names.index(name)
     if name == "cuda" and "torch" in problem.names:
         return (
             f"{name_release(name, _versions(posed.problem.wishes)[name])}: what this build of torch is made with.",
@@ -220,61 +220,90 @@ def _newer(solver: Solver, posed: Posed, name: str) -> tuple[str, tuple[Conflict
         )
     version = _versions(problem.wishes)[name]
     label = name_release(name, version)
-    values = problem.values[variable]
-    stable = problem.full[variable]
-    for marked in (problem.compiled.pre, problem.compiled.yanked):
-        stable &= ~marked.get(name, 0)
-    current = values.index(version)
-    newer = [i for i in bits(stable & problem.full[variable]) if i > current and values[i] not in (None, "cpu")]
-    if name == "torch":
-        release = public(version)
-        newer = [i for i in newer if public(values[i]) != release]
+    newer = _newer_than(posed, answer, name, asked=False)
     if not newer:
         return f"{label}: the newest release.", ()
-    newest = public(values[newer[0]]) if name == "torch" else str(values[newer[0]])
-    mask = _builds(values, newer, newest) if name == "torch" else 1 << newer[0]
+    wish = _tried(posed, name, newer[0])
     # The CUDA build follows its torch, and the torch build its CUDA: they do not hold each other back.
     tied = {"torch": ("torch", "cuda"), "cuda": ("torch", "cuda")}.get(name, (name,))
-    wishes = [w for w in problem.wishes if w.component not in tied]
-    wish = Wish(name, newest, ((variable, mask),), reason=_TRIED)
-    tried = posed.with_wishes([*wishes, wish])
-    stuck = solver.stuck(tried.problem)
-    if stuck is None:
-        return _not_preferred(posed, name, label, newest, mask), ()
-    rules = tuple(m for m in _against(solver, tried, stuck) if not m.is_wish)
-    because = " and ".join(m.message for m in rules)
-    sentence = f"{label}: {newest} is newer; {because}."
+    tried = posed.with_wishes([*(w for w in problem.wishes if w.component not in tied), wish])
+    members = _against(solver, tried, answer)
+    if not members:
+        return f"{label}: {wish.text} is newer, but {_preferred(posed, answer, wish)}.", ()
+    rules = tuple(m for m in members if not m.is_wish)
+    sentence = f"{label}: {wish.text} is newer; {' and '.join(m.message for m in rules)}."
     if lift := _lift(solver, tried, wish):
-        giving_up = " by giving up" if len(stuck.wishes) > 1 else ""
+        giving_up = " by giving up" if len(members) > len(rules) else ""
         sentence += f" It could be had{giving_up} {lift}."
     return sentence, rules
 
 
-def _builds(values: Sequence[str | None], among: Iterable[int], release: str) -> int:
-    """Return the mask of the builds of one torch release."""
-    return sum(1 << i for i in among if public(values[i]) == release)
+def _newer_than(posed: Posed, answer: Answer, name: str, *, asked: bool = True) -> list[int]:
+    """Return the stable releases that are newer than the one in the answer, newest first: those ``asked`` for or all.
+
+    Builds of torch count by release. Those without CUDA count where there are no others, or the answer has none either.
+    """
+    variable, version = posed.problem.names.index(name), _exactly(posed, answer, name).text
+    mask, values = _plain(posed, variable, asked=asked), posed.problem.values[variable]
+    if name == "torch" and (with_cuda := _with_cuda(posed, answer)):
+        carried = next((i for i, g in enumerate(posed.problem.groups) if g.rule == "torch-bundles-cuda"), None)
+        builds = posed.problem.part(carried).begin(with_cuda[0].masks) if carried is not None else None
+        mask = (builds[variable] & mask if builds else 0) or mask
+    index, listed = values.index(version), posed.problem.compiled.versions.get(name, ())
+    above = bits(mask >> index + 1 << index + 1)
+    if index >= len(listed):  # named by the request: it stands behind the releases that are known
+        own = version_key(version)
+        above = (i for i in bits(mask) if (key := version_key(values[i] or "none")) and own and key > own)
+    return [i for i in above if values[i] and values[i] not in WORDS and public(values[i]) != public(version)]
 
 
-def _against(solver: Solver, tried: Posed, stuck: Stuck | None) -> tuple[Conflict, ...]:
-    """Return the members of a conflict but the wish that was tried."""
-    members = conflict_members(solver, tried.problem, stuck, cause=False)
-    return tuple(m for m in members if not m.message.endswith(f": {_TRIED}"))
+def _tried(posed: Posed, name: str, index: int, among: int = -1) -> Wish:
+    """Return the wish for a release, of torch in any build ``among`` some."""
+    variable = posed.problem.names.index(name)
+    values, release = posed.problem.values[variable], public(posed.problem.values[variable][index])
+    mask = sum(1 << i for i, value in enumerate(values) if i == index or (name == "torch" and public(value) == release))
+    return Wish(name, release if name == "torch" else str(values[index]), ((variable, mask & among),), reason=_TRIED)
 
 
-def _not_preferred(posed: Posed, name: str, label: str, newest: str, mask: int) -> str:
-    """Tell why a newer release that breaks no rule was not taken."""
-    if name == "python":
-        return f"{label}: {newest} would do too; the stated order prefers {label.removeprefix('python ')}."
-    if name == "torch":
-        versions = _versions(posed.problem.wishes)
-        for framework, support in posed.preference.support.items():
-            variable = posed.problem.names.index(framework)
-            release = posed.problem.values[variable].index(versions[framework])
-            if support.lines and not support.torch(release) & mask:
-                whom = name_release(framework, versions[framework])
-                untested = f"nobody is known to have tested it with {whom}"
-                return f"{label}: {newest} is newer and breaks no rule here, but {untested}."
-    return f"{label}: {newest} is newer and breaks no rule here; it can be asked for."
+def _against(solver: Solver, posed: Posed, answer: Answer, earlier: Sequence[Wish] = ()) -> tuple[Conflict, ...]:
+    """Return what keeps the release out that was tried, rules first. Nothing when only the stated order does.
+
+    Rules count before what the answer avoids (a pre-release, a warning that it does not have). The reason is the
+    shorter one of that by itself and that beside ``earlier`` choices.
+    """
+    masks = [m for kind, m in (("pre", posed.pre), ("yanked", posed.yanked)) if kind in answer.avoided]
+    left_out = Wish("a pre-release", "or yanked release", tuple(m for kind in masks for m in kind), reason=_LEFT_OUT)
+    problem, asked = posed.problem, posed.problem.wishes
+    firm = problem.firm(answer.domains)
+    for tried, wishes in ((problem, asked), (problem, (*asked, left_out)), (firm, (*asked, left_out))):
+        conflicts = (solver.stuck(tried.with_wishes(beside)) for beside in (wishes, (*wishes, *earlier)))
+        if members := [_shown_members(solver, problem, tried, stuck) for stuck in conflicts if stuck]:
+            return min(members, key=len)
+    return ()
+
+
+def _shown_members(solver: Solver, problem: Problem, tried: Problem, stuck: Stuck) -> tuple[Conflict, ...]:
+    """Return the rules of a conflict, warnings marked, then the wishes of the request."""
+    members = conflict_members(solver, tried, stuck, cause=False)
+    count = len(stuck.wishes)
+    rules = [
+        m if group in problem.groups else replace(m, message=f"{m.message} (a warning)")
+        for m, group in zip(members[count:], stuck.groups, strict=True)
+    ]
+    return (*rules, *(m for m in members[:count] if not m.message.endswith(f": {_TRIED}")))
+
+
+def _preferred(posed: Posed, answer: Answer, wish: Wish) -> str:
+    """Return why a release was not chosen that nothing forbids."""
+    name, ((_, mask),) = wish.component, wish.masks
+    ask = f"--{name} {wish.text}" if name == "torch" else f"--framework '{name}=={wish.text}'"
+    for framework, support in posed.preference.support.items():
+        chosen = _exactly(posed, answer, framework)
+        if name == framework and support.lines and not support.torch(mask.bit_length() - 1):
+            return f"no test of it is known (ask for it: {ask})"
+        if name == "torch" and support.lines and not support.torch(chosen.masks[0][1].bit_length() - 1) & mask:
+            return f"no test of it with {framework} {chosen.text} is known (ask for it: {ask})"
+    return f"the stated order prefers {_exactly(posed, answer, name).text}"
 
 
 def _versions(wishes: Iterable[Wish]) -> dict[str, str]:
@@ -429,11 +458,13 @@ _MAX_ALTERNATIVES = 3
 
 def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
     """Return the solution with its reasons."""
-    why = [
-        *_framework_reasons(solver, posed, answer),
-        *_torch_reasons(solver, posed, answer),
-        *_python_reason(posed, answer),
-    ]
+    why: list[str] = []
+    earlier: list[Wish] = []
+    for name in (*posed.preference.frameworks, "torch", "python", *posed.preference.companions):
+        if name in posed.problem.names:
+            with_cuda = _with_cuda(posed, answer) if name == "torch" else ()
+            why += _choice_reasons(solver, posed, answer, name, (*earlier, *with_cuda))
+            earlier += [_exactly(posed, answer, n) for n in (name, *(["cuda"] if with_cuda else []))]
     if "pre" not in answer.avoided and posed.pre:
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
     warnings = [] if "warning" in answer.avoided else list(_warnings(solver, posed, answer))
@@ -446,95 +477,93 @@ def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
     )
 
 
-def _chosen(posed: Posed, answer: Answer, name: str) -> tuple[int, int, str]:
+def _exactly(posed: Posed, answer: Answer, name: str) -> Wish:
+    """Return a release of the answer as a wish."""
     variable = posed.problem.names.index(name)
-    index = answer.domains[variable].bit_length() - 1
-    return variable, index, str(posed.problem.values[variable][index])
+    text = str(posed.problem.values[variable][answer.domains[variable].bit_length() - 1])
+    return Wish(name, text, ((variable, answer.domains[variable]),), reason=_TRIED)
 
 
-def _plain(posed: Posed, variable: int) -> int:
-    """Return the releases that are neither pre-releases nor yanked (nor what the request excludes)."""
-    mask = posed.problem.full[variable]
-    for v, allowed in (*posed.pre, *posed.yanked):
-        if v == variable:
+def _with_cuda(posed: Posed, answer: Answer) -> tuple[Wish, ...]:
+    """Return the wish for a build with CUDA, when the answer has one."""
+    mask = posed.problem.with_cuda()
+    if mask is None or not answer.domains[mask[0]] & mask[1]:
+        return ()
+    return (Wish("a build", "without CUDA", (mask,), reason="one with CUDA comes first"),)
+
+
+def _plain(posed: Posed, variable: int, *, asked: bool = True) -> int:
+    """Return the releases that are neither pre-releases nor yanked (nor what the request excludes, when ``asked``)."""
+    compiled, component = posed.problem.compiled, posed.problem.components[variable]
+    mask = posed.problem.full[variable] & ~(compiled.pre.get(component, 0) | compiled.yanked.get(component, 0))
+    for v, allowed in (m for wish in posed.problem.wishes for m in wish.masks):
+        if v == variable and asked:
             mask &= allowed
-    for wish in posed.problem.wishes:
-        for v, allowed in wish.masks:
-            if v == variable:
-                mask &= allowed
     return mask
 
 
-def _framework_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
-    sentences = []
-    for name in posed.preference.frameworks:
-        variable, index, version = _chosen(posed, answer, name)
-        newer = _plain(posed, variable) >> (index + 1) << (index + 1)
-        wished = any(w.component == name for w in posed.problem.wishes)
-        if not newer:
-            sentences.append(
-                f"{name} {version}: the newest {'release that was asked for' if wished else 'stable release'}."
-            )
-            continue
-        newest = newer.bit_length() - 1
-        label = str(posed.problem.values[variable][newest])
-        support = posed.preference.support[name].releases
-        if support >> index & 1 and not support >> newest & 1:
-            sentences.append(
-                f"{name} {version}: the newest release that somebody is known to have tested; {label} was passed over"
-                f" (ask for it: --framework '{name}=={label}')."
-            )
-        else:
-            tried = posed.and_also(Wish(name, label, ((variable, 1 << newest),), reason=_TRIED))
-            members = sorted(_against(solver, tried, solver.stuck(tried.problem)), key=lambda m: m.is_wish)
-            because = " and ".join(m.message for m in members)
-            sentences.append(f"{name} {version}: {label} is newer, but {because or 'it does not go with the rest'}.")
-    return sentences
+def _choice_reasons(solver: Solver, posed: Posed, answer: Answer, name: str, earlier: Sequence[Wish]) -> Iterator[str]:
+    """Yield why a release was chosen: what it is, and what keeps out those that would come before it."""
+    version, newer = _exactly(posed, answer, name).text, _newer_than(posed, answer, name)
+    label, rivals = f"{name} {version}: ", [(_tried(posed, name, i), "is newer") for i in newer[:1]]
+    if name == "python":
+        label = f"Python {version}: "
+        rivals = [(_tried(posed, name, i), "comes first in the stated order") for i in _first_python(posed, version)]
+    elif name == "torch":
+        label = f"torch {version} ({'default build' if answer.cell.index == 'default' else 'from the PyTorch index'}): "
+        tests, better = _tests(posed, answer, newer)
+        rivals += [(wish, "was tested as well") for wish in better if wish.text not in {w.text for w, _ in rivals}]
+        if tests:
+            yield f"{label}{tests}."
+            label = "torch "
+    reasons_before: set[str] = set()
+    for wish, claim in rivals:
+        members = _against(solver, posed.and_also(wish), answer, earlier)
+        because = " and ".join(m.message for m in members) or _preferred(posed, answer, wish)
+        if because not in reasons_before:
+            reasons_before.add(because)
+            yield f"{label}{wish.text} {claim}, but {because}."
+    if not rivals and label != "torch " and name not in posed.preference.companions:
+        yield label + _first(posed, answer, name) + "."
 
 
-def _torch_reasons(solver: Solver, posed: Posed, answer: Answer) -> list[str]:
-    variable = posed.problem.variable("torch")
-    if variable is None:
-        return []
-    _, index, version = _chosen(posed, answer, "torch")
+def _first_python(posed: Posed, version: str) -> list[int]:
+    """Return the Python release that comes first in the stated order of those that were asked for, if it is another."""
+    variable = posed.problem.names.index("python")
+    plain, values = _plain(posed, variable), posed.problem.values[variable]
+    first = next((v for v in PYTHON_ORDER if v in values and plain >> values.index(v) & 1), version)
+    return [values.index(first)] if first != version else []
+
+
+def _first(posed: Posed, answer: Answer, name: str) -> str:
+    """Return in which order a release comes before all others that the request admits."""
+    variable, chosen = posed.problem.names.index(name), _exactly(posed, answer, name)
+    if name == "python":
+        if any(w.component == name for w in posed.problem.wishes):
+            return "as asked"
+        return "first in the stated order" + (" that the request admits" if chosen.text != PYTHON_ORDER[0] else "")
+    if not chosen.masks[0][1] & _plain(posed, variable):
+        return "a pre-release, or yanked"
+    newer = _newer_than(posed, answer, name, asked=False)
+    return "the newest release that the request admits" if newer else "the newest stable release"
+
+
+def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, list[Wish]]:
+    """Return whether torch was tested with the frameworks, and the tested release that would come before it, if any."""
     tiers = posed.preference.tested_torch(list(answer.domains))
-    tested = bool(tiers) and bool(tiers[-1] >> index & 1)
-    where = " (default build)" if answer.cell.index == "default" else " (from the PyTorch index)"
-    label = " and ".join(f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks)
-    release = public(version)
-    values = posed.problem.values[variable]
-    newer = [i for i in bits(_plain(posed, variable)) if i > index and public(values[i]) != release]
-    head = f"torch {version}{where}"
-    if tested:
-        head += f": the newest that is tested with {label}" if newer else f": tested with {label}"
+    if not tiers:
+        return "", []
+    tested, own = tiers[-1], _exactly(posed, answer, "torch")
+    label = join_words([f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks])
+    variable, mask = own.masks[0]
+    if tested & mask:
+        newest = not any(tested >> i & 1 for i in _newer_than(posed, answer, "torch", asked=False))
+        head = f"the newest that is tested with {label}" if newest else f"tested with {label}"
         head += f" (how far and by whom: envsmith explain {answer.cell.id})"
-    elif label and tiers:
-        head += f": nobody is known to have tested it with {label}, and nothing that is tested satisfies the request"
-    elif not newer:
-        head += ": the newest release"
-    if not newer:
-        return [head + "."]
-    # What became of the newest torch that the request admits, for the frameworks that were chosen.
-    wishes = []
-    for name in posed.preference.frameworks:
-        framework, _, release = _chosen(posed, answer, name)
-        wishes.append(Wish(name, release, ((framework, answer.domains[framework]),), reason=_TRIED))
-    newest = public(values[newer[0]])
-    tried = posed.and_also(*wishes, Wish("torch", newest, ((variable, _builds(values, newer, newest)),), reason=_TRIED))
-    if solver.best(tried):
-        why = f"no evidence supports it with {label or 'this cell'} yet"
-        return [head + ".", f"torch {newest} was passed over: {why} (ask for it: --torch {newest})."]
-    because = " and ".join(m.message for m in _against(solver, tried, solver.stuck(tried.problem)))
-    return [head + ".", *([f"torch {newest} is newer, but {because}."] if because else [])]
-
-
-def _python_reason(posed: Posed, answer: Answer) -> list[str]:
-    if "python" not in posed.problem.names:
-        return []
-    version = answer.cell.components["python"]
-    if any(w.component == "python" and not w.reason for w in posed.problem.wishes):
-        return [f"Python {version}: as asked."]
-    return [f"Python {version}: first in the stated order that has wheels for all of it."]
+    else:
+        head, values = f"no test of this build with {label} is known", posed.problem.values[variable]
+        newer = [i for i in bits(_plain(posed, variable)) if public(values[i]) != public(own.text)]
+    return head, [_tried(posed, "torch", i, tested) for i in newer if tested >> i & 1][:1]
 
 
 def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]:

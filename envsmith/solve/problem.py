@@ -86,6 +86,17 @@ class Problem:
         groups = tuple(g for g in self.groups if g.severity is not Severity.WARNING or g.rule not in rules)
         return replace(self, groups=groups, _nets={})
 
+    def firm(self, domains: Sequence[int]) -> Problem:
+        """Return the problem in which the warnings that an assignment does not have are errors. Nets are shared."""
+        extra = []
+        for group in (g for g in self.groups if g.severity is Severity.WARNING):
+            avoided = tuple(row for row in group.nogoods if not all(domains[v] & mask for v, mask in row[1]))
+            extra.append(Group(group.rule, Severity.ERROR, avoided))
+        hard = self.rules_net(Severity.ERROR)
+        nets = {key: net for key, net in self._nets.items() if key.startswith("#")}
+        nets[Severity.ERROR.value] = hard.joined([Net(self.full, [n for _, n in g.nogoods]) for g in extra])
+        return replace(self, groups=(*self.groups, *extra), _nets=nets)
+
     def part(self, index: int) -> Net:
         """Return the net of one group alone."""
         key = f"#{index}"

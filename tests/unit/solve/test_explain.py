@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import UsageError
+from envsmith.model.cell import Request
 from envsmith.model.version import Spec
-from envsmith.solve import explain_cell, explain_rule, explain_upgrade
+from envsmith.solve import explain_cell, explain_rule, explain_upgrade, solve
 
 
 def test_cell_says_what_is_newer_and_which_rule_keeps_it_out(solver):
@@ -55,3 +56,45 @@ def test_blocked_upgrade_names_the_component_since_when_and_what_must_change(sol
 def test_text_that_is_no_cell_is_a_usage_error(solver, cell):
     with pytest.raises(UsageError):
         explain_cell(cell, solver=solver)
+
+
+def why(solver, **request):
+    return solve(Request(**{"frameworks": {"alpha": Spec.parse("*")}} | request), solver=solver).why
+
+
+def test_newer_release_is_kept_out_by_the_rule_that_forbids_it(solver):
+    sentences = why(solver, constraints={"torch": Spec.parse("==2.1.0")})
+    assert (
+        "alpha 1.1.0: 2.0.0 is newer, but alpha >=2.0.0,<=2.1.0rc1 declares torch >=2.2 and torch ==2.1.0 was asked for."
+        in sentences
+    )
+
+
+def test_first_python_that_was_not_chosen_is_kept_out_by_the_warning_that_it_would_bring(solver):
+    expected = (
+        "Python 3.11: 3.12 comes first in the stated order, but alpha >=2, torch 2.3 and python 3.12:"
+        " the compiler refuses Python 3.12 (a warning)."
+    )
+    assert expected in why(solver)
+
+
+def test_reason_beside_an_earlier_choice_is_a_rule_about_that_choice(solver):
+    sentences = why(solver, frameworks={"beta": Spec.parse("*")})
+    assert "2.4.0 is newer, but beta >=0.1,<=0.2 declares torch <=2.2.0." in " ".join(sentences)
+
+
+def test_newest_release_of_a_day_is_not_called_the_newest(solver):
+    sentences = why(solver, exclude_newer="2024-08-01")
+    assert "alpha 1.1.0: the newest release that the request admits." in sentences
+
+
+def test_companion_that_is_the_newest_needs_no_sentence_and_an_older_one_has_its_reason(solver):
+    newest = why(solver, constraints={"numpy": Spec.parse("*")})
+    older = why(solver, frameworks={"alpha": Spec.parse("<2")}, constraints={"numpy": Spec.parse("*")})
+    assert not [s for s in newest if s.startswith("numpy")]
+    assert [s for s in older if s.startswith("numpy 1.26.4: 2.1.0 is newer, but alpha <2 and numpy >=2.0")]
+
+
+def test_same_reason_is_given_once(solver):
+    sentences = why(solver, frameworks={"alpha": Spec.parse("<2")})
+    assert len([s for s in sentences if "alpha >=1.0.0,<=1.1.0 declares torch >=2.1,<2.3" in s]) == 1
