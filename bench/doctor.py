@@ -106,7 +106,7 @@ def same_cause(first: Diagnosed | None, record: dict[str, Any]) -> str | None:
         return "exact"
     named = {ALIAS.get(w, w) for w in components_of(record)}
     ours = set(first.finding.components) | set(re.findall(r"[A-Za-z_][\w-]{2,}", first.finding.message))
-    same_group = first.taxonomy.group == record["cause_group"]
+    same_group = first.taxonomy.group == record.get("cause_group")
     strong = named & set(first.finding.components)
     if same_group and (strong or len({w.lower() for w in named} & {w.lower() for w in ours}) >= 2):
         return "equivalent"
@@ -153,7 +153,7 @@ def overlap(a: Spec, b: Spec) -> bool:
 
 
 def same_fix(first: Diagnosed | None, diagnosis: Diagnosis, record: dict[str, Any]) -> bool:
-    if first is None:
+    if first is None or "accepted_fix" not in record:
         return False
     ours = " ".join([first.finding.fix or "", *first.lines])
     if diagnosis.repair and first.taxonomy.pattern == "version-and-dependency-management":
@@ -248,7 +248,7 @@ def summary_of(
     by_group: dict[str, Counter[str]] = defaultdict(Counter)
     by_cause: dict[str, Counter[str]] = defaultdict(Counter)
     for record, _, _, cause, fix in revealed:
-        for table, key in ((by_group, record["cause_group"]), (by_cause, record["cause_key"])):
+        for table, key in ((by_group, record.get("cause_group", "(no group given)")), (by_cause, record["cause_key"])):
             table[key].update({"n": 1, "cause": bool(cause), "fix": fix})
     return summary, by_group, by_cause
 
@@ -261,7 +261,7 @@ def show(row: Any, *, always: bool) -> None:
     if not (always or bad or missed):
         return
     print(f"\n{record['id']} [{record['cause_key']}] cause={cause} fix={fix}{' FALSE ALARM' if bad else ''}")
-    print(f"  text: {text_of(record)[:300]!r}\n  accepted: {record['accepted_fix']}")
+    print(f"  text: {text_of(record)[:300]!r}\n  accepted: {record.get('accepted_fix')}")
     for d in diagnosis.diagnosed[:3]:
         told = f"{d.role:<11} {d.score:>3} {d.finding.severity.value:<7} {d.finding.rule} ({d.taxonomy.cause})"
         print(f"    {told} fix: {(d.finding.fix or '')[:140]}")

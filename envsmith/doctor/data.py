@@ -15,7 +15,7 @@ from envsmith.schema import Problems, UnreadableError, parse_document
 
 _Value = TypeVar("_Value")
 # Raised when the shape of a kept value changes.
-_SHAPE = 5
+_SHAPE = 6
 _LOADED: dict[tuple[str, str], Any] = {}
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,7 @@ from envsmith.doctor.read.lines import component_of, local_cuda, note_present, v
 from envsmith.doctor.report import better_fix, commands_of, fix_of, lines_of, message_of
 from envsmith.doctor.rules import judge_launches, judge_setup, judge_stated
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
+from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
 from envsmith.graph.load import knowledge
 from envsmith.model.cell import Platform
@@ -92,7 +95,7 @@ def _hits(text: str, source: str) -> list[Hit]:
     explained = {hit.line for hit in hits if hit.signature.id not in INTERFACES and not hit.signature.rule}
     named = []
     for hit in hits:
-        if hit.signature.id == "object-attribute" and hit.line in explained:
+        if hit.signature.id in INTERFACES and hit.line in explained:
             continue  # the signature that knows the message says more
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
@@ -235,6 +238,10 @@ def _of_message(hit: Hit, case: Case) -> Diagnosed:
         weight = Weight.OTHER if signature.kind == "other" else Weight.REMARK
     if set(signature.consequence_of) & {h.signature.id for h in case.own}:
         weight = Weight.EXPLAINED
+    elif hit.standing == "follows":
+        weight = min(weight, Weight.FOLLOWS)
+    elif hit.standing == "cause" and weight in {Weight.SAID, Weight.SYMPTOM}:
+        weight = Weight.NAMED
     owner = hit.groups.get("owner")
     names = dict.fromkeys([*signature.components, *([owner] if owner else [])])
     versions = {name: facts.components[name].version for name in names if name in facts.components}
@@ -418,9 +425,11 @@ def _diagnosis(
     diagnosed_all: list[Diagnosed], case: Case, texts: Sequence[tuple[str, str]], *, live: bool
 ) -> Diagnosis:
     facts, judgement = case.facts, case.judgement
+    failure = _failure(texts)
+    unexplained = [failure] if failure and not any(d.confirmed for d in diagnosed_all) else []
     if any(d.finding.severity is Severity.ERROR for d in diagnosed_all):
         status = "bad"
-    elif (not facts.count and not diagnosed_all) or (live and "torch" not in facts.components):
+    elif (not facts.count and not diagnosed_all) or (live and "torch" not in facts.components) or failure:
         status = "unknown"
     else:
         status = "ok" if judgement.status == "bad" else judgement.status
@@ -429,12 +438,23 @@ def _diagnosis(
         diagnosed=tuple(diagnosed_all),
         facts=facts,
         inferred=judgement.inferred,
-        unknown=tuple(judgement.unknown),
+        unknown=(*unexplained, *judgement.unknown),
         checked=_checked(facts, texts),
         not_checked=_not_checked(facts, texts),
         repair=judgement.repair,
         commands=commands_of(judgement.repair) if judgement.repair else {},
     )
+
+
+def _failure(texts: Sequence[tuple[str, str]]) -> str | None:
+    """Return a sentence on the last line of the texts that shows a failure."""
+    for source, text in reversed(texts):
+        matches = deque(re.finditer(words().failure, text, re.MULTILINE), maxlen=1)
+        if matches:
+            end = text.find("\n", matches[0].end())
+            line = text[text.rfind("\n", 0, matches[0].end()) + 1 : end if end >= 0 else None]
+            return f"why this fails: {source}:{text.count(chr(10), 0, matches[0].end()) + 1}: {line.strip()[:200]}"
+    return None
 
 
 def _checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 
-from envsmith.doctor.conditions import below
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.read.logs import Frame, frames_before
+from envsmith.doctor.read.pasted import QUOTES
 from envsmith.doctor.signatures import Hit, catalogue
 from envsmith.doctor.vocabulary import words
-from envsmith.graph.load import knowledge
 
 # Signatures of an interface that is not there, whichever package it is of.
 INTERFACES = frozenset(
@@ -29,7 +29,6 @@ INTERFACES = frozenset(
         "argument-unknown",
         "submodule-missing",
         "object-attribute",
-        "companion-name-gone",
     }
 )
 # Those where the name is known to be gone, so that whoever imports it is too old.
@@ -63,7 +62,7 @@ def _owner(hit: Hit, frames: list[Frame]) -> str | None:
     if package := hit.groups.get("package"):
         root = package.split(".")[0]
         return component_of(root) or root
-    if hit.signature.id == "object-attribute" and (match := _CLASS.search(hit.text)):
+    if hit.signature.id == "object-attribute" and (match := _CLASS.search(hit.text.translate(QUOTES))):
         return owner_of(match[1]) or owner_of(match[2])
     if (match := _METHOD.search(hit.text)) and (owner := owner_of(match[1])):
         return owner
@@ -96,33 +95,32 @@ def class_of(hit: Hit) -> Taxonomy | None:
 
 
 def fix_of_parties(hit: Hit, facts: Facts) -> str | None:
-    """Return what to do, with the two packages and their versions, or ``None`` where neither is known."""
+    """Return what to do, with the two packages, or ``None`` where neither is known.
+
+    No release is named: the newest may lack the name just as well.
+    """
     owner, user = hit.groups.get("owner"), hit.groups.get("user")
     if hit.signature.id in _REMOVED:
         if user is None or user in words().own_fixes:
             return None
-        asks = f"Here it is {user} that asks for it: a newer {user} (pip install -U {user}) no longer does."
-        return f"{hit.signature.fix} {asks}"
+        return f"{hit.signature.fix} Here it is {user} that asks for it: or take a release of {user} that does not."
     if hit.signature.id not in INTERFACES or owner is None:
         return None
-    has = facts.version(owner) or {fold(name): v for name, v in facts.distributions.items()}.get(owner)
-    fix = f"Install the {owner} that its caller was written for: pip install -U {owner}"
-    fix += f" ({has} is there)" if has else ""
-    if has and (before := _before(owner, has)):
-        fix += f", or the release before: pip install {owner}=={before}"
-    return fix + (f"; or update {user}, which calls it: pip install -U {user}." if user and user != owner else ".")
-
-
-def _before(name: str, version: str) -> str | None:
-    """Return the release before ``version`` that the matrix knows."""
-    older = [r.version for r in knowledge().releases.get(name, ()) if below(r.version, version)]
-    return older[-1] if older else None
+    if owner in sys.stdlib_module_names:
+        return f"{owner} is a part of Python: use a Python that {user or 'its caller'} was written for."
+    installed = facts.version(owner) or {fold(name): v for name, v in facts.distributions.items()}.get(owner)
+    caller = f"{user} {facts.version(user) or ''}".strip() if user else "its caller"
+    lacking = f"{owner} {installed} does not have it" if installed else f"the installed {owner} does not have it"
+    return (
+        f"Install the {owner} that {caller} was written for: {lacking}, and which release does is not known here."
+        f" pip check lists requirements that are not met, the release notes of {owner} what was removed."
+    )
 
 
 # Symbols that the loader does not find: whose they are, and how they read.
 
 
-_MISSING = re.compile(r"undefined symbol: ([A-Za-z_]\w{2,400})(?:, version (\S{1,60}))?")
+_MISSING = re.compile(r"undefined symbol: [\"'`]?([A-Za-z_]\w{2,400})[\"'`]?(?:, version (\S{1,60}))?")
 # First name of a C++ symbol, or beginning of a C one -> (component, failure class of a symbol of it that is not found).
 _TORCH = ("torch", "extension-built-for-other-torch")
 _CUDA = ("cuda", "wrong-cuda-library-loaded")

@@ -64,7 +64,8 @@ def as_text(diagnosis: Diagnosis, *, notes: bool = False) -> str:
                 lines += _block(d)
     hidden = len(diagnosis.diagnosed) - len(visible)
     if not diagnosis.diagnosed:
-        lines.append("nothing was found that speaks against this environment")
+        subject = "speaks against this environment" if diagnosis.status != "unknown" else "envsmith knows"
+        lines.append(f"nothing was found that {subject}")
     elif diagnosis.root is None:
         lines.append("nothing but notes was found")
     if hidden:

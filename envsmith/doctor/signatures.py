@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 from envsmith.doctor.data import cached_table, read_table
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.read.logs import completed
-from envsmith.doctor.read.pasted import unprefixed, unwrapped
+from envsmith.doctor.read.pasted import QUOTES, by_speaker, mended, unprefixed, unwrapped
 from envsmith.doctor.rules import Conditions
+from envsmith.doctor.vocabulary import words
 from envsmith.errors import DataError
 from envsmith.graph.fields import Context
 from envsmith.graph.load import knowledge
@@ -200,7 +201,10 @@ _DIGITS = str.maketrans("123456789", "0" * 9)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """Where a signature was found: the line (from 1), its text, and the named groups of the pattern."""
+    """Where a signature was found: the line (from 1), its text, and the named groups of the pattern.
+
+    ``standing``: the text itself says that this is the ``cause`` of what fails, or that it ``follows`` from another.
+    """
 
     signature: Signature
     source: str
@@ -208,25 +212,28 @@ class Hit:
     text: str
     position: int
     groups: Mapping[str, str]
+    standing: Literal["", "cause", "follows"] = ""
 
 
 @lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+    return re.compile(pattern.translate(QUOTES), re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text and its lower case, of the same length."""
+    """A text as it was written, with quotes of one kind, and that in lower case, all of the same length."""
 
+    written: str
     text: str
     lower: str
     source: str
 
     @classmethod
-    def of(cls, text: str, source: str) -> _Text:
+    def of(cls, written: str, source: str) -> _Text:
+        text = written.translate(QUOTES)
         lower = text.lower()
-        return cls(text if len(lower) == len(text) else lower, lower, source)
+        return cls(written, text if len(lower) == len(text) else lower, lower, source)
 
 
 def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[Hit]:
@@ -243,16 +250,40 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
         hits += [dataclasses.replace(h, position=place(h.position)) for s in later if (h := _find(rewritten, s))]
     order = {signature.id: number for number, signature in enumerate(every)}  # of one place the more special one first
     hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))
-    return _count_lines(original.text, hits)
+    return _count_lines(original.text, _with_standing(original.text, hits))
+
+
+# How far behind words that name a cause it stands, and around the words between two exceptions their messages.
+_NEAR, _CHAIN = 200, 4000
+
+
+def _with_standing(text: str, hits: list[Hit]) -> list[Hit]:
+    """Return the hits with what the text itself says of cause and consequence."""
+    if len(hits) < 2:
+        return hits
+    named = [match.end() for match in _compiled(words().named_cause).finditer(text)]
+    chained = [match.start() for match in _compiled(words().chained).finditer(text)]
+
+    causes = [hit.position for hit in hits if hit.signature.kind in {"cause", "symptom"}]
+
+    def standing(hit: Hit) -> Literal["", "cause", "follows"]:
+        if any(at <= hit.position < at + _NEAR for at in named):
+            return "cause"
+        link = next((at for at in reversed(chained) if at < hit.position < at + _CHAIN), -_CHAIN)
+        return "follows" if any(link - _CHAIN < at < link for at in causes) else ""
+
+    return [dataclasses.replace(hit, standing=standing(hit)) for hit in hits]
 
 
 def _rewritten(text: str) -> Iterator[tuple[str, Callable[[int], int]]]:
-    """Give the text without broken lines, then with import errors completed, and where its places lie in ``text``."""
+    """Give the text without broken lines, then with each process's lines together and whole, and where places lie."""
     for joined, breaks in unwrapped(text):
         yield joined, lambda at, breaks=breaks: at + bisect_right(breaks, at)  # type: ignore[misc]
-    if rewritten := completed(text):
+    order, lines = by_speaker(text)
+    rewritten = completed(mended("\n".join(lines)))
+    if rewritten != text:
         starts = [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n"))]
-        yield rewritten, lambda at: starts[rewritten.count("\n", 0, at)]
+        yield rewritten, lambda at: starts[order[rewritten.count("\n", 0, at)]]
 
 
 def _shapes(lower: str) -> str | None:
@@ -317,7 +348,7 @@ def _search(text: _Text, signature: Signature, pattern: str, needles: Iterable[s
             position = start + match.start()
             if chosen is None or position < chosen.position:
                 groups = {name: value for name, value in match.groupdict().items() if value}
-                line = text.text[start:end].strip()[:400]
+                line = text.written[start:end].strip()[:400]
                 chosen = Hit(
                     signature=signature, source=text.source, line=0, text=line, position=position, groups=groups
                 )
@@ -407,7 +438,7 @@ def needle_of(pattern: str) -> tuple[str, ...]:
         from re import _parser as parser  # type: ignore[attr-defined,unused-ignore]
     except ImportError:  # Python 3.10
         import sre_parse as parser  # type: ignore[no-redef,unused-ignore]
-    distinct = _literals(parser.parse(pattern, re.IGNORECASE))
+    distinct = _literals(parser.parse(pattern.translate(QUOTES), re.IGNORECASE))
     if not distinct or min(map(len, distinct)) < 4:
         raise ValueError(f"{pattern!r} has no literal of four characters that every match holds")
     return tuple(distinct)

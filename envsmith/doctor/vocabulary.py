@@ -58,6 +58,9 @@ class Words:
     enumerated: tuple[Pattern, ...]
     glibc: Mapping[Text, Mapping[Text, Text]]
     kinds: Mapping[Text, Pattern]
+    failure: Pattern
+    chained: Pattern
+    named_cause: Pattern
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
     launchers: Mapping[Text, Pattern]

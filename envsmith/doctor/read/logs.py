@@ -22,7 +22,7 @@ from envsmith.doctor.read.lines import (
     note_present,
     version_in,
 )
-from envsmith.doctor.read.pasted import unprefixed
+from envsmith.doctor.read.pasted import of_last_speaker
 from envsmith.doctor.vocabulary import words
 from envsmith.frameworks import FRAMEWORKS
 
@@ -231,7 +231,7 @@ def package_of(file: str) -> str | None:
 
 def frames_before(text: str, position: int) -> list[Frame]:
     """Return the calls of the traceback that ends at ``position``, outermost first."""
-    window = unprefixed(text[max(0, position - _REACH) : position])
+    window = of_last_speaker(text[max(0, position - _REACH) : position])
     start = window.rfind("Traceback (most recent call last)")
     lines = window[max(start, 0) :].split("\n")
     frames = []
@@ -244,25 +244,19 @@ def frames_before(text: str, position: int) -> list[Frame]:
     return frames
 
 
-def completed(text: str) -> str | None:
+def completed(text: str) -> str:
     """Return ``text`` with the module in import errors that do not name it, from the line of code above.
 
     Lines stay lines.
     """
     if "cannot import name" not in text:
-        return None
+        return text
     lines = text.split("\n")
-    changed = False
     for number, line in enumerate(lines):
-        match = _CUT.match(line)
-        if match is None:
-            continue
-        above = next(
-            (m for earlier in reversed(lines[max(0, number - 3) : number]) if (m := _FROM.search(earlier))), None
-        )
-        if above:
-            quoted = repr(match[2])
-            message = match[1] if quoted in match[1] else match[1].replace(match[2], quoted)
-            lines[number] = f"{message} from '{above[1]}'"
-            changed = True
-    return "\n".join(lines) if changed else None
+        if match := _CUT.match(line):
+            above = (m for earlier in reversed(lines[max(0, number - 3) : number]) if (m := _FROM.search(earlier)))
+            if module := next(above, None):
+                quoted = repr(match[2])
+                message = match[1] if quoted in match[1] else match[1].replace(match[2], quoted)
+                lines[number] = f"{message} from '{module[1]}'"
+    return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 from typing import BinaryIO
@@ -26,6 +27,17 @@ _PREFIX = re.compile(
 # pdsh, docker compose and kubectl name the host on every line.
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,60})(?:: |[ \t]{0,12}\| )")
 _WIDTHS = range(50, 301)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,32}")
+# A colour whose escape character a terminal, an editor or a web page took away or wrote in letters.
+_COLOUR = re.compile(r"(?:\\x1b|\\u001b|\\033|\\e|\^\[|\u241b)?\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m(?!\])")
+_ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|#39|#34|#x27);")
+# Quotes that writers and web pages put in the place of straight ones.
+_CURLY = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\u00b4", "'''\"\"\"'")
+# All quotes as one, to compare texts in which a program, a logger or a person chose another.
+QUOTES = str.maketrans('"`', "''")
+_SYMBOL = re.compile(r"(symbol:? )([\"'`])(\w+)\2")
+# Of how many lines it is seen whether each begins with a host.
+_FEW_LINES = 4000
 _TROUBLE = re.compile(
     rb"[Ee]rror|WARN|[Ff]ail|[Cc]annot|[Ee]xception|NCCL|[Uu]nsupported|[Ii]ncompatible|[Mm]ismatch|not found"
     rb"|No module|undefined symbol|No such|fatal|refused"
@@ -48,8 +60,21 @@ def decode(data: bytes) -> str:
 
 
 def clean(text: str) -> str:
-    """Return ``text`` as :func:`envsmith.text.clean` does, in letters whose case keeps its length."""
-    return clean_text(text).replace("\u0130", "I")
+    """Return ``text`` as :func:`envsmith.text.clean` does, without what a page or an editor made of its characters.
+
+    Letters keep their length in the other case.
+    """
+    text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text) if "&" in text else text
+    return _COLOUR.sub("", clean_text(text)).translate(_CURLY).replace("\u0130", "I")
+
+
+def mended(text: str) -> str:
+    """Return ``text`` line for line without escapes of a string and quotes around a symbol.
+
+    Where a cut took the closing quote from a line, it is there again.
+    """
+    lines = _SYMBOL.sub(r"\1\3", text.replace("\\'", "'").replace('\\"', '"')).split("\n")
+    return "\n".join(line + "'" if line.translate(QUOTES).count("'") % 2 else line for line in lines)
 
 
 def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:
@@ -102,14 +127,38 @@ def _troubled(block: bytes) -> list[bytes]:
 
 def unprefixed(text: str) -> str:
     """Return ``text`` without what a launcher puts before each line: a time, a rank, a host."""
-    text = _PREFIX.sub("", text)
-    lines = [line for line in text[:200_000].split("\n") if line.strip()]
-    hosts = {match[0] for line in lines if (match := _HOST.match(line))}
-    if len(lines) < 4 or not 0 < len(hosts) <= max(2, len(lines) // 4):
-        return text
-    if sum(1 for line in lines if _HOST.match(line)) < len(lines) * 0.8:
-        return text
-    return "\n".join(line[match.end() :] if (match := _HOST.match(line)) else line for line in text.split("\n"))
+    return "\n".join(line for _, line in spoken(text))
+
+
+def of_last_speaker(text: str) -> str:
+    """Return the lines of the process that wrote the last one, or every line where nothing says whose that is."""
+    lines = spoken(text)
+    return "\n".join(line for speaker, line in lines if speaker == lines[-1][0] or not lines[-1][0])
+
+
+def by_speaker(text: str) -> tuple[list[int], list[str]]:
+    """Return the lines, those of each process together, and which of the text each is (from 0)."""
+    lines = spoken(text)
+    first: dict[str, int] = {}
+    for number, (speaker, _) in enumerate(lines):
+        first.setdefault(speaker, number)
+    if len(first) < 2:
+        return list(range(len(lines))), text.split("\n")
+    order = sorted(range(len(lines)), key=lambda number: first[lines[number][0]])
+    return order, [lines[number][1] for number in order]
+
+
+def spoken(text: str) -> list[tuple[str, str]]:
+    """Return each line without what a launcher puts before it, and the rank or host that this names."""
+    parted = []
+    for line in text.split("\n"):
+        end = match.end() if (match := _PREFIX.match(line)) else 0
+        parted.append((_TIME.sub("", line[:end]).strip(), line[end:]))
+    heads = [_HOST.match(line) for _, line in itertools.islice((p for p in parted if p[1].strip()), _FEW_LINES)]
+    hosts = {head[0] for head in heads if head}
+    if len(heads) < 4 or not 0 < len(hosts) <= max(2, len(heads) // 4) or heads.count(None) > len(heads) * 0.2:
+        return parted
+    return [(match[1], line[match.end() :]) if (match := _HOST.match(line)) else (who, line) for who, line in parted]
 
 
 def unwrapped(text: str) -> list[tuple[str, list[int]]]:

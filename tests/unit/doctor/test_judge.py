@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
@@ -133,3 +135,47 @@ def test_the_json_has_the_shape_of_check():
         first
     )
     assert set(first["taxonomy"]) == {"stage", "cause_group", "cause_key", "fix_pattern"}
+
+
+HEALTHY = "PyTorch version: 2.10.0+cu128\nPython version: 3.12.3\n"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nNobody.Saw: this before\n',
+        "[rank3]: ValueError: the moon is full\n",
+        "ERROR: the frobber does not frob\n",
+        "NameError\n",
+        "line 4: 4711 Aborted (core dumped) ./frob\n",
+    ],
+)
+def test_a_report_of_a_failure_that_nothing_explains_is_unknown(failure):
+    d = judged(HEALTHY + failure)
+    assert (judged(HEALTHY).status, d.status) == ("ok", "unknown")
+    assert d.unknown[0].startswith("why this fails: t0:")
+
+
+def test_a_failure_that_a_note_explains_is_not_called_unexplained():
+    d = judged(HEALTHY + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    assert d.status == "unknown"
+    assert not [line for line in d.unknown if "why this fails" in line]
+
+
+def test_the_exception_that_python_calls_the_cause_comes_before_the_one_that_follows():
+    log = (
+        "ImportError: cannot import name 'frob' from 'accelerate' (/x/accelerate/__init__.py)\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\nImportError: FlashAttention is not installed\n"
+    )
+    d = judged(log)
+    assert (d.root.finding.rule, d.diagnosed[1].role) == ("name-missing", "consequence")
+
+
+def test_what_the_text_names_as_the_cause_comes_first():
+    log = (
+        "ImportError: FlashAttention is not installed\n"
+        "RuntimeError: Failed to import m because of the following error (look up to see its traceback):\n"
+        "cannot import name 'frob' from 'accelerate' (/x/accelerate/__init__.py)\n"
+    )
+    assert judged(log).root.finding.rule == "name-missing"

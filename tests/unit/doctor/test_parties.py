@@ -73,7 +73,17 @@ ModuleNotFoundError: No module named 'torch._six'
 
 
 def test_who_imports_what_was_removed_is_named_in_the_fix():
-    assert "pip install -U apex" in first(TRACEBACK).finding.fix
+    fix = first(TRACEBACK).finding.fix
+    assert "Here it is apex that asks for it" in fix
+    assert "pip install -U" not in fix
+
+
+def test_of_ranks_that_write_in_turn_the_one_that_fails_names_its_caller():
+    lines = TRACEBACK.rstrip("\n").split("\n")
+    other = [line.replace("apex", "frobber") for line in lines]
+    text = "\n".join(f"[rank{r}]: {rank[n]}" for n in range(len(lines)) for r, rank in enumerate((lines, other)))
+    hit = first(text + "\n").finding
+    assert "Here it is apex that asks for it" in hit.fix
 
 
 def test_frames_and_packages():
@@ -113,7 +123,7 @@ TypeError: __init__() got an unexpected keyword argument 'frob'
 """
     found = first(text)
     assert found.taxonomy.cause == "deepspeed-version-pair"
-    assert "pip install -U deepspeed" in found.finding.fix
+    assert "Install the deepspeed that its caller was written for" in found.finding.fix
 
 
 @pytest.mark.parametrize(
@@ -128,9 +138,15 @@ def test_an_object_of_ones_own_code_is_no_finding(message):
     assert first(message) is None
 
 
-def test_a_known_version_brings_the_release_before_it():
-    found = first("- DeepSpeed version: 0.16.5\nAttributeError: 'Linear' object has no attribute 'ds_frob'")
-    assert "deepspeed==0.16.4" in found.finding.fix
+def test_no_release_is_recommended_that_is_not_known_to_have_the_name():
+    fix = first("transformers: 4.46.0\nModuleNotFoundError: No module named 'transformers.deepspeed'").finding.fix
+    assert "transformers 4.46.0 does not have it, and which release does is not known here" in fix
+    assert "pip install" not in fix
+
+
+def test_a_part_of_python_is_not_looked_for_on_the_index():
+    fix = first("ImportError: cannot import name 'frob' from 'typing' (/usr/lib/python3.9/typing.py)").finding.fix
+    assert fix == "typing is a part of Python: use a Python that its caller was written for."
 
 
 def test_an_import_error_without_its_module_takes_it_from_the_code_above():
@@ -139,7 +155,7 @@ def test_an_import_error_without_its_module_takes_it_from_the_code_above():
     old = "    from contextlib import nullcontext\nImportError: cannot import name nullcontext\n"
     assert "cannot import name 'nullcontext' from 'contextlib'" in completed(old)
     whole = "from a import b\nImportError: cannot import name 'b' from 'a' (/x/a.py)\n"
-    assert completed(whole) is None
+    assert completed(whole) == whole
     assert first(cut).taxonomy.cause == "dataset-helpers-toolchain"
 
 

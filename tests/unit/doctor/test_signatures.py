@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import time
 from pathlib import Path
 
@@ -35,6 +37,58 @@ def test_the_cause_is_found_in_a_long_log_with_ansi_codes_and_prefixes(message, 
     filler = "[rank0]: step 100 loss 2.31 lr 1e-4\n" * 300
     text = f"{filler}\x1b[31mnode-1: [rank3]: {message}\x1b[0m\r\n{filler}"
     assert judged(text).diagnosed[0].taxonomy.cause == cause
+
+
+FORMS = {
+    "the last line is cut before its closing quote": lambda m: m[:-1] if m[-1] in "'\"`" else m,
+    "a page took the escape character of colours": lambda m: "[1;31m" + m.replace(": ", "[0m: ") + "[0m",
+    "colours are written in letters": lambda m: r"\x1b[31m" + m.replace(": ", r"^[[0m: "),
+    "a mail programme curls the quotes": lambda m: re.sub(
+        r'"([^"]*)"', "\u201c\\1\u201d", re.sub("'([^']*)'", "\u2018\\1\u2019", m)
+    ),
+    "a page writes entities": html.escape,
+    "a logger quotes it as JSON": json.dumps,
+    "a logger quotes it as Python": lambda m: repr(f"{m} '\""),
+    "another program prefers double quotes": lambda m: m.replace("'", '"'),
+    "a person marks names with backticks": lambda m: re.sub("'([^']*)'", r"`\1`", m),
+    "the symbol is quoted": lambda m: re.sub(r"(undefined symbol: )(\w+)", r'\1"\2"', m),
+    "it comes from Windows": lambda m: m.replace("\n", "\r\n") + "\r\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_message_is_known_in_the_form_in_which_it_was_copied(form):
+    copies = [(form(message), cause) for message, cause, _ in CASES if form(message) != message]
+    missed = [
+        (copy, cause)
+        for copy, cause in copies
+        if (found := judged(copy).diagnosed) == () or (found[0].taxonomy.cause != cause)
+    ]
+    assert copies
+    assert not missed
+
+
+def test_a_message_over_several_lines_is_known_where_ranks_write_in_turn():
+    message = ["    from contextlib import nullcontext", "ImportError: cannot import name nullcontext"]
+    text = "\n".join(f"[rank{rank}]: {line}" for line in message for rank in range(4))
+    first = judged(f"start\n{text}\n").diagnosed[0]
+    assert (first.finding.rule, first.where) == ("python-too-old", "log:6")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ImportError: cannot import name 'get_args' from 'megatron' (/x/megatron/__init__.py)",
+        "    from megatron import get_args\nImportError: cannot import name 'get_args'",
+    ],
+)
+def test_a_name_of_a_third_party_is_not_taken_for_one_of_python(text):
+    assert "python-too-old" not in {d.finding.rule for d in judged(text).diagnosed}
+
+
+def test_a_part_of_an_installed_package_that_is_missing_is_not_the_package():
+    diagnosis = judged("flash-attn: 2.8.3\nModuleNotFoundError: No module named 'flash_attn.ops.triton'")
+    assert [d.finding.rule for d in diagnosis.diagnosed if d.confirmed] == ["submodule-missing"]
 
 
 def test_every_signature_has_a_needle_and_evidence():
