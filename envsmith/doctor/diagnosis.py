@@ -20,6 +20,7 @@ class Weight(IntEnum):
 
     PROVED = 100  # a rule over versions, and the log shows its failure
     NAMED = 95  # a message that the text itself calls the cause
+    NAMED_SYMPTOM = 94  # the same, where several causes give the message
     SAID = 90  # a message that names its cause
     OF_RULE = 85  # the message of a rule, where no version confirms the rule
     FACT_ERROR = 80  # a rule over facts that says error

@@ -240,8 +240,8 @@ def _of_message(hit: Hit, case: Case) -> Diagnosed:
         weight = Weight.EXPLAINED
     elif hit.standing == "follows":
         weight = min(weight, Weight.FOLLOWS)
-    elif hit.standing == "cause" and weight in {Weight.SAID, Weight.SYMPTOM}:
-        weight = Weight.NAMED
+    elif hit.standing == "cause":
+        weight = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM}.get(weight, weight)
     owner = hit.groups.get("owner")
     names = dict.fromkeys([*signature.components, *([owner] if owner else [])])
     versions = {name: facts.components[name].version for name in names if name in facts.components}
@@ -425,14 +425,15 @@ def _diagnosis(
     diagnosed_all: list[Diagnosed], case: Case, texts: Sequence[tuple[str, str]], *, live: bool
 ) -> Diagnosis:
     facts, judgement = case.facts, case.judgement
-    failure = _failure(texts)
-    unexplained = [failure] if failure and not any(d.confirmed for d in diagnosed_all) else []
+    failure = None
+    nothing = not facts.count and not diagnosed_all
     if any(d.finding.severity is Severity.ERROR for d in diagnosed_all):
         status = "bad"
-    elif (not facts.count and not diagnosed_all) or (live and "torch" not in facts.components) or failure:
+    elif (failure := _failure(texts)) or nothing or (live and "torch" not in facts.components):
         status = "unknown"
     else:
         status = "ok" if judgement.status == "bad" else judgement.status
+    unexplained = [failure] if failure and not any(d.confirmed for d in diagnosed_all) else []
     return Diagnosis(
         status=status,
         diagnosed=tuple(diagnosed_all),

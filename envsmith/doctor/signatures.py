@@ -259,18 +259,15 @@ _NEAR, _CHAIN = 200, 4000
 
 def _with_standing(text: str, hits: list[Hit]) -> list[Hit]:
     """Return the hits with what the text itself says of cause and consequence."""
-    if len(hits) < 2:
-        return hits
-    named = [match.end() for match in _compiled(words().named_cause).finditer(text)]
-    chained = [match.start() for match in _compiled(words().chained).finditer(text)]
-
+    named, chained = _compiled(words().named_cause), _compiled(words().chained)
     causes = [hit.position for hit in hits if hit.signature.kind in {"cause", "symptom"}]
 
     def standing(hit: Hit) -> Literal["", "cause", "follows"]:
-        if any(at <= hit.position < at + _NEAR for at in named):
+        at = hit.position
+        if named.search(text, max(0, at - _NEAR), at):
             return "cause"
-        link = next((at for at in reversed(chained) if at < hit.position < at + _CHAIN), -_CHAIN)
-        return "follows" if any(link - _CHAIN < at < link for at in causes) else ""
+        links = [match.start() for match in chained.finditer(text, max(0, at - _CHAIN), at)]
+        return "follows" if links and any(links[-1] - _CHAIN < cause < links[-1] for cause in causes) else ""
 
     return [dataclasses.replace(hit, standing=standing(hit)) for hit in hits]
 
