@@ -229,7 +229,8 @@ def _newer(solver: Solver, posed: Posed, answer: Answer, name: str) -> tuple[str
     tried = posed.with_wishes([*(w for w in problem.wishes if w.component not in tied), wish])
     members = _against(solver, tried, answer)
     if not members:
-        return f"{label}: {wish.text} is newer, but {_preferred(posed, answer, wish)}.", ()
+        untested = _untested(posed, answer, wish)
+        return f"{label}: {wish.text} is newer{f', but {untested}' if untested else ' and breaks no rule here'}.", ()
     rules = tuple(m for m in members if not m.is_wish)
     sentence = f"{label}: {wish.text} is newer; {' and '.join(m.message for m in rules)}."
     if lift := _lift(solver, tried, wish):
@@ -293,17 +294,17 @@ def _shown_members(solver: Solver, problem: Problem, tried: Problem, stuck: Stuc
     return (*rules, *(m for m in members[:count] if not m.message.endswith(f": {_TRIED}")))
 
 
-def _preferred(posed: Posed, answer: Answer, wish: Wish) -> str:
-    """Return why a release was not chosen that nothing forbids."""
+def _untested(posed: Posed, answer: Answer, wish: Wish) -> str:
+    """Return that nobody is known to have tested what was tried, where what was chosen is tested."""
     name, ((_, mask),) = wish.component, wish.masks
-    ask = f"--{name} {wish.text}" if name == "torch" else f"--framework '{name}=={wish.text}'"
     for framework, support in posed.preference.support.items():
         chosen = _exactly(posed, answer, framework)
-        if name == framework and support.lines and not support.torch(mask.bit_length() - 1):
-            return f"no test of it is known (ask for it: {ask})"
-        if name == "torch" and support.lines and not support.torch(chosen.masks[0][1].bit_length() - 1) & mask:
-            return f"no test of it with {framework} {chosen.text} is known (ask for it: {ask})"
-    return f"the stated order prefers {_exactly(posed, answer, name).text}"
+        tested = support.torch(chosen.masks[0][1].bit_length() - 1)
+        if name == framework and tested and not support.torch(mask.bit_length() - 1):
+            return f"no test of it is known (ask for it: --framework '{name}=={wish.text}')"
+        if name == "torch" and tested & _exactly(posed, answer, name).masks[0][1] and not tested & mask:
+            return f"no test of it with {framework} {chosen.text} is known (ask for it: --torch {wish.text})"
+    return ""
 
 
 def _versions(wishes: Iterable[Wish]) -> dict[str, str]:
@@ -519,7 +520,8 @@ def _choice_reasons(solver: Solver, posed: Posed, answer: Answer, name: str, ear
     reasons_before: set[str] = set()
     for wish, claim in rivals:
         members = _against(solver, posed.and_also(wish), answer, earlier)
-        because = " and ".join(m.message for m in members) or _preferred(posed, answer, wish)
+        because = " and ".join(m.message for m in members) or _untested(posed, answer, wish)
+        because = because or f"the stated order prefers {version}"
         if because not in reasons_before:
             reasons_before.add(because)
             yield f"{label}{wish.text} {claim}, but {because}."
