@@ -23,6 +23,12 @@ _CONDA_ROW = re.compile(
 _FROM = re.compile(
     r"^[ \t]{0,60}FROM[ \t]{1,80}(?:--platform=\S{1,100}[ \t]{1,80})?(\S{1,200})", re.MULTILINE | re.IGNORECASE
 )
+# What stands in every lock of a tool, and in no lock of another.
+_TOML_LOCKS = {
+    "pylock.toml": ("lock-version =", "[[packages]]"),
+    "poetry.lock": ("lock-version =", "[[package]]"),
+    "uv.lock": ("requires-python =", "[[package]]"),
+}
 _MAX = 6_000_000
 
 
@@ -44,9 +50,9 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
     if _TABLE.search(text):
         kinds.append("pip list")
         _table(text, draft, source)
-    if re.search(r"^[ \t]{0,60}lock-version[ \t]{0,8}=", text, re.MULTILINE) and "[[packages]]" in text:
-        kinds.append("pylock.toml")
-        _pylock(text, draft, source)
+    if kind := next((kind for kind, marks in _TOML_LOCKS.items() if all(mark in text for mark in marks)), ""):
+        kinds.append(kind)
+        _toml_lock(text, draft, f"{source}: {kind}")
     pins = _PIN.findall(text[:_MAX]) if "==" in text else []
     if pins:
         kinds.append("pinned requirements" if len(pins) > 2 else "pinned requirement")
@@ -147,14 +153,19 @@ def _conda_component(draft: Draft, name: str, version: str, source: str) -> None
         draft.distribution(name, parsed[0])
 
 
-def _pylock(text: str, draft: Draft, source: str) -> None:
+def _toml_lock(text: str, draft: Draft, source: str) -> None:
+    """Note the packages of a lock. One that it has in several versions, by platform, is left out."""
+    versions: dict[str, set[str]] = {}
     name = None
     for line in text.split("\n")[:200_000]:
         if match := re.match(r"name\s*=\s*\"([\w.-]{1,80})\"", line):
             name = match[1]
         elif name and (match := re.match(r"version\s*=\s*\"([\w.+!-]{1,60})\"", line)):
-            note_distribution(draft, name, match[1], f"{source}: pylock.toml", 4)
+            versions.setdefault(name, set()).add(match[1])
             name = None
+    for name, (version, *others) in versions.items():
+        if not others:
+            note_distribution(draft, name, version, source, 4)
 
 
 def is_dockerfile(text: str) -> bool:

@@ -255,3 +255,45 @@ def test_sizes(text, size):
 )
 def test_versions_of_prose(text, found):
     assert version_in(text) == found
+
+
+UV_LOCK = """version = 1
+requires-python = "==3.11.*"
+
+[[package]]
+name = "deepspeed"
+version = "0.16.2"
+source = { registry = "https://index.example/simple" }
+
+[[package]]
+name = "torch"
+version = "2.8.0"
+
+[[package]]
+name = "numpy"
+version = "1.26.4"
+resolution-markers = ["python_full_version < '3.12'"]
+
+[[package]]
+name = "numpy"
+version = "2.3.0"
+"""
+POETRY_LOCK = """[[package]]
+name = "deepspeed"
+version = "0.16.2"
+
+[[package]]
+name = "torch"
+version = "2.8.0"
+
+[metadata]
+lock-version = "2.1"
+python-versions = ">=3.11"
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("uv.lock", UV_LOCK), ("poetry.lock", POETRY_LOCK)])
+def test_a_lock_of_another_tool_names_the_packages_that_it_has_in_one_version(name, text):
+    facts = read_texts([(name, text)])
+    assert {c: stated.version for c, stated in facts.components.items()} == {"deepspeed": "0.16.2", "torch": "2.8.0"}
+    assert name in facts.read[0].kinds

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -286,3 +288,26 @@ def test_a_part_of_the_toolkit_that_torch_pins_stays_in_torch_s_release(
 
     pins = {p.name: p.version for p in lock.pins}
     assert (pins["nvidia-cuda-cccl"], pins["nvidia-cuda-nvcc"]) == ("13.3.5.0.6", "13.2.86")
+
+
+def test_what_was_downloaded_for_a_lock_installs_without_an_index(
+    index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv, tmp_path: Path
+) -> None:
+    # As docs/how-to/air-gap.md says it: the packages, and what their source distributions are built with.
+    lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
+    wheels, site = tmp_path / "wheels", tmp_path / "site"
+
+    def pip(*arguments: str) -> None:
+        command = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    for name, text in requirement_files(lock).items():
+        (tmp_path / name).write_text(text)
+    hashed = ["--require-hashes", "--no-deps", "-r"]
+    for name in ("requirements.txt", "requirements-build.txt"):
+        pip("download", "--index-url", index.url, *hashed, str(tmp_path / name), "-d", str(wheels))
+    everything = str(tmp_path / "requirements.txt")
+    pip("install", "--no-index", "--find-links", str(wheels), "--target", str(site), *hashed, everything)
+
+    assert (site / "deepspeed.py").read_text() == "BUILT = True\n"
