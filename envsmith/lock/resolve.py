@@ -506,12 +506,20 @@ def query_of(
         _parse(text, rule)
     return Query(
         requirements=tuple(sorted({*lines.values()})),
-        constraints=tuple(sorted({text for text, _ in constraints})),
+        constraints=tuple(sorted({*(text for text, _ in constraints), *_further(cell, table)})),
         python=_minor(cell),
         platform=uv_platform(cell.platform, cell.components.get("glibc")),
         backend=_backend(cell),
         archives=archives,
     )
+
+
+def _further(cell: Cell, table: ComponentTable) -> Iterator[str]:
+    """Yield for the further distributions of a component that they have its version, should one of them come along."""
+    for name, version in cell.components.items():
+        component = table.by_name.get(name)
+        if component and component.role is not Role.HOST and name not in _FOLLOW and version != "none":
+            yield from (f"{other}=={_exact(name, version, cell)}" for other in component.distributions[1:])
 
 
 def _minor(cell: Cell) -> str:

@@ -23,7 +23,7 @@ from envsmith.solve.words import finding_of_row, join_words, name_release, rule_
 def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
     """Return the error for a request without an answer, with its :class:`Refusal`."""
     for name, component, values in zip(
-        posed.problem.names, posed.problem.components, posed.problem.values, strict=True
+        posed.problem.names, posed.problem.components, posed.problem.values, strict=False
     ):
         if not values:
             message = f"envsmith knows no release of {component}: name one exactly, as {component}==1.2.3"

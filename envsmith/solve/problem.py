@@ -4,6 +4,9 @@ A variable is a component of the cell. Several GPUs are several variables of one
 does not list (a driver, a toolkit, a library of the host) becomes one more value, judged by evaluating the specs of the
 rows on it. A component that a wheel carries, but nobody knows in which version, has the value ``None``: it satisfies no
 wish and breaks no rule.
+
+What the components of a cell declare is installed beside them, though nobody asked for it. Such a component has a
+variable without a name: no wish and no preference speaks of it, its errors bind what the others can be.
 """
 
 from __future__ import annotations
@@ -50,7 +53,10 @@ class Group:
 
 @dataclass(slots=True)
 class Problem:
-    """Variables and groups, indexed by variable. Wishes are added by who poses the problem."""
+    """Variables and groups, indexed by variable. Wishes are added by who poses the problem.
+
+    ``names`` ends before the components that others bring along.
+    """
 
     compiled: Compiled
     platform: Platform
@@ -137,7 +143,7 @@ class Problem:
     def assignment(self, domains: Sequence[int]) -> dict[str, str]:
         """Return names and releases of a full assignment, without what is not known."""
         chosen = (values[domain.bit_length() - 1] for values, domain in zip(self.values, domains, strict=True))
-        return {name: value for name, value in zip(self.names, chosen, strict=True) if value is not None}
+        return {name: value for name, value in zip(self.names, chosen, strict=False) if value is not None}
 
 
 def exact_version(spec: Spec) -> str | None:
@@ -167,26 +173,41 @@ def pose(
     """Lay the rules over ``names`` (variable -> component), with ``extras`` as further values of a component.
 
     ``gaps`` says whether a missing fact about a torch wheel counts against it (an answer must rest on facts) or not (a
-    judgement may not hold it against anybody). ``lockable`` adds the rules about what can be locked.
+    judgement may not hold it against anybody). ``lockable`` adds the rules about what can be locked, and what the
+    components bring along.
     """
     carried = _carriers(compiled, set(names.values())) if gaps else {}
+    brought = _brought(compiled, names.values()) if lockable else ()
+    components = (*names.values(), *brought)
     values: list[tuple[str | None, ...]] = []
-    for component in names.values():
+    for component in components:
         listed: list[str | None] = [*compiled.versions.get(component, ())]
         listed += [v for v in extras.get(component, ()) if v not in listed]
-        if component in carried:
+        if component in carried or component in brought:
             listed.append(None)
         values.append(tuple(listed))
     index: dict[str, list[int]] = {}
-    for variable, component in enumerate(names.values()):
+    for variable, component in enumerate(components):
         index.setdefault(component, []).append(variable)
-    lay = _Lay(compiled, platform, index, extras, gaps=gaps)
+    lay = _Lay(compiled, platform, index, extras, frozenset(brought), gaps=gaps)
     groups = []
     for rule in compiled.rules_of(index):
         if rule.locking and not lockable:
             continue
         groups += lay.groups(rule, carried)
-    return Problem(compiled, platform, tuple(names), tuple(names.values()), tuple(values), tuple(groups))
+    return Problem(compiled, platform, tuple(names), components, tuple(values), tuple(groups))
+
+
+def _brought(compiled: Compiled, components: Iterable[str]) -> tuple[str, ...]:
+    """Return the companions that ``components`` declare, and those that these declare, without ``components``."""
+    present = list(dict.fromkeys(components))
+    asked_for = len(present)
+    for component in present:
+        for rule in compiled.rules_of([component]):
+            target = rule.components[-1]
+            if rule.id == f"{component}-declares-{target}" and target not in present and compiled.versions.get(target):
+                present += [target] if compiled.roles[target] is Role.COMPANION else []
+    return tuple(present[asked_for:])
 
 
 def _carriers(compiled: Compiled, active: set[str]) -> dict[str, str]:
@@ -205,10 +226,12 @@ class _Lay:
         platform: Platform,
         index: Mapping[str, list[int]],
         extras: Mapping[str, tuple[str, ...]],
+        brought: frozenset[str],
         *,
         gaps: bool,
     ) -> None:
         self.strict = gaps
+        self.brought = brought
         self.compiled, self.platform, self.index = compiled, platform.value, index
         self.listed = {c: compiled.versions.get(c, ()) for c in index}
         self.extra = {c: tuple(v for v in extras.get(c, ()) if v not in self.listed[c]) for c in index}
@@ -244,6 +267,11 @@ class _Lay:
         extra = self.extra.get(component, ())
         return 1 << (len(self.listed[component]) + extra.index(word)) if word in extra else 0
 
+    def unmet(self, component: str, mask: int) -> int:
+        """Return what a release that declares ``component`` bars: its absence too, or nothing where all would be."""
+        everything = self.everything(component)
+        return mask | everything + 1 if mask != everything else 0
+
     def everything(self, component: str) -> int:
         """Return all values of a component but *not known*."""
         return (1 << (len(self.listed[component]) + len(self.extra[component]))) - 1
@@ -251,9 +279,13 @@ class _Lay:
     def groups(self, rule: CompiledRule, carried: Mapping[str, str]) -> list[Group]:
         """Return the rule's nogoods, errors and warnings apart."""
         by_severity: dict[Severity, list[tuple[int, Nogood]]] = {}
+        beside = not self.brought.isdisjoint(rule.components)
+        declared = rule.components[-1] if beside and "-declares-" in rule.id else ""
         covered = 0
         for row in rule.rows:
-            if row.platforms and self.platform not in row.platforms:
+            if (row.platforms and self.platform not in row.platforms) or (
+                beside and row.severity is not Severity.ERROR
+            ):
                 continue
             for numbers in row.nogoods:
                 literals = [self.literal(n) for n in numbers]
@@ -263,6 +295,8 @@ class _Lay:
                 needs_toolkit = any(n < 0 and self.masks[n][0] == "toolkit" for n in numbers)
                 for component, mask in [*filter(None, literals), *(self.on_a_gpu() if needs_toolkit else ())]:
                     joined[component] = joined.get(component, -1) & mask
+                if declared in self.brought:
+                    joined[declared] = self.unmet(declared, joined[declared])
                 if rule.components[0] == "torch" and len(rule.components) == 2:
                     covered |= joined.get("torch", 0)
                 by_severity.setdefault(row.severity, []).extend((row.number, n) for n in self.spread(joined))

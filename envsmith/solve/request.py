@@ -11,7 +11,7 @@ from envsmith.errors import UsageError
 from envsmith.graph.compile import Compiled
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.component import Component, Role
-from envsmith.model.rule import Knowledge, Row, Severity
+from envsmith.model.rule import Knowledge, Row, RuleKind, Severity
 from envsmith.model.version import Spec, parse_version
 from envsmith.solve.kernel import Domains
 from envsmith.solve.prefer import Preference
@@ -154,7 +154,7 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
         variable = problem.names.index(name)
         wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason=reason))
     named = {} if request.driver is None else {"driver": ("driver", _version(request.driver, "--driver"))}
-    gpus = [n for n, c in zip(problem.names, problem.components, strict=True) if c == "gpu" and n not in specs]
+    gpus = [n for n, c in zip(problem.names, problem.components, strict=False) if c == "gpu" and n not in specs]
     named |= {n: ("gpu", _version(g, "--gpu")) for n, g in zip(gpus, dict.fromkeys(request.gpus), strict=False)}
     for name, (component, version) in named.items():
         variable = problem.names.index(name)
@@ -198,7 +198,7 @@ def avoided(
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
     """Return masks without pre-releases and without yanked releases, except where the request names one."""
     pre, yanked = [], []
-    for variable, component in enumerate(problem.components):
+    for variable, component in enumerate(problem.components[: len(problem.names)]):
         full = problem.full[variable]
         spec = specs.get(component)
         exact = spec is not None and exact_version(spec) is not None
@@ -229,11 +229,11 @@ def demands_of(knowledge: Knowledge, components: Mapping[str, str], platform: Pl
     """``(requirement, rule id)``, as ``("pydantic<2", "deepspeed-pydantic-2")``, in file order, each once.
 
     Only rules that make something fail count (severity error), and only such that speak of exactly one component
-    outside the cell. What a release declares in its own metadata is left out: the resolver reads that itself.
+    outside the cell. What a release or wheel declares in its own metadata is left out: the resolver reads that itself.
     """
     demands: dict[tuple[str, str], None] = {}
     for rule in knowledge.rules:
-        if "-declares-" in rule.id or rule.id.startswith("torch-"):
+        if "-declares-" in rule.id or rule.kind is RuleKind.BUNDLES:
             continue
         for row in rule.rows:
             if row.severity is Severity.ERROR and (not row.platforms or platform in row.platforms):

@@ -52,7 +52,13 @@ class Policy:
     sdist_facts: bool = False
 
 
+# Companions that require other components: what an older release declares decides as much as the newest.
+_READ = (
+    "accelerate", "bitsandbytes", "datasets", "diffusers", "lightning", "nvidia-modelopt", "peft", "tensorstore",
+    "tokenizers", "transformers", "trl",
+)  # fmt: skip
 _POLICIES: Mapping[str, Policy] = {
+    **dict.fromkeys(_READ, Policy(read_all=True)),
     "transformer-engine": Policy(read_all=True, joins=("transformer-engine-torch",), cuda_core="transformer-engine"),
     "flash-attn": Policy(read_all=True, sdist_facts=True),
     "horovod": Policy(read_all=True, sdist_facts=True),

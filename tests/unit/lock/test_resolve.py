@@ -141,6 +141,16 @@ def test_transformer_engine_is_asked_for_with_its_torch_bindings(cell: Cell, tab
     assert "transformer-engine[pytorch,core_cu12]==2.20.2" in want.requirements
 
 
+def test_a_further_distribution_of_a_component_has_its_version_should_it_come_along(
+    cell: Cell, table: ComponentTable
+) -> None:
+    lightning = component("lightning", Role.COMPANION, "lightning", "pytorch-lightning")
+    full = dataclasses.replace(cell, components={**cell.components, "lightning": "2.1.4"})
+    want = query_of(full, ComponentTable.of([*table.by_name.values(), lightning]), [])
+    assert "lightning==2.1.4" in want.requirements
+    assert want.constraints == ("pytorch-lightning==2.1.4",)
+
+
 def test_what_was_given_is_not_asked_of_the_index(cell: Cell, table: ComponentTable) -> None:
     with_apex = dataclasses.replace(cell, components={**cell.components, "apex": "0.1"})
     archives = tuple(
