@@ -48,6 +48,17 @@ _EVERY = "*"
 _QUIET = "ignore::pytest.PytestAssertRewriteWarning"
 _ENTERED = Path("entered.json")
 _PROPERTIES = ["tests/property/test_solver_laws.py"]
+_VERDICTS = [
+    *(
+        f"tests/unit/smoke/test_{name}.py"
+        for name in ("blame", "blame_of_faults", "blame_of_launched", "verdict_words", "nccl_text", "step_verdict")
+    ),
+    *(
+        f"tests/unit/smoke/test_{name}.py"
+        for name in ("health", "fault", "bandwidth", "coverage", "everything", "patience")
+    ),
+    "tests/property/test_smoke_verdict.py",
+]
 # Target -> the files that are mutated, the tests that see them.
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "solve": (["envsmith/solve"], ["tests/unit/solve", "tests/golden", *_PROPERTIES]),
@@ -72,11 +83,8 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "oci": (["envsmith/oci"], ["tests/unit/oci", "tests/unit/engines/test_content.py", "tests/unit/publish"]),
     "publish": (["envsmith/publish"], ["tests/unit/publish"]),
-    "smoke/verdict": (
-        ["envsmith/smoke/verdict.py", "envsmith/smoke/step_verdict.py"],
-        ["tests/unit/smoke", "tests/property/test_smoke_verdict.py"],
-    ),
-    "smoke/blame": (["envsmith/smoke/blame.py"], ["tests/unit/smoke", "tests/property/test_smoke_verdict.py"]),
+    "smoke/verdict": (["envsmith/smoke/verdict.py", "envsmith/smoke/step_verdict.py"], _VERDICTS),
+    "smoke/blame": (["envsmith/smoke/blame.py"], _VERDICTS),
     "lock": (["envsmith/lock"], ["tests/unit/lock", "tests/unit/test_build.py"]),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import signal
 import sys
@@ -31,6 +32,20 @@ def load_file() -> Callable[[str], ModuleType]:
         return sys.modules[name]
 
     return load
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str, str], None]:
+    """Compares a text with the file of that name in tests/golden, which ENVSMITH_UPDATE_GOLDEN=1 writes again for a review."""
+
+    def compare(name: str, text: str) -> None:
+        path = ROOT / "tests/golden" / name
+        if os.environ.get("ENVSMITH_UPDATE_GOLDEN"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
 
 
 # Also where the runner was started in the background, whose shell ignores it.

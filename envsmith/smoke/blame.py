@@ -248,7 +248,7 @@ def _blame_raise(
     rank = min(raised, key=lambda r: (_innocent(raised[r]), at.get(r, 0), r))
     detail, case = str(raised[rank].get("detail", "")), int(raised[rank].get("case", -1))
     code = Exit.MEMORY if _MEMORY.search(detail) else Exit.ERROR
-    peers = sorted(set(raised) - {rank})
+    peers = [r for r in raised if r != rank and _innocent(raised[r])]
     after = f"; {ranks_text(peers)} lost the connection after that" if peers and not _innocent(raised[rank]) else ""
     sentence = f"{_who([rank], where)} raised in {_place(case, names)}: {explained(detail)}{after}"
     return Blame(sentence=sentence, verdict=Verdict.ERROR, code=code, case=case, ranks=(rank,))

@@ -68,7 +68,9 @@ def lacking(text: str, backend: str) -> str:
 def _unknown(log: Events, code: Exit, text: str) -> Cause:
     """Return the cause where somebody else had a hand in it, or where what was heard is not all: not the cell's."""
     reason = ""
-    stopped = [row["rank"] for halt in log.halts for row in halt.get("where", ()) if row.get("state") == "T"]
+    stopped = any(
+        row.get("state") == "T" for halt in log.halts for row in (*halt.get("where", ()), halt.get("owner", {}))
+    )
     if any(halt.get("reason") == "interrupted" for halt in log.halts):
         reason = "the run was interrupted"
     elif "bye" not in log.single and not log.unsupervised:

@@ -160,6 +160,8 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     code = _code(plan, log, blame=blame, cases=cases, steps=steps, backend=backend)
     if short and code is Exit.OK:
         code = Exit.MEMORY if short.memory else Exit.ERROR
+    if code is not Exit.OK and not problems:
+        problems = ["some cases or steps were not run, or a rank ended with an error after its last case"]
     differing = _not_the_cell(plan, log)
     if differing:
         problems, code = [differing, *problems], Exit.CONFIGURATION
