@@ -1,7 +1,7 @@
 """Break the code in seeded, small ways and count how many of the breaks a test sees.
 
     pip install --group mutants
-    python bench/mutants.py [TARGET …] [--each 40] [--seed 0] [--jobs 2] [--only FILE] [--list]
+    python bench/mutants.py [TARGET …] [--each 40] [--seed 0] [--jobs 2] [--only FILE] [--near] [--list]
 
 A mutant is one change of one place by an operator of cosmic-ray (a comparison turned, an `and` for an `or`, a number off by one, a loop
 that never runs …). Places are drawn evenly over the lines of a target, then an operator that fits the place. Changes that only touch an
@@ -116,9 +116,9 @@ def meaning(source: str) -> str:
 
 def mutants(paths: list[str], count: int, rand: random.Random) -> Iterator[Mutant]:
     """Yield up to ``count`` mutants of the files below ``paths``."""
-    from cosmic_ray.ast import ast_nodes, get_ast
-    from cosmic_ray.mutating import mutate_code
-    from cosmic_ray.plugins import get_operator, operator_names
+    from cosmic_ray.ast import ast_nodes, get_ast  # type: ignore[import-untyped]
+    from cosmic_ray.mutating import mutate_code  # type: ignore[import-untyped]
+    from cosmic_ray.plugins import get_operator, operator_names  # type: ignore[import-untyped]
 
     operators = [get_operator(name) for name in operator_names()]
     operators = [kind() for kind in operators if not kind.arguments() and "Decorator" not in kind.__name__]
@@ -155,6 +155,7 @@ class Watch:
     def __init__(self, folder: str = "", chosen: list[str] | None = None) -> None:
         self.folder, self.chosen = folder, chosen
         self.entered: dict[str, set[tuple[str, int]]] = {}
+        self.cost: dict[str, float] = {}
         self._test = _EVERY
 
     def enter(self, frame: FrameType, _event: str, _argument: object) -> None:
@@ -169,10 +170,11 @@ class Watch:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._test = item.nodeid
+        self._test, start = item.nodeid, sum(os.times()[:4])
         try:
             return (yield)
         finally:
+            self.cost[item.nodeid] = sum(os.times()[:4]) - start
             self._test = _EVERY
 
     @pytest.hookimpl(wrapper=True)
@@ -202,7 +204,8 @@ def _child(order: dict[str, Any]) -> int:
     code = int(pytest.main(argv, plugins=[watch]))
     sys.settrace(None)
     if order["trace"]:
-        _ENTERED.write_text(json.dumps({name: sorted(places) for name, places in watch.entered.items()}))
+        rows = {name: (watch.cost.get(name, 0), sorted(places)) for name, places in watch.entered.items()}
+        _ENTERED.write_text(json.dumps(rows))
     return code
 
 
@@ -228,7 +231,7 @@ def serve() -> None:
             code = 1
             try:
                 code = _child(order)
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - a fork that must not go on as the server
                 traceback.print_exc()
             finally:
                 os._exit(code)
@@ -244,12 +247,12 @@ def serve() -> None:
 class Copy:
     """Hold a copy of the project in which mutants are tried."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, near: bool) -> None:
         leave = shutil.ignore_patterns(".venv", ".git", ".cache", "node_modules", "envsmith-build", "__pycache__")
         shutil.copytree(ROOT, folder, ignore=leave)
         mode = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(folder / "envsmith", quiet=2, invalidation_mode=mode)
-        self.folder = folder
+        self.folder, self.near = folder, near
         env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         env["XDG_CACHE_HOME"] = str(folder / ".cache")
         argv = [sys.executable, str(folder / "bench/mutants.py"), "--serve"]
@@ -270,14 +273,14 @@ class Copy:
         answer: dict[str, Any] = json.loads(self._server.stdout.readline())
         return answer
 
-    def lives(self, mutant: Mutant, tests: list[str], seen: dict[str, list[list[Any]]], cpu: float) -> bool:
+    def lives(self, mutant: Mutant, tests: list[str], seen: dict[str, Any], cpu: float) -> bool:
         """Return whether no test sees a mutant."""
         path = self.folder / mutant.path
         original = path.read_text()
         first, last = _function(original, mutant.line)
         near = {
-            name: len(places)
-            for name, places in seen.items()
+            name: cost
+            for name, (cost, places) in seen.items()
             if any(file == str(path) and first <= line <= last for file, line in places)
         }
         chosen = sorted(near, key=lambda name: near[name]) if _EVERY not in near else []
@@ -287,6 +290,8 @@ class Copy:
                 files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
                 if self.run(files, cpu=cpu, chosen=chosen)["code"]:
                     return False
+                if self.near:
+                    return True
             return not self.run(tests, cpu=cpu)["code"]
         finally:
             path.write_text(original)
@@ -346,6 +351,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", action="append", metavar="FILE", help="mutate these files of the target only")
+    parser.add_argument("--near", action="store_true", help="run only the tests that enter the changed function")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -355,7 +361,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies: Queue[Copy] = Queue()
         for number in range(0 if options.list else options.jobs):
-            copies.put(Copy(Path(folder) / str(number)))
+            copies.put(Copy(Path(folder) / str(number), near=options.near))
         rows = [(target, *_try(target, options, copies)) for target in options.targets or TARGETS]
         while not copies.empty():
             copies.get().close()
