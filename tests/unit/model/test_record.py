@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import DataError, LeftAsideWarning
+from envsmith.model.cell import CellId
 from envsmith.model.lock import parse_lock
 from envsmith.model.record import (
     CaseOutcome,
@@ -238,6 +239,27 @@ def test_every_kind_of_source_is_merged(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no records there"):
         merge([tmp_path / "empty"], tmp_path / "out")
+
+
+def test_all_records_of_all_sources_are_merged_also_behind_one_that_is_known(tmp_path):
+    paths = [put_record(tmp_path / "one", a_record(summary=text)) for text in "abc"]
+    merge(paths[:1], tmp_path / "matrix")
+
+    new, present = merge([tmp_path / "one", paths[1]], tmp_path / "matrix")
+
+    assert (sorted(new), present) == (sorted(path.name for path in paths[1:]), 2)
+    assert sorted(path.name for path in (tmp_path / "matrix").iterdir()) == sorted(path.name for path in paths)
+
+
+def test_a_record_names_the_components_that_its_cell_has_otherwise():
+    document = json.loads(RECORDS[0].read_text())
+    document["components"]["python"] = "9.9"
+
+    with pytest.raises(DataError) as caught:
+        read_record("r.json", json.dumps(document).encode())
+
+    python = dict(CellId.parse(document["cell"]).components)["python"]
+    assert caught.value.details == (f"r.json: components.python: the cell says {python}",)
 
 
 def test_a_record_that_was_changed_after_it_was_written_is_not_merged(tmp_path):
