@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gzip
 import hashlib
 import io
 import json
@@ -41,12 +42,12 @@ INDEX = {
 
 def _sdist(name: str, version: str) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         content = b'[build-system]\nrequires = ["tiny-backend>=1"]\nbuild-backend = "tiny_backend"\n'
         member = tarfile.TarInfo(f"{name}-{version}/pyproject.toml")
         member.size = len(content)
         archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
+    return gzip.compress(buffer.getvalue(), mtime=0)
 
 
 SDIST = _sdist("tiny", "1.5")
