@@ -136,11 +136,12 @@ def mutants(paths: list[str], count: int, rand: random.Random) -> Iterator[Mutan
             return
         source = (ROOT / path_name).read_text()
         operator, occurrence = rand.choice(places[path_name, line])
-        mutated = mutate_code(source, operator, occurrence)
         try:
+            mutated = mutate_code(source, operator, occurrence)
             if not mutated or meaning(mutated) == meaning(source):
                 continue
-        except SyntaxError:
+        except (SyntaxError, AttributeError):
+            # An operator that stumbles over its own place, such as a dotted name behind `except`, makes no mutant.
             continue
         change = list(difflib.unified_diff(source.splitlines(), mutated.splitlines(), lineterm="", n=0))[3:]
         count -= 1
