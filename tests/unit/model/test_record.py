@@ -12,7 +12,7 @@ import pytest
 
 from envsmith.errors import DataError, LeftAsideWarning
 from envsmith.model.cell import CellId
-from envsmith.model.lock import parse_lock
+from envsmith.model.lock import Artifact, Compile, GivenArchive, parse_lock
 from envsmith.model.record import (
     CaseOutcome,
     Cases,
@@ -42,6 +42,38 @@ def test_every_record_of_the_matrix_is_written_again_byte_for_byte():
 def test_every_lock_of_an_image_is_read_as_the_text_that_it_prints():
     for path in LOCKS:
         assert parse_lock(path.read_text(), where=str(path)).text() == path.read_text()
+
+
+def test_a_pin_and_an_archive_are_known_by_their_name_alone():
+    lock = parse_lock(LOCKS[0].read_text(), where="lock.json")
+    archives = tuple(
+        GivenArchive(name=name, version="1", address=address, sha256="0" * 64, size=7)
+        for name, address in (("b-c", "https://x.example/b.tgz"), ("a", "file:///a.tgz"), ("d", "file:///d.tgz"))
+    )
+    compile_by_user = Compile(archives=archives)
+
+    assert [lock.pin(pin.name) for pin in lock.pins] == list(lock.pins)
+    assert [compile_by_user.archive(archive.name) for archive in archives] == list(archives)
+    assert lock.pin("nothing") is compile_by_user.archive("nothing") is None
+    assert [(archive.filename, archive.origin) for archive in archives] == [
+        ("b_c-1.tar.gz", "https://x.example/b.tgz"), ("a-1.tar.gz", "file"), ("d-1.tar.gz", "file"),
+    ]  # fmt: skip
+    assert archives[1].artifact == Artifact(filename="a-1.tar.gz", sha256="0" * 64, size=7, url="file:///a.tgz")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("{", "lock.json: "), ("[]", "schema 'None' is not one"), ('{"schema": 3}', "schema '3'")]
+)
+def test_what_is_not_a_lock_is_refused_in_words(text, words):
+    with pytest.raises(DataError, match=words):
+        parse_lock(text, where="lock.json")
+
+
+def test_a_lock_of_another_flavour_has_it_in_its_name():
+    lock = parse_lock(LOCKS[0].read_text(), where="lock.json")
+
+    assert lock.name == str(lock.cell.id)
+    assert replace(lock, flavour="devel").name == f"{lock.cell.id}-devel"
 
 
 def test_every_problem_of_a_record_is_listed_with_its_key_path():

@@ -230,6 +230,15 @@ HALTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "deadline-nameless-stage": (_halt("deadline", *_at(-9, "prep"), limit=30), []),
     "deadline-stopped": (_halt("deadline", *_at(1, "entered", (0, 1)), *_at(1, "entered", (2,), state="T"), limit=3), []),
     "deadline-all-stopped": (_halt("deadline", *_at(1, "entered", state="T"), limit=3), []),
+    "deadline-others-in-several-steps": (
+        _halt("deadline", *_at(1, "prep", (0,)), *_at(1, "synced", (1,)), *_at(1, "done", (2,)), limit=3), []),
+    "deadline-three-calls": (
+        _halt("deadline", *_at(1, "entered", (0,), signature="min"), *_at(1, "entered", (1,), signature="max"),
+              *_at(1, "entered", (2, 3), signature="sum"), limit=3), []),
+    "configuration-late": (_halt("configuration", detail="it did not answer"), []),
+    "exit-of-another-reason": (_halt("anything", *_at(1, "entered"), limit=3, exits=_exits(r1=-11)), []),
+    "raised-before-two-peers": (
+        DEAD, [_row(0, 1, "error", detail="timed out"), _row(1, 1, "error", detail="ValueError: x"), _row(2, 1, "error", detail="broken pipe")]),
     "deadline-other-call": (
         _halt("deadline", *_at(1, "entered", (0, 2), signature="sum"), *_at(1, "entered", (1,), signature="max"), limit=3), []),
     "deadline-other-call-not-entered": (
