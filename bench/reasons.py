@@ -1,4 +1,4 @@
-"""Whether the reasons of an answer are its reasons: sampled requests, and for each sentence of `why` its opposite is forced.
+"""Whether the reasons of an answer are its reasons: sampled requests, and for each sentence of `why` and `explain` its opposite is forced.
 
 `N is newer, but R` is true when the release cannot be had beside the request and the choices before it, R names a set of rules and wishes
 that cannot hold together with it, and any member of R can go. `no test of it is known` is true when the release can be had, without a
@@ -20,8 +20,8 @@ from envsmith.errors import UsageError
 from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, public
-from envsmith.solve import default_solver, reasons
-from envsmith.solve.explain import conflict_members
+from envsmith.solve import default_solver, explain_cell, reasons
+from envsmith.solve.explain import conflict_members, pose_cell
 from envsmith.solve.kernel import Net
 from envsmith.solve.prefer import PYTHON_ORDER
 from envsmith.solve.problem import Group, Wish
@@ -179,6 +179,30 @@ class Judge:
         return None
 
 
+def explained(case: Judge, sentence: str) -> str | None:
+    """What is untrue in a sentence of `explain`, where the rest of the cell stays, ``-`` when nothing was passed over."""
+    match = re.fullmatch(
+        r"(\S+) \S+: (\S+) is newer(?:; (.*?)\.(?: It could be had .*)?|, but (no test .*)\.|( and breaks no rule here)\.)",
+        sentence,
+        re.DOTALL,
+    )
+    if not match:
+        return "-"
+    name, mask = match[1], case.mask(match[1], match[2])
+    tied = ("torch", "cuda") if name == "torch" else (name,)
+    others = [w for w in case.posed.problem.wishes if w.component not in tied]
+    stuck = [(p, s) for p in (case.posed.problem, case.firm())
+             if (s := case.solver.stuck(p.with_wishes([*others, case.wish(name, mask)])))]  # fmt: skip
+    if not match[3]:
+        return "it cannot be had" if stuck else None
+    for problem, conflict in stuck:
+        members = conflict_members(case.solver, problem, conflict, cause=False)
+        rules = {m.message for m in members if not m.is_wish}
+        if rules == set(match[3].replace(" (a warning)", "").split(" and ")) or all(r in match[3] for r in rules):
+            return minimal(problem, conflict)
+    return "another rule forbids it" if stuck else "nothing forbids it"
+
+
 def minimal(problem, stuck) -> str | None:
     """Whether a conflict is one, and any member of it can go."""
     nets = [wish_net(problem.full, w) for w in stuck.wishes]
@@ -251,7 +275,13 @@ def judged(solver, answers: int, seed: int):
             continue
         answers -= 1
         case = Judge(solver, posed, answer)
-        yield request, answer, [(s, judge(case, s)) for s in reasons(solver, posed, answer).why]
+        sentences = [(s, judge(case, s)) for s in reasons(solver, posed, answer).why]
+        posed = pose_cell(solver, answer.cell.id)
+        if answer := solver.best(posed):
+            case = Judge(solver, posed, answer)
+            texts = explain_cell(answer.cell.id, solver=solver).sentences
+            sentences += [(s, fault) for s in texts if (fault := explained(case, s)) != "-"]
+        yield request, case.answer, sentences
 
 
 def main() -> None:

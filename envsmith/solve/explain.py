@@ -146,7 +146,7 @@ def _parsed(cell: CellId | str) -> CellId:
         raise UsageError(str(error)) from error
 
 
-def _posed(solver: Solver, cell: CellId) -> Posed:
+def pose_cell(solver: Solver, cell: CellId) -> Posed:
     """Pose the problem in which every component of a cell's id is wished for exactly."""
     versions = dict(cell.components)
     roles = solver.compiled.roles
@@ -165,7 +165,7 @@ def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explana
     What is newer, which rule keeps it out, on what evidence, and what would let it in.
     """
     solver, cell = solver or default_solver(), _parsed(cell)
-    posed = _posed(solver, cell)
+    posed = pose_cell(solver, cell)
     answer = solver.best(posed)
     members: dict[str, Conflict] = {}
     sentences = []
@@ -393,7 +393,7 @@ def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: So
     ``UsageError`` for a component that the cell does not have.
     """
     solver, cell = solver or default_solver(), _parsed(cell)
-    posed = _posed(solver, cell)
+    posed = pose_cell(solver, cell)
     problem = posed.problem
     for name in specs:
         if name not in problem.names:
