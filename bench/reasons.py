@@ -75,8 +75,11 @@ class Judge:
         return self.answer.domains[self.values(name)[0]].bit_length() - 1
 
     def mask(self, name: str, label: str) -> int:
-        same = public if name == "torch" else str
-        return sum(1 << i for i, v in enumerate(self.values(name)[1]) if v is not None and same(v) == label)
+        """A release, of torch its builds with CUDA where it has such and the answer has CUDA."""
+        same, values = public if name == "torch" else str, self.values(name)[1]
+        builds = [i for i, v in enumerate(values) if v is not None and same(v) == label]
+        cuda = name == "torch" and self.answer.cell.components.get("cuda", "cpu") != "cpu"
+        return sum(1 << i for i in ([i for i in builds if not values[i].endswith("+cpu")] if cuda else []) or builds)
 
     def wish(self, name: str, mask: int, label: str = HIDDEN) -> Wish:
         return Wish(name, label, ((self.values(name)[0], mask),), reason=HIDDEN)

@@ -223,7 +223,7 @@ def _newer(solver: Solver, posed: Posed, answer: Answer, name: str) -> tuple[str
     newer = _newer_than(posed, answer, name, asked=False)
     if not newer:
         return f"{label}: the newest release.", ()
-    wish = _tried(posed, name, newer[0])
+    wish = _tried(posed, name, newer[0], sum(1 << i for i in newer))
     # The CUDA build follows its torch, and the torch build its CUDA: they do not hold each other back.
     tied = {"torch": ("torch", "cuda"), "cuda": ("torch", "cuda")}.get(name, (name,))
     tried = posed.with_wishes([*(w for w in problem.wishes if w.component not in tied), wish])
@@ -258,7 +258,7 @@ def _newer_than(posed: Posed, answer: Answer, name: str, *, asked: bool = True) 
     return [i for i in above if values[i] and values[i] not in WORDS and public(values[i]) != public(version)]
 
 
-def _tried(posed: Posed, name: str, index: int, among: int = -1) -> Wish:
+def _tried(posed: Posed, name: str, index: int, among: int) -> Wish:
     """Return the wish for a release, of torch in any build ``among`` some."""
     variable = posed.problem.names.index(name)
     values, release = posed.problem.values[variable], public(posed.problem.values[variable][index])
@@ -506,10 +506,15 @@ def _plain(posed: Posed, variable: int, *, asked: bool = True) -> int:
 def _choice_reasons(solver: Solver, posed: Posed, answer: Answer, name: str, earlier: Sequence[Wish]) -> Iterator[str]:
     """Yield why a release was chosen: what it is, and what keeps out those that would come before it."""
     version, newer = _exactly(posed, answer, name).text, _newer_than(posed, answer, name)
-    label, rivals = f"{name} {version}: ", [(_tried(posed, name, i), "is newer") for i in newer[:1]]
+    label, rivals = (
+        f"{name} {version}: ",
+        [(_tried(posed, name, i, sum(1 << i for i in newer)), "is newer") for i in newer[:1]],
+    )
     if name == "python":
         label = f"Python {version}: "
-        rivals = [(_tried(posed, name, i), "comes first in the stated order") for i in _first_python(posed, version)]
+        rivals = [
+            (_tried(posed, name, i, -1), "comes first in the stated order") for i in _first_python(posed, version)
+        ]
     elif name == "torch":
         label = f"torch {version} ({'default build' if answer.cell.index == 'default' else 'from the PyTorch index'}): "
         tests, better = _tests(posed, answer, newer)
