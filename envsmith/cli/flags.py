@@ -217,6 +217,11 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
         raise UsageError(
             f"{flag} {_short(text)}: unknown {role.value if role else 'component'} {match['name']!r}", hint=hint
         )
+    if flag == "--with" and component.role is Role.COMPANION and not component.distributions:
+        raise UsageError(
+            f"Cannot put {component.name} into a cell: the package index does not have it.",
+            hint=f"Leave {flag} {component.name} out and build it from its repository inside the finished environment.",
+        )
     return component, _spec(match["spec"] or "*", f"{flag} {component.name}")
 
 

@@ -25,7 +25,7 @@ from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, read_given, states_cpu, subject_of
 from envsmith.solve.explain import conflict_members
-from envsmith.solve.kernel import Domains, Net, bits
+from envsmith.solve.kernel import Domains, Net, Nogood, bits
 from envsmith.solve.prefer import Nearest, Support
 from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import CORE, Posed, avoided
@@ -89,17 +89,27 @@ def judge(
     )
 
 
-def _without_unlisted(problem: Problem, named: Collection[str]) -> Problem:
+def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
     """Return the same without nogoods that every listed release of something nobody named meets.
 
     A release that is not listed may do.
     """
-    full = problem.full
+    compiled, full = problem.compiled, problem.full
     unnamed = {v for v, name in enumerate(problem.names) if name not in named}
-    groups = (
-        replace(g, nogoods=tuple(n for n in g.nogoods if all(v not in unnamed or m != full[v] for v, m in n[1])))
-        for g in problem.groups
-    )
+    # A Python before all that are listed goes with a torch before all that are listed.
+    unlisted = {
+        v
+        for v, (name, component) in enumerate(zip(problem.names, problem.components, strict=True))
+        if compiled.roles[component] is Role.CORE and named.get(name, 0) >> len(compiled.versions[component])
+    }
+
+    def proves(literals: Nogood) -> bool:
+        hollow = any(v in unnamed and m == full[v] for v, m in literals)
+        return not hollow and {v for v, _ in literals}.isdisjoint(
+            unlisted if any(v in unnamed for v, _ in literals) else ()
+        )
+
+    groups = (replace(g, nogoods=tuple(n for n in g.nogoods if proves(n[1]))) for g in problem.groups)
     return replace(problem, groups=tuple(groups), _nets={})
 
 

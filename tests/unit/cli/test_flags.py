@@ -65,3 +65,10 @@ def test_a_finding_as_severe_as_fail_on_says_makes_the_exit_code_1(fail_on, code
 def test_an_unknown_platform_of_explain_is_a_usage_error(capsys):
     assert run(["explain", "deepspeed-elastic-log", "--platform", "bogus"]) == 2
     assert "--platform: unknown platform 'bogus'" in capsys.readouterr().err
+
+
+def test_component_that_the_index_does_not_have_is_refused_with_what_to_do(capsys):
+    assert run(["solve", "-f", "megatron-core", "--with", "apex"]) == 2
+    err = capsys.readouterr().err
+    assert "Cannot put apex into a cell: the package index does not have it." in err
+    assert "Leave --with apex out and build it from its repository inside the finished environment." in err
