@@ -327,7 +327,7 @@ def _release_row(component: str, target: str, spec: Spec, run: Sequence[ReleaseL
 # ``rules/<topic>.yaml`` -> :class:`Rule` values.
 
 
-_Stage = Literal["lock", "install", "build", "import", "init", "communication", "train", "checkpoint", "inference"]
+_Stage = Literal["install", "build", "import", "init", "communication", "train", "checkpoint", "inference", "lock"]
 _Long = Annotated[str, text_of(4000)]
 _RuleId = Annotated[
     str,
