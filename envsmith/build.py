@@ -21,6 +21,7 @@ from envsmith.engines.bases import known_image, load_bases
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.files import now
+from envsmith.graph.runtime import nvcc_cuda
 from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
 from envsmith.image.dockerfile import render
@@ -143,7 +144,9 @@ def choose(options: Options, clock: Clock) -> Cell:
 
 
 def of_channels(request: Request, options: Options, progress: Progress) -> Request:
-    """Return the request, narrowed to what the Conda channels have where Conda is to install the cell."""
+    """Return the request, narrowed to what its flavour can have, and to the channels where Conda installs the cell."""
+    if cuda := nvcc_cuda(request, options.flavour):
+        request = replace(request, narrowed={**request.narrowed, "cuda": cuda})
     if options.conda is None or not options.needs_conda_lock:
         return request
     return conda_lock.narrow_to_channels(

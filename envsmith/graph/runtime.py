@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from envsmith import plain
 from envsmith.errors import LockError
 from envsmith.graph.fields import Sources, SpecText, load_table, plain_text
-from envsmith.model.cell import DEVEL, Cell
+from envsmith.model.cell import DEVEL, Cell, Request
 from envsmith.model.component import ComponentTable
 from envsmith.model.lock import Compile, CompiledSource, Lock, Pin
 from envsmith.model.rule import LOCK_STAGE, Evidence, Row, Rule, RuleKind, Severity
@@ -153,7 +153,7 @@ class Runtime:
 
 def lock_rules(runtime: Runtime, table: ComponentTable) -> Iterator[Rule]:
     """Yield what ``sources`` say of what can be locked: with which CUDA, which releases, and what compiling takes."""
-    cuda = {"cuda": Spec.parse(" || ".join(f"=={t.cuda}.*" for t in runtime.toolkits if not t.missing))}
+    cuda = {"cuda": Spec.parse(_with_nvcc(runtime) or "none")}
     missing = [t for t in runtime.toolkits if t.missing]
     no_nvcc = [e for t in missing for e in t.evidence]
     for source in runtime.sources:
@@ -264,6 +264,22 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
             hint="take --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index",
         )
     return toolkit_parts(cell, toolkit)
+
+
+def nvcc_cuda(request: Request, flavour: str) -> tuple[Spec, str] | None:
+    """Return the CUDA releases whose nvcc an image of the flavour can have, and why. ``None`` where it needs none."""
+    runtime, names = load_runtime(), {*request.frameworks, *request.constraints}
+    cuda = request.constraints.get("cuda")
+    without = cuda is not None and not cuda.is_any and cuda.contains("cpu")
+    needed = any("nvcc" in row.needs and row.component in names for row in runtime.needs)
+    if flavour != DEVEL or without or not needed:
+        return None
+    reasons = [f"an image of the flavour {DEVEL} has nvcc", *(t.missing for t in runtime.toolkits if t.missing)]
+    return Spec.parse(_with_nvcc(runtime)), "; ".join(reasons)
+
+
+def _with_nvcc(runtime: Runtime) -> str:
+    return " || ".join(f"=={t.cuda}.*" for t in runtime.toolkits if not t.missing)
 
 
 def toolkit_parts(cell: Cell, toolkit: Toolkit) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ import pytest
 
 from envsmith.errors import DataError, LockError
 from envsmith.graph.load import components, knowledge
-from envsmith.graph.runtime import load_runtime, needs_of, source_for, sources_of, toolkit_requirements
-from envsmith.model.cell import DEVEL
+from envsmith.graph.runtime import load_runtime, needs_of, nvcc_cuda, source_for, sources_of, toolkit_requirements
+from envsmith.model.cell import DEVEL, Request
 from envsmith.model.lock import BuiltWheel, Compile, GivenArchive, parse_lock
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
@@ -199,3 +199,14 @@ def test_what_is_compiled_is_a_rule_of_the_version_graph_for_what_is_to_be_locke
     assert "minutes on 64 cores" in compiled.cause
     assert {"apex-nvcc", "transformer-engine-nvcc", "deepspeed-unreadable"} <= set(rules)
     assert "deepspeed-nvcc" not in rules  # compiled beforehand only when the user says so
+
+
+def test_a_devel_image_is_asked_for_with_a_cuda_whose_nvcc_the_index_has():
+    asked = Request(frameworks=["deepspeed"])
+    cuda, reason = nvcc_cuda(asked, DEVEL)
+
+    assert cuda.contains("13.0")
+    assert not any(cuda.contains(version) for version in ("12.8", "cpu"))
+    assert "no nvcc for CUDA 12" in reason
+    assert nvcc_cuda(asked, "runtime") is None
+    assert nvcc_cuda(dataclasses.replace(asked, constraints={"cuda": "cpu"}), DEVEL) is None
