@@ -92,14 +92,14 @@ def declared(
 ) -> dict[str, str]:
     """Return a spec by component: what a release asks for on every platform and every Python it admits.
 
-    Requirements of extras, of one platform or of some Pythons only are left out. One without a bound is kept for core
+    Requirements of extras, of one platform or of some Pythons only are left out, alternatives are joined. One without a bound is kept for core
     components only.
     """
     specs: dict[str, str] = {}
     python_spec = spec_text(requires_python or "", drop_patch=True)
     if python_spec != "*":
         specs["python"] = python_spec
-    for name, specifier in _everywhere(list(requires), _minors(requires_python)).items():
+    for name, text in _everywhere(list(requires), _minors(requires_python)).items():
         core = re.fullmatch(r"(.+)-cu(\d+)", name)
         if policy.cuda_core and core and core[1] == policy.cuda_core:
             specs["cuda"] = f"=={core[2]}.*"
@@ -107,20 +107,21 @@ def declared(
         component = components.find(name)
         if component is None or component.name == own or component.name in policy.ignore:
             continue
-        text = spec_text(specifier)
         if text != "*" or component.role is Role.CORE:
             specs[component.name] = text
     return _first(specs, ("python", "cuda", "torch"))
 
 
-def _everywhere(requires: list[str], pythons: Iterable[str]) -> dict[str, SpecifierSet]:
-    """Return the requirements that are the same on every platform and for every one of ``pythons``."""
+def _everywhere(requires: list[str], pythons: Iterable[str]) -> dict[str, str]:
+    """Return what is required on every platform and for every one of ``pythons``: where that differs, any of it."""
     each = [
-        {name: r.specifier for name, r in active(requires, python=python, platform=platform).items()}
+        {name: spec_text(r.specifier) for name, r in active(requires, python=python, platform=platform).items()}
         for python in pythons
         for platform in Platform
     ]
-    return {n: s for n, s in each[0].items() if all(specs.get(n) == s for specs in each[1:])} if each else {}
+    names = [n for n in each[0] if all(n in specs for specs in each)] if each else []
+    specs = {n: list(dict.fromkeys(specs[n] for specs in each)) for n in names}
+    return {n: "*" if "*" in texts else " || ".join(texts) for n, texts in specs.items()}
 
 
 def _first(specs: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

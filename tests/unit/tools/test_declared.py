@@ -142,3 +142,13 @@ def test_every_component_with_a_file_and_a_distribution_has_an_updater():
         "numpy",
     } <= set(found)
     assert {"driver", "gpu", "gcc", "python"}.isdisjoint(found)
+
+
+def test_a_requirement_that_differs_between_pythons_is_one_of_its_alternatives():
+    requires = [
+        "transformers>=4.56.1,!=4.57.0; python_version < '3.10'",
+        "transformers>=4.56.1; python_version >= '3.10'",
+    ]
+    specs = declared(requires, ">=3.9", COMPONENTS, own="trl")
+    assert specs["transformers"] == ">=4.56.1,!=4.57.0 || >=4.56.1"
+    assert "transformers" not in declared(requires[1:], ">=3.9", COMPONENTS, own="trl")
