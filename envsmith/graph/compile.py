@@ -52,7 +52,8 @@ class Compiled:
 
     ``pre`` and ``yanked`` mark releases that are not taken by default. ``dates`` are ISO days or ``""``.
     ``torch_index`` tells per platform where a build is found. ``tested`` holds ``(framework, mask of releases, mask of
-    torch releases)``. ``about`` are the numbers of the rules that speak of a component.
+    torch releases)``, without runs that train nothing. ``built_on_torch`` import it while they
+    are built. ``about`` are the numbers of the rules that speak of a component.
     """
 
     digest: str
@@ -66,6 +67,7 @@ class Compiled:
     rules: tuple[CompiledRule, ...]
     about: Mapping[str, tuple[int, ...]]
     tested: tuple[tuple[str, int, int], ...]
+    built_on_torch: tuple[str, ...]
     gpus: Mapping[str, str]
 
     def rules_of(self, components: Iterable[str]) -> list[CompiledRule]:
@@ -113,6 +115,7 @@ def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
         rules=rules,
         about={name: tuple(numbers) for name, numbers in about.items()},
         tested=tuple(_tested(graph, specs)),
+        built_on_torch=tuple(n for n, group in releases.items() if any("build_imports" in r.facts for r in group)),
         gpus=graph.graph["gpus"],
     )
 
@@ -193,9 +196,15 @@ def _nogoods(row: Sequence[Mapping[str, Any]], specs: _Specs) -> tuple[tuple[int
     return tuple((*when, need) for need in needs) if needs else (when,)
 
 
+# What was only compiled, or only asked for an answer, is no proof that it trains.
+_NO_TRAINING = frozenset({"build", "inference"})
+
+
 def _tested(graph: nx.MultiDiGraph[str], specs: _Specs) -> Iterator[tuple[str, int, int]]:
     lines = [data["value"] for _, _, data in graph.edges(data=True) if data["kind"] == "tested"]
     for line in lines:
+        if line.kind in _NO_TRAINING:
+            continue
         framework, torch = specs.mask(line.framework, line.version), specs.mask("torch", line.torch)
         if framework and torch:
             yield line.framework, framework, torch

@@ -1,23 +1,24 @@
-"""Which of many valid cells comes first. The order is stated here and nowhere else.
+"""Which of many valid cells comes first. The order is stated here and in docs/explanation/choices.md, with examples.
 
-1. The newest release of each framework, in the order of the request. A release that nobody is known to have tested
-   comes after those that somebody has.
-2. A build with CUDA before one without.
-3. A torch release that is tested with the chosen framework release before one that is not. A framework release without
-   a line of its own has those of its minor series. Among tested ones the newest comes first. Of one torch release the
-   default build comes first, then the newest CUDA.
-4. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
-5. Companions, newest first, then whatever else is open, newest first. Of driver and glibc the oldest that will do comes
-   first, because they are demands.
-
-Before all of this: no warning, no pre-release, no yanked release, as long as there is an answer without.
-See :data:`PHASES`.
+1. No yanked release and no pre-release, as long as there is an answer without.
+2. No warning, as long as that costs no part more than :data:`A_WARNING`, see :meth:`Preference.floor`.
+3. The newest release of each framework, in the order of the request. One that was tested comes before a newer one, as
+   long as it is at most :data:`A_PROOF` older.
+4. A build with CUDA before one without.
+5. The newest torch release of the framework's age: those that came out up to :data:`A_STEP` after it come before those
+   of the next step. Within a step a tested one comes first, as long as it is at most :data:`A_PROOF` older than the
+   newest. A framework release without a line of its own has those of its minor series. Of one torch release the default
+   build comes first, then the newest CUDA.
+6. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
+7. Companions, newest first, in the same steps of age, then whatever else is open, newest first. Of driver and glibc the
+   oldest that will do comes first, because they are demands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 
 from envsmith.model.version import minor_of, public, version_key
 from envsmith.solve.kernel import Domains, Step, bits
@@ -29,13 +30,10 @@ Parts = Callable[[Domains], Iterable[int]]
 PYTHON_ORDER = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8")
 # Facts of a host of which an answer names the oldest that will do: they are demands, not choices.
 _DEMANDS = frozenset({"driver", "glibc"})
-# What is avoided in each pass; the first pass with an answer decides.
-PHASES: tuple[frozenset[str], ...] = (
-    frozenset({"warning", "pre", "yanked"}),
-    frozenset({"pre", "yanked"}),
-    frozenset({"yanked"}),
-    frozenset(),
-)
+# The bounds of what an advantage may cost, in age of a release.
+A_WARNING = timedelta(days=2 * 365)
+A_PROOF = timedelta(days=365)
+A_STEP = timedelta(days=91)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +41,31 @@ class Support:
     """Which torch releases are known to be tested with a framework."""
 
     lines: tuple[tuple[int, int], ...]
-    series: tuple[int, ...]
+    of_release: tuple[int, ...]
 
     @classmethod
     def of(cls, problem: Problem, framework: str) -> Support:
-        """Return the tested lines of a framework. ``series`` holds for each release the mask of its minor series."""
+        """Return the tested lines of a framework, and for each release the torch releases tested with it.
+
+        They are those of its own lines, else those of its minor series.
+        """
         lines = tuple((f, t) for name, f, t in problem.compiled.tested if name == framework)
         variable = problem.variable(framework)
         values = problem.values[variable] if variable is not None else ()
-        minors: dict[tuple[int, ...], int] = {}
-        keys = []
-        for index, value in enumerate(values):
-            version = version_key(value) if value else None
-            key = version.release[:2] if version else ()
-            keys.append(key)
-            minors[key] = minors.get(key, 0) | 1 << index
-        return cls(lines, tuple(minors[key] for key in keys))
+        own = [0] * len(values)
+        for frameworks, torches in lines:
+            for release in bits(frameworks):
+                own[release] |= torches
+        keys = [version_key(value) if value else None for value in values]
+        minors = [key.release[:2] if key else () for key in keys]
+        series: dict[tuple[int, ...], int] = {}
+        for minor, torches in zip(minors, own, strict=True):
+            series[minor] = series.get(minor, 0) | torches
+        return cls(lines, tuple(torches or series[minor] for minor, torches in zip(minors, own, strict=True)))
 
     def torch(self, release: int) -> int:
-        """Return the mask of torch releases tested with release number ``release``.
-
-        Its own lines, else those of its series.
-        """
-        series = self.series[release] if release < len(self.series) else 0
-        return self.tested_with(1 << release) or self.tested_with(series)
+        """Return the mask of torch releases tested with release number ``release``."""
+        return self.of_release[release] if release < len(self.of_release) else 0
 
     def tested_with(self, releases: int) -> int:
         """Return the mask of torch releases tested with one of these releases of the framework."""
@@ -79,11 +78,7 @@ class Support:
     @property
     def releases(self) -> int:
         """The mask of releases that somebody tested, by line or by series."""
-        mask = 0
-        for frameworks, _ in self.lines:
-            for value in bits(frameworks):
-                mask |= self.series[value]
-        return mask
+        return sum(1 << release for release, torches in enumerate(self.of_release) if torches)
 
 
 @dataclass
@@ -105,9 +100,8 @@ class Preference:
         steps: list[Step] = []
         for name in self.frameworks:
             variable = problem.names.index(name)
-            tested = self.support[name].releases if self.supported_first else 0
-            if tested:
-                steps.append((variable, _tiers(variable, tested)))
+            if self.supported_first and self.support[name].lines:
+                steps.append((variable, self._tested_release(name)))
             steps.append((variable, _listed(variable, self._newest(variable))))
         if with_cuda := problem.with_cuda():
             steps.append((with_cuda[0], _tiers(*with_cuda)))
@@ -132,6 +126,8 @@ class Preference:
                 order = sorted(order, key=lambda i, v=variable: self._python_rank(v, i))  # type: ignore[misc]
             elif problem.components[variable] in _DEMANDS:
                 order = order[::-1]
+            elif name in self.companions:
+                steps.append((variable, self._in_steps(variable, self._youngest_chosen)))
             steps.append((variable, _listed(variable, order)))
         return steps
 
@@ -140,8 +136,11 @@ class Preference:
         component = self.problem.components[variable]
         pre, yanked = self.problem.compiled.pre.get(component, 0), self.problem.compiled.yanked.get(component, 0)
         values = self.problem.values[variable]
-        return sorted(
-            range(len(values) - 1, -1, -1), key=lambda i: (values[i] is None, bool(yanked >> i & 1), bool(pre >> i & 1))
+        last = pre | yanked | sum(1 << i for i, value in enumerate(values) if value is None)
+        newest = range(len(values) - 1, -1, -1)
+        late = (i for i in newest if last >> i & 1)
+        return [i for i in newest if not last >> i & 1] + sorted(
+            late, key=lambda i: (values[i] is None, bool(yanked >> i & 1), bool(pre >> i & 1))
         )
 
     def _python_rank(self, variable: int, index: int) -> tuple[int, int]:
@@ -181,17 +180,84 @@ class Preference:
             tiers = [*raised, tiers[-1] | torches]
         return tiers
 
-    def _tested_torch(self, torch: int) -> Parts:
-        def parts(domains: Domains) -> Iterator[int]:
-            covered = 0
-            for mask in self.tested_torch(domains):
-                if domains[torch] & mask & ~covered:
-                    yield mask & ~covered
-                covered |= mask
-            if domains[torch] & ~covered:
-                yield ~covered
+    def _tested_release(self, name: str) -> Parts:
+        """Return the releases that were tested, as long as they are not much older, then the others."""
+        variable, tested = self.problem.names.index(name), self.support[name].releases
+
+        def parts(domains: Domains) -> list[int]:
+            first = domains[variable] & tested & self._recent(variable, domains[variable], A_PROOF)
+            return [first, domains[variable] & ~first]
 
         return parts
+
+    def _tested_torch(self, torch: int) -> Parts:
+        """Return the torch releases of each step of age, tested ones first."""
+        in_steps = self._in_steps(torch, self._oldest_user_of_torch)
+
+        def parts(domains: Domains) -> Iterator[int]:
+            tiers = self.tested_torch(domains)
+            for step in in_steps(domains):
+                near = self._recent(torch, step, A_PROOF)
+                for mask in tiers:
+                    yield step & near & mask
+                    step &= ~(near & mask)
+                yield step
+
+        return parts
+
+    def _in_steps(self, variable: int, start: Callable[[Domains], str]) -> Parts:
+        """Return first what came out up to one step after the day ``start``, then what came out in the next step."""
+
+        def parts(domains: Domains) -> Iterator[int]:
+            remaining, day = domains[variable], start(domains)
+            while remaining and day:
+                day = _shifted(day, A_STEP)
+                step = remaining & ~self._after(variable, day)
+                remaining &= ~step
+                yield step
+            yield remaining
+
+        return parts
+
+    def _oldest_user_of_torch(self, domains: Domains) -> str:
+        """Return the day of the oldest among frameworks and those companions that are compiled against torch."""
+        users = [n for n in self.companions if n in self.problem.compiled.built_on_torch]
+        days = (self._newest_day(v, domains[v]) for v in map(self.problem.names.index, [*self.frameworks, *users]))
+        return min(filter(None, days), default="")
+
+    def _youngest_chosen(self, domains: Domains) -> str:
+        """Return the day of the youngest among frameworks and torch."""
+        chosen = [v for v in map(self.problem.variable, [*self.frameworks, "torch"]) if v is not None]
+        return max((self._newest_day(v, domains[v]) for v in chosen), default="")
+
+    def floor(self, domains: Domains) -> tuple[tuple[int, int], ...]:
+        """Return what an answer without a warning must keep to when ``domains`` is the best with warnings.
+
+        No part may be older by more than what a warning may cost, except that no part need be younger than the oldest
+        one of ``domains``: who names a release of three years ago gets neighbours of its age.
+        """
+        variables = map(self.problem.variable, [*self.frameworks, "torch", *self.companions])
+        days = {v: day for v in variables if v is not None and (day := self._newest_day(v, domains[v]))}
+        oldest = min(days.values(), default="")
+        return tuple((v, ~self._before(v, min(oldest, _shifted(day, -A_WARNING)))) for v, day in days.items())
+
+    def _recent(self, variable: int, mask: int, span: timedelta) -> int:
+        """Return the values that are at most ``span`` older than the newest of ``mask``."""
+        newest = self._newest_day(variable, mask)
+        return ~self._before(variable, _shifted(newest, -span)) if newest else -1
+
+    def _newest_day(self, variable: int, mask: int) -> str:
+        days = self._days(variable)
+        return max((days[i] for i in bits(mask) if i < len(days)), default="")
+
+    def _before(self, variable: int, day: str) -> int:
+        return sum(1 << i for i, released in enumerate(self._days(variable)) if released and released < day)
+
+    def _after(self, variable: int, day: str) -> int:
+        return sum(1 << i for i, released in enumerate(self._days(variable)) if released > day)
+
+    def _days(self, variable: int) -> Sequence[str]:
+        return self.problem.compiled.dates.get(self.problem.components[variable], ())
 
 
 @dataclass
@@ -230,6 +296,13 @@ class Nearest(Preference):
             return _tiers(torch, -1)
         return super()._tested_torch(torch)
 
+    def _in_steps(self, variable: int, start: Callable[[Domains], str]) -> Parts:
+        return _tiers(variable, -1) if self.start else super()._in_steps(variable, start)
+
+    def floor(self, domains: Domains) -> tuple[tuple[int, int], ...]:
+        """Return no bound: a repair leaves no warning behind, whatever its age."""
+        return ()
+
     def _torch_order(self, variable: int) -> list[int]:
         order = super()._torch_order(variable)
         start = self.start.get("torch")
@@ -247,6 +320,10 @@ class Nearest(Preference):
             return abs(place - here), place < here, single and build != tag
 
         return sorted(order, key=far)
+
+
+def _shifted(day: str, span: timedelta) -> str:
+    return (date.fromisoformat(day) + span).isoformat()
 
 
 def _tiers(variable: int, first: int) -> Parts:

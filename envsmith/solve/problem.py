@@ -110,6 +110,16 @@ class Problem:
             self._nets[key] = Net(self.full, [nogood for _, nogood in self.groups[index].nogoods])
         return self._nets[key]
 
+    def warnings(self, domains: Sequence[int]) -> list[Net]:
+        """Return a net for each single warning that an assignment within ``domains`` can have."""
+        return [
+            Net(self.full, [nogood])
+            for group in self.groups
+            if group.severity is Severity.WARNING
+            for _, nogood in group.nogoods
+            if all(domains[variable] & mask for variable, mask in nogood)
+        ]
+
     def with_wishes(self, wishes: Iterable[Wish]) -> Problem:
         """Return the same problem with other wishes. Nets are shared."""
         return replace(self, wishes=tuple(wishes))

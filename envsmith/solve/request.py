@@ -133,7 +133,7 @@ def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str
     for name, spec in specs.items():
         exact = exact_version(spec)
         open_to_any = compiled.roles[name] in (Role.HOST, Role.COMPANION)
-        if exact and open_to_any and exact not in compiled.versions.get(name, ()):
+        if exact and open_to_any and not any(map(spec.contains, compiled.versions.get(name, ()))):
             extras.setdefault(name, []).append(exact)
     return extras
 

@@ -11,14 +11,14 @@ from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Rule, Severity
-from envsmith.solve.kernel import Domains, Net, nearest, smallest_conflict
-from envsmith.solve.prefer import PHASES
+from envsmith.solve.kernel import Domains, Net, excess, nearest, smallest_conflict
 from envsmith.solve.problem import Group, Problem, Wish
 from envsmith.solve.request import Posed, cell_of, pose_request
 
 # Wishes are given up in this order where a choice is left: what a user minds least first.
 _CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
 MAX_REPAIRS = 3
+Masks = Sequence[tuple[int, int]]
 # Of a repair that brings a warning which was not there before.
 _TROUBLE = 2
 
@@ -82,27 +82,29 @@ class Solver:
     def _assignments(
         self, posed: Posed, wishes: Sequence[Wish], *, every: bool = False
     ) -> Iterator[tuple[Domains, frozenset[str]]]:
-        problem = posed.problem
         unary = [mask for wish in wishes for mask in wish.masks]
-        hard = problem.rules_net(Severity.ERROR)
-        if hard.begin(unary) is None:
-            return
-        gentle = problem.rules_net(Severity.ERROR, Severity.WARNING)
+        hard = posed.problem.rules_net(Severity.ERROR)
         steps = posed.preference.steps()
-        last: object = None
-        for avoided in PHASES:
-            net = gentle if "warning" in avoided else hard
-            extra = (*(posed.pre if "pre" in avoided else ()), *(posed.yanked if "yanked" in avoided else ()))
-            if (net, extra) == last:
+        for avoided, masks in (
+            (frozenset({"pre", "yanked"}), [*unary, *posed.pre, *posed.yanked]),
+            (frozenset({"yanked"}), [*unary, *posed.yanked]),
+            (frozenset[str](), unary),
+        ):
+            domains = hard.begin(masks)
+            newest = next(hard.search(domains, steps), None) if domains else None
+            if newest is None:
                 continue
-            last = net, extra
-            domains = net.begin([*unary, *extra])
-            if domains is None:
-                continue
-            for solution in net.search(domains, steps):
-                yield solution, avoided
+            if not posed.problem.warnings(newest):
+                yield newest, avoided | {"warning"}
                 if not every:
                     return
+            floor = posed.preference.floor(newest)
+            for net, bounds, label in _passes(posed.problem, masks, floor, avoided, every=every):
+                domains = net.begin([*masks, *bounds])
+                for solution in net.search(domains, steps) if domains else ():
+                    yield solution, label
+                    if not every:
+                        return
 
     def stuck(self, problem: Problem) -> Stuck | None:
         """Tell why there is no cell for the wishes of a problem: fewest members. ``None`` when there is one."""
@@ -155,6 +157,23 @@ class Solver:
             return answer, 0 if answer and "warning" in answer.avoided else _TROUBLE
         milder = self.best(replace(posed, problem=posed.problem.without_warnings(warned)), wishes=wishes)
         return (milder, 1) if milder and "warning" in milder.avoided else (answer, _TROUBLE)
+
+
+def _passes(
+    problem: Problem, masks: Sequence[tuple[int, int]], floor: Masks, avoided: frozenset[str], *, every: bool
+) -> Iterator[tuple[Net, Masks, frozenset[str]]]:
+    """Yield rules to keep, bounds, and what is avoided by them: without warnings, with the fewest, then whatever."""
+    hard, gentle = problem.rules_net(Severity.ERROR), problem.rules_net(Severity.ERROR, Severity.WARNING)
+    yield gentle, floor, avoided | {"warning"}
+    domains = hard.begin([*masks, *floor])
+    if domains is None:
+        raise AssertionError("the answer that set the floor does not keep to it")
+    rows = problem.warnings(domains)
+    unavoidable = excess(hard, domains, rows, range(len(rows)))
+    yield hard.joined([row for number, row in enumerate(rows) if number not in unavoidable]), floor, avoided
+    if every:
+        yield gentle, (), avoided | {"warning"}
+        yield hard, (), avoided
 
 
 _SOLVERS: dict[str, Solver] = {}
