@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from typing import ClassVar
 
 from envsmith.model.version import minor_of, public, version_key
 from envsmith.solve.kernel import Domains, Step, bits
@@ -83,12 +84,16 @@ class Support:
 
 @dataclass
 class Preference:
-    """The order of answers for one problem, with frameworks and companions in the order of the request."""
+    """The order of answers for one problem, with frameworks and companions in the order of the request.
+
+    ``bounded`` says that age counts: a repair, which does without, stays near and leaves no warning behind.
+    """
 
     problem: Problem
     frameworks: tuple[str, ...]
     companions: tuple[str, ...] = ()
     supported_first: bool = True
+    bounded: ClassVar[bool] = True
     support: dict[str, Support] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -197,16 +202,18 @@ class Preference:
         def parts(domains: Domains) -> Iterator[int]:
             tiers = self.tested_torch(domains)
             for step in in_steps(domains):
-                near = self._recent(torch, step, A_PROOF)
+                remaining, near = step, self._recent(torch, step, A_PROOF)
                 for mask in tiers:
-                    yield step & near & mask
-                    step &= ~(near & mask)
-                yield step
+                    yield remaining & near & mask
+                    remaining &= ~(near & mask)
+                yield remaining
 
         return parts
 
     def _in_steps(self, variable: int, start: Callable[[Domains], str]) -> Parts:
         """Return first what came out up to one step after the day ``start``, then what came out in the next step."""
+        if not self.bounded:
+            return _tiers(variable, -1)
 
         def parts(domains: Domains) -> Iterator[int]:
             remaining, day = domains[variable], start(domains)
@@ -236,6 +243,8 @@ class Preference:
         No part may be older by more than what a warning may cost, except that no part need be younger than the oldest
         one of ``domains``: who names a release of three years ago gets neighbours of its age.
         """
+        if not self.bounded:
+            return ()
         variables = map(self.problem.variable, [*self.frameworks, "torch", *self.companions])
         days = {v: day for v in variables if v is not None and (day := self._newest_day(v, domains[v]))}
         oldest = min(days.values(), default="")
@@ -270,6 +279,7 @@ class Nearest(Preference):
     A torch that moves keeps its build tag where it can.
     """
 
+    bounded: ClassVar[bool] = False
     start: Mapping[str, int] = field(default_factory=dict)
     torches: int = 0
 
@@ -295,13 +305,6 @@ class Nearest(Preference):
         if "torch" in self.start:
             return _tiers(torch, -1)
         return super()._tested_torch(torch)
-
-    def _in_steps(self, variable: int, start: Callable[[Domains], str]) -> Parts:
-        return _tiers(variable, -1) if self.start else super()._in_steps(variable, start)
-
-    def floor(self, domains: Domains) -> tuple[tuple[int, int], ...]:
-        """Return no bound: a repair leaves no warning behind, whatever its age."""
-        return ()
 
     def _torch_order(self, variable: int) -> list[int]:
         order = super()._torch_order(variable)

@@ -111,10 +111,10 @@ class Problem:
         return self._nets[key]
 
     def warnings(self, domains: Sequence[int]) -> list[Net]:
-        """Return a net for each single warning that an assignment within ``domains`` can have."""
+        """Return a net for each single warning that an assignment within ``domains`` can have, by name of the rule."""
         return [
             Net(self.full, [nogood])
-            for group in self.groups
+            for group in sorted(self.groups, key=lambda group: group.rule)
             if group.severity is Severity.WARNING
             for _, nogood in group.nogoods
             if all(domains[variable] & mask for variable, mask in nogood)

@@ -178,32 +178,40 @@ def test_answer_is_the_best_cell_by_the_stated_order(knowledge, request):
         return
     answer = solve(request, solver=solver_of(knowledge)).cell.components
     assert plain(answer) in {plain(c) for c in everything}
-    assert rank(knowledge, request, dict(answer)) == min(rank(knowledge, request, c) for c in everything)
+    best = min(rank(knowledge, c) for c in mildest(knowledge, request, everything))
+    assert rank(knowledge, dict.fromkeys(active(request)) | dict(answer)) == best
 
 
-def rank(knowledge, request, cell):
-    """Passes first (warnings, pre-releases, yanked), then tested frameworks, then the newest of each; up to torch and Python."""
-    full = dict.fromkeys(active(request)) | cell
-    warned = any(not obeys(r, full, Severity.WARNING) for r in knowledge.rules if r.kind is not RuleKind.BUNDLES)
+def mildest(knowledge, request, cells):
+    """Cells that are not yanked, are no pre-releases, and have no warning that can be avoided, as long as there are any."""
     spec = request.frameworks["alpha"]
     exact = spec.text.startswith("==") and "||" not in spec.text
+    yanked = {r.version for r in knowledge.releases["alpha"] if r.yanked and not exact}
+    pre = {v for v in VERSIONS["alpha"] if "rc" in v and "rc" not in spec.text}
+    rules = sorted((r for r in knowledge.rules if r.kind is not RuleKind.BUNDLES), key=lambda r: r.id)
+    warnings = [replace(rule, rows=(row,)) for rule in rules for row in rule.rows]
+    cells = [c for c in cells if c["alpha"] not in yanked] or cells
+    cells = [c for c in cells if c["alpha"] not in pre] or cells
+    for warning in warnings:
+        cells = [c for c in cells if obeys(warning, c, Severity.WARNING)] or cells
+    return cells
+
+
+def rank(knowledge, cell):
+    """Tested frameworks first, then the newest of each, up to torch and Python. None of the releases has a date."""
     release = next(r for r in knowledge.releases["alpha"] if r.version == cell["alpha"])
-    pre = "rc" in cell["alpha"] and "rc" not in spec.text
-    yanked = bool(release.yanked) and not exact
-    phase = 3 if yanked else 2 if pre else 1 if warned else 0
     minor = cell["alpha"].replace("rc1", "")
     own = [t for t in knowledge.tested if t.version.contains(cell["alpha"])]
     lines = own or [t for t in knowledge.tested if t.version.text.removeprefix("==").replace("rc1", "") == minor]
     has_lines = any(t.version.text.removeprefix("==").replace("rc1", "") == minor for t in knowledge.tested)
     alphas = list(VERSIONS["alpha"])
     newest = (bool(release.yanked), "rc" in cell["alpha"], -alphas.index(cell["alpha"]))
-    beta = -VERSIONS["beta"].index(cell["beta"]) if "beta" in cell else 0
+    beta = -VERSIONS["beta"].index(cell["beta"]) if cell.get("beta") else 0
     supported = any(t.torch.contains(cell["torch"]) for t in lines)
     python = ("3.11", "3.10").index(cell["python"])
     cuda = -VERSIONS["cuda"].index(cell["cuda"]) if cell.get("cuda") else 1
     torch = -VERSIONS["torch"].index(cell["torch"])
     return (
-        phase,
         bool(knowledge.tested) and not has_lines,
         newest,
         beta,
