@@ -253,7 +253,7 @@ class Preference:
     def _recent(self, variable: int, mask: int, span: timedelta) -> int:
         """Return the values that are at most ``span`` older than the newest of ``mask``."""
         newest = self._newest_day(variable, mask)
-        return ~self._before(variable, _shifted(newest, -span)) if newest else -1
+        return ~self._before(variable, _shifted(newest, -span)) if newest and self.bounded else -1
 
     def _newest_day(self, variable: int, mask: int) -> str:
         days = self._days(variable)
