@@ -15,6 +15,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass
+from datetime import date
 
 from envsmith.errors import UsageError
 from envsmith.model.cell import Platform, Request
@@ -23,7 +24,7 @@ from envsmith.model.version import Spec, public
 from envsmith.solve import default_solver, explain_cell, reasons
 from envsmith.solve.explain import conflict_members, pose_cell
 from envsmith.solve.kernel import Net
-from envsmith.solve.prefer import PYTHON_ORDER
+from envsmith.solve.prefer import A_STEP, PYTHON_ORDER
 from envsmith.solve.problem import Group, Wish
 from envsmith.solve.solver import wish_net
 
@@ -32,6 +33,7 @@ GPUS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 DRIVERS = ("470.82.01", "525.60.13", "535.54.03", "550.54.14", "580.65.06")
 COMPANIONS = ("transformers", "flash-attn", "transformer-engine", "peft", "numpy", "trl", "bitsandbytes")
 DAYS = ("2023-06-30", "2024-03-31", "2025-01-31", "2025-12-31")
+IMPOSSIBLE = "it cannot be had beside what comes before it"
 HIDDEN = "hidden"  # the choices before a release are no part of what a sentence says
 
 
@@ -94,6 +96,20 @@ class Judge:
             earlier.append(Wish("a build", "without CUDA", (with_cuda,), reason="one with CUDA comes first"))
         return earlier
 
+    def too_young(self, name: str, mask: int, because: str) -> str | None:
+        """What is untrue of `it came out on DAY, more than N months after PART VERSION of DAY`."""
+        if self.untested(name, mask) == IMPOSSIBLE:
+            return IMPOSSIBLE
+        day, part, version, start = re.fullmatch(
+            r"it came out on (\S+), more than \d+ months after (\S+) (\S+) of (\S+)", because
+        ).groups()
+        dates, days = self.posed.problem.compiled.dates, []
+        for component, index in ((name, mask.bit_length() - 1), (name, self.chosen(name)), (part, self.chosen(part))):
+            days.append(dates[component][index] if index < len(dates[component]) else "")
+        true = (day, start, version) == (days[0], days[2], self.answer.cell.components[part])
+        late = date.fromisoformat(day) - date.fromisoformat(start) > A_STEP and days[1] < day
+        return None if true and late else f"their days are {days}"
+
     def firm(self):
         """The problem in which each warning that the answer does not have is an error."""
         groups = []
@@ -146,7 +162,7 @@ class Judge:
         """What is untrue of `no test is known` as the reason."""
         for problem, wishes in self.settings(name):
             if self.solver.stuck(problem.with_wishes([*self.posed.problem.wishes, self.wish(name, mask), *wishes])):
-                return "it cannot be had beside what comes before it"
+                return IMPOSSIBLE
         for framework in self.posed.preference.frameworks:
             support = self.posed.preference.support[framework]
             torches = support.torch(mask.bit_length() - 1 if framework == name else self.chosen(framework))
@@ -242,6 +258,8 @@ def judge(case: Judge, sentence: str) -> str | None:
         mask &= tiers[-1]
     if because.startswith("no test of it"):
         return case.untested(name, mask)
+    if because.startswith("it came out on"):
+        return case.too_young(name, mask, because)
     return case.forced(name, mask, because)
 
 

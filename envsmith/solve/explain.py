@@ -13,7 +13,7 @@ from envsmith.model.rule import Evidence, Row, Rule, Severity
 from envsmith.model.version import WORDS, Spec, public, version_key
 from envsmith.schema import AsJson, written
 from envsmith.solve.kernel import Domains, Net, bits
-from envsmith.solve.prefer import PYTHON_ORDER, Preference
+from envsmith.solve.prefer import A_STEP, PYTHON_ORDER, Preference
 from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import Posed
 from envsmith.solve.solver import Answer, Solver, Stuck, default_solver, wish_net
@@ -526,12 +526,21 @@ def _choice_reasons(solver: Solver, posed: Posed, answer: Answer, name: str, ear
     for wish, claim in rivals:
         members = _against(solver, posed.and_also(wish), answer, earlier)
         because = " and ".join(m.message for m in members) or _untested(posed, answer, wish)
-        because = because or f"the stated order prefers {version}"
+        because = because or _age(posed, answer, wish) or f"the stated order prefers {version}"
         if because not in reasons_before:
             reasons_before.add(because)
             yield f"{label}{wish.text} {claim}, but {because}."
     if not rivals and label != "torch " and name not in posed.preference.companions:
         yield label + _first(posed, answer, name) + "."
+
+
+def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
+    """Return that a release came out long after the part whose age counts, nothing when it did not."""
+    ((_, mask),) = wish.masks
+    day, start, part = posed.preference.later(wish.component, mask.bit_length() - 1, answer.domains)
+    beside = _exactly(posed, answer, part).text if part else ""
+    months = A_STEP.days // 30
+    return f"it came out on {day}, more than {months} months after {part} {beside} of {start}" if part else ""
 
 
 def _first_python(posed: Posed, version: str) -> list[int]:

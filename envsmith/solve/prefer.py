@@ -132,7 +132,7 @@ class Preference:
             elif problem.components[variable] in _DEMANDS:
                 order = order[::-1]
             elif name in self.companions:
-                steps.append((variable, self._in_steps(variable, self._youngest_chosen)))
+                steps.append((variable, self._in_steps(variable)))
             steps.append((variable, _listed(variable, order)))
         return steps
 
@@ -197,7 +197,7 @@ class Preference:
 
     def _tested_torch(self, torch: int) -> Parts:
         """Return the torch releases of each step of age, tested ones first."""
-        in_steps = self._in_steps(torch, self._oldest_user_of_torch)
+        in_steps = self._in_steps(torch)
 
         def parts(domains: Domains) -> Iterator[int]:
             tiers = self.tested_torch(domains)
@@ -210,13 +210,14 @@ class Preference:
 
         return parts
 
-    def _in_steps(self, variable: int, start: Callable[[Domains], str]) -> Parts:
-        """Return first what came out up to one step after the day ``start``, then what came out in the next step."""
+    def _in_steps(self, variable: int) -> Parts:
+        """Return first what came out up to one step after :meth:`age`, then what came out in the next step."""
         if not self.bounded:
             return _tiers(variable, -1)
+        name = self.problem.names[variable]
 
         def parts(domains: Domains) -> Iterator[int]:
-            remaining, day = domains[variable], start(domains)
+            remaining, day = domains[variable], self.age(name, domains)[0]
             while remaining and day:
                 day = _shifted(day, A_STEP)
                 step = remaining & ~self._after(variable, day)
@@ -226,16 +227,22 @@ class Preference:
 
         return parts
 
-    def _oldest_user_of_torch(self, domains: Domains) -> str:
-        """Return the day of the oldest among frameworks and those companions that are compiled against torch."""
-        users = [n for n in self.companions if n in self.problem.compiled.built_on_torch]
-        days = (self._newest_day(v, domains[v]) for v in map(self.problem.names.index, [*self.frameworks, *users]))
-        return min(filter(None, days), default="")
+    def age(self, name: str, domains: Sequence[int]) -> tuple[str, str]:
+        """Return the day after which the steps of age of a part begin, and the part that came out on it.
 
-    def _youngest_chosen(self, domains: Domains) -> str:
-        """Return the day of the youngest among frameworks and torch."""
-        chosen = [v for v in map(self.problem.variable, [*self.frameworks, "torch"]) if v is not None]
-        return max((self._newest_day(v, domains[v]) for v in chosen), default="")
+        For torch it is the oldest among frameworks and those companions that are compiled against it, for a companion
+        the youngest among frameworks and torch.
+        """
+        users = [n for n in self.companions if n in self.problem.compiled.built_on_torch]
+        parts = [*self.frameworks, *(users if name == "torch" else ["torch"])]
+        days = [(self._newest_day(v, domains[v]), n) for n in parts if (v := self.problem.variable(n)) is not None]
+        return (min if name == "torch" else max)((pair for pair in days if pair[0]), default=("", ""))
+
+    def later(self, name: str, index: int, domains: Sequence[int]) -> tuple[str, str, str]:
+        """Return the day of a release, then :meth:`age`, when it came out more than a step after that."""
+        start, part = self.age(name, domains) if self.bounded else ("", "")
+        day = self._newest_day(self.problem.names.index(name), 1 << index)
+        return (day, start, part) if start and day > _shifted(start, A_STEP) else ("", "", "")
 
     def floor(self, domains: Domains) -> tuple[tuple[int, int], ...]:
         """Return what an answer without a warning must keep to when ``domains`` is the best with warnings.

@@ -98,3 +98,10 @@ def test_companion_that_is_the_newest_needs_no_sentence_and_an_older_one_has_its
 def test_same_reason_is_given_once(solver):
     sentences = why(solver, frameworks={"alpha": Spec.parse("<2")})
     assert len([s for s in sentences if "alpha >=1.0.0,<=1.1.0 declares torch >=2.1,<2.3" in s]) == 1
+
+
+def test_release_that_came_out_long_after_its_neighbours_is_passed_over_for_that():
+    request = Request(frameworks={"colossalai": Spec.parse("==0.5.0")}, constraints={"numpy": Spec.parse("*")})
+    (sentence,) = [s for s in solve(request).why if s.startswith("numpy")]
+    assert "is newer, but it came out on 202" in sentence
+    assert sentence.endswith("months after colossalai 0.5.0 of 2025-06-04.")
