@@ -169,7 +169,7 @@ def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
     first = min((r for r in rows if r.get("row") == "failed"), key=_innocent, default=None)
     if first is None:
         return None
-    detail, rank, stage = str(first.get("detail", "")), int(first.get("rank", 0)), str(first.get("stage", "start"))
+    detail, rank, stage = str(first.get("detail", "")), int(first["rank"]), str(first.get("stage", "start"))
     if _PORT.search(detail):
         sentence = f"rank {rank} cannot open the store: its port is taken by another process ({detail[:160]})"
         return Blame(sentence=sentence, verdict=Verdict.ERROR, code=Exit.CONFIGURATION, ranks=(rank,))
@@ -245,8 +245,8 @@ def _blame_raise(
     at: Mapping[int, int],
     names: Sequence[str],
 ) -> Blame:
-    rank = min(raised, key=lambda r: (_innocent(raised[r]), at.get(r, 0), r))
-    detail, case = str(raised[rank].get("detail", "")), int(raised[rank].get("case", -1))
+    rank = min(raised, key=lambda r: (_innocent(raised[r]), at[r], r))
+    detail, case = str(raised[rank].get("detail", "")), int(raised[rank]["case"])
     code = Exit.MEMORY if _MEMORY.search(detail) else Exit.ERROR
     peers = [r for r in raised if r != rank and _innocent(raised[r])]
     after = f"; {ranks_text(peers)} lost the connection after that" if peers and not _innocent(raised[rank]) else ""

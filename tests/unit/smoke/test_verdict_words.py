@@ -218,6 +218,7 @@ HALTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "interrupted": (_halt("interrupted", detail="SIGINT"), []),
     "store": (_halt("store", *_at(2, "entered", (1, 2)), silent=4.6, owner={"pid": 7, "state": "T"}), []),
     "store-running": (_halt("store", *_at(0, "entered", (2,)), silent=4.4, owner={"pid": 7, "state": "S"}), []),
+    "store-ended": (_halt("store", *_at(0, "entered", (2,)), silent=4.4, owner={"pid": 7, "state": "Z"}), []),
     "store-nowhere": (_halt("store", limit=2.4), []),
     "deadline-nowhere": (_halt("deadline", limit=2.6), []),
     "deadline-all": (_halt("deadline", *_at(1, "issued"), limit=3), []),
