@@ -5,14 +5,28 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import os
+import ssl
 import threading
 import time
 
 import pytest
 
 from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.http import HttpClient, HttpWire, NotFoundError, ca_bundle, follow, redact, ssl_context
+from envsmith.http import (
+    RETRY,
+    HttpClient,
+    HttpWire,
+    NotFoundError,
+    Response,
+    ask,
+    ca_bundle,
+    follow,
+    pause,
+    redact,
+    ssl_context,
+)
 
 
 @pytest.fixture
@@ -536,3 +550,71 @@ def test_a_bundle_without_a_certificate_is_a_usage_error_that_names_it(tmp_path,
 
 def test_redact_keeps_what_identifies_and_drops_what_opens():
     assert redact("https://user:secret@index.test:8443/simple/x/#sha256=1") == "https://index.test:8443/simple/x/"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said", "seconds"),
+    [
+        (1, "", 0.5),
+        (2, "", 1),
+        (3, "", 2),
+        (4, "", 4),
+        (9, "", 30),
+        (1, "7", 7),
+        (1, "0", 0),
+        (3, "31", 30),
+        (2, "-1", 1),
+        (2, "soon", 1),
+    ],
+)
+def test_the_wait_doubles_unless_the_server_says_how_long_it_takes(attempt, said, seconds):
+    assert pause(attempt, said) == seconds
+
+
+class Wire:
+    """Answers as the script says: a status with what the server says about waiting, or an error."""
+
+    def __init__(self, *script):
+        self.script, self.bodies = list(script), []
+
+    def __call__(self, method, url, headers, body=None):
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        status, said = step if isinstance(step, tuple) else (step, "")
+        self.bodies.append(io.BytesIO(b"x"))
+        return Response(status=status, headers={"retry-after": said} if said else {}, body=self.bodies[-1])
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "waits"),
+    [
+        ([200], 200, []),
+        ([404], 404, []),
+        *(([status, 200], 200, [0.5]) for status in sorted(RETRY)),
+        ([503, 500, 429, 200], 200, [0.5, 1, 2]),
+        ([503, 503, 503, 503, 200], 503, [0.5, 1, 2]),
+        ([(503, "9"), 200], 200, [9]),
+        ([ConnectionError("reset"), 503, 200], 200, [0.5, 1]),
+        ([ConnectionError("reset")] * 3 + [200], 200, [0.5, 1, 2]),
+    ],
+)
+def test_a_request_is_sent_four_times_at_most_and_each_answer_that_is_not_used_is_closed(script, status, waits):
+    wire, waited = Wire(*script), []
+
+    answer = ask(wire, "GET", "https://x.example/", {}, wait=waited.append)
+
+    assert (answer.status, waited) == (status, waits)
+    assert [body.closed for body in wire.bodies] == [True] * (len(wire.bodies) - 1) + [False]
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"), [(ConnectionError("reset"), 4), (TimeoutError("late"), 1), (ssl.SSLError("not trusted"), 1)]
+)
+def test_an_error_is_passed_on_after_the_last_attempt_or_at_once_where_asking_again_is_of_no_use(error, asked):
+    wire = Wire(*[error] * 9)
+
+    with pytest.raises(type(error)):
+        ask(wire, "GET", "https://x.example/", {}, wait=lambda _: None)
+
+    assert 9 - len(wire.script) == asked
