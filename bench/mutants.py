@@ -54,7 +54,10 @@ _VERDICTS = [
         f"tests/unit/smoke/test_{name}.py"
         for name in ("blame", "blame_of_faults", "blame_of_launched", "verdict_words")
     ),
-    *(f"tests/unit/smoke/test_{name}.py" for name in ("nccl_text", "step_verdict", "fault", "coverage")),
+    *(
+        f"tests/unit/smoke/test_{name}.py"
+        for name in ("nccl_text", "step_verdict", "fault", "coverage", "bandwidth", "health")
+    ),
     "tests/property/test_smoke_verdict.py",
 ]
 # Target -> the files that are mutated, the tests that see them.

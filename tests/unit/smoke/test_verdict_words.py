@@ -145,6 +145,18 @@ RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "rank-ended-badly": ([*FULL, {"event": "end", "run": "collectives", "exits": _exits(r0=0, r1=3)}], {}),
     "halt-at-the-end": ([*FULL, {"event": "halt", "run": "elsewhere", "reason": "deadline"}], {}),
     "step": ([*FULL, _step(0), _step(1)], {"steps": (STEP,)}),
+    "step-without-seconds": ([*FULL, *({k: v for k, v in _step(rank).items() if k != "seconds"} for rank in (0, 1))], {"steps": (STEP,)}),
+    "step-facts": (
+        [*FULL, _step(0, facts={"loss scale": 1}), _step(1, facts={"loss scale": 2})], {"steps": (STEP,)}),
+    "step-of-two": (
+        [*FULL, {"event": "step", "step": "other", "detail": "no GPU"}, _step(0), _step(1)],
+        {"steps": (STEP, Step(name="other", kind="ddp", ranks=2))}),
+    "step-reference-of-one-rank": ([*FULL, _step(0, reference=[]), _step(1, reference=[2.0, 1.5, 1.0000001])], {"steps": (STEP,)}),
+    "step-reference-differs": ([*FULL, _step(0), _step(1, reference=[2.0, 1.6, 1.0])], {"steps": (STEP,)}),
+    "step-not-finite": ([*FULL, _step(0, losses=[]), _step(1, losses=[2.0, 1e999])], {"steps": (STEP,)}),
+    "step-does-not-fall": ([*FULL, _step(0), _step(1, losses=[2.0, 1.0, 2.0], reference=[])], {"steps": (STEP,)}),
+    "step-parameters-differ": ([*FULL, _step(0, facts={"parameters": "a"}), _step(1, facts={"parameters": "b"})], {"steps": (STEP,)}),
+    "step-never-issued": ([*FULL, _step(0, collectives={"broadcast": {"count": 2, "bytes": 1}}), _step(1, collectives={})], {"steps": (STEP,)}),
     "step-not-run": (FULL, {"steps": (STEP,)}),
     "step-left-out": ([*FULL, {"event": "step", "step": "zero", "detail": "no time is left"}], {"steps": (STEP,)}),
     "step-skipped": ([*FULL, _step(0, "skipped", detail="needs a GPU", facts={"gpu": 0}), _step(1, "skipped")], {"steps": (STEP,)}),
@@ -187,7 +199,7 @@ RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 def test_run_gives_the_answer_that_was_read(name: str, golden: Golden) -> None:
     events, changes = RUNS[name]
 
-    result = judge(_plan(**changes), events)
+    result = judge(_plan(**changes), json.loads(json.dumps(events)))
 
     golden(f"verdict/run-{name}.txt", _words(result))
 
