@@ -182,6 +182,14 @@ def test_credentials_do_not_follow_a_redirect(server, client):
     assert server.seen[1].headers["Authorization"] is None
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_every_kind_of_redirect_is_followed(server, client, status):
+    server.routes["/page"] = lambda h: h.reply(status, Location="/there")
+    server.routes["/there"] = lambda h: h.reply(200, b"ok")
+
+    assert client.get(server.url + "/page", max_bytes=100).body == b"ok"
+
+
 def test_credentials_follow_a_redirect_on_the_same_server(server, client):
     server.routes["/page"] = lambda h: h.reply(302, Location="/there")
     server.routes["/there"] = lambda h: h.reply(200, b"ok")
@@ -448,7 +456,10 @@ def _ranges(body):
     return answer
 
 
-@pytest.mark.parametrize(("start", "stop", "expected"), [(0, 3, b"012"), (7, None, b"789"), (-2, None, b"89")])
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [(0, 3, b"012"), (7, None, b"789"), (-2, None, b"89"), (-1, None, b"9"), (1, 2, b"1")],
+)
 def test_a_stretch_of_a_file_is_read(server, client, start, stop, expected):
     server.routes["/file"] = _ranges(b"0123456789")
     with client.open_range(server.url + "/file", start, stop) as reply:

@@ -178,6 +178,21 @@ def test_what_differs_is_told_by_file(tmp_path):
     assert difference(one, one) == ()
 
 
+@pytest.mark.parametrize(
+    ("files", "tail"), [(39, []), (40, []), (41, ["layer 2: and 1 more"]), (60, ["layer 2: and 20 more"])]
+)
+def test_forty_files_of_a_layer_are_named_and_the_others_counted(tmp_path, files, tail):
+    one = layout(tmp_path / "one", BASE, tar(*CELL))
+    two = layout(
+        tmp_path / "two", BASE, tar(*CELL, *(member(f"opt/cell/n{number:02}", "x") for number in range(files)))
+    )
+
+    lines = difference(one, two)
+
+    assert len(lines) == min(files, 40) + len(tail)
+    assert list(lines[40:]) == tail
+
+
 def test_gzip_changes_the_blobs_and_not_the_content(tmp_path):
     one, two = layout(tmp_path / "one", BASE, tar(*CELL)), layout(tmp_path / "two", BASE, tar(*CELL), compress=True)
     assert one.diff_ids == two.diff_ids
