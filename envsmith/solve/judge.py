@@ -92,10 +92,11 @@ def judge(
 def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
     """Return the same without nogoods that every listed release of something nobody named meets.
 
-    A release that is not listed may do.
+    A release that is not listed may do, unless a wheel that is named carries the listed one.
     """
     compiled, full = problem.compiled, problem.full
-    unnamed = {v for v, name in enumerate(problem.names) if name not in named}
+    carried = CARRIED if "torch" in named else ()
+    unnamed = {v for v, name in enumerate(problem.names) if name not in named and name not in carried}
     # A Python before all that are listed goes with a torch before all that are listed.
     unlisted = {
         v
