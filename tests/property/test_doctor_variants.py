@@ -8,7 +8,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from envsmith.doctor.judge import diagnose
@@ -113,6 +113,11 @@ def test_a_thread_means_the_same_however_it_was_printed(thread, variant):
 
 @SLOW
 @given(st.sampled_from(MESSAGES), st.sampled_from(sorted(VARIANTS)), st.sampled_from(sorted(VARIANTS)))
+@example(
+    ("ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister", "wrong-nccl-loaded"),
+    "compose host",
+    "blanks at 70",
+)
 def test_two_of_these_together_change_nothing_either(message, first, second):
     text, cause = message
     if "terminal" in first or "blanks" in first:  # what is broken into lines and then given prefixes has its own shape
