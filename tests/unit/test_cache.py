@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from envsmith.cache import cache_folder, load_entry, read_cache, store_entry, write_cache
+from envsmith.cache import Entry, cache_folder, cached, load_entry, read_cache, store_entry, unpickle, write_cache
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +155,121 @@ def test_the_cache_follows_xdg_and_falls_back_to_the_home(monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", "/home/someone")
 
     assert str(cache_folder()) == "/home/someone/.cache/envsmith"
+
+
+@pytest.mark.parametrize(
+    ("base", "place"), [("", "/home/someone/.cache/envsmith"), ("/var/tmp/x", "/var/tmp/x/envsmith")]
+)
+def test_the_cache_lies_in_the_folder_that_is_named_when_it_is_absolute(
+    monkeypatch: pytest.MonkeyPatch, base: str, place: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", base)
+    monkeypatch.setenv("HOME", "/home/someone")
+
+    assert str(cache_folder()) == place
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o644, 0o755])
+def test_an_entry_that_others_may_only_read_is_believed(tmp_path: Path, mode: int) -> None:
+    store_entry(tmp_path / "entry", "key", b"content")
+    is_private = stat.S_IMODE((tmp_path / "entry").stat().st_mode) == 0o600
+
+    (tmp_path / "entry").chmod(mode)
+
+    assert is_private
+    assert load_entry(tmp_path / "entry", "key") is not None
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(0, True), (2 << 20, True), (64 << 20, True), ((64 << 20) + 1, False)])
+def test_an_entry_is_read_up_to_64_mb(tmp_path: Path, size: int, is_read: bool) -> None:
+    store_entry(tmp_path / "entry", "key", bytes(size))
+
+    assert (load_entry(tmp_path / "entry", "key") is not None) is is_read
+
+
+def test_a_value_is_made_once_for_each_thing_that_it_is_made_of() -> None:
+    made = []
+
+    def make() -> dict[str, int]:
+        made.append(1)
+        return {"number": len(made)}
+
+    values = [cached("compiled", made_of, make, modules=()) for made_of in ("one", "one", "two", "one", "two")]
+
+    assert [value["number"] for value in values] == [1, 1, 2, 1, 2]
+
+
+def test_a_value_of_a_class_that_has_no_place_in_the_cache_is_made_again() -> None:
+    made = []
+
+    def make() -> Entry:
+        made.append(1)
+        return Entry(b"content", len(made))
+
+    ages = [
+        cached("compiled", "one", make, modules=modules).age
+        for modules in (("envsmith.",), ("envsmith.",), ("elsewhere.",), ("elsewhere.", "envsmith.cache"))
+    ]
+
+    assert ages == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "modules", "is_taken"),
+    [
+        ({"a": [1, 2.5, None]}, (), True),
+        (Entry(b"x", 1), ("envsmith.",), True),
+        (Entry(b"x", 1), ("other", "envsmith.cache"), True),
+        (Entry(b"x", 1), ("cache",), False),
+        (Entry(b"x", 1), (), False),
+        (len, ("builtins",), False),
+        (store_entry, ("envsmith.",), False),
+        (int, ("builtins",), True),
+    ],
+)
+def test_only_classes_of_the_modules_that_are_named_come_back(
+    value: object, modules: tuple[str, ...], is_taken: bool
+) -> None:
+    content = pickle.dumps(value, 5)
+
+    if is_taken:
+        assert unpickle(content, modules) == value
+        return
+    with pytest.raises(pickle.UnpicklingError, match=r"^[\w.]+ has no place in the cache$"):
+        unpickle(content, modules)
+
+
+def test_the_oldest_entries_of_a_kind_go_first_and_other_kinds_stay() -> None:
+    for number in range(12):
+        write_cache("compiled", str(number), number)
+        (path,) = [p for p in cache_folder().glob("compiled-*") if p.stat().st_mtime > 1e9]
+        os.utime(path, (1000 + number, 1000 + number))
+    write_cache("other", "0", 0)
+
+    cached("compiled", "value", dict, modules=())
+    write_cache("compiled", "now", 99)
+
+    kept = [number for number in range(12) if read_cache("compiled", str(number)) == number]
+    assert kept == list(range(2, 12))
+    assert (read_cache("compiled", "now"), read_cache("other", "0")) == (99, 0)
+
+
+def test_all_entries_in_a_folder_of_the_caller_stay(tmp_path: Path) -> None:
+    for number in range(14):
+        write_cache("facts", str(number), number, tmp_path)
+
+    assert [read_cache("facts", str(number), tmp_path) for number in range(14)] == list(range(14))
+    assert {len(path.name) for path in (tmp_path / "facts").iterdir()} == {64}
+
+
+def test_the_name_of_an_entry_tells_its_kind_and_nothing_of_its_key() -> None:
+    write_cache("compiled", "secret", [1, {"a": 2}])
+
+    (path,) = cache_folder().iterdir()
+
+    assert re.fullmatch(r"compiled-[0-9a-f]{32}", path.name)
+    assert path.read_bytes().endswith(b'[1,{"a":2}]')
+    assert read_cache("compiled", "other") is None
 
 
 def test_only_modules_that_check_what_they_read_know_where_the_cache_lies() -> None:

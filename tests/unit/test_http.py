@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import hashlib
 import io
 import os
+import random
+import socket
 import ssl
 import threading
 import time
 
+import httpcore
+import httpx
 import pytest
 
+from envsmith import __version__
 from envsmith.errors import ContentError, NetworkError, UsageError
 from envsmith.http import (
     RETRY,
@@ -20,11 +26,16 @@ from envsmith.http import (
     HttpWire,
     NotFoundError,
     Response,
+    _Paced,
     ask,
     ca_bundle,
     follow,
+    is_loopback,
+    origin,
+    parts_of,
     pause,
     redact,
+    split,
     ssl_context,
 )
 
@@ -629,3 +640,562 @@ def test_an_error_is_passed_on_after_the_last_attempt_or_at_once_where_asking_ag
         ask(wire, "GET", "https://x.example/", {}, wait=lambda _: None)
 
     assert 9 - len(wire.script) == asked
+
+
+@pytest.mark.parametrize("status", [*range(200, 209), *range(300, 309), *range(400, 432), 451, *range(500, 512)])
+def test_only_answers_that_may_come_right_by_themselves_are_asked_for_again(status):
+    waited = []
+
+    ask(Wire(status, 200), "GET", "https://x.example/", {}, wait=waited.append)
+
+    assert len(waited) == (status in {408, 425, 429, 500, 502, 503, 504})
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3, 5])
+def test_a_caller_may_name_how_often_a_request_is_sent(attempts):
+    wire, waited = Wire(*[503] * 9), []
+
+    answer = ask(wire, "GET", "https://x.example/", {}, attempts=attempts, wait=waited.append)
+
+    assert (answer.status, len(wire.bodies), len(waited)) == (503, attempts, attempts - 1)
+    with pytest.raises(ConnectionError):
+        ask(
+            Wire(*[ConnectionError("reset")] * attempts, 200),
+            "GET",
+            "https://x.example/",
+            {},
+            attempts=attempts,
+            wait=id,
+        )
+
+
+def test_a_request_without_a_waiter_sleeps():
+    start = time.monotonic()
+
+    assert ask(Wire(503, (503, "0"), 200), "GET", "https://x.example/", {}).status == 200
+
+    assert time.monotonic() - start >= 0.5
+
+
+def _failing(error, context=None, cause=None):
+    """Return a body that breaks a request off with ``error``, which came of ``context``, which came of ``cause``."""
+    error.__context__ = context
+    if context:
+        context.__cause__ = cause
+    yield b"x"
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "text"),
+    [
+        (_failing(httpx.ReadError("the peer left")), ConnectionError, "the peer left"),
+        (_failing(httpx.ReadError("")), ConnectionError, "ReadError"),
+        (_failing(httpx.InvalidURL("no host")), ConnectionError, "no host"),
+        (_failing(httpx.ConnectTimeout("timed out")), ConnectionError, "timed out"),
+        (_failing(httpx.ReadTimeout("x")), TimeoutError, "the server is silent or too slow"),
+        (_failing(httpx.WriteTimeout("")), TimeoutError, "the server is silent or too slow"),
+        (_failing(httpx.ConnectError("x"), ssl.SSLError("not trusted")), ssl.SSLError, "not trusted"),
+        (_failing(httpx.ConnectError("x"), OSError("y"), ssl.SSLError("deeper")), ssl.SSLError, "deeper"),
+        (_failing(httpx.ConnectError("x"), OSError("y"), OSError("z")), ConnectionError, "x"),
+    ],
+)
+def test_what_stopped_a_request_is_told_in_the_words_of_the_lowest_layer_that_has_some(server, body, kind, text):
+    server.routes["/x"] = lambda h: h.reply(200)
+
+    with pytest.raises(OSError) as caught:
+        HttpWire()("PUT", server.url + "/x", {"Content-Length": "9"}, body)
+
+    assert (type(caught.value), caught.value.args[-1]) == (kind, text)
+
+
+def test_a_server_that_is_not_there_is_named_with_what_the_system_says(client):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(NetworkError, match=r"cannot be reached: .*refused") as caught:
+        client.get(f"http://user:hunter2@127.0.0.1:{port}/x", max_bytes=10)
+    assert caught.value.message.startswith(f"http://127.0.0.1:{port}/x ")
+    assert caught.value.hint == "check the network, the proxy and the CA settings"
+
+
+class Stream:
+    """A connection that gives what is asked for at once and remembers how long it might have waited."""
+
+    def __init__(self):
+        self.waits = []
+
+    def read(self, max_bytes, timeout=None):
+        self.waits.append(timeout)
+        return bytes(max_bytes)
+
+    def write(self, buffer, timeout=None):
+        self.waits.append(timeout)
+
+    def start_tls(self, ssl_context, server_hostname, timeout):
+        self.waits.append(timeout)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("steps", "waits"),
+    [
+        (["read 1", "read 1"], [60, 60]),
+        (["tls", "write 1", "read 1"], [60, 60, 60]),
+        (["read 65536", "read 1"], [60, 60]),
+        (["spend 50", "read 1", "read 1"], [10, 10]),
+        (["spend 50", "tls", "read 1"], [10, 10]),
+        (["spend 50", "read 65536", "read 1"], [10, 18]),
+        (["spend 50", "read 16384", "read 1"], [10, 12]),
+        (["spend 50", "write 1", "write 1"], [10, 18]),
+        (["spend 50", "write 65536", "read 1"], [10, 18]),
+        (["spend 50", "write 65537", "read 1"], [10, 18, 26]),
+        (["spend 50", "read 1", "write 1", "read 1"], [10, 60, 60]),
+        (["read 1", "write 1", "spend 50", "write 1", "read 1"], [60, 60, 10, 18]),
+        (["spend 50", "read 1", "spend 11"], [10, "given up"]),
+        (["spend 50", "write 1", "spend 30"], [10, "given up"]),
+        (["read 1", "spend 60"], [60, "given up"]),
+        (["spend 59", "read 1"], [1]),
+        (["spend 61"], ["given up"]),
+    ],
+)
+@pytest.mark.parametrize("bound", [None, 5, 100])
+def test_an_exchange_has_its_patience_and_what_the_bytes_need_at_the_slowest(steps, waits, bound):
+    inner = Stream()
+    stream, ends = _Paced(inner, 60), []
+    for step in steps:
+        kind, _, number = step.partition(" ")
+        try:
+            if kind == "spend":
+                stream.spend(time.monotonic() - int(number))
+            elif kind == "read":
+                assert len(stream.read(int(number), bound)) == int(number)
+            elif kind == "write":
+                stream.write(bytes(int(number)), bound)
+            else:
+                assert stream.start_tls(None, "x.example", bound) is stream
+        except httpcore.ReadTimeout:
+            ends.append("given up")
+    expected = [wait if wait == "given up" else min(wait, bound or wait) for wait in waits]
+    assert [*(round(wait) for wait in inner.waits), *ends] == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 200_001])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_body_that_is_sent_arrives_whole_and_in_order(server, size, is_stream):
+    arrived, body = [], (bytes(range(251)) * 800)[:size]
+
+    def take(handler):
+        arrived.append(handler.rfile.read(int(handler.headers["Content-Length"])))
+        handler.reply(201)
+
+    server.routes["/x"] = take
+
+    with HttpWire(timeout=5)(
+        "PUT", server.url + "/x", {"Content-Length": str(size)}, iter([body[:7], body[7:]]) if is_stream else body
+    ) as response:
+        assert response.status == 201
+
+    assert arrived == [body]
+
+
+@pytest.mark.parametrize("size", [1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 200_001])
+def test_a_body_that_is_read_in_pieces_is_whole_and_counted(server, size):
+    wire, body = HttpWire(timeout=5), (bytes(range(251)) * 800)[:size]
+    server.routes["/x"] = lambda h: h.reply(200, body)
+
+    with wire("GET", server.url + "/x", {}) as response:
+        first, rest = response.body.read(10), response.body.read()
+
+    assert first + rest == body
+    assert (wire.requests, wire.bytes_read, response.body.closed) == (1, size, True)
+
+
+def test_every_request_says_who_asks_and_for_what(server, client, tmp_path):
+    server.routes["/x"] = _ranges(b"0123456789")
+    server.routes["/y"] = lambda h: h.reply(200)
+    with HttpWire()("GET", server.url + "/x", {"Range": "bytes=0-1"}):
+        pass
+    with client.open_range(server.url + "/x", 0, 3):
+        pass
+    client.get(server.url + "/y", max_bytes=9)
+    client.get(server.url + "/y", max_bytes=9, accept="text/html")
+    rows = [(h.headers["Accept-Encoding"], h.headers["Accept"], h.headers["Range"]) for h in server.seen]
+    assert rows == [
+        ("identity", "*/*", "bytes=0-1"),
+        ("identity", "*/*", "bytes=0-2"),
+        ("gzip", "*/*", None),
+        ("gzip", "text/html", None),
+    ]
+    assert {h.headers["User-Agent"] for h in server.seen} == {f"envsmith/{__version__}"}
+
+
+def test_a_client_of_no_jobs_has_one(server, tmp_path):
+    server.routes["/x"] = lambda h: h.reply(200, b"ok")
+    client, replies = HttpClient(cache=tmp_path, jobs=0), []
+    thread = threading.Thread(
+        target=lambda: replies.append(client.get(server.url + "/x", max_bytes=9).body), daemon=True
+    )
+    thread.start()
+    thread.join(10)
+    assert replies == [b"ok"]
+
+
+FAR = "https://8.8.8.8/x"
+
+
+class Script:
+    """Answers each request with the next status, headers and body, and remembers what was asked."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def __call__(self, method, url, headers, body=None):
+        self.asked.append((url, dict(headers)))
+        answer = self.answers.pop(0)
+        status, fields, content = answer + (0, {}, b"")[len(answer) :]
+        return Response(status=status, headers=fields, body=io.BytesIO(content))
+
+
+def _client(folder, *answers, **options):
+    client = HttpClient(cache=folder, wait=lambda _: None, **options)
+    client.wire = Script(*answers)
+    return client
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "hint"),
+    [
+        (300, NetworkError, None),
+        (305, NetworkError, None),
+        (400, NetworkError, None),
+        (401, NetworkError, "check the credentials of the index in the settings of uv or pip"),
+        (402, NetworkError, None),
+        (403, NetworkError, "check the credentials of the index in the settings of uv or pip"),
+        (404, NotFoundError, None),
+        (405, NetworkError, None),
+        (409, NetworkError, None),
+        (410, NotFoundError, None),
+        (411, NetworkError, None),
+        (416, NetworkError, None),
+        (501, NetworkError, None),
+    ],
+)
+def test_a_refusal_says_its_status_and_what_to_do(tmp_path, status, kind, hint):
+    with pytest.raises(NetworkError) as caught:
+        _client(tmp_path, (status,)).get(FAR, max_bytes=9)
+    text = f"does not exist (status {status})" if kind is NotFoundError else f"server answers with status {status}"
+    assert (type(caught.value), caught.value.hint) == (kind, hint)
+    assert caught.value.message.startswith(FAR)
+    assert caught.value.message.endswith(text)
+
+
+@pytest.mark.parametrize("status", [200, 203, 299])
+def test_every_answer_of_success_is_taken(tmp_path, status):
+    assert _client(tmp_path, (status, {}, b"ok")).get(FAR, max_bytes=9).body == b"ok"
+
+
+def test_nine_redirects_are_followed_and_a_tenth_is_not(tmp_path):
+    steps = [(302, {"location": f"/{number}"}) for number in range(10)]
+    client = _client(tmp_path / "nine", *steps[:9], (200, {"content-type": "text/x"}, b"end"))
+    reply = client.get(FAR, max_bytes=9)
+    assert (reply.body, reply.url, reply.content_type) == (b"end", "https://8.8.8.8/8", "text/x")
+    client = _client(tmp_path / "ten", *steps, (200, {}, b"end"))
+    with pytest.raises(NetworkError, match=r"https://8\.8\.8\.8/x: redirected again and again"):
+        client.get(FAR, max_bytes=9)
+    assert len(client.wire.asked) == 10
+
+
+@pytest.mark.parametrize(
+    ("place", "is_sent"),
+    [
+        ("/y", True),
+        ("https://8.8.8.8/y", True),
+        ("https://8.8.8.8:8443/y", False),
+        ("https://9.9.9.9/y", False),
+        ("https://1.1.1.1/y", False),
+    ],
+)
+def test_a_login_is_good_for_the_scheme_host_and_port_that_it_was_named_with(tmp_path, place, is_sent):
+    client = _client(tmp_path, (302, {"location": place}), (302, {"location": FAR}), (200, {}, b"ok"))
+    client.get("https://user:word@8.8.8.8/x#part", max_bytes=9)
+    assert client.wire.asked[0][0] == FAR
+    assert ["Authorization" in headers for _, headers in client.wire.asked] == [True, is_sent, is_sent]
+
+
+@pytest.mark.parametrize(
+    ("user", "logins", "sent"),
+    [
+        ("", "", None),
+        ("", "machine 9.9.9.9 login a password b", None),
+        ("", "machine 8.8.8.8 login a password b", "a:b"),
+        ("", "default login a password b", "a:b"),
+        ("", "machine 8.8.8.8 nonsense", None),
+        ("user:word@", "machine 8.8.8.8 login a password b", "user:word"),
+        ("user@", "machine 8.8.8.8 login a password b", "user:"),
+        (":token@", "", ":token"),
+        ("us%40er:w%3Ard%25@", "", "us@er:w:rd%"),
+    ],
+)
+def test_a_login_is_of_the_address_or_else_of_netrc(tmp_path, monkeypatch, user, logins, sent):
+    (tmp_path / "logins").write_text(logins + "\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "logins"))
+    client = _client(tmp_path, (200,))
+    client.get(f"https://{user}8.8.8.8/x", max_bytes=9)
+    expected = None if sent is None else "Basic " + base64.b64encode(sent.encode()).decode()
+    assert client.wire.asked[0][1].get("Authorization") == expected
+
+
+def test_a_netrc_that_is_not_there_is_no_login(tmp_path, monkeypatch):
+    monkeypatch.setenv("NETRC", str(tmp_path / "gone"))
+    client = _client(tmp_path, (200,))
+    client.get(FAR, max_bytes=9)
+    assert "Authorization" not in client.wire.asked[0][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds", "is_kept"),
+    [
+        ({}, 0, True),
+        ({}, 599.5, True),
+        ({}, 600, False),
+        ({}, -1, False),
+        ({"fresh_for": 10}, 9.5, True),
+        ({"fresh_for": 10}, 10, False),
+        ({"fresh_for": 0}, 0, False),
+    ],
+)
+def test_a_page_is_fresh_for_ten_minutes_or_as_long_as_the_caller_says(tmp_path, options, seconds, is_kept):
+    _client(tmp_path, (200, {"content-type": "text/x"}, b"one"), clock=lambda: 5000.0).get(FAR, max_bytes=9)
+    client = _client(tmp_path, (200, {}, b"two"), clock=lambda: 5000.0 + seconds, **options)
+    reply = client.get(FAR, max_bytes=9)
+    expected = (b"one", True, "text/x", FAR) if is_kept else (b"two", False, "", FAR)
+    assert (reply.body, reply.cached, reply.content_type, reply.url) == expected
+
+
+def test_a_body_with_the_hash_that_is_named_is_kept_for_ever(tmp_path):
+    digest = hashlib.sha256(b"one").hexdigest()
+    _client(tmp_path, (200, {}, b"one"), clock=lambda: 1.0).get(FAR, max_bytes=9, sha256=digest)
+    reply = _client(tmp_path, clock=lambda: 4e9).get(FAR, max_bytes=9, sha256=digest)
+    assert (reply.body, reply.cached) == (b"one", True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "conditions"),
+    [
+        ({}, {}),
+        ({"etag": ""}, {}),
+        ({"etag": '"1"'}, {"If-None-Match": '"1"'}),
+        ({"last-modified": "Mon"}, {"If-Modified-Since": "Mon"}),
+        ({"etag": '"1"', "last-modified": "Mon"}, {"If-None-Match": '"1"', "If-Modified-Since": "Mon"}),
+    ],
+)
+def test_a_kept_page_is_asked_for_with_every_validator_that_the_server_named(tmp_path, fields, conditions):
+    client = _client(tmp_path, (200, fields, b"one"), (200, {}, b"two"), fresh_for=0)
+    assert [client.get(FAR, max_bytes=9).body for _ in range(2)] == [b"one", b"two"]
+    first, second = (headers for _, headers in client.wire.asked)
+    assert {key: value for key, value in second.items() if key not in first} == conditions
+
+
+def test_a_304_renews_the_time_and_the_validators_and_keeps_the_rest(tmp_path):
+    now = [0.0]
+    answers = [(200, {"etag": '"1"', "content-type": "text/x"}, b"one"), (304, {"etag": '"2"'}), (304,)]
+    client = _client(tmp_path, *answers, clock=lambda: now[0])
+    replies = []
+    for now[0] in (0.0, 700.0, 1200.0, 1400.0):
+        replies.append(client.get(FAR, max_bytes=9))
+    assert [(reply.body, reply.content_type, reply.cached) for reply in replies] == [
+        (b"one", "text/x", False),
+        *[(b"one", "text/x", True)] * 3,
+    ]
+    assert [headers.get("If-None-Match") for _, headers in client.wire.asked] == [None, '"1"', '"2"']
+
+
+def test_a_page_is_kept_for_each_form_that_was_asked_for(tmp_path):
+    client = _client(tmp_path, (200, {}, b"json"), (200, {}, b"html"))
+    forms = ["json", "html", "json", "html"]
+    assert [client.get(FAR, max_bytes=9, accept=form).body.decode() for form in forms] == forms
+
+
+def test_no_login_is_kept(tmp_path):
+    client = _client(tmp_path, (200, {}, b"one"))
+    for _ in range(2):
+        reply = client.get("https://user:hunter2@8.8.8.8/x", max_bytes=9)
+    assert reply.url == FAR
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", "gzip", "x-gzip", "GZIP"])
+@pytest.mark.parametrize("limit", [0, 1, 10, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 200_000])
+def test_a_body_may_be_as_long_as_the_limit_and_no_byte_longer(tmp_path, encoding, limit):
+    def answer(size):
+        body = random.Random(size).randbytes(size)
+        return (200, {"content-encoding": encoding}, gzip.compress(body) if "gzip" in encoding.lower() else body)
+
+    client = _client(tmp_path, answer(limit), answer(limit + 1))
+    assert len(client.get(FAR, max_bytes=limit, keep=False).body) == limit
+    with pytest.raises(NetworkError, match=rf"^https://8\.8\.8\.8/x is longer than {limit} bytes: refused$"):
+        client.get(FAR, max_bytes=limit, keep=False)
+
+
+def test_a_kept_body_as_long_as_the_limit_is_found_again(tmp_path):
+    client = _client(tmp_path, (200, {"etag": "x" * 999}, b"x" * 100_000))
+    assert [client.get(FAR, max_bytes=100_000).cached for _ in range(2)] == [False, True]
+
+
+def test_an_unknown_encoding_is_told_shortly(tmp_path):
+    with pytest.raises(NetworkError) as caught:
+        _client(tmp_path, (200, {"content-encoding": "A" * 99}, b"x")).get(FAR, max_bytes=9)
+    assert caught.value.message == f"{FAR}: unknown encoding '{'a' * 20}'"
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "span", "answered", "first"),
+    [
+        (0, 1, "bytes=0-0", "bytes 0-0/10", 0),
+        (0, None, "bytes=0-", "bytes 0-9/10", 0),
+        (5, 6, "bytes=5-5", "bytes 5-5/10", 5),
+        (-1, None, "bytes=-1", "bytes 9-9/10", 9),
+        (-10, None, "bytes=-10", "bytes 0-9/10", 0),
+        (-20, None, "bytes=-20", "bytes 0-9/10", 0),
+        (0, 2, "bytes=0-1", f"bytes 0-1/{'9' * 18}", 0),
+        (0, 2, "bytes=0-1", f"bytes 0-1/{'9' * 19}", None),
+        (0, 2, "bytes=0-1", "bytes 0-1/١٢", None),
+        (0, 2, "bytes=0-1", "bytes 1-2/10", None),
+        (1, 2, "bytes=1-1", "bytes 0-1/10", None),
+        (-2, None, "bytes=-2", "bytes 7-9/10", None),
+        (-2, None, "bytes=-2", "bytes 9-9/10", None),
+        (-20, None, "bytes=-20", "bytes 1-9/10", None),
+    ],
+)
+def test_a_stretch_is_the_one_that_was_asked_for_or_refused(tmp_path, start, stop, span, answered, first):
+    client = _client(tmp_path, (206, {"content-range": answered, "content-encoding": "identity"}, b"x"))
+    with (
+        pytest.raises(NetworkError) if first is None else contextlib.nullcontext(),
+        client.open_range(FAR, start, stop) as reply,
+    ):
+        assert (reply.start, reply.stream.read()) == (first, b"x")
+    assert client.wire.asked[0][1]["Range"] == span
+
+
+@pytest.mark.parametrize("status", [200, 204, 205, 207])
+def test_a_server_that_answers_a_range_with_another_success_is_refused_with_what_to_do(tmp_path, status):
+    client = _client(tmp_path, (status, {"content-range": "bytes 0-1/10"}, b"xx"))
+    with (
+        pytest.raises(NetworkError, match=rf"ignores range requests \(status {status}\)") as caught,
+        client.open_range(FAR, 0, 2),
+    ):
+        pass
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("127.0.0.2", False),
+        ("localhost.test", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_this_machine_has_three_names(host, is_here):
+    assert is_loopback(host) is is_here
+
+
+@pytest.mark.parametrize(
+    ("url", "is_address"),
+    [
+        ("http://a.test", True),
+        ("https://a.test:1/x", True),
+        ("https://a.test:65535/x", True),
+        ("https://a.test:0/x", False),
+        ("https://a.test:65536/x", False),
+        ("https://a.test:x/x", False),
+        ("https://[::1/x", False),
+        ("https://:443/x", False),
+        ("a.test/x", False),
+        ("", False),
+    ],
+)
+def test_an_address_has_a_scheme_a_host_and_a_port_that_can_be(url, is_address):
+    if is_address:
+        assert split(url).geturl() == url
+        return
+    with pytest.raises(NetworkError, match="not an http address") as caught:
+        split(url)
+    assert caught.value.hint
+
+
+def test_an_address_that_is_none_is_told_without_its_login_and_shortly():
+    with pytest.raises(NetworkError) as caught:
+        split("ftp://user:hunter2@" + "a" * 300)
+    assert caught.value.message == f"Cannot read {'a' * 200!r}: it is not an http address."
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://user:word@a.test:8443/x", ("https", "a.test:8443")),
+        ("http://a.test", ("http", "a.test")),
+        ("https://[nonsense/x", ("", "")),
+        ("https://a.test:port/x", ("", "")),
+    ],
+)
+def test_the_origin_of_an_address_is_scheme_host_and_port(url, expected):
+    assert origin(url) == expected
+    assert parts_of(url).scheme == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "before", "place", "is_followed"),
+    [
+        ("https://127.0.0.1/x", "https://127.0.0.1/x", "https://0.0.0.0/x", True),
+        ("https://169.254.0.1/x", "https://169.254.0.1/x", "https://224.0.0.1/x", True),
+        ("https://169.254.0.1/x", "https://169.254.0.1/x", "https://0.0.0.0/x", False),
+        ("https://169.254.0.1/x", "https://169.254.0.1/x", "https://10.0.0.1/x", True),
+        ("https://10.0.0.1/x", "https://10.0.0.1/x", "https://224.0.0.1/x", False),
+        ("https://10.0.0.1/x", "https://10.0.0.1/x", "https://10.0.0.1:8443/x", True),
+        ("https://[2606:4700::1]/x", "https://8.8.8.8/x", "https://[::ffff:8.8.4.4]/x", True),
+        ("https://8.8.8.8/x", "https://8.8.8.8/x", "https://[::ffff:10.0.0.1]/x", False),
+        ("https://8.8.8.8/x", "https://10.0.0.1/x", "https://8.8.8.8/y", True),
+        ("http://8.8.8.8/x", "https://8.8.8.8/x", "http://8.8.8.8/y", False),
+        ("http://8.8.8.8/x", "http://9.9.9.9/x", "http://8.8.8.8/y", True),
+        ("http://127.0.0.1/x", "http://localhost/x", "http://8.8.8.8/y", False),
+    ],
+)
+def test_a_stop_on_the_way_makes_nothing_closer_or_more_open(first, before, place, is_followed):
+    if is_followed:
+        assert follow(before, place, first=first) == place
+        return
+    with pytest.raises(NetworkError, match=r"it leads to .*(closer to this machine|unencrypted)") as caught:
+        follow(before, place, first=first)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("variable", "scheme", "is_used"),
+    [
+        ("HTTPS_PROXY", "https", True),
+        ("HTTPS_PROXY", "http", False),
+        ("HTTP_PROXY", "http", True),
+        ("HTTP_PROXY", "https", False),
+        ("ALL_PROXY", "http", True),
+        ("ALL_PROXY", "https", True),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["http://", ""])
+def test_each_variable_names_the_proxy_of_its_scheme(tls_proxy, client, monkeypatch, variable, scheme, is_used, prefix):
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(variable, prefix + tls_proxy.url.removeprefix("http://"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_proxy.ca))
+    host = "index.corp.invalid"
+    tls_proxy.routes |= {f"{place}{host}/x": lambda h: h.reply(200, b"far") for place in ("", "http://")}
+    if is_used:
+        assert client.get(f"{scheme}://{host}/x", max_bytes=9).body == b"far"
+        return
+    with pytest.raises(NetworkError, match="cannot be reached"):
+        client.get(f"{scheme}://{host}/x", max_bytes=9)
+    assert tls_proxy.seen == []
