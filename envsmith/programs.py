@@ -1,13 +1,34 @@
-"""Ask another program, and keep no more of its answer than fits: the beginning, the end, and how much there was."""
+"""Other programs: what envsmith starts ends with it, SIGKILL included, and no more of an answer is kept than fits."""
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
 import subprocess
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
+# Seconds between asking and insisting. An engine that writes an image's layers answers nobody until it is done, and its
+# client waits for it.
+_PATIENCE = 5.0
+# Reads which groups run. Its input ends when envsmith ends, however that happens, and then it ends what still runs.
+_WATCHER = """
+trap '' INT TERM HUP QUIT
+while read -r sign group; do
+  case $sign in
+    +) groups="$groups $group " ;;
+    *) groups="${groups%% $group *} ${groups#* $group }" ;;
+  esac
+done
+for number in TERM KILL; do
+  for group in $groups; do kill -s $number -- -$group && running=1; done
+  [ -z "$running" ] || sleep 2
+done
+"""
 # What is kept of each stream. The longest answer that is read (a lock that uv exports) has 2 MB.
 _MOST = 16 << 20
 
@@ -64,7 +85,7 @@ def execute(
         **settings,
     )
     output = [(Kept(), stream) for stream in (process.stdout, process.stderr) if stream]
-    readers = [threading.Thread(target=kept.drain, args=(stream,), daemon=True) for kept, stream in output]
+    readers = [threading.Thread(target=part.drain, args=(stream,), daemon=True) for part, stream in output]
     for reader in readers:
         reader.start()
     try:
@@ -73,18 +94,71 @@ def execute(
                 stdin.write(feed.encode())
         process.wait(seconds)
     except BaseException:
-        _end(process, patience)
+        _stop(process, patience)
         raise
     finally:
         for reader in readers:  # what the program has started may hold the pipe for longer
             reader.join(1.0)
-    return subprocess.CompletedProcess(list(command), process.returncode, *(kept.text for kept, _ in output))
+    return subprocess.CompletedProcess(list(command), process.returncode, *(part.text for part, _ in output))
 
 
-def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+def _stop(process: subprocess.Popen[bytes], patience: float) -> None:
     if patience:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience)
     process.kill()
     process.wait()
+
+
+# Processes that work for long: each leads a group, and the group ends with whatever ends envsmith.
+
+
+@contextmanager
+def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a process whose output is text, and end it and all that it has started when the block ends."""
+    process = subprocess.Popen(command, text=True, errors="replace", start_new_session=True, **options)
+    _note(f"+ {process.pid}")
+    try:
+        yield process
+    finally:
+        end(process)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe:
+                with suppress(OSError):
+                    pipe.close()
+        _note(f"- {process.pid}")
+
+
+def end(*processes: subprocess.Popen[str]) -> None:
+    """Stop groups of processes: interrupt, terminate, kill, until their leaders are gone. Then kill who stayed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        running = [process for process in processes if process.poll() is None]
+        for process in running:
+            _kill(process, number)
+        deadline = time.monotonic() + _PATIENCE
+        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    for process in processes:
+        _kill(process, signal.SIGKILL)
+
+
+def _kill(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _note(line: str) -> None:
+    with suppress(OSError):
+        os.write(_watcher(os.getpid()), f"{line}\n".encode())
+
+
+@functools.cache
+def _watcher(_of: int) -> int:
+    """Start the watcher of this process and return the end of the pipe that only this process holds."""
+    reading, writing = os.pipe()
+    quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
+    actions = [(os.POSIX_SPAWN_DUP2, reading, 0), *quiet]
+    os.posix_spawn("/bin/sh", ["sh", "-c", _WATCHER], {"PATH": os.defpath}, file_actions=actions, setsid=True)
+    os.close(reading)
+    return writing

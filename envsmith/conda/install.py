@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from envsmith.children import child
 from envsmith.conda.channels import access_to
 from envsmith.conda.lock_files import pip_lines
 from envsmith.conda.model import CondaLock, PipPackage, PlatformLock
@@ -38,6 +37,7 @@ from envsmith.http import parts_of
 from envsmith.lock.pip_files import layer_text
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
+from envsmith.programs import child
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.uv import Uv
 from envsmith.schema import parse_json

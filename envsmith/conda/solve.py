@@ -23,7 +23,7 @@ from envsmith.conda.names import (
     require_rattler,
     same_version,
 )
-from envsmith.conda.specs import Plan
+from envsmith.conda.specs import HOST, Plan
 from envsmith.errors import LockError
 from envsmith.http import parts_of
 from envsmith.model.cell import Cell
@@ -202,7 +202,6 @@ def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
 # Are the pip lock and the Conda lock one cell? Every component whose version differs is a finding that names both.
 
 
-_HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
 _WHEELS = {"nccl": "nvidia-nccl-cu", "cudnn": "nvidia-cudnn-cu"}
 
 
@@ -212,7 +211,7 @@ def compare(cell: Cell, pip_pins: Sequence[Pin], conda_lock: CondaLock) -> tuple
     findings: list[Finding] = []
     for part in conda_lock.platforms:
         for component, version in cell.components.items():
-            if component not in _HOST and version not in WORDS:
+            if component not in HOST and version not in WORDS:
                 findings += _component(component, version, pins, part)
         findings += _files(pins, part, own=part.platform is cell.platform)
     return tuple(findings)

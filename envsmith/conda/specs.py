@@ -27,7 +27,7 @@ from envsmith.model.version import WORDS, minor_of, public
 Offer = Callable[[str], Sequence[CondaPackage]]
 
 # What the machine is, not what is installed; `gcc` and `toolkit` come back as compilers.
-_HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
+HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
 _CORE = frozenset({"python", "torch", "cuda", "nccl", "cudnn", "triton"})
 # torch wheels of these years are manylinux_2_28; conda-lock assumes the same glibc and kernel when nothing is said.
 _GLIBC, _KERNEL = "2.28", "5.10"
@@ -214,7 +214,7 @@ def _distributions(
     specs: list[CondaSpec] = []
     roots: list[str] = []
     for component, version in cell.components.items():
-        if component in _HOST or component in _CORE or version in WORDS:
+        if component in HOST or component in _CORE or version in WORDS:
             continue
         offered = {name: offer(name) for name in candidates(component)}
         name = next((n for n, have in offered.items() if _fits(have, component, version)), None)

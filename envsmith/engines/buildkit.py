@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from envsmith.children import child, end
 from envsmith.engines.base import TAIL
 from envsmith.errors import (
     FULL,
@@ -29,7 +28,7 @@ from envsmith.errors import (
     of_the_system,
     os_errors,
 )
-from envsmith.programs import execute
+from envsmith.programs import child, end, execute
 from envsmith.progress import Event, EventKind, Progress
 
 # Clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.

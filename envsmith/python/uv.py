@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from envsmith.children import child, end
 from envsmith.errors import (
     ContentError,
     DataError,
@@ -33,7 +32,7 @@ from envsmith.errors import (
 from envsmith.files import read_text, scratch
 from envsmith.http import ca_bundle
 from envsmith.pip_settings import pip_values
-from envsmith.programs import Kept
+from envsmith.programs import Kept, child, end
 from envsmith.text import clean as clean_text
 from envsmith.text import without_secrets
 

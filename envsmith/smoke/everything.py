@@ -221,15 +221,15 @@ FACTS = Part(name="facts", what="import torch, start CUDA, ask the machine", lim
 
 def fitted(parts: Sequence[Part], budget: float) -> tuple[Part, ...]:
     """Return the parts, the facts first, with the reason at those that the budget does not reach in the worst case."""
-    rows, taken, charged = [], 0.0, set()
+    rows, planned, charged = [], 0.0, set()
     for part in (FACTS, *parts):
         if part.why_not or part.share in charged:
             rows.append(part)
             continue
         charged.add(part.share)
-        short = budget - taken < _LEAST
+        short = budget - planned < _LEAST
         rows.append(replace(part, why_not=f"{budget:.0f} s may be over by then") if short else part)
-        taken += part.limit
+        planned += part.limit
     return tuple(rows)
 
 

@@ -69,9 +69,9 @@ def subject_of(solver: Solver, versions: Mapping[str, str], platform: Platform) 
     mask = subject.masks.get("torch", 0)
     builds = {version: 1 << i for i, version in enumerate(listed.get("torch", ())) if mask >> i & 1}
     if len(builds) > 1:
-        meant = [v for v in builds if v in here] or list(builds)
-        meant = [v for v in meant if v.endswith("+cpu") is states_cpu(solver, subject)] or meant
-        builds = {v: builds[v] for v in meant}
+        possible = [v for v in builds if v in here] or list(builds)
+        possible = [v for v in possible if v.endswith("+cpu") is states_cpu(solver, subject)] or possible
+        builds = {v: builds[v] for v in possible}
         subject = replace(subject, masks={**subject.masks, "torch": sum(builds.values())})
     if not builds or not all(v.endswith("+cpu") for v in builds):
         return subject

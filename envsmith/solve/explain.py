@@ -220,7 +220,7 @@ def _newer(solver: Solver, posed: Posed, answer: Answer, name: str) -> tuple[str
         )
     version = _versions(problem.wishes)[name]
     label = name_release(name, version)
-    newer = _newer_than(posed, answer, name, asked=False)
+    newer = _newer_than(posed, answer, name, by_wish=False)
     if not newer:
         return f"{label}: the newest release.", ()
     wish = _tried(posed, name, newer[0], sum(1 << i for i in newer))
@@ -239,13 +239,13 @@ def _newer(solver: Solver, posed: Posed, answer: Answer, name: str) -> tuple[str
     return sentence, rules
 
 
-def _newer_than(posed: Posed, answer: Answer, name: str, *, asked: bool = True) -> list[int]:
+def _newer_than(posed: Posed, answer: Answer, name: str, *, by_wish: bool = True) -> list[int]:
     """Return the stable releases that are newer than the one in the answer, newest first: those ``asked`` for or all.
 
     Builds of torch count by release. Those without CUDA count where there are no others, or the answer has none either.
     """
     variable, version = posed.problem.names.index(name), _exactly(posed, answer, name).text
-    mask, values = _plain(posed, variable, asked=asked), posed.problem.values[variable]
+    mask, values = _plain(posed, variable, by_wish=by_wish), posed.problem.values[variable]
     if name == "torch" and (with_cuda := _with_cuda(posed, answer)):
         carried = next((i for i, g in enumerate(posed.problem.groups) if g.rule == "torch-bundles-cuda"), None)
         builds = posed.problem.part(carried).begin(with_cuda[0].masks) if carried is not None else None
@@ -274,9 +274,9 @@ def _against(solver: Solver, posed: Posed, answer: Answer, earlier: Sequence[Wis
     """
     masks = [m for kind, m in (("pre", posed.pre), ("yanked", posed.yanked)) if kind in answer.avoided]
     left_out = Wish("a pre-release", "or yanked release", tuple(m for kind in masks for m in kind), reason=_LEFT_OUT)
-    problem, asked = posed.problem, posed.problem.wishes
+    problem, wished = posed.problem, posed.problem.wishes
     firm = problem.firm(answer.domains)
-    for tried, wishes in ((problem, asked), (problem, (*asked, left_out)), (firm, (*asked, left_out))):
+    for tried, wishes in ((problem, wished), (problem, (*wished, left_out)), (firm, (*wished, left_out))):
         conflicts = (solver.stuck(tried.with_wishes(beside)) for beside in (wishes, (*wishes, *earlier)))
         if members := [_shown_members(solver, problem, tried, stuck) for stuck in conflicts if stuck]:
             return min(members, key=len)
@@ -493,12 +493,12 @@ def _with_cuda(posed: Posed, answer: Answer) -> tuple[Wish, ...]:
     return (Wish("a build", "without CUDA", (mask,), reason="one with CUDA comes first"),)
 
 
-def _plain(posed: Posed, variable: int, *, asked: bool = True) -> int:
+def _plain(posed: Posed, variable: int, *, by_wish: bool = True) -> int:
     """Return the releases that are neither pre-releases nor yanked (nor what the request excludes, when ``asked``)."""
     compiled, component = posed.problem.compiled, posed.problem.components[variable]
     mask = posed.problem.full[variable] & ~(compiled.pre.get(component, 0) | compiled.yanked.get(component, 0))
     for v, allowed in (m for wish in posed.problem.wishes for m in wish.masks):
-        if v == variable and asked:
+        if v == variable and by_wish:
             mask &= allowed
     return mask
 
@@ -560,7 +560,7 @@ def _first(posed: Posed, answer: Answer, name: str) -> str:
         return "first in the stated order" + (" that the request admits" if chosen.text != PYTHON_ORDER[0] else "")
     if not chosen.masks[0][1] & _plain(posed, variable):
         return "a pre-release, or yanked"
-    newer = _newer_than(posed, answer, name, asked=False)
+    newer = _newer_than(posed, answer, name, by_wish=False)
     return "the newest release that the request admits" if newer else "the newest stable release"
 
 
@@ -573,7 +573,7 @@ def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, lis
     label = join_words([f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks])
     variable, mask = own.masks[0]
     if tested & mask:
-        newest = not any(tested >> i & 1 for i in _newer_than(posed, answer, "torch", asked=False))
+        newest = not any(tested >> i & 1 for i in _newer_than(posed, answer, "torch", by_wish=False))
         head = f"the newest that is tested with {label}" if newest else f"tested with {label}"
         head += f" (how far and by whom: envsmith explain {answer.cell.id})"
     else:

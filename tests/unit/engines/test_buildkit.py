@@ -11,7 +11,7 @@ import time
 import pytest
 from docker.errors import DockerException
 
-from envsmith import children
+from envsmith import programs
 from envsmith.engines import buildkit
 from envsmith.engines.shelf import engine_errors
 from envsmith.errors import (
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_the_client_and_says_what_is_kept(tmp_path, events):
 @pytest.mark.parametrize("ignored", ["", "SIGINT", "SIGINT SIGTERM"])
 def test_a_client_that_does_not_answer_ctrl_c_is_ended_all_the_same(tmp_path, events, monkeypatch, ignored):
     """An engine that writes an image's layers answers nobody for half a minute, and its client waits for it."""
-    monkeypatch.setattr(children, "_PATIENCE", 0.3)
+    monkeypatch.setattr(programs, "_PATIENCE", 0.3)
     deaf = "".join(f"signal.signal(signal.{name}, signal.SIG_IGN)\n" for name in ignored.split())
     path = client(tmp_path, f"{deaf}print('#1 started', flush=True)\ntime.sleep(60)")
     ended = []
